@@ -1,0 +1,97 @@
+"""FedAvg: clients train the global model on their own graphs, the server averages. McMahan et al., 2017."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from isthmus.core.federation import Federation
+from isthmus.core.folds import weighted_mean
+from isthmus.core.protocol import Algorithm, ModelState, Request, on
+from isthmus.core.record import Params, Record
+from isthmus.learn.client import GraphClient, check_local_steps
+from isthmus.learn.fit import Penalty
+from isthmus.learn.optimizers import SGD, Optimizer
+
+WEIGHTINGS = ("examples", "nodes", "uniform")
+
+
+@dataclass(frozen=True)
+class ModelUpdate(Record):
+    """A client's model after local training."""
+
+    params: Params
+    """The client's parameters; alone they would reveal much about its graph, so the server asks for their mean."""
+    weight: float
+    """The client's share in the mean: its number of training examples, or of nodes."""
+
+
+@dataclass(frozen=True)
+class TrainModel(Request[ModelUpdate]):
+    """Asks a client to train the global model on its own graph."""
+
+    params: Params
+    """The global model."""
+
+
+@dataclass(frozen=True)
+class FedAvg(Algorithm[ModelState]):
+    """Clients train the global model on their own graphs; the server averages by size.
+
+    w <- sum_k n_k w_k / sum_k n_k, where w_k is w after `local_steps` steps on client k.
+
+        round:  server -> client  TrainModel(params)
+                client -> server  ModelUpdate(params, weight)     the server sees only the weighted mean
+
+    Fields:
+        local_steps: steps between two messages
+        step_unit:   a step is one "batch", or one "epoch" over the training examples (the same for full batches)
+        optimizer:   the clients' optimiser, started anew every round
+        weighting:   n_k is the number of training "examples", of "nodes", or the same for all ("uniform")
+    """
+
+    local_steps: int = 4
+    step_unit: str = "batch"
+    optimizer: Optimizer = SGD(lr=0.25, weight_decay=5e-4)
+    weighting: str = "examples"
+
+    def __post_init__(self) -> None:
+        check_local_steps(self.local_steps, self.step_unit)
+        if self.weighting not in WEIGHTINGS:
+            raise ValueError(f"weighting is {self.weighting!r}; choose from {', '.join(WEIGHTINGS)}")
+
+    # ---- server
+
+    def setup(self, fed: Federation) -> ModelState:
+        """Start from the course's initial model."""
+        return ModelState(fed.initial_params)
+
+    def round(self, state: ModelState, fed: Federation) -> ModelState:
+        """Send the model out, take the mean back."""
+        mean = fed.ask_folded(TrainModel(state.params), weighted_mean)
+        return ModelState(mean.params)
+
+    # ---- client
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        """Train the received model; a client without training examples trains nothing and weighs nothing."""
+        fitted = client.fit(
+            request.params,
+            steps=self.local_steps,
+            step_unit=self.step_unit,
+            optimizer=self.optimizer,
+            penalty=self.penalty(request, client),
+        )
+        return ModelUpdate(fitted.params, self.weight(client))
+
+    def penalty(self, request: TrainModel, client: GraphClient) -> Penalty | None:
+        """Return a term that is added to the local loss; FedAvg has none."""
+        return None
+
+    def weight(self, client: GraphClient) -> float:
+        """Return n_k; zero for a client that has nothing to train on."""
+        if client.num_examples == 0:
+            return 0.0
+        return {"examples": float(client.num_examples), "nodes": float(client.num_nodes), "uniform": 1.0}[
+            self.weighting
+        ]

@@ -1,0 +1,44 @@
+"""FedProx: FedAvg with a proximal term that keeps clients near the global model. Li et al., 2020."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isthmus.algorithms.fedavg import FedAvg, TrainModel
+from isthmus.learn.client import GraphClient
+from isthmus.learn.fit import Penalty
+
+
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    """Clients minimise F_k(w) + mu/2 |w - w_global|^2; the server averages as in FedAvg. With mu = 0 it is FedAvg.
+
+        round:  server -> client  TrainModel(params)
+                client -> server  ModelUpdate(params, weight)     the server sees only the weighted mean
+
+    Fields:
+        mu: strength of the proximal term
+        local_steps, step_unit, optimizer, weighting: as in FedAvg
+    """
+
+    mu: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mu < 0:
+            raise ValueError(f"mu is {self.mu!r}; it must be at least 0")
+
+    def penalty(self, request: TrainModel, client: GraphClient) -> Penalty | None:
+        """Return mu/2 |w - w_global|^2 over the trainable parameters."""
+        if self.mu == 0:
+            return None
+
+        def proximal(live: Mapping[str, Tensor]) -> Tensor:
+            squares = [(tensor - request.params[name]).square().sum() for name, tensor in live.items()]
+            return 0.5 * self.mu * torch.stack(squares).sum()
+
+        return proximal

@@ -1,0 +1,159 @@
+"""isthmus list and isthmus show: what there is, and what it does."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Annotated, Any
+
+import typer
+
+LIST_EXAMPLES = """Examples:
+
+  isthmus list
+
+  isthmus list algorithms
+
+  isthmus list datasets --json
+"""
+SHOW_EXAMPLES = """Examples:
+
+  isthmus show algorithm fedavg
+
+  isthmus show model gcn
+
+  isthmus show course
+"""
+
+
+def list_parts(
+    kind: Annotated[str | None, typer.Argument(help="algorithms, datasets, splitters, models, ...")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+) -> None:
+    """List the parts that a course can be made of, all of them or one kind."""
+    from isthmus.cli.output import print_json, print_table
+    from isthmus.config.tables import find_part, known_names
+    from isthmus.report.summary import Table
+
+    families = _families()
+    chosen = families if kind is None else {name: families[name] for name in [_kind(kind, families)]}
+    parts = {
+        name: {part: find_part(family, part, part) for part in known_names(family)} for name, family in chosen.items()
+    }
+    if json:
+        print_json({name: {part: summary(cls) for part, cls in found.items()} for name, found in parts.items()})
+        return
+    for name, found in parts.items():
+        rows = tuple((part, *_extra(name, cls), summary(cls)) for part, cls in found.items())
+        print_table(Table(("name", *_extra_headings(name), "what it is"), rows), name)
+
+
+def show_part(
+    kind: Annotated[str, typer.Argument(help="algorithm, dataset, splitter, model, ...; or: course")],
+    name: Annotated[str | None, typer.Argument(help="The part's name, as in isthmus list.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+) -> None:
+    """Show one part: what it is, its fields and defaults; for an algorithm also its messages and who sees what."""
+    from isthmus.cli.output import print_json
+    from isthmus.config.course import Course
+    from isthmus.config.tables import find_part
+    from isthmus.core.errors import BadInput
+    from isthmus.core.protocol import Algorithm
+
+    families = _families()
+    if kind == "course":
+        cls: type[Any] = Course
+    else:
+        family = families[_kind(kind, families)]
+        if name is None:
+            raise BadInput(
+                f"command line: name one of the {family.name}, for example: isthmus show {kind} "
+                f"{next(iter(family.table))}"
+            )
+        cls = find_part(family, name, f"command line: {kind}")
+    facts: dict[str, Any] = {"name": name or kind, "class": f"{cls.__module__}:{cls.__qualname__}"}
+    facts["text"] = inspect.cleandoc(cls.__doc__ or "")
+    facts["fields"] = fields(cls)
+    if issubclass(cls, Algorithm):
+        from isthmus.core.exposure import exposure
+
+        facts["messages"] = [dataclasses.asdict(exchange) for exchange in exposure(cls)]
+    if json:
+        print_json(facts)
+    else:
+        _print(facts)
+
+
+def summary(cls: type[Any]) -> str:
+    """Return the first line of a class's docstring."""
+    return (inspect.cleandoc(cls.__doc__ or "").splitlines() or [""])[0]
+
+
+def fields(cls: type[Any]) -> list[dict[str, Any]]:
+    """Return name, type and default of each field of a part."""
+    from isthmus.config.build import describe
+
+    if not dataclasses.is_dataclass(cls):
+        return []
+    rows = []
+    for field in dataclasses.fields(cls):
+        if not field.init:
+            continue
+        default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+        plain = "(needed)" if default is dataclasses.MISSING else describe(default)
+        rows.append({"field": field.name, "type": str(field.type), "default": plain})
+    return rows
+
+
+def _print(facts: dict[str, Any]) -> None:
+    import yaml
+
+    typer.echo(f"{facts['name']}  ({facts['class']})\n\n{facts['text']}\n")
+    if facts["fields"]:
+        typer.echo("Fields and defaults, as a course file has them:\n")
+        plain = {row["field"]: row["default"] for row in facts["fields"]}
+        text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=False)
+        typer.echo("\n".join(f"    {line}" for line in text.splitlines()))
+    for number, message in enumerate(facts.get("messages", ())):
+        if number == 0:
+            typer.echo("\nWho sees what:")
+        typer.echo(f"\n    server -> client  {message['request']}")
+        _print_fields(message["sent"])
+        typer.echo(f"    client -> server  {message['reply']}     the server sees {message['server_sees']}")
+        _print_fields(message["answered"])
+
+
+def _print_fields(docs: dict[str, str]) -> None:
+    for name, text in docs.items():
+        typer.echo(f"        {name}: {text}")
+
+
+def _families() -> dict[str, Any]:
+    from isthmus.config.tables import FAMILIES
+
+    return {family.name: family for family in FAMILIES.values()}
+
+
+def _kind(kind: str, families: dict[str, Any]) -> str:
+    """Return the family of a kind given in the singular or the plural."""
+    from isthmus.core.errors import BadInput, nearest
+
+    aliases = {"mask": "masks", "gnn": "models", "gnns": "models", "batching": "batchings"}
+    for candidate in (kind, f"{kind}s", aliases.get(kind, "")):
+        if candidate in families:
+            return candidate
+    raise BadInput(f"command line: there are no {kind!r}; {nearest(kind, families)}")
+
+
+def _extra_headings(family: str) -> tuple[str, ...]:
+    return ("task", "present", "licence") if family == "datasets" else ()
+
+
+def _extra(family: str, cls: type[Any]) -> tuple[str, ...]:
+    if family != "datasets":
+        return ()
+    from isthmus.data.zoo import data_root
+
+    needed = [f for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING]
+    present = "-" if needed else "yes" if cls().present(data_root(None)) else "no"
+    return (cls.task, present, cls.licence)

@@ -1,0 +1,56 @@
+"""The live progress bar of a course: round, loss, validation score, bytes up and down."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from isthmus.cli.output import human_bytes
+from isthmus.core.course import RoundReport, weighted_metric
+from isthmus.core.federation import ExchangeReport
+
+
+class ProgressBar:
+    """A watcher that shows where a course is; failures are printed above the bar as they happen."""
+
+    def __init__(self, title: str, rounds: int, metric: str, done: int = 0) -> None:
+        self._metric = metric
+        self._up = self._down = 0
+        self._console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn(title),
+            BarColumn(bar_width=12),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[facts]}"),
+            console=self._console,
+        )
+        self._task = self._progress.add_task(title, total=rounds, completed=done, facts="")
+
+    def __enter__(self) -> ProgressBar:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def exchanged(self, report: ExchangeReport) -> None:
+        """Count bytes; name failures."""
+        self._up += report.bytes_up
+        self._down += report.bytes_down
+        for failure in report.failures:
+            place = f"round {report.position.round}, {report.request}"
+            self._console.print(f"{place}: {failure.client}: {failure.kind}: {failure.reason}", markup=False)
+
+    def round_done(self, report: RoundReport) -> None:
+        """Move the bar."""
+        facts = f"up {human_bytes(self._up)} down {human_bytes(self._down)}"
+        if report.evaluations:
+            loss = weighted_metric(report.evaluations, "train", "loss")
+            score = weighted_metric(report.evaluations, "val", self._metric)
+            shown = "" if loss != loss else f"loss {loss:.3f} "
+            facts = f"{shown}val {self._metric} {score:.3f} {facts}"
+        self._progress.update(self._task, completed=report.round, facts=facts)

@@ -1,0 +1,192 @@
+"""isthmus run: one course with a progress bar, a table at the end, and a run folder."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from isthmus.config.course import Course
+    from isthmus.results import Result
+    from isthmus.simulation import Scenario
+
+EXAMPLES = """Examples:
+
+  isthmus run
+
+  isthmus run --baselines rounds=50 seed=1
+
+  isthmus run course.yaml algorithm.name=fedprox algorithm.mu=0.01
+
+  isthmus run --resume runs/20260131-235959-fedavg-cora
+"""
+
+
+def run(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[COURSE.yaml] [KEY=VALUE]...", help="A course file, then changes to it."),
+    ] = None,
+    baselines: Annotated[bool, typer.Option("--baselines", help="Also run Local and Global (centralised).")] = False,
+    resume: Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Go on with a run folder.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="The run folder to make.")] = None,
+    data_root: Annotated[
+        Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie (or ISTHMUS_DATA).")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Run one course. Without arguments: Cora, 5 clients by community, a 2-layer GCN, FedAvg, in this process."""
+    from isthmus.cli.output import print_json
+    from isthmus.core.errors import BadInput
+
+    source, overrides = split_words(words or [])
+    if resume is not None and (source or baselines or out):
+        raise BadInput("--resume goes on with a run as it is: give no course file, --out or --baselines with it")
+    if resume is not None:
+        results = {"": _resumed(resume, overrides, data_root, json or quiet)}
+    else:
+        results = _started(source, overrides, baselines, out, data_root, json or quiet)
+    main = next(iter(results.values()))
+    if json:
+        print_json(as_json(main, results))
+    else:
+        _show(main, results)
+
+
+def split_words(words: list[str]) -> tuple[Path | None, list[str]]:
+    """Tell a course file from `key=value` words; the file comes first if at all."""
+    from isthmus.core.errors import BadInput
+
+    files = [word for word in words if "=" not in word]
+    if len(files) > 1 or (files and words[0] != files[0]):
+        raise BadInput(
+            f"command line: {files[-1]!r} is not of the form key=value, and only the first word can be a file"
+        )
+    return (Path(files[0]) if files else None), [word for word in words if "=" in word]
+
+
+def _started(
+    source: Path | None, overrides: list[str], baselines: bool, out: Path | None, root: Path | None, silent: bool
+) -> dict[str, Result]:
+    from isthmus.config.load import load_course
+    from isthmus.config.tables import name_of
+    from isthmus.data.zoo import data_root
+    from isthmus.monitor.folder import new_run_path
+    from isthmus.simulation import load_scenario
+
+    course = load_course(source, overrides)
+    label = f"{name_of(type(course.algorithm))}-{name_of(type(course.dataset))}".replace(":", "_")
+    path = out or new_run_path(Path("runs"), label)
+    courses = {"": course}
+    if baselines:
+        courses |= {"Local": baseline(course, "local"), "Global (centralised)": baseline(course, "global")}
+    scenario = load_scenario(course, data_root(root))
+    return {
+        title: _carried_out(title, each, path if not title else path / "baselines" / _slug(title), scenario, silent)
+        for title, each in courses.items()
+    }
+
+
+def baseline(course: Course, name: str) -> Course:
+    """Return the same course without a federation: as many local steps and the same optimiser, where it has them."""
+    from isthmus.algorithms import ALGORITHMS
+
+    same = {
+        f: getattr(course.algorithm, f)
+        for f in ("local_steps", "step_unit", "optimizer")
+        if hasattr(course.algorithm, f)
+    }
+    alone: dict[str, Any] = {"min_replies": 1} if name == "global" else {}
+    return replace(course, algorithm=ALGORITHMS[name](**same), **alone)
+
+
+def _slug(title: str) -> str:
+    return title.split()[0].lower()
+
+
+def _carried_out(title: str, course: Course, path: Path, scenario: Scenario, silent: bool) -> Result:
+    from isthmus.runs import run as run_course
+
+    with _watched(title or course_title(course), course, path, silent) as watchers:
+        return run_course(course, run_dir=path, scenario=scenario, watchers=watchers)
+
+
+def _resumed(path: Path, overrides: list[str], root: Path | None, silent: bool) -> Result:
+    from isthmus.config.load import load_course
+    from isthmus.monitor.folder import RunFolder
+    from isthmus.runs import resume
+
+    course = load_course(RunFolder.open(path).course, overrides)
+    with _watched(course_title(course), course, path, silent) as watchers:
+        return resume(path, overrides=overrides, data_root_dir=root, watchers=watchers)
+
+
+@contextmanager
+def _watched(title: str, course: Course, path: Path, silent: bool) -> Iterator[list[Any]]:
+    """Show a progress bar, and tell how to go on when the run is cut short."""
+    from isthmus.cli.progress import ProgressBar
+    from isthmus.core.errors import BadInput, IsthmusError
+
+    bar = None if silent else ProgressBar(title, course.rounds, course.stopping.metric)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # being told to end is an interruption like Ctrl-C
+    try:
+        with bar or nullcontext():
+            yield [bar] if bar else []
+    except KeyboardInterrupt:
+        if (path / "checkpoint.isth").exists():
+            typer.echo(f"interrupted; go on with: isthmus run --resume {path}", err=True)
+        raise
+    except BadInput:
+        raise
+    except IsthmusError as error:
+        raise type(error)(f"{error}\na checkpoint is left; go on with: isthmus run --resume {path}") from None
+
+
+def course_title(course: Course) -> str:
+    """Return the name a course's algorithm goes by."""
+    from isthmus.config.tables import name_of
+
+    return name_of(type(course.algorithm))
+
+
+def as_json(main: Result, results: dict[str, Result]) -> dict[str, Any]:
+    """Return a run's outcome for scripts."""
+    return {
+        "run": str(main.run_dir),
+        "rounds": main.num_rounds,
+        "best_round": main.best_round,
+        "seconds": round(main.seconds, 3),
+        "bytes_up": main.bytes_up,
+        "bytes_down": main.bytes_down,
+        "metrics": main.metrics,
+        "clients": main.client_scores,
+        "notes": main.notes,
+        "baselines": {_slug(title): result.metrics for title, result in results.items() if title},
+    }
+
+
+def _show(main: Result, results: dict[str, Result]) -> None:
+    from isthmus.cli.output import human_bytes, print_table
+    from isthmus.monitor.folder import RunFolder
+    from isthmus.monitor.journal import replace_file
+    from isthmus.report.summary import column, results_table
+
+    metric = main.course.task.metrics[0]
+    columns = [column(t or course_title(r.course), r.events, metric) for t, r in results.items()]
+    facts = {event["client"]: event["text"] for event in main.events if event["event"] == "client"}
+    table = results_table(columns, list(main.client_scores), facts)
+    print_table(table, f"test {metric}, best round {main.best_round} of {main.num_rounds}")
+    for note in main.notes:
+        typer.echo(f"note: {note}")
+    traffic = f"{human_bytes(main.bytes_up)} up, {human_bytes(main.bytes_down)} down"
+    typer.echo(f"{main.seconds:.1f} s, {traffic}")
+    assert main.run_dir is not None
+    replace_file(RunFolder(main.run_dir).report, table.markdown().encode())
+    typer.echo(f"run folder: {main.run_dir}")

@@ -1,0 +1,1 @@
+"""The schema of a course and its loader."""

@@ -1,0 +1,101 @@
+"""The schema of a course: everything that decides its result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from isthmus.algorithms import FedAvg
+from isthmus.core.course import EarlyStopping, Plan
+from isthmus.core.federation import ExchangeRules
+from isthmus.core.protocol import Algorithm
+from isthmus.core.sampling import UniformSampling
+from isthmus.data.masks import MaskRule, RatioSplit
+from isthmus.data.splitters import CommunitySplitter, Splitter
+from isthmus.data.zoo import Cora, Dataset
+from isthmus.learn.batching import Batching, FullBatch
+from isthmus.learn.tasks import NodeClassification, Task
+from isthmus.models import ModelSpec
+
+RUNTIMES = ("loop", "strict")
+SINKS = ("tensorboard",)
+
+
+@dataclass(frozen=True)
+class Course:
+    """One federated training, from the data to the last round. Every field is a key of the YAML file.
+
+    Fields:
+        dataset:          the graph, whole
+        masks:            which nodes are for training, validation and test; drawn before the split
+        splitter:         how the graph is divided among clients
+        num_clients:      how many clients there are
+        task:             what is learned, and the metrics that are reported
+        model:            the graph neural network
+        batching:         full batches, or sampled neighbourhoods
+        algorithm:        the federated method with its hyper-parameters
+        rounds:           how many rounds at most
+        seed:             decides everything that is random
+        sampling:         which share of the clients takes part in a round
+        stopping:         early stopping on validation; the best round is kept in any case
+        min_replies:      with fewer usable replies to an exchange, the course stops
+        timeout_seconds:  a reply that takes longer counts as failed
+        evaluate_every:   rounds between two evaluations
+        checkpoint_every: rounds between two checkpoints (0: only at the end and at Ctrl-C)
+        runtime:          "loop", or "strict" (everything through bytes)
+        threads:          threads of torch; more than one pays only for large graphs
+        sinks:            where metrics go beside the journal: "tensorboard"
+    """
+
+    dataset: Dataset = Cora()
+    masks: MaskRule = RatioSplit()
+    splitter: Splitter = CommunitySplitter()
+    num_clients: int = 5
+    task: Task = NodeClassification()
+    model: ModelSpec = ModelSpec()
+    batching: Batching = FullBatch()
+    algorithm: Algorithm[Any] = FedAvg()
+    rounds: int = 100
+    seed: int = 0
+    sampling: UniformSampling = UniformSampling()
+    stopping: EarlyStopping = EarlyStopping()
+    min_replies: int = 1
+    timeout_seconds: float | None = None
+    evaluate_every: int = 1
+    checkpoint_every: int = 50
+    runtime: str = "loop"
+    threads: int = 1
+    sinks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("num_clients", "rounds", "evaluate_every", "threads", "min_replies"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least 1")
+        if self.checkpoint_every < 0:
+            raise ValueError(f"checkpoint_every is {self.checkpoint_every!r}; it must be at least 0")
+        if self.timeout_seconds is not None and not self.timeout_seconds > 0:
+            raise ValueError(f"timeout_seconds is {self.timeout_seconds!r}; it must be positive")
+        if self.runtime not in RUNTIMES:
+            raise ValueError(f"runtime is {self.runtime!r}; choose from {', '.join(RUNTIMES)}")
+        if self.min_replies > self.num_clients and not self.algorithm.pooled:
+            raise ValueError(f"min_replies is {self.min_replies} but there are {self.num_clients} clients")
+        if self.stopping.metric not in self.task.metrics:
+            raise ValueError(
+                f"stopping.metric is {self.stopping.metric!r}, which the task does not report; "
+                f"choose from {', '.join(self.task.metrics)} or add it to task.metrics"
+            )
+        strange = [sink for sink in self.sinks if sink not in SINKS]
+        if strange:
+            raise ValueError(f"sinks has {strange[0]!r}; choose from {', '.join(SINKS)}")
+
+    def plan(self) -> Plan:
+        """Return the part of the course that the training loop needs."""
+        return Plan(
+            rounds=self.rounds,
+            seed=self.seed,
+            sampling=self.sampling,
+            rules=ExchangeRules(self.min_replies, self.timeout_seconds),
+            stopping=self.stopping,
+            evaluate_every=self.evaluate_every,
+            checkpoint_every=self.checkpoint_every,
+        )

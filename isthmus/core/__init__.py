@@ -1,0 +1,1 @@
+"""What an exchange is, the one training loop, pure aggregation functions. Imports nothing else of Isthmus."""

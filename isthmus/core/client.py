@@ -1,0 +1,29 @@
+"""What a client handler is given: an id, a memory, a place in the course. The room `learn` adds graph and model."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+
+from isthmus.core.federation import Position
+from isthmus.core.random import torch_generator
+from isthmus.core.record import Params, State
+
+
+class Client(ABC):
+    """One client as its handlers see it. All that it remembers between two requests is `state`."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.state: State = {}
+        self.position = Position(0, 0, 0)
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Return the random stream of this client for a purpose in this exchange."""
+        at = self.position
+        return torch_generator(at.seed, at.round, at.exchange, self.id, purpose)
+
+    @abstractmethod
+    def evaluate(self, params: Params, splits: tuple[str, ...]) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+        """Return metrics and example counts per split of a model on the client's own data."""

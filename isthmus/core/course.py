@@ -1,0 +1,220 @@
+"""The one training loop: setup, rounds, evaluation, early stopping, checkpoints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from isthmus.core.errors import IsthmusError
+from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Runtime
+from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, KeepBest, improves
+from isthmus.core.random import numpy_generator
+from isthmus.core.record import Record
+from isthmus.core.sampling import UniformSampling
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """Stops when the validation metric has not improved for `patience` rounds (0: never); the best model is kept.
+
+    The metric is the mean over clients, weighted by their validation examples.
+    """
+
+    patience: int = 0
+    metric: str = "accuracy"
+
+    def __post_init__(self) -> None:
+        if self.patience < 0:
+            raise ValueError(f"patience is {self.patience!r}; it must be at least 0")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long a course runs, who takes part, and what is checked on the way."""
+
+    rounds: int
+    seed: int = 0
+    sampling: UniformSampling = field(default_factory=UniformSampling)
+    rules: ExchangeRules = field(default_factory=ExchangeRules)
+    stopping: EarlyStopping = field(default_factory=EarlyStopping)
+    evaluate_every: int = 1
+    checkpoint_every: int = 0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a course stands after a round; with the clients' memories it is all that a resume needs."""
+
+    round: int
+    state: Record
+    best_state: Record
+    best_round: int
+    best_score: float | None
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """One round in numbers, for the journal and the progress bar."""
+
+    round: int
+    cohort: tuple[str, ...]
+    seconds: float
+    bytes_down: int
+    bytes_up: int
+    evaluations: Mapping[str, Evaluation]  # by client; empty when this round was not evaluated
+    score: float | None  # the early-stopping metric
+    is_best: bool
+
+
+class Listener(Protocol):
+    """Hears what happens in a course."""
+
+    def exchanged(self, report: ExchangeReport) -> None:
+        """Take note of an exchange."""
+
+    def round_done(self, report: RoundReport) -> None:
+        """Take note of a round."""
+
+    def checkpoint(self, standing: Standing, memories: Mapping[str, bytes]) -> None:
+        """Write a checkpoint."""
+
+
+def run_course(
+    algorithm: Algorithm[Any],
+    runtime: Runtime,
+    plan: Plan,
+    model: InitialModel,
+    listener: Listener,
+    standing: Standing | None = None,
+) -> Standing:
+    """Run a course to its end, from its start or from `standing`; an interruption leaves a checkpoint."""
+    course = _Course(algorithm, runtime, plan, model, listener)
+    if standing is None:
+        standing = course.start()
+    runtime.mark(standing.round)
+    recent = {standing.round: standing}
+    try:
+        while not finished(plan, standing):
+            after = course.advance(standing)
+            recent = {standing.round: standing, after.round: after}
+            runtime.mark(after.round)
+            standing = after
+            if plan.checkpoint_every and standing.round % plan.checkpoint_every == 0:
+                listener.checkpoint(standing, runtime.save_clients())
+    except (KeyboardInterrupt, IsthmusError):
+        # The round under way is lost, nothing else: memories and standing go back to the end of the same round.
+        listener.checkpoint(recent[runtime.abandon_round()], runtime.save_clients())
+        raise
+    listener.checkpoint(standing, runtime.save_clients())
+    return standing
+
+
+def finished(plan: Plan, standing: Standing) -> bool:
+    """Whether the rounds are done or patience has run out."""
+    patience = plan.stopping.patience
+    return standing.round >= plan.rounds or bool(patience and standing.round - standing.best_round >= patience)
+
+
+def evaluate(
+    algorithm: Algorithm[Any],
+    state: Record,
+    fed: Federation,
+    splits: tuple[str, ...],
+    metric: str,
+    best: bool = False,
+) -> dict[str, Evaluation]:
+    """Ask every client how the model it would use does on its own graph."""
+    request = EvaluateModel(algorithm.global_params(state), splits, metric, best)
+    return dict(fed.ask(request, clients=fed.all_clients, min_replies=0))
+
+
+def weighted_metric(evaluations: Mapping[str, Evaluation], split: str, metric: str) -> float:
+    """Return the mean of a metric over clients, weighted by their examples in the split; NaN when there are none."""
+    total = weight = 0.0
+    for evaluation in evaluations.values():
+        value = evaluation.metrics.get(split, {}).get(metric)
+        count = evaluation.counts.get(split, 0)
+        if value is not None and count:
+            total, weight = total + count * value, weight + count
+    return total / weight if weight else math.nan
+
+
+class _Course:
+    """The parts of a course that stay the same from round to round."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any],
+        runtime: Runtime,
+        plan: Plan,
+        model: InitialModel,
+        listener: Listener,
+    ) -> None:
+        self.algorithm, self.runtime, self.plan = algorithm, runtime, plan
+        self.model, self.listener = model, listener
+        self.traffic: list[ExchangeReport] = []
+
+    def federation(self, round: int) -> Federation:
+        rng = numpy_generator(self.plan.seed, round, "cohort")
+        everybody = self.runtime.clients
+        cohort = everybody if round == 0 else self.plan.sampling.cohort(everybody, rng)
+        self.traffic = []
+        return Federation(
+            self.runtime,
+            seed=self.plan.seed,
+            round=round,
+            cohort=cohort,
+            model=self.model,
+            rules=self.plan.rules,
+            report=self._exchanged,
+        )
+
+    def _exchanged(self, report: ExchangeReport) -> None:
+        self.traffic.append(report)
+        self.listener.exchanged(report)
+
+    def start(self) -> Standing:
+        state = self.algorithm.setup(self.federation(0))
+        return Standing(round=0, state=state, best_state=state, best_round=0, best_score=None)
+
+    def advance(self, before: Standing) -> Standing:
+        round = before.round + 1
+        fed = self.federation(round)
+        state = self.algorithm.round(before.state, fed)
+        after = replace(before, round=round, state=state)
+        metric = self.plan.stopping.metric
+        evaluations: dict[str, Evaluation] = {}
+        score: float | None = None
+        is_best = False
+        if round % self.plan.evaluate_every == 0 or round == self.plan.rounds:
+            evaluations = evaluate(self.algorithm, state, fed, ("train", "val"), metric)
+            score = weighted_metric(evaluations, "val", metric)
+            # Without validation data there is no best round but the latest.
+            is_best = math.isnan(score) or improves(metric, score, before.best_score)
+            score = None if math.isnan(score) else score
+        if is_best:
+            after = replace(after, best_state=state, best_round=round, best_score=score)
+            if self.algorithm.personal:
+                fed.ask(KeepBest(), clients=fed.all_clients, min_replies=0)
+        self.listener.round_done(self._report(fed, evaluations, score, is_best))
+        return after
+
+    def _report(
+        self,
+        fed: Federation,
+        evaluations: Mapping[str, Evaluation],
+        score: float | None,
+        is_best: bool,
+    ) -> RoundReport:
+        return RoundReport(
+            round=fed.round,
+            cohort=fed.clients,
+            seconds=sum(report.seconds for report in self.traffic),
+            bytes_down=sum(report.bytes_down for report in self.traffic),
+            bytes_up=sum(report.bytes_up for report in self.traffic),
+            evaluations=evaluations,
+            score=score,
+            is_best=is_best,
+        )

@@ -1,0 +1,84 @@
+"""Who sees what: read off an algorithm's record types and off the asks in its server half."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from isthmus.core.protocol import Algorithm, EvaluateModel, KeepBest, Request, reply_type
+from isthmus.core.record import Record, field_types
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One kind of exchange: what the server sends, what a client answers, and how much of that the server sees."""
+
+    request: str
+    sent: dict[str, str]  # field -> what it holds
+    reply: str
+    answered: dict[str, str]  # field -> what it reveals
+    server_sees: str  # "each client's", "only the fold", or "nothing but a receipt"
+
+
+def exposure(algorithm: type[Algorithm[Any]]) -> list[Exchange]:
+    """Return the exchanges of an algorithm in the order in which its class declares the handlers, evaluation last."""
+    folded = _folded_requests(algorithm)
+    found = []
+    for request in sorted(algorithm.handlers(), key=lambda kind: kind in (EvaluateModel, KeepBest)):
+        if request is KeepBest and not algorithm.personal:
+            continue
+        reply = reply_type(request)
+        sees = "only the fold" if request.__name__ in folded else "each client's"
+        if not field_types(reply):
+            sees = "nothing but a receipt"
+        found.append(Exchange(request.__name__, field_docs(request), reply.__name__, field_docs(reply), sees))
+    return found
+
+
+def field_docs(kind: type[Record]) -> dict[str, str]:
+    """Return the docstring of each field of a record: the string that stands below it; empty where there is none."""
+    docs = dict.fromkeys(field_types(kind), "")
+    for owner in reversed(kind.__mro__):
+        if not (issubclass(owner, Record) and owner not in (Record, Request)):
+            continue
+        body = _class_body(owner)
+        for statement, below in pairwise(body):
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                text = _text(below)
+                if text is not None and statement.target.id in docs:
+                    docs[statement.target.id] = text
+    return docs
+
+
+def _folded_requests(algorithm: type[Algorithm[Any]]) -> set[str]:
+    """Return the names of requests that go out by `ask_folded`, and by no plain `ask`, in the server half."""
+    asked: dict[str, set[str]] = {"ask": set(), "ask_folded": set()}
+    names = {request.__name__ for request in algorithm.handlers()}
+    for owner in algorithm.__mro__:
+        if owner is Algorithm or not issubclass(owner, Algorithm):
+            continue
+        for node in (inner for statement in _class_body(owner) for inner in ast.walk(statement)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in asked:
+                used = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+                asked[node.func.attr] |= used & names
+    return asked["ask_folded"] - asked["ask"]
+
+
+def _class_body(kind: type[Any]) -> list[ast.stmt]:
+    try:
+        source = textwrap.dedent(inspect.getsource(kind))
+    except (OSError, TypeError):  # a class typed into a console has no source
+        return []
+    definition = ast.parse(source).body[0]
+    return definition.body if isinstance(definition, ast.ClassDef) else []
+
+
+def _text(statement: ast.stmt) -> str | None:
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+        value = statement.value.value
+        return inspect.cleandoc(value) if isinstance(value, str) else None
+    return None

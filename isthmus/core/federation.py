@@ -1,0 +1,280 @@
+"""The federation as the server half of an algorithm sees it: requests out, replies and named failures back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, cast
+
+import numpy as np
+import torch
+
+from isthmus.core.errors import BadMessage, TooFewReplies
+from isthmus.core.folds import Fold
+from isthmus.core.protocol import Failure, ReplyT, Request, reply_type
+from isthmus.core.random import numpy_generator, torch_generator
+from isthmus.core.record import Params, Record, check_record, non_finite
+
+R = TypeVar("R", bound=Record)
+
+
+@dataclass(frozen=True)
+class Position(Record):
+    """Where in a course an exchange stands; with the client's id it names every random stream."""
+
+    seed: int
+    round: int  # 0 is the setup
+    exchange: int  # counted from 0 within the round
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one request to one client, with the sizes of the encoded messages."""
+
+    client: str
+    reply: Record | Failure
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+
+
+class Runtime(Protocol):
+    """Carries exchanges. What the loop, the vectorised runtime and the deployment between sites all implement."""
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The ids of all clients, in a fixed order."""
+
+    def exchange(
+        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
+    ) -> Iterator[Outcome]:
+        """Deliver each client its request and yield exactly one outcome per client, in any order."""
+
+    def mark(self, round: int) -> None:
+        """Mark the clients' memories as those after `round`, in one step that an interruption cannot halve."""
+
+    def abandon_round(self) -> int:
+        """Put the clients' memories back to the last mark and return its round."""
+
+    def save_clients(self) -> dict[str, bytes]:
+        """Return every client's encoded memory as of the last mark, for a checkpoint."""
+
+    def load_clients(self, memories: Mapping[str, bytes]) -> None:
+        """Replace every client's memory."""
+
+
+@dataclass(frozen=True)
+class ExchangeReport:
+    """One exchange in numbers, for the journal."""
+
+    position: Position
+    request: str
+    num_clients: int
+    bytes_down: int
+    bytes_up: int
+    seconds: float  # wall time of the whole exchange
+    client_seconds: float  # sum over clients of the time to answer
+    failures: tuple[Failure, ...]
+
+
+class Replies(Mapping[str, R]):
+    """The usable replies of an exchange by client id, in the order of the cohort; `failures` names the others."""
+
+    def __init__(self, replies: Mapping[str, R], failures: Mapping[str, Failure]) -> None:
+        self._replies = dict(replies)
+        self.failures = dict(failures)
+
+    def __getitem__(self, client: str) -> R:
+        return self._replies[client]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._replies)
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+    def __repr__(self) -> str:
+        return f"Replies({list(self._replies)}, failures={sorted(self.failures)})"
+
+
+@dataclass(frozen=True)
+class ExchangeRules:
+    """What every exchange of a course must keep to."""
+
+    min_replies: int = 1
+    timeout_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class InitialModel:
+    """The parameters that a course starts from, and which of them are buffers that no gradient moves."""
+
+    params: Params
+    buffers: frozenset[str] = frozenset()
+
+
+class Federation:
+    """One round's view of the clients. `clients` is the cohort of the round; `all_clients` everybody."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        seed: int,
+        round: int,
+        cohort: Sequence[str],
+        model: InitialModel,
+        rules: ExchangeRules,
+        report: Callable[[ExchangeReport], None],
+    ) -> None:
+        self._runtime = runtime
+        self._rules = rules
+        self._report = report
+        self._exchange = 0
+        self._seed = seed
+        self.round = round
+        self.clients = tuple(cohort)
+        self.initial_params = model.params
+        self.buffers = model.buffers
+
+    @property
+    def all_clients(self) -> tuple[str, ...]:
+        """Every client of the course, also those outside this round's cohort."""
+        return self._runtime.clients
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Return the server's random stream for a purpose in this round."""
+        return torch_generator(self._seed, self.round, "server", purpose)
+
+    def numpy_generator(self, purpose: str) -> np.random.Generator:
+        """Return the server's random stream for a purpose in this round, as numpy wants it."""
+        return numpy_generator(self._seed, self.round, "server", purpose)
+
+    def ask(
+        self,
+        requests: Request[ReplyT] | Mapping[str, Request[ReplyT]],
+        *,
+        clients: Sequence[str] | None = None,
+        min_replies: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Replies[ReplyT]:
+        """Ask the cohort (or `clients`) and look at every reply; a mapping gives each client its own request."""
+        addressed = self._address(requests, clients)
+        outcomes = self._carry(addressed, min_replies, timeout_seconds, lambda outcome: None)
+        replies: dict[str, ReplyT] = {}
+        failures: dict[str, Failure] = {}
+        for client in addressed:
+            reply = outcomes[client].reply
+            if isinstance(reply, Failure):
+                failures[client] = reply
+            else:
+                replies[client] = cast(ReplyT, reply)
+        return Replies(replies, failures)
+
+    def ask_folded(
+        self,
+        requests: Request[ReplyT] | Mapping[str, Request[ReplyT]],
+        fold: Fold,
+        *,
+        clients: Sequence[str] | None = None,
+        min_replies: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> ReplyT:
+        """Ask the cohort (or `clients`) and see only the fold of the replies, taken in the order of the cohort."""
+        addressed = self._address(requests, clients)
+        total = fold.start()
+        order = list(addressed)
+        waiting: dict[str, Record | Failure] = {}
+
+        def take(outcome: Outcome) -> None:
+            # Floating-point sums depend on their order, so a reply that comes early waits for those before it.
+            waiting[outcome.client] = outcome.reply
+            while order and order[0] in waiting:
+                reply = waiting.pop(order.pop(0))
+                if not isinstance(reply, Failure):
+                    fold.add(total, reply)
+
+        self._carry(addressed, min_replies, timeout_seconds, take, keep_replies=False)
+        return cast(ReplyT, fold.finish(total))
+
+    def _address(
+        self, requests: Request[ReplyT] | Mapping[str, Request[ReplyT]], clients: Sequence[str] | None
+    ) -> dict[str, Request[ReplyT]]:
+        if isinstance(requests, Request):
+            return dict.fromkeys(self.clients if clients is None else clients, requests)
+        strangers = sorted(set(requests) - set(self.all_clients))
+        if strangers:
+            raise KeyError(f"there is no client {strangers[0]!r}; clients: {', '.join(self.all_clients)}")
+        if len({type(request) for request in requests.values()}) > 1:
+            raise TypeError("one exchange carries requests of one type")
+        return {client: requests[client] for client in self.all_clients if client in requests}
+
+    def _carry(
+        self,
+        requests: Mapping[str, Request[Any]],
+        min_replies: int | None,
+        timeout_seconds: float | None,
+        take: Callable[[Outcome], None],
+        keep_replies: bool = True,
+    ) -> dict[str, Outcome]:
+        position = Position(self._seed, self.round, self._exchange)
+        self._exchange += 1
+        limit = self._rules.timeout_seconds if timeout_seconds is None else timeout_seconds
+        expected = {client: reply_type(type(request)) for client, request in requests.items()}
+        outcomes: dict[str, Outcome] = {}
+        failures: list[Failure] = []
+        down = up = 0
+        client_seconds = 0.0
+        started = time.perf_counter()
+        for raw in self._runtime.exchange(position, requests, limit):
+            outcome = _judged(raw, expected[raw.client])
+            down, up = down + outcome.bytes_down, up + outcome.bytes_up
+            client_seconds += outcome.seconds
+            if isinstance(outcome.reply, Failure):
+                failures.append(outcome.reply)
+            take(outcome)
+            if keep_replies:
+                outcomes[outcome.client] = outcome
+        seconds = time.perf_counter() - started
+        kind = type(next(iter(requests.values()))).__name__ if requests else "nothing"
+        self._report(ExchangeReport(position, kind, len(requests), down, up, seconds, client_seconds, tuple(failures)))
+        self._require(position, kind, len(requests), failures, min_replies)
+        return outcomes
+
+    def _require(
+        self,
+        position: Position,
+        kind: str,
+        num_asked: int,
+        failures: Sequence[Failure],
+        min_replies: int | None,
+    ) -> None:
+        needed = self._rules.min_replies if min_replies is None else min_replies
+        usable = num_asked - len(failures)
+        # A small cohort, or an ask of chosen clients, cannot bring more replies than were asked for.
+        if usable < min(needed, num_asked):
+            first = "; ".join(f"{f.client}: {f.kind}: {f.reason}" for f in failures[:3])
+            raise TooFewReplies(
+                f"round {position.round}, {kind}: {usable} of {num_asked} clients replied, {needed} needed ({first})"
+            )
+
+
+def _judged(outcome: Outcome, expected: type[Record]) -> Outcome:
+    """Turn a reply of another type, of wrong fields or with NaN into a named failure."""
+    reply = outcome.reply
+    if isinstance(reply, Failure):
+        return outcome
+    failure: Failure | None = None
+    try:
+        if type(reply) is not expected:
+            raise BadMessage(f"found the record {type(reply).__name__}, expected {expected.__name__}")
+        check_record(reply)
+        place = non_finite(reply, type(reply).__name__)
+        if place:
+            failure = Failure(outcome.client, "not_finite", place)
+    except BadMessage as error:
+        failure = Failure(outcome.client, "malformed", str(error))
+    if failure is None:
+        return outcome
+    return Outcome(outcome.client, failure, outcome.bytes_down, outcome.bytes_up, outcome.seconds)

@@ -1,0 +1,251 @@
+"""Pure aggregation: how the replies of an exchange become one record, streamed where the mathematics allows.
+
+A fold never shows its caller an individual reply. `weighted_mean` keeps one running sum; the robust folds must hold all
+replies until the last (`streams` is False), so secure aggregation cannot serve them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from isthmus.core.errors import CourseFailed
+from isthmus.core.record import Record, Value, leaves, with_leaves
+
+
+@dataclass(frozen=True)
+class Fold(ABC):
+    """Turns a stream of replies of one type into one reply of the same type."""
+
+    # Whether replies can be forgotten as they come.
+    streams: ClassVar[bool] = False
+
+    @abstractmethod
+    def start(self) -> Any:
+        """Return an empty accumulator."""
+
+    @abstractmethod
+    def add(self, total: Any, reply: Record) -> None:
+        """Take one more reply into the accumulator."""
+
+    @abstractmethod
+    def finish(self, total: Any) -> Record:
+        """Return the folded record."""
+
+    def __call__(self, replies: list[Record]) -> Record:
+        """Fold a list of replies at once."""
+        total = self.start()
+        for reply in replies:
+            self.add(total, reply)
+        return self.finish(total)
+
+
+def weight_of(reply: Record) -> float:
+    """Return the weight that a reply asks for; 1 when it has no such field."""
+    return float(getattr(reply, "weight", 1.0))
+
+
+@dataclass
+class RunningSum:
+    """The accumulator of a weighted mean: sums in double precision, and one reply that gives the shape."""
+
+    weight: float = 0.0
+    like: Record | None = None
+    sums: dict[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WeightedMean(Fold):
+    """Sum of w_k r_k over sum of w_k, leaf by leaf; w_k is the reply's own `weight`, which becomes the total.
+
+    Tensors and floats are averaged (integer tensors, such as the counter of a batch norm, are rounded); strings, truth
+    values and integers are taken from the first reply. A reply of weight zero leaves no trace. Sums run in double
+    precision, so the mean of one reply, or of equal ones, is that reply to the bit.
+    """
+
+    streams: ClassVar[bool] = True
+
+    def start(self) -> RunningSum:
+        """Return an empty accumulator."""
+        return RunningSum()
+
+    def add(self, total: RunningSum, reply: Record) -> None:
+        """Add one reply to the running sums."""
+        weight = weight_of(reply)
+        if weight < 0.0:
+            raise CourseFailed(f"a reply of type {type(reply).__name__} has the negative weight {weight}")
+        if total.like is None or (total.weight == 0.0 and weight > 0.0):
+            total.like = reply
+        if weight == 0.0:
+            return
+        new = leaves(reply)
+        _check_same_shape(total.like, new)
+        total.weight += weight
+        for path, leaf in new.items():
+            if isinstance(leaf, Tensor):
+                if path not in total.sums:
+                    total.sums[path] = torch.zeros(leaf.shape, dtype=torch.float64)
+                total.sums[path].add_(leaf.detach(), alpha=weight)
+            elif isinstance(leaf, float):
+                total.sums[path] = total.sums.get(path, 0.0) + weight * leaf
+
+    def finish(self, total: RunningSum) -> Record:
+        """Divide the sums by the total weight."""
+        if total.like is None:
+            raise CourseFailed("there is no reply to average")
+        if total.weight == 0.0:
+            raise CourseFailed(
+                f"every {type(total.like).__name__} has weight 0: no client in the cohort has training examples"
+            )
+        means = {path: _mean(total, path, leaf) for path, leaf in leaves(total.like).items()}
+        if ".weight" in means:
+            means[".weight"] = total.weight
+        result = with_leaves(total.like, means)
+        assert isinstance(result, Record)
+        return result
+
+
+def _mean(total: RunningSum, path: str, leaf: Value) -> Value:
+    if isinstance(leaf, Tensor):
+        mean = total.sums[path] / total.weight
+        return (mean if leaf.is_floating_point() else mean.round()).to(leaf.dtype)
+    return total.sums[path] / total.weight if isinstance(leaf, float) else leaf
+
+
+def _check_same_shape(like: Record, new: dict[str, Value]) -> None:
+    old = leaves(like)
+    for path in old.keys() | new.keys():
+        shapes = [getattr(side.get(path), "shape", type(side.get(path)).__name__) for side in (old, new)]
+        if path not in old or path not in new or shapes[0] != shapes[1]:
+            raise CourseFailed(
+                f"replies of type {type(like).__name__} cannot be folded: {path} is {shapes[0]} in one and "
+                f"{shapes[1]} in another"
+            )
+
+
+class Gathered(Fold):
+    """Holds all replies of positive weight, then combines them; weights count no further."""
+
+    def start(self) -> list[Record]:
+        """Return an empty accumulator."""
+        return []
+
+    def add(self, total: list[Record], reply: Record) -> None:
+        """Keep one more reply, unless its weight is zero."""
+        if weight_of(reply) > 0.0:
+            total.append(reply)
+
+    def finish(self, total: list[Record]) -> Record:
+        """Combine the kept replies."""
+        if not total:
+            raise CourseFailed("there is no reply of positive weight to aggregate")
+        for reply in total[1:]:
+            _check_same_shape(total[0], leaves(reply))
+        return self.combine(total)
+
+    @abstractmethod
+    def combine(self, replies: list[Record]) -> Record:
+        """Return the folded record of at least one reply."""
+
+    def reduce(self, stack: Tensor) -> Tensor:
+        """Fold one tensor over its first axis, (replies, ...) -> (...)."""
+        return stack.mean(dim=0)
+
+    def reduce_leaves(self, replies: list[Record]) -> Record:
+        """Return a record each of whose tensors and floats is `reduce` of the stacked replies."""
+        every = [leaves(reply) for reply in replies]
+        folded = {path: self._leaf([part[path] for part in every]) for path in every[0]}
+        if ".weight" in folded:
+            folded[".weight"] = sum(weight_of(reply) for reply in replies)
+        result = with_leaves(replies[0], folded)
+        assert isinstance(result, Record)
+        return result
+
+    def _leaf(self, values: list[Value]) -> Value:
+        first = values[0]
+        if isinstance(first, Tensor):
+            folded = self.reduce(torch.stack([value.double() for value in values]))
+            return (folded if first.is_floating_point() else folded.round()).to(first.dtype)
+        if isinstance(first, float):
+            return float(self.reduce(torch.tensor(values, dtype=torch.float64)))
+        return first
+
+
+@dataclass(frozen=True)
+class Median(Gathered):
+    """Coordinate-wise median (Yin et al., 2018), unweighted; the mean of the middle two for an even number."""
+
+    def combine(self, replies: list[Record]) -> Record:
+        """Return the coordinate-wise median."""
+        return self.reduce_leaves(replies)
+
+    def reduce(self, stack: Tensor) -> Tensor:
+        """Return the median over the first axis."""
+        ordered, last = stack.sort(dim=0).values, len(stack) - 1
+        return (ordered[last // 2] + ordered[(last + 1) // 2]) / 2
+
+
+@dataclass(frozen=True)
+class TrimmedMean(Gathered):
+    """Coordinate-wise mean without the `trim_fraction` smallest and largest values (Yin et al., 2018), unweighted."""
+
+    trim_fraction: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.trim_fraction < 0.5:
+            raise ValueError(f"trim_fraction is {self.trim_fraction!r}; it must be in [0, 0.5)")
+
+    def combine(self, replies: list[Record]) -> Record:
+        """Return the coordinate-wise trimmed mean."""
+        return self.reduce_leaves(replies)
+
+    def reduce(self, stack: Tensor) -> Tensor:
+        """Return the trimmed mean over the first axis."""
+        cut = int(self.trim_fraction * len(stack))
+        return stack.sort(dim=0).values[cut : len(stack) - cut].mean(dim=0)
+
+
+@dataclass(frozen=True)
+class Krum(Gathered):
+    """The reply closest to its neighbours (Blanchard et al., 2017): least squared distance to the n - f - 2 nearest.
+
+    `num_malicious` is f; `num_selected` > 1 is Multi-Krum, the unweighted mean of the best ones.
+    """
+
+    num_malicious: int = 0
+    num_selected: int = 1
+
+    def __post_init__(self) -> None:
+        if self.num_malicious < 0 or self.num_selected < 1:
+            raise ValueError(
+                f"num_malicious is {self.num_malicious!r} and num_selected {self.num_selected!r}; "
+                "they must be at least 0 and 1"
+            )
+
+    def combine(self, replies: list[Record]) -> Record:
+        """Return the chosen reply, or the mean of the chosen ones."""
+        num_near = len(replies) - self.num_malicious - 2
+        if num_near < 1:
+            raise CourseFailed(
+                f"Krum with num_malicious={self.num_malicious} needs at least {self.num_malicious + 3} replies; "
+                f"there are {len(replies)}"
+            )
+        flat = torch.stack([_flat(reply) for reply in replies])  # (replies, numbers)
+        squares = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").square()
+        squares.fill_diagonal_(torch.inf)  # a reply is not its own neighbour
+        scores = squares.sort(dim=1).values[:, :num_near].sum(dim=1)
+        chosen = torch.argsort(scores, stable=True)[: self.num_selected].tolist()
+        return replies[chosen[0]] if len(chosen) == 1 else self.reduce_leaves([replies[i] for i in sorted(chosen)])
+
+
+def _flat(reply: Record) -> Tensor:
+    tensors = [leaf for leaf in leaves(reply).values() if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    return torch.cat([tensor.double().reshape(-1) for tensor in tensors])
+
+
+weighted_mean = WeightedMean()
+median = Median()

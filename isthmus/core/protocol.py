@@ -1,0 +1,186 @@
+"""What an algorithm is: requests with the replies they are owed, client handlers, and a server half."""
+
+from __future__ import annotations
+
+import math
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from isthmus.core.record import Params, Record, State
+
+if TYPE_CHECKING:
+    from isthmus.core.federation import Federation
+
+ReplyT = TypeVar("ReplyT", bound=Record)
+StateT = TypeVar("StateT", bound=Record)
+HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Request(Record, Generic[ReplyT]):
+    """A record that the server sends; its type parameter names the reply that every client owes."""
+
+
+@dataclass(frozen=True)
+class Failure(Record):
+    """Why a client gave no usable reply."""
+
+    client: str
+    """Who."""
+    kind: str
+    """One of "error" (the handler raised), "malformed", "not_finite", "late", "lost"."""
+    reason: str
+    """What happened, in words; comes from the client's side."""
+
+
+@dataclass(frozen=True)
+class ModelState(Record):
+    """The state of a server that keeps one global model and nothing else."""
+
+    params: Params
+    """The global model."""
+
+
+@dataclass(frozen=True)
+class Evaluation(Record):
+    """How a client's model does on the client's own graph: a few numbers per split."""
+
+    metrics: dict[str, dict[str, float]]
+    """Value by split and metric; says how well the model fits this client's data."""
+    counts: dict[str, int]
+    """Number of examples by split; reveals the size of the client's data."""
+
+
+@dataclass(frozen=True)
+class EvaluateModel(Request[Evaluation]):
+    """Asks each client to evaluate the model it would use now on its own graph."""
+
+    params: Params
+    """The global model; empty for algorithms without one."""
+    splits: tuple[str, ...]
+    """The parts of the client's data to evaluate on."""
+    metric: str
+    """What the course selects its best round by."""
+    best: bool
+    """Whether this is about the best round, with the personal parts kept then."""
+
+
+@dataclass(frozen=True)
+class Kept(Record):
+    """Nothing but a receipt."""
+
+
+@dataclass(frozen=True)
+class KeepBest(Request[Kept]):
+    """Tells each client that the course is at its best so far: keep the personal parts of now."""
+
+
+LOWER_IS_BETTER = frozenset({"loss", "rmse", "mae"})
+
+
+def improves(metric: str, score: float, best: float | None) -> bool:
+    """Whether a metric's value is strictly better than the best so far; NaN never is."""
+    if math.isnan(score):
+        return False
+    if best is None:
+        return True
+    return score < best if metric in LOWER_IS_BETTER else score > best
+
+
+def on(request_type: type[Request[Any]]) -> Callable[[HandlerT], HandlerT]:
+    """Mark a method as the client's handler of a request type: `handler(self, request, client) -> reply`."""
+
+    def mark(handler: HandlerT) -> HandlerT:
+        handler.__handles__ = request_type  # type: ignore[attr-defined]
+        return handler
+
+    return mark
+
+
+def reply_type(request_type: type[Request[Any]]) -> type[Record]:
+    """Return the reply type that a request type owes: R in `class X(Request[R])`."""
+    for kind in request_type.__mro__:
+        for parent in getattr(kind, "__orig_bases__", ()):
+            if typing.get_origin(parent) is Request:
+                found = typing.get_args(parent)[0]
+                if isinstance(found, type) and issubclass(found, Record):
+                    return found
+    raise TypeError(f"{request_type.__name__} does not say which reply it is owed; write Request[ReplyType]")
+
+
+@dataclass(frozen=True)
+class Algorithm(ABC, Generic[StateT]):
+    """A federated method: one frozen dataclass, both halves in one file, hyper-parameters as fields.
+
+    The server half is `setup` and `round`; the client half is one `@on(Request)` handler per request type. The object
+    is frozen and shared, so neither half can leave notes on it for the other; a client remembers only `client.state`.
+    """
+
+    # Entries of `client.state` that make up a client's personal model; KeepBest saves them with the best round.
+    personal: ClassVar[tuple[str, ...]] = ()
+    # True for the centralised upper bound: the course gives one client the whole graph.
+    pooled: ClassVar[bool] = False
+
+    # ---- server
+
+    @abstractmethod
+    def setup(self, fed: Federation) -> StateT:
+        """Return the server's first state; may hold exchanges of its own."""
+
+    @abstractmethod
+    def round(self, state: StateT, fed: Federation) -> StateT:
+        """Do one round and return the next state."""
+
+    def global_params(self, state: StateT) -> Params:
+        """Return the global model in a state; empty when the method has none."""
+        params = getattr(state, "params", {})
+        return typing.cast(Params, params)
+
+    # ---- client
+
+    def client_params(self, params: Params, state: Mapping[str, Any]) -> Params:
+        """Return the model a client would use, made of the global one and its memory; by default the global one."""
+        return params
+
+    @on(EvaluateModel)
+    def evaluate(self, request: EvaluateModel, client: Any) -> Evaluation:
+        """Evaluate the client's model on its own graph."""
+        memory: State = client.state
+        if request.best:
+            memory = {**memory, **memory.get("best", {})}
+        metrics, counts = client.evaluate(self.client_params(request.params, memory), request.splits)
+        return Evaluation(metrics, counts)
+
+    @on(KeepBest)
+    def keep_best(self, request: KeepBest, client: Any) -> Kept:
+        """Keep the personal parts of this moment as the best."""
+        client.state["best"] = {name: client.state[name] for name in self.personal if name in client.state}
+        return Kept()
+
+    # ---- what the parts above amount to
+
+    @classmethod
+    def handlers(cls) -> dict[type[Request[Any]], str]:
+        """Return the request types this algorithm's clients answer, each with the name of its handler."""
+        found: dict[type[Request[Any]], str] = {}
+        for kind in reversed(cls.__mro__):
+            for name, member in vars(kind).items():
+                if hasattr(member, "__handles__"):
+                    found[member.__handles__] = name
+        return found
+
+    @property
+    def has_personal_models(self) -> bool:
+        """Whether clients may end with models that differ from the global one."""
+        return type(self).client_params is not Algorithm.client_params
+
+    @classmethod
+    def state_type(cls) -> type[Record]:
+        """Return the record type of the server's state: what `setup` is annotated to return."""
+        found = typing.get_type_hints(cls.setup, localns={"Federation": Any}).get("return")
+        if isinstance(found, type) and issubclass(found, Record):
+            return found
+        raise TypeError(f"{cls.__name__}.setup does not say which record it returns; annotate it: -> MyState")

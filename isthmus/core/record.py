@@ -1,0 +1,191 @@
+"""Records: the only things that cross between server and clients, go into checkpoints, or stay in a client's memory.
+
+A record is a frozen dataclass whose fields hold tensors, scalars, strings, None, records, and dicts or tuples of them.
+Its annotations are the agreement: `check_value` refuses a value that does not fit them, wherever it came from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, Union
+
+import torch
+from torch import Tensor
+
+from isthmus.core.errors import BadMessage
+
+# A tensor, scalar, string, None, or a dict or tuple of them; mypy cannot say so without losing the fields' own types.
+Value: TypeAlias = Any
+Params: TypeAlias = dict[str, Tensor]
+State: TypeAlias = dict[str, Value]
+
+
+@dataclass(frozen=True)
+class Record:
+    """Base of everything that may cross; subclass it as a frozen dataclass. A field's comment says what it reveals."""
+
+
+def field_types(kind: type[Record]) -> dict[str, Any]:
+    """Return the resolved annotation of every field of a record type."""
+    found: dict[str, Any] | None = vars(kind).get("_field_types")
+    if found is None:
+        hints = typing.get_type_hints(kind)
+        found = {f.name: hints[f.name] for f in dataclasses.fields(kind)}
+        kind._field_types = found  # type: ignore[attr-defined]
+    return found
+
+
+def nested_records(annotation: Any) -> Iterator[type[Record]]:
+    """Yield the record types that an annotation admits, at any depth but not inside those records."""
+    if isinstance(annotation, type) and issubclass(annotation, Record):
+        yield annotation
+    for part in typing.get_args(annotation):
+        yield from nested_records(part)
+
+
+def fields_of(record: Record) -> dict[str, Value]:
+    """Return a record's fields by name, without copying."""
+    return {name: getattr(record, name) for name in field_types(type(record))}
+
+
+def check_value(value: Value, annotation: Any, where: str) -> None:
+    """Raise BadMessage unless `value` fits `annotation`; `where` names the place in the message."""
+    if annotation is Any:
+        _check_storable(value, where)
+        return
+    origin = typing.get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        _check_union(value, annotation, where)
+    elif origin is dict or annotation is dict:
+        _check_dict(value, typing.get_args(annotation) or (Any, Any), where)
+    elif origin is tuple or annotation is tuple:
+        _check_tuple(value, typing.get_args(annotation) or (Any, ...), where)
+    elif isinstance(annotation, type) and issubclass(annotation, Record):
+        if type(value) is not annotation:
+            raise BadMessage(f"{where}: found {_kind(value)}, expected the record {annotation.__name__}")
+        check_record(value, where)
+    else:
+        _check_leaf(value, annotation, where)
+
+
+def check_record(record: Record, where: str = "") -> None:
+    """Raise BadMessage unless every field of `record` fits its annotation."""
+    place = where or type(record).__name__
+    for name, annotation in field_types(type(record)).items():
+        check_value(getattr(record, name), annotation, f"{place}.{name}")
+
+
+def _check_union(value: Value, annotation: Any, where: str) -> None:
+    reasons = []
+    for option in typing.get_args(annotation):
+        try:
+            return check_value(value, option, where)
+        except BadMessage as reason:
+            reasons.append(str(reason))
+    raise BadMessage(reasons[-1])
+
+
+def _check_dict(value: Value, args: tuple[Any, ...], where: str) -> None:
+    if not isinstance(value, dict):
+        raise BadMessage(f"{where}: found {_kind(value)}, expected a dict")
+    key_type, item_type = args
+    for key, item in value.items():
+        if type(key) not in (str, int) or (key_type is not Any and type(key) is not key_type):
+            raise BadMessage(f"{where}: found the key {key!r}, expected keys of type {_name(key_type)}")
+        check_value(item, item_type, f"{where}[{key!r}]")
+
+
+def _check_tuple(value: Value, args: tuple[Any, ...], where: str) -> None:
+    if not isinstance(value, tuple):
+        raise BadMessage(f"{where}: found {_kind(value)}, expected a tuple")
+    if len(args) == 2 and args[1] is ...:
+        args = (args[0],) * len(value)
+    if len(args) != len(value):
+        raise BadMessage(f"{where}: found {len(value)} entries, expected {len(args)}")
+    for position, (item, item_type) in enumerate(zip(value, args, strict=True)):
+        check_value(item, item_type, f"{where}[{position}]")
+
+
+def _check_leaf(value: Value, annotation: Any, where: str) -> None:
+    if annotation is None:
+        annotation = types.NoneType
+    if annotation is Tensor:
+        if isinstance(value, Tensor) and value.layout == torch.strided:
+            return
+        raise BadMessage(f"{where}: found {_kind(value)}, expected a dense tensor")
+    # bool is a subclass of int, and an int is a fine float, but a bool is neither.
+    fits = type(value) is annotation or (annotation is float and type(value) is int)
+    if not fits:
+        raise BadMessage(f"{where}: found {_kind(value)}, expected {_name(annotation)}")
+
+
+def _check_storable(value: Value, where: str) -> None:
+    if isinstance(value, dict):
+        _check_dict(value, (Any, Any), where)
+    elif isinstance(value, tuple):
+        _check_tuple(value, (Any, ...), where)
+    elif isinstance(value, Tensor):
+        _check_leaf(value, Tensor, where)
+    elif value is not None and type(value) not in (bool, int, float, str):
+        raise BadMessage(
+            f"{where}: found {_kind(value)}; here only tensors, scalars, strings, None, and dicts or tuples of them "
+            "can stand (a record needs an annotation that names its type)"
+        )
+
+
+def non_finite(value: Value, where: str) -> str | None:
+    """Return where a NaN or an infinity sits in a value, or None when all numbers are finite."""
+    for place, leaf in leaves(value, where).items():
+        if isinstance(leaf, float) and not math.isfinite(leaf):
+            return f"{place} is {leaf}"
+        # One pass over the data in the common case: a finite sum has finite terms (a sum may overflow, so count then).
+        if isinstance(leaf, Tensor) and leaf.is_floating_point() and not bool(torch.isfinite(leaf.sum())):
+            bad = int((~torch.isfinite(leaf)).sum())
+            if bad:
+                return f"{place} has {bad} of {leaf.numel()} entries that are NaN or infinite"
+    return None
+
+
+def _kind(value: Value) -> str:
+    if isinstance(value, Tensor):
+        layout = str(value.layout).removeprefix("torch.")
+        return f"a {layout} tensor of shape {tuple(value.shape)}"
+    if isinstance(value, Record):
+        return f"the record {type(value).__name__}"
+    if value is None:
+        return "None"
+    return f"{type(value).__name__} {str(value)[:40]!r}"
+
+
+def _name(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+def leaves(value: Value, path: str = "") -> dict[str, Value]:
+    """Return the tensors, scalars and strings in a value by their path, in order: {".params['w']": tensor}."""
+    if isinstance(value, Record):
+        items = [(f"{path}.{name}", item) for name, item in fields_of(value).items()]
+    elif isinstance(value, dict):
+        items = [(f"{path}[{key!r}]", item) for key, item in value.items()]
+    elif isinstance(value, tuple):
+        items = [(f"{path}[{position}]", item) for position, item in enumerate(value)]
+    else:
+        return {path: value}
+    return {place: leaf for inner, item in items for place, leaf in leaves(item, inner).items()}
+
+
+def with_leaves(value: Value, changed: Mapping[str, Value], path: str = "") -> Value:
+    """Return a value of the same shape as `value` with its leaves taken from `changed`."""
+    if isinstance(value, Record):
+        fields = {n: with_leaves(item, changed, f"{path}.{n}") for n, item in fields_of(value).items()}
+        return dataclasses.replace(value, **fields)
+    if isinstance(value, dict):
+        return {key: with_leaves(item, changed, f"{path}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(with_leaves(item, changed, f"{path}[{i}]") for i, item in enumerate(value))
+    return changed[path]

@@ -1,0 +1,227 @@
+"""What the columns of a graph folder mean: ids, features, labels, splits, edges; what is wrong is noted by row."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from isthmus.data.edges import pair_keys
+from isthmus.data.features import sparse_rows
+from isthmus.data.graph import SPLITS
+from isthmus.data.tables import Problems, Table, is_numeric, numbers, stray_text, text
+
+Integers = npt.NDArray[np.int64]
+
+FEATURES_FILE = "features.npz"
+NODE_COLUMNS = ("id", "label", "split")
+EDGE_COLUMNS = ("source", "target")
+
+
+def node_ids(nodes: Table, problems: Problems) -> Any:
+    """Return the ids as Arrow strings; each must be there and differ from all others."""
+    from pyarrow import compute
+
+    ids = text(nodes, "id", problems)
+    if ids is None:
+        return None
+    values = ids.to_pylist()
+    first = compute.index_in(ids, value_set=ids).to_numpy(zero_copy_only=False)
+    problems.add_rows(nodes.file, (row for row, value in enumerate(values) if not value), lambda row: "id is empty")
+    problems.add_rows(
+        nodes.file,
+        (row for row in np.flatnonzero(first != np.arange(len(values))).tolist() if values[row]),
+        lambda row: f"id {values[row]!r} is taken by row {first[row] + 1}",
+    )
+    return ids
+
+
+def features(folder: Path, nodes: Table, problems: Problems) -> Tensor | None:
+    """Return the features, from numeric columns of the table of nodes or from `features.npz`."""
+    others = {name: column for name, column in nodes.columns.items() if name not in NODE_COLUMNS}
+    numeric = [name for name, column in others.items() if is_numeric(column)]
+    if (folder / FEATURES_FILE).is_file():
+        if numeric:
+            problems.add(
+                nodes.file,
+                f"has the feature columns {_listed(numeric)}, but there is also {FEATURES_FILE}; remove one",
+            )
+        return _features_file(folder / FEATURES_FILE, nodes, problems)
+    for name, column in others.items():
+        _note_stray_text(nodes.file, name, column, problems)
+    if not numeric:
+        found = _listed(list(nodes.columns))
+        problems.add(nodes.file, f"no numeric feature column (columns: {found}), and there is no {FEATURES_FILE}")
+        return None
+    with np.errstate(over="ignore"):
+        x = np.stack([numbers(others[name]) for name in numeric], axis=1).astype(np.float32)
+    first_wrong = (~np.isfinite(x)).argmax(axis=1)
+    problems.add_rows(
+        nodes.file,
+        np.flatnonzero(~np.isfinite(x).all(axis=1)).tolist(),
+        lambda row: f"{numeric[first_wrong[row]]} is {x[row][first_wrong[row]]}; a finite number is needed",
+    )
+    return torch.from_numpy(x)
+
+
+def _note_stray_text(file: str, name: str, column: Any, problems: Problems) -> None:
+    rows = stray_text(column)
+    problems.add_rows(file, rows, lambda row: f"{name} is {column[row].as_py()!r}; a number is needed, as in most rows")
+
+
+def _features_file(path: Path, nodes: Table, problems: Problems) -> Tensor | None:
+    from scipy import sparse
+
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            dense = archive["x"].astype(np.float32) if "x" in archive.files else None
+        matrix: Any = sparse.load_npz(path).tocsr().astype(np.float32) if dense is None else dense
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        problems.add(path.name, f"neither an array 'x' nor a matrix saved by scipy.sparse.save_npz ({error})")
+        return None
+    if matrix.ndim != 2 or matrix.shape[0] != nodes.num_rows:
+        problems.add(path.name, f"has shape {matrix.shape}; {nodes.file} has {nodes.num_rows} rows")
+        return None
+    x = torch.from_numpy(matrix) if dense is not None else _sparse(matrix)
+    values = torch.from_numpy(matrix) if dense is not None else torch.from_numpy(matrix.data)
+    wrong = (~torch.isfinite(values)).nonzero()[:, 0].numpy()
+    rows = np.unique(wrong if dense is not None else matrix.tocoo().row[wrong])
+    problems.add_rows(path.name, rows.tolist(), lambda row: "holds a value that is not finite")
+    return x
+
+
+def _sparse(matrix: Any) -> Tensor:
+    matrix.sum_duplicates()
+    start, indices = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
+    return sparse_rows(start, indices, torch.from_numpy(matrix.data), matrix.shape)
+
+
+def labels(nodes: Table, class_names: tuple[str, ...], problems: Problems) -> tuple[Integers, tuple[str, ...]]:
+    """Return the class numbers, -1 where there is none, and the names of the classes."""
+    nothing = np.full(nodes.num_rows, -1, dtype=np.int64)
+    if "label" not in nodes.columns:
+        return nothing, class_names
+    column = text(nodes, "label", problems)
+    if column is None:
+        return nothing, class_names
+    values = np.asarray(column.to_pylist(), dtype=object)
+    given = values != ""
+    distinct = sorted(set(values[given].tolist()))
+    if all(_is_whole(value) for value in distinct) and not set(distinct) & set(class_names):
+        return _numbered(nodes, values, given, class_names, problems)
+    class_names = class_names or tuple(distinct)
+    number = {"": -1} | {name: position for position, name in enumerate(class_names)}
+    y = np.asarray([number.get(value, -2) for value in values], dtype=np.int64)
+    problems.add_rows(
+        nodes.file,
+        np.flatnonzero(y == -2).tolist(),
+        lambda row: f"label {values[row]!r} is none of the class names {_listed(list(class_names))}",
+    )
+    return y, class_names
+
+
+def _numbered(
+    nodes: Table,
+    values: npt.NDArray[np.object_],
+    given: npt.NDArray[np.bool_],
+    class_names: tuple[str, ...],
+    problems: Problems,
+) -> tuple[Integers, tuple[str, ...]]:
+    y = np.full(len(values), -1, dtype=np.int64)
+    y[given] = values[given].astype(np.int64)
+    highest = len(class_names) - 1 if class_names else np.iinfo(np.int64).max
+    wanted = f"a class number from 0 to {highest}" if class_names else "a class number from 0"
+    problems.add_rows(
+        nodes.file,
+        np.flatnonzero((y < -1) | (y > highest)).tolist(),
+        lambda row: f"label is {y[row]}; {wanted} is needed, or -1 or nothing for no label",
+    )
+    return y, class_names
+
+
+def _is_whole(value: str) -> bool:
+    digits = value.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and len(digits) <= 18
+
+
+def split_masks(nodes: Table, y: Integers, problems: Problems) -> dict[str, Tensor]:
+    """Return a mask for each split when there is a column of splits."""
+    column = text(nodes, "split", problems) if "split" in nodes.columns else None
+    if column is None:
+        return {}
+    values = np.asarray(column.to_pylist(), dtype=object)
+    known = np.isin(values.astype(str), SPLITS)
+    problems.add_rows(
+        nodes.file,
+        np.flatnonzero(~known & (values != "")).tolist(),
+        lambda row: f"split is {values[row]!r}; known: {', '.join(SPLITS)}, or nothing",
+    )
+    problems.add_rows(
+        nodes.file,
+        np.flatnonzero(known & (y == -1)).tolist(),
+        lambda row: f"split is {values[row]!r}, but there is no label",
+    )
+    return {split: torch.from_numpy(values == split) for split in SPLITS}
+
+
+def edge_ends(edges: Table, ids: Any, nodes_file: str, problems: Problems) -> Tensor | None:
+    """Return the node indices of both ends of every edge, (2, edges), -1 where unknown."""
+    ends = [_edge_end(edges, name, ids, nodes_file, problems) for name in EDGE_COLUMNS]
+    known = [end for end in ends if end is not None]
+    return torch.stack(known) if len(known) == len(EDGE_COLUMNS) else None
+
+
+def _edge_end(edges: Table, name: str, ids: Any, nodes_file: str, problems: Problems) -> Tensor | None:
+    from pyarrow import compute
+
+    column = text(edges, name, problems)
+    if column is None or ids is None:
+        return None
+    nodes = compute.fill_null(compute.index_in(column, value_set=ids), -1).to_numpy(zero_copy_only=False)
+    problems.add_rows(
+        edges.file,
+        np.flatnonzero(nodes < 0).tolist(),
+        lambda row: f"{name} {column[row].as_py()!r} is no id of {nodes_file}",
+    )
+    return torch.from_numpy(nodes.astype(np.int64))
+
+
+def edge_weights(edges: Table, ends: Tensor | None, undirected: bool, problems: Problems) -> Tensor | None:
+    """Return the weights, positive, and the same wherever an edge is told again; None without the column."""
+    column = edges.columns.get("weight")
+    if column is None:
+        return None
+    if not is_numeric(column):
+        problems.add(edges.file, f"column 'weight' is of type {column.type}; numbers are needed")
+        return None
+    weight = numbers(column).astype(np.float32)
+    problems.add_rows(
+        edges.file,
+        np.flatnonzero(~(np.isfinite(weight) & (weight > 0))).tolist(),
+        lambda row: f"weight is {weight[row]}; a finite number above 0 is needed",
+    )
+    if ends is None or len(weight) == 0:
+        return torch.from_numpy(weight)
+    num_ids = int(ends.max()) + 2  # an unknown end is -1, and must not look like the edge of another node
+    low, high = ends + 1
+    keys = pair_keys(low, high, num_ids) if undirected else low * num_ids + high
+    _, first, edge_of = np.unique(keys.numpy(), return_index=True, return_inverse=True)
+    earlier = first[edge_of]
+    problems.add_rows(
+        edges.file,
+        np.flatnonzero((weight != weight[earlier]) & np.isfinite(weight + weight[earlier])).tolist(),
+        lambda row: (
+            f"weight is {weight[row]}, but row {earlier[row] + 1} tells the same edge with {weight[earlier[row]]}"
+        ),
+    )
+    return torch.from_numpy(weight)
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(map(repr, names[:8]))
+    return f"{shown}, ... ({len(names)} in all)" if len(names) > 8 else shown

@@ -1,0 +1,106 @@
+"""What a client holds: one attributed graph with labels and masks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Graph:
+    """An attributed graph; an undirected edge is stored in both directions, once each; no self-loops.
+
+    Fields:
+        x:           features, (nodes, features), float32; dense, or `torch.sparse_csr` when few are set
+        edge_index:  (2, edges), int64, sorted by source then target
+        y:           class of each node, (nodes,), int64; -1 where there is no label
+        num_classes: number of classes of the whole dataset, also where a client sees only some
+        node_ids:    (nodes,), int64; index of each node in the graph this one was cut from
+        masks:       boolean (nodes,) for each of "train", "val", "test" that is set
+        edge_weight: (edges,), float32, or None for all ones
+        attributes:  further facts per node, (nodes,) or (nodes, ...), for splitters that go by attribute
+        class_names: names of the classes, or empty
+        name:        name of the dataset
+    """
+
+    x: Tensor
+    edge_index: Tensor
+    y: Tensor
+    num_classes: int
+    node_ids: Tensor
+    masks: Mapping[str, Tensor] = field(default_factory=dict)
+    edge_weight: Tensor | None = None
+    attributes: Mapping[str, Tensor] = field(default_factory=dict)
+    class_names: tuple[str, ...] = ()
+    name: str = ""
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return int(self.x.shape[0])
+
+    @property
+    def num_features(self) -> int:
+        """Number of feature columns."""
+        return int(self.x.shape[1])
+
+    @property
+    def num_edges(self) -> int:
+        """Number of stored (directed) edges: twice the number of undirected ones."""
+        return int(self.edge_index.shape[1])
+
+    def mask(self, split: str) -> Tensor:
+        """Boolean (nodes,) mask of a split; all False when the split is not set."""
+        if split in self.masks:
+            return self.masks[split]
+        return torch.zeros(self.num_nodes, dtype=torch.bool)
+
+    def with_masks(self, masks: Mapping[str, Tensor]) -> Graph:
+        """Return the same graph with other masks."""
+        return replace(self, masks=dict(masks))
+
+    def subgraph(self, nodes: Tensor) -> Graph:
+        """Return the graph induced by `nodes` (int64 indices, without repetition), in their order."""
+        position = torch.full((self.num_nodes,), -1, dtype=torch.int64)
+        position[nodes] = torch.arange(len(nodes))
+        ends = position[self.edge_index]  # (2, edges)
+        kept = (ends >= 0).all(dim=0)
+        edge_index = ends[:, kept]
+        order = torch.argsort(edge_index[0] * max(len(nodes), 1) + edge_index[1])
+        return replace(
+            self,
+            x=select_rows(self.x, nodes),
+            edge_index=edge_index[:, order],
+            edge_weight=None if self.edge_weight is None else self.edge_weight[kept][order],
+            y=self.y[nodes],
+            node_ids=self.node_ids[nodes],
+            masks={split: mask[nodes] for split, mask in self.masks.items()},
+            attributes={key: value[nodes] for key, value in self.attributes.items()},
+        )
+
+    def __repr__(self) -> str:
+        marks = ", ".join(f"{split}={int(mask.sum())}" for split, mask in self.masks.items())
+        return (
+            f"Graph({self.name or 'unnamed'}: {self.num_nodes} nodes, {self.num_edges} directed edges, "
+            f"{self.num_features} features, {self.num_classes} classes{', ' + marks if marks else ''})"
+        )
+
+
+def select_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """Return the given rows of a dense or sparse CSR matrix, in the same layout."""
+    if x.layout != torch.sparse_csr:
+        return x[rows]
+    start, values = x.crow_indices(), x.values()
+    lengths = (start[1:] - start[:-1])[rows]
+    crow = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    # Entry e of the result lies in its row r at offset e - crow[r]; in x that row starts at start[rows[r]].
+    row_of = torch.repeat_interleave(torch.arange(len(rows)), lengths)
+    source = torch.arange(int(crow[-1])) - crow[row_of] + start[rows][row_of]
+    return torch.sparse_csr_tensor(
+        crow, x.col_indices()[source], values[source], (len(rows), x.shape[1]), check_invariants=False
+    )

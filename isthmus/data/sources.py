@@ -1,0 +1,169 @@
+"""Bring your own graph: a folder with a table of nodes and a table of edges.
+
+nodes.parquet or nodes.csv    id; label and split if known; every other numeric column is a feature
+edges.parquet or edges.csv    source, target; weight if wanted
+features.npz                  in place of feature columns: `x` (dense), or a matrix saved by scipy.sparse
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import torch
+
+from isthmus.core.errors import BadInput
+from isthmus.data import columns, edges
+from isthmus.data.features import compact
+from isthmus.data.graph import Graph
+from isthmus.data.tables import FORMATS, Problems, find_table, read_table
+
+
+@dataclass(frozen=True)
+class GraphFolder:
+    """A graph read from a folder, and the ids of its nodes as text, in the order of the nodes."""
+
+    graph: Graph
+    ids: tuple[str, ...]
+
+
+def is_graph_folder(path: str | Path) -> bool:
+    """Return whether the folder holds a table of nodes and a table of edges."""
+    return bool(find_table(Path(path), "nodes")) and bool(find_table(Path(path), "edges"))
+
+
+def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undirected: bool = True) -> GraphFolder:
+    """Return the graph of a folder, or raise one BadInput that tells all problems by row.
+
+    Ids are compared as text: 7 and '7' are the same. Labels are names out of `class_names`, or numbers from 0;
+    an empty label (or -1) means none. Without `class_names`, names get numbers in alphabetical order, so silos
+    of one federation must give them. Self-loops are dropped; an edge told twice counts once. A table of edges
+    may be empty, a table of nodes may not.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise BadInput(f"no folder {str(path)!r}; a graph folder holds nodes.(parquet|csv) and edges.(parquet|csv)")
+    problems = Problems(path)
+    nodes = read_table(path, "nodes", columns.NODE_COLUMNS, problems)
+    links = read_table(path, "edges", columns.EDGE_COLUMNS, problems)
+    if nodes is not None and nodes.num_rows == 0:
+        problems.add(nodes.file, "the table is empty; at least one node is needed")
+        nodes = None
+    ids: Any = None
+    x = ends = weight = None
+    if nodes is not None:
+        ids = columns.node_ids(nodes, problems)
+        x = columns.features(path, nodes, problems)
+        y, class_names = columns.labels(nodes, class_names, problems)
+        masks = columns.split_masks(nodes, y, problems)
+    if links is not None:
+        ends = columns.edge_ends(links, ids, "nodes" if nodes is None else nodes.file, problems)
+        weight = columns.edge_weights(links, ends, undirected, problems)
+    problems.raise_if_any()
+    if x is None or ends is None:
+        raise AssertionError("whatever is absent has been noted as a problem")
+    edge_index, edge_weight = (edges.undirected if undirected else edges.directed)(ends, len(ids), weight)
+    graph = Graph(
+        x=compact(x),
+        edge_index=edge_index,
+        edge_weight=edge_weight,
+        y=torch.from_numpy(y),
+        num_classes=len(class_names) if class_names else int(y.max()) + 1,
+        node_ids=torch.arange(len(ids)),
+        masks=masks,
+        class_names=class_names,
+        name=path.resolve().name,
+    )
+    return GraphFolder(graph, tuple(ids.to_pylist()))
+
+
+def write_graph_folder(
+    graph: Graph, path: str | Path, format: str = "parquet", ids: Sequence[str | int] | None = None
+) -> None:
+    """Write a graph as a folder that `read_graph_folder` reads; all of it or nothing.
+
+    Ids are `graph.node_ids` unless given. Sparse features go to features.npz, dense ones into columns. An edge
+    stored in both directions with one weight is written once; a graph where that is not so is written edge by
+    edge, to be read with `undirected=False`. `graph.attributes` are not written.
+    """
+    path = Path(path)
+    if format not in FORMATS:
+        raise BadInput(f"format is {format!r}; known: {', '.join(sorted(FORMATS))}")
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise BadInput(f"{str(path)!r} is there already and not an empty folder; give another path")
+    names = list(graph.node_ids.tolist() if ids is None else ids)
+    if len(names) != graph.num_nodes or len(set(map(str, names))) != len(names):
+        raise BadInput(f"{len(names)} ids, {len(set(map(str, names)))} distinct, for {graph.num_nodes} nodes")
+    nodes = _nodes_table(graph, names)
+    links = _edges_table(graph, names)
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        temporary.mkdir(parents=True)
+        _write_table(nodes, temporary / f"nodes.{format}")
+        _write_table(links, temporary / f"edges.{format}")
+        if graph.x.layout == torch.sparse_csr:
+            _write_sparse(graph, temporary / columns.FEATURES_FILE)
+        temporary.replace(path)
+    except OSError as error:
+        raise BadInput(f"{str(path)!r} cannot be written: {error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _nodes_table(graph: Graph, names: list[str | int]) -> Any:
+    import pyarrow as pa
+
+    table: dict[str, Any] = {"id": pa.array(names)}
+    missing = (graph.y < 0).numpy()
+    if graph.class_names:
+        table["label"] = pa.array([graph.class_names[c] if c >= 0 else None for c in graph.y.tolist()], pa.string())
+    else:
+        table["label"] = pa.array(graph.y.numpy(), mask=missing)
+    if graph.masks:
+        if int(torch.stack(list(graph.masks.values())).sum(dim=0).max()) > 1:
+            raise BadInput("a node is in more than one of the masks; a graph folder has one split for each node")
+        split = np.full(graph.num_nodes, "", dtype=object)
+        for name, mask in graph.masks.items():
+            split[mask.numpy()] = name
+        table["split"] = pa.array(split, pa.string())
+    if graph.x.layout != torch.sparse_csr:
+        table |= {f"x{number}": pa.array(column) for number, column in enumerate(graph.x.t().numpy())}
+    return pa.table(table)
+
+
+def _edges_table(graph: Graph, names: list[str | int]) -> Any:
+    import pyarrow as pa
+
+    ends, weight = edges.undirected_pairs(graph.edge_index, graph.num_nodes, graph.edge_weight)
+    both, both_weight = edges.undirected(ends, graph.num_nodes, weight)
+    same_weight = graph.edge_weight is None or (
+        both_weight is not None
+        and len(both_weight) == len(graph.edge_weight)
+        and bool((both_weight == graph.edge_weight).all())
+    )
+    if not (torch.equal(both, graph.edge_index) and same_weight):
+        ends, weight = graph.edge_index, graph.edge_weight
+    all_ids = pa.array(names)
+    table = {name: all_ids.take(pa.array(end.numpy())) for name, end in zip(columns.EDGE_COLUMNS, ends, strict=True)}
+    return pa.table(table if weight is None else table | {"weight": pa.array(weight.numpy())})
+
+
+def _write_table(table: Any, path: Path) -> None:
+    from pyarrow import csv, parquet
+
+    if path.suffix == ".csv":
+        csv.write_csv(table, path)
+    else:
+        parquet.write_table(table, path)
+
+
+def _write_sparse(graph: Graph, path: Path) -> None:
+    from scipy import sparse
+
+    parts = (graph.x.values().numpy(), graph.x.col_indices().numpy(), graph.x.crow_indices().numpy())
+    sparse.save_npz(path, sparse.csr_matrix(parts, shape=tuple(graph.x.shape)))

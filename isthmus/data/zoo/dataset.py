@@ -1,0 +1,33 @@
+"""The contract of a dataset: a few fields, and one method that brings the graph."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from isthmus.data.graph import Graph
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset(ABC):
+    """A graph that can be loaded by name.
+
+    Fields:
+        normalize_features: whether each node's features are divided by their sum
+    """
+
+    task: ClassVar[str] = "node"
+    summary: ClassVar[str] = ""
+    licence: ClassVar[str] = ""
+
+    normalize_features: bool = False
+
+    @abstractmethod
+    def load(self, root: Path) -> Graph:
+        """Return the graph; `root` is the folder for data that does not ship with the package."""
+
+    @abstractmethod
+    def present(self, root: Path) -> bool:
+        """Return whether `load` will find its files without a download."""

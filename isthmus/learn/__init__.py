@@ -1,0 +1,1 @@
+"""What happens inside one client: tasks, local training, evaluation."""

@@ -1,0 +1,35 @@
+"""How a client's training examples come in batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How training examples come in batches; what a batch holds is the task's affair."""
+
+
+@dataclass(frozen=True)
+class FullBatch(Batching):
+    """Every step sees the whole graph."""
+
+
+@dataclass(frozen=True)
+class NeighborBatch(Batching):
+    """Every step sees `batch_size` training examples and a sample of their neighbourhood.
+
+    `fanouts` gives, per hop from the examples outward, how many in-edges of a node are kept; -1 keeps all.
+    """
+
+    batch_size: int = 128
+    fanouts: tuple[int, ...] = (10, 10)
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size is {self.batch_size!r}; it must be at least 1")
+        if not self.fanouts or any(f == 0 or f < -1 for f in self.fanouts):
+            raise ValueError(f"fanouts is {self.fanouts!r}; give a positive number or -1 for each hop")
+
+
+BATCHINGS: dict[str, type[Batching]] = {"full": FullBatch, "neighbor": NeighborBatch}

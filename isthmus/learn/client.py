@@ -1,0 +1,90 @@
+"""A client with a graph, a task and a model: what algorithms' handlers work with."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from torch import nn
+
+from isthmus.core.client import Client
+from isthmus.core.record import Params
+from isthmus.learn.batching import Batching
+from isthmus.learn.fit import Fitted, Penalty, fit, load_params
+from isthmus.learn.optimizers import Optimizer, OptimizerState
+from isthmus.learn.tasks.task import Predictions, Task
+
+STEP_UNITS = ("batch", "epoch")
+
+
+def check_local_steps(local_steps: int, step_unit: str) -> None:
+    """Raise ValueError unless the amount of local training makes sense."""
+    if local_steps < 1:
+        raise ValueError(f"local_steps is {local_steps!r}; it must be at least 1")
+    if step_unit not in STEP_UNITS:
+        raise ValueError(f"step_unit is {step_unit!r}; choose from {', '.join(STEP_UNITS)}")
+
+
+class GraphClient(Client):
+    """One silo's data and the means to learn from it. The module is scratch: parameters are loaded before each use."""
+
+    def __init__(self, id: str, data: Any, task: Task, model: nn.Module, batching: Batching) -> None:
+        super().__init__(id)
+        self.data = data
+        self.task = task
+        self.model = model
+        self.batching = batching
+
+    @cached_property
+    def prepared(self) -> Any:
+        """The data as the task works on it; rebuilt from the data after a restart."""
+        return self.task.prepare(self.data)
+
+    @cached_property
+    def num_examples(self) -> int:
+        """Number of training examples."""
+        return self.task.count(self.data, "train")
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes in the client's graph, labelled or not."""
+        return int(self.data.num_nodes)
+
+    def fit(
+        self,
+        params: Params,
+        *,
+        steps: int,
+        optimizer: Optimizer,
+        step_unit: str = "batch",
+        penalty: Penalty | None = None,
+        optimizer_state: OptimizerState | None = None,
+    ) -> Fitted:
+        """Train from `params` on the client's own graph; the learning rate is the schedule's for this round.
+
+        A step is one batch, or one pass over the training examples; on a full batch they are the same.
+        """
+        per_epoch = self.task.batches_per_epoch(self.prepared, self.batching) if step_unit == "epoch" else 1
+        return fit(
+            self.model,
+            params,
+            self.task,
+            self.prepared,
+            steps=steps * per_epoch,
+            optimizer=optimizer,
+            lr=optimizer.lr * optimizer.schedule.factor(max(self.position.round, 1)),
+            batching=self.batching,
+            generator=self.generator("fit"),
+            penalty=penalty,
+            optimizer_state=optimizer_state,
+        )
+
+    def evaluate(self, params: Params, splits: tuple[str, ...]) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+        """Return metrics and example counts per split of a model on the client's own graph."""
+        load_params(self.model, params)
+        return self.task.evaluate(self.model, self.prepared, splits)
+
+    def predict(self, params: Params) -> Predictions:
+        """Return a model's probabilities for every example of the client."""
+        load_params(self.model, params)
+        return self.task.predict(self.model, self.prepared)

@@ -1,0 +1,184 @@
+"""Optimisers as tiny functions on lists of tensors, and learning-rate schedules over rounds.
+
+Not `torch.optim`: the state must be a plain value that fits into a client's memory, the same update must serve a stack
+of many clients, and the first step of `torch.optim` imports the compiler (over a second). Tests hold them against it.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+# A storable value: the step count and, per slot, one tensor for each parameter.
+OptimizerState: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Schedule(ABC):
+    """A factor on the learning rate for each round, counted from 1."""
+
+    @abstractmethod
+    def factor(self, round: int) -> float:
+        """Return the factor of a round."""
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """No change."""
+
+    def factor(self, round: int) -> float:
+        """Return 1."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class StepDecay(Schedule):
+    """Multiplies by `gamma` every `every` rounds."""
+
+    every: int = 100
+    gamma: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or self.gamma <= 0:
+            raise ValueError(f"every is {self.every!r} and gamma {self.gamma!r}; both must be positive")
+
+    def factor(self, round: int) -> float:
+        """Return gamma to the number of completed periods."""
+        return float(self.gamma ** ((round - 1) // self.every))
+
+
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    """Rises linearly over `warmup_rounds`, then falls as half a cosine to `floor` at round `rounds`."""
+
+    rounds: int = 400
+    warmup_rounds: int = 0
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.warmup_rounds < self.rounds:
+            raise ValueError(
+                f"warmup_rounds is {self.warmup_rounds!r} of {self.rounds!r} rounds; it must be in [0, rounds)"
+            )
+
+    def factor(self, round: int) -> float:
+        """Return the factor of a round."""
+        if round <= self.warmup_rounds:
+            return round / self.warmup_rounds
+        share = min(1.0, (round - self.warmup_rounds) / (self.rounds - self.warmup_rounds))
+        return self.floor + (1.0 - self.floor) * 0.5 * (1.0 + math.cos(math.pi * share))
+
+
+@dataclass(frozen=True)
+class Optimizer(ABC):
+    """How a gradient becomes a step; `lr` is multiplied by the schedule's factor of the round."""
+
+    lr: float
+    weight_decay: float = 0.0
+    schedule: Schedule = Constant()
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise ValueError(f"lr is {self.lr!r}; it must be positive")
+        if self.weight_decay < 0:
+            raise ValueError(f"weight_decay is {self.weight_decay!r}; it must be at least 0")
+
+    @abstractmethod
+    def start(self, params: Sequence[Tensor]) -> OptimizerState:
+        """Return the state before the first step."""
+
+    @abstractmethod
+    def step(self, params: list[Tensor], grads: list[Tensor], state: OptimizerState, lr: float) -> None:
+        """Change the parameters and the state in place; the gradients may be used as scratch."""
+
+
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    """g <- g + wd p;  b <- momentum b + g (b = g at first);  p <- p - lr b."""
+
+    lr: float = 0.25
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 <= self.momentum < 1.0:
+            raise ValueError(f"momentum is {self.momentum!r}; it must be in [0, 1)")
+
+    def start(self, params: Sequence[Tensor]) -> OptimizerState:
+        """Return zero momentum: b = momentum * 0 + g is the first step's b = g."""
+        slots = {"momentum": tuple(torch.zeros_like(p) for p in params)} if self.momentum else {}
+        return {"step": 0, **slots}
+
+    def step(self, params: list[Tensor], grads: list[Tensor], state: OptimizerState, lr: float) -> None:
+        """Take one step."""
+        state["step"] += 1
+        if self.weight_decay:
+            grads = list(torch._foreach_add(grads, params, alpha=self.weight_decay))
+        if self.momentum:
+            slot = list(state["momentum"])
+            torch._foreach_mul_(slot, self.momentum)
+            torch._foreach_add_(slot, grads)
+            grads = slot
+        torch._foreach_add_(params, grads, alpha=-lr)
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """Kingma and Ba (2015): p <- p - lr m^ / (sqrt(v^) + eps), moments bias-corrected; decay joins the gradient."""
+
+    lr: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (0.0 <= self.beta1 < 1.0 and 0.0 <= self.beta2 < 1.0):
+            raise ValueError(f"beta1 is {self.beta1!r} and beta2 {self.beta2!r}; both must be in [0, 1)")
+
+    def start(self, params: Sequence[Tensor]) -> OptimizerState:
+        """Return zero moments."""
+        return {
+            "step": 0,
+            "first": tuple(torch.zeros_like(p) for p in params),
+            "second": tuple(torch.zeros_like(p) for p in params),
+        }
+
+    def step(self, params: list[Tensor], grads: list[Tensor], state: OptimizerState, lr: float) -> None:
+        """Take one step."""
+        grads = self._decay(params, grads, lr)
+        state["step"] += 1
+        first, second = list(state["first"]), list(state["second"])
+        torch._foreach_lerp_(first, grads, 1.0 - self.beta1)
+        torch._foreach_mul_(second, self.beta2)
+        torch._foreach_addcmul_(second, grads, grads, 1.0 - self.beta2)
+        scale = math.sqrt(1.0 - self.beta2 ** state["step"])
+        root = torch._foreach_sqrt(second)
+        torch._foreach_div_(root, scale)
+        torch._foreach_add_(root, self.eps)
+        torch._foreach_addcdiv_(params, first, root, -lr / (1.0 - self.beta1 ** state["step"]))
+
+    def _decay(self, params: list[Tensor], grads: list[Tensor], lr: float) -> list[Tensor]:
+        return list(torch._foreach_add(grads, params, alpha=self.weight_decay)) if self.weight_decay else grads
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): p <- (1 - lr wd) p before the step."""
+
+    weight_decay: float = 0.01
+
+    def _decay(self, params: list[Tensor], grads: list[Tensor], lr: float) -> list[Tensor]:
+        if self.weight_decay:
+            torch._foreach_mul_(params, 1.0 - lr * self.weight_decay)
+        return grads
+
+
+SCHEDULES: dict[str, type[Schedule]] = {"constant": Constant, "step": StepDecay, "cosine": Cosine}
+OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}

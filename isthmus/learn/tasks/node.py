@@ -1,0 +1,136 @@
+"""Node classification: cross-entropy on the labelled training nodes of one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from isthmus.data.graph import SPLITS, Graph, select_rows
+from isthmus.learn import metrics
+from isthmus.learn.batching import Batching, FullBatch, NeighborBatch
+from isthmus.learn.neighbors import Adjacency, sample_neighborhood
+from isthmus.learn.tasks.task import Predictions, Task
+from isthmus.models.inputs import GraphInput
+
+
+@dataclass(frozen=True)
+class NodeBatch:
+    """A graph to run the model on, and the nodes in it whose loss counts."""
+
+    graph: GraphInput
+    index: Tensor  # (examples,)
+    labels: Tensor  # (examples,)
+
+
+@dataclass
+class PreparedNodes:
+    """A client's graph with the operators that models cache on it."""
+
+    data: Graph
+    graph: GraphInput
+    index: dict[str, Tensor]  # split -> labelled nodes of it
+    labels: dict[str, Tensor]
+    adjacency: Adjacency | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class NodeClassification(Task):
+    """Every node has one of `num_classes` classes; nodes without a label (-1) are in no split."""
+
+    known_metrics: ClassVar[tuple[str, ...]] = tuple(metrics.CLASSIFICATION)
+
+    def input_dim(self, data: Graph) -> int:
+        """Return the number of feature columns."""
+        return data.num_features
+
+    def output_dim(self, data: Graph) -> int:
+        """Return the number of classes."""
+        return data.num_classes
+
+    def count(self, data: Graph, split: str) -> int:
+        """Return the number of labelled nodes in a split."""
+        return int((data.mask(split) & (data.y >= 0)).sum())
+
+    def holds(self, data: Graph) -> str:
+        """Return the numbers of nodes, edges and examples."""
+        examples = "/".join(str(self.count(data, split)) for split in SPLITS)
+        return f"{data.num_nodes} nodes, {data.num_edges // 2} edges, {examples} train/val/test"
+
+    def prepare(self, data: Graph) -> PreparedNodes:
+        """Return the graph as models take it, and the nodes of each split."""
+        index = {split: (data.mask(split) & (data.y >= 0)).nonzero().flatten() for split in SPLITS}
+        graph = GraphInput(x=data.x, edge_index=data.edge_index, edge_weight=data.edge_weight)
+        return PreparedNodes(data, graph, index, {split: data.y[nodes] for split, nodes in index.items()})
+
+    def batches_per_epoch(self, prepared: PreparedNodes, batching: Batching) -> int:
+        """Return how many batches show every training node once."""
+        count = len(prepared.index["train"])
+        return -(-count // batching.batch_size) if isinstance(batching, NeighborBatch) else min(count, 1)
+
+    def batches(self, prepared: PreparedNodes, batching: Batching, generator: torch.Generator) -> Iterator[NodeBatch]:
+        """Yield the whole graph again and again, or sampled neighbourhoods of shuffled training nodes."""
+        train, labels = prepared.index["train"], prepared.labels["train"]
+        if len(train) == 0:
+            return
+        if isinstance(batching, FullBatch):
+            while True:
+                yield NodeBatch(prepared.graph, train, labels)
+        if not isinstance(batching, NeighborBatch):
+            raise TypeError(f"node classification does not know {batching!r}")
+        if prepared.adjacency is None:
+            prepared.adjacency = Adjacency.of(prepared.data.edge_index, prepared.data.num_nodes)
+        while True:
+            order = torch.randperm(len(train), generator=generator)
+            for chunk in torch.split(order, batching.batch_size):
+                yield _sampled(prepared, train[chunk], labels[chunk], batching, generator)
+
+    def loss(self, model: nn.Module, batch: NodeBatch, generator: torch.Generator) -> Tensor:
+        """Return the mean cross-entropy over the batch's nodes."""
+        logits: Tensor = model(batch.graph, generator)
+        return F.cross_entropy(logits[batch.index], batch.labels)
+
+    def evaluate(
+        self, model: nn.Module, prepared: PreparedNodes, splits: tuple[str, ...]
+    ) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+        """Run the model once over the whole graph and measure every split."""
+        counts = {split: len(prepared.index[split]) for split in splits}
+        if not any(counts.values()):
+            return {split: {} for split in splits}, counts
+        # Not inference_mode: what the model caches on the graph here must serve training later.
+        with torch.no_grad():
+            logits = model(prepared.graph, None)
+            found = {
+                split: self._measure(logits[prepared.index[split]], prepared.labels[split]) if counts[split] else {}
+                for split in splits
+            }
+        return found, counts
+
+    def predict(self, model: nn.Module, prepared: PreparedNodes) -> Predictions:
+        """Return class probabilities of every node."""
+        with torch.no_grad():
+            logits: Tensor = model(prepared.graph, None)
+            return Predictions(prepared.data.node_ids, logits.softmax(dim=1))
+
+    def _measure(self, logits: Tensor, labels: Tensor) -> dict[str, float]:
+        values = {name: metrics.CLASSIFICATION[name](logits, labels) for name in self.metrics}
+        return {name: value for name, value in values.items() if value == value}  # an undefined one (NaN) is left out
+
+
+def _sampled(
+    prepared: PreparedNodes,
+    seeds: Tensor,
+    labels: Tensor,
+    batching: NeighborBatch,
+    generator: torch.Generator,
+) -> NodeBatch:
+    data = prepared.data
+    assert prepared.adjacency is not None
+    hood = sample_neighborhood(prepared.adjacency, seeds, batching.fanouts, generator)
+    weight = None if data.edge_weight is None else data.edge_weight[hood.edges]
+    graph = GraphInput(x=select_rows(data.x, hood.nodes), edge_index=hood.edge_index, edge_weight=weight)
+    return NodeBatch(graph, torch.arange(hood.num_seeds), labels)

@@ -1,0 +1,52 @@
+"""Graph convolutional network.
+
+Kipf and Welling (2017), "Semi-supervised classification with graph convolutional networks".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from isthmus.models.affine import aggregated_affine
+from isthmus.models.gnn.stack import LayerStack, StackSpec
+from isthmus.models.inputs import GraphInput
+from isthmus.models.parts import Part, glorot, shape_of
+from isthmus.models.sparse import Features
+
+
+@dataclass(frozen=True)
+class GCN(StackSpec):
+    """H' = relu(S H W + b) with S = D^-1/2 (A + I) D^-1/2; fields as in `StackSpec`."""
+
+    def build(self, in_dim: int, out_dim: int) -> GCNStack:
+        """Return the module."""
+        return GCNStack(self, in_dim, out_dim)
+
+
+class GCNStack(LayerStack):
+    """The module of `GCN`."""
+
+    def __init__(self, spec: GCN, in_dim: int, out_dim: int) -> None:
+        widths = spec.widths(in_dim, out_dim)
+        super().__init__(spec, [GCNLayer(inner, outer) for inner, outer in pairwise(widths)])
+
+
+class GCNLayer(Part):
+    """S H W + b with S = D^-1/2 (A + I) D^-1/2 (Kipf and Welling, 2017)."""
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.weight = glorot(in_dim, out_dim)
+        self.bias = nn.Parameter(torch.zeros(out_dim))
+
+    def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
+        """Return (nodes, out)."""
+        return aggregated_affine(graph.operator("gcn"), h, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        """Fields shown in the repr."""
+        return shape_of(self.weight)

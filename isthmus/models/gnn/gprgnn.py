@@ -1,0 +1,56 @@
+"""GPR-GNN. Chien et al. (2021), "Adaptive universal generalized PageRank graph neural network"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from isthmus.models.checks import require_count, require_fraction
+from isthmus.models.gnn.stack import LayerStack, StackSpec
+from isthmus.models.inputs import GraphInput
+from isthmus.models.parts import Linear
+from isthmus.models.propagation import pagerank_weights, propagate
+from isthmus.models.sparse import Features
+
+
+@dataclass(frozen=True)
+class GPRGNN(StackSpec):
+    """Z = sum over k of gamma_k S^k MLP(X) with gamma learnt, and S as in GCN.
+
+    Fields: those of `StackSpec`, and
+        hops:  highest power of S
+        alpha: gamma starts as the weights of personalised PageRank with this probability of return
+    """
+
+    hops: int = 10
+    alpha: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("hops", self.hops, least=0)
+        require_fraction("alpha", self.alpha)
+
+    def build(self, in_dim: int, out_dim: int) -> GPRGNNStack:
+        """Return the module."""
+        return GPRGNNStack(self, in_dim, out_dim)
+
+
+class GPRGNNStack(LayerStack):
+    """The module of `GPRGNN`: `hidden` is the MLP before its last linear map, `last` that map and the propagation."""
+
+    def __init__(self, spec: GPRGNN, in_dim: int, out_dim: int) -> None:
+        widths = spec.widths(in_dim, out_dim)
+        super().__init__(spec, [Linear(inner, outer) for inner, outer in pairwise(widths)])
+        self.alpha = spec.alpha
+        self.gamma = nn.Parameter(torch.tensor(pagerank_weights(spec.alpha, spec.hops)))
+
+    def last(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
+        """Return the propagated predictions, (nodes, out)."""
+        return propagate(graph.operator("gcn"), super().last(graph, h, generator), self.gamma)
+
+    def extra_repr(self) -> str:
+        """Fields shown in the repr."""
+        return f"{super().extra_repr()}, hops={len(self.gamma) - 1}, alpha={self.alpha:g}"

@@ -1,0 +1,54 @@
+"""GraphSAGE with the mean aggregator. Hamilton et al. (2017), "Inductive representation learning on large graphs"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from isthmus.models.affine import affine, aggregated_affine
+from isthmus.models.gnn.stack import LayerStack, StackSpec
+from isthmus.models.inputs import GraphInput
+from isthmus.models.parts import Part, glorot, shape_of
+from isthmus.models.sparse import Features
+
+
+@dataclass(frozen=True)
+class SAGE(StackSpec):
+    """H' = relu(mean over neighbours(H) W_n + H W_o + b); fields as in `StackSpec`."""
+
+    def build(self, in_dim: int, out_dim: int) -> SAGEStack:
+        """Return the module."""
+        return SAGEStack(self, in_dim, out_dim)
+
+
+class SAGEStack(LayerStack):
+    """The module of `SAGE`."""
+
+    def __init__(self, spec: SAGE, in_dim: int, out_dim: int) -> None:
+        widths = spec.widths(in_dim, out_dim)
+        super().__init__(spec, [SAGELayer(inner, outer) for inner, outer in pairwise(widths)])
+
+
+class SAGELayer(Part):
+    """D^-1 A H W_n + H W_o + b (Hamilton et al., 2017); a node without neighbours gets H W_o + b.
+
+    With edge weights the mean is weighted.
+    """
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.neighbor_weight = glorot(in_dim, out_dim)
+        self.own_weight = glorot(in_dim, out_dim)
+        self.bias = nn.Parameter(torch.zeros(out_dim))
+
+    def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
+        """Return (nodes, out)."""
+        neighbors = aggregated_affine(graph.operator("mean"), h, self.neighbor_weight)
+        return neighbors + affine(h, self.own_weight, self.bias)
+
+    def extra_repr(self) -> str:
+        """Fields shown in the repr."""
+        return shape_of(self.own_weight)

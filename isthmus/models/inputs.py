@@ -1,0 +1,127 @@
+"""What a model is fed: features, edges, and the operators that layers make of them, built once and kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from isthmus.core.errors import nearest
+from isthmus.models.affine import affine
+from isthmus.models.operators import OPERATORS, heads_pattern, pooling_operator
+from isthmus.models.sparse import Features, Pattern, SparseMatrix
+
+_STRUCTURE = ("edge_index", "edge_weight", "batch", "num_graphs")
+
+
+@dataclass(frozen=True, eq=False)
+class GraphInput:
+    """A graph, or several side by side, as models read it.
+
+    Fields:
+        x:           (nodes, features), float32: dense, a `SparseMatrix`, or `torch.sparse_csr` (wrapped once, here)
+        edge_index:  (2, edges), int64: sources and targets; both directions of an undirected edge, no self-loops
+        edge_weight: (edges,), float32, or None for ones
+        batch:       (nodes,), int64: the graph each node belongs to, or None for one graph
+        num_graphs:  number of graphs; without it, as many as `batch` names
+        edge_attr:   (edges, edge features), in the order of `edge_index`, or None
+    """
+
+    x: Features
+    edge_index: Tensor
+    edge_weight: Tensor | None = None
+    batch: Tensor | None = None
+    num_graphs: int | None = None
+    edge_attr: Tensor | None = None
+    _built: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Only shapes are checked here (augmentations make inputs by the thousand); entries, where operators are built.
+        if isinstance(self.x, Tensor) and self.x.layout == torch.sparse_csr:
+            object.__setattr__(self, "x", SparseMatrix.from_csr(self.x))
+        if self.edge_index.ndim != 2 or self.edge_index.shape[0] != 2:
+            raise ValueError(f"edge_index has shape {tuple(self.edge_index.shape)}; it must be (2, edges)")
+        for name, rows in (("edge_weight", self.num_edges), ("edge_attr", self.num_edges), ("batch", self.num_nodes)):
+            value = getattr(self, name)
+            if value is not None and len(value) != rows:
+                raise ValueError(f"{name} has {len(value)} rows; it must have {rows}")
+        if self.num_graphs is None:
+            found = 1 if self.batch is None else int(self.batch.max()) + 1 if len(self.batch) else 0
+            object.__setattr__(self, "num_graphs", found)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return self.x.shape[0]
+
+    @property
+    def num_features(self) -> int:
+        """Number of feature columns."""
+        return self.x.shape[1]
+
+    @property
+    def num_edges(self) -> int:
+        """Number of directed edges."""
+        return self.edge_index.shape[1]
+
+    def replace(self, **changes: Any) -> GraphInput:
+        """Return this input with other fields; what was built of the edges is kept only if no edge or node changed."""
+        fields: dict[str, Any] = {
+            name: getattr(self, name) for name in ("x", *_STRUCTURE, "edge_attr") if name not in changes
+        }
+        if "batch" in changes and "num_graphs" not in changes:
+            fields["num_graphs"] = None
+        other = GraphInput(**fields, **changes)
+        if other.num_nodes == self.num_nodes and not any(name in changes for name in _STRUCTURE):
+            object.__setattr__(other, "_built", self._built)
+        return other
+
+    def features_times(self, weight: Tensor) -> Tensor:
+        """Return x @ weight, (nodes, out), by the sparse product where x is sparse."""
+        return affine(self.x, weight)
+
+    def operator(self, name: str) -> SparseMatrix:
+        """Return an aggregation matrix, (nodes, nodes): "gcn", "mean" or "sum" (see `operators.py`)."""
+        found = self._built.get(name)
+        if found is None:
+            if name not in OPERATORS:
+                raise ValueError(f"operator is {name!r}; {nearest(name, OPERATORS)}")
+            self._check_edges()
+            found = self._built[name] = OPERATORS[name](self.edge_index, self.edge_weight, self.num_nodes)
+        return cast(SparseMatrix, found)
+
+    def edges_with_loops(self, heads: int = 1) -> Pattern:
+        """Return who attends to whom, itself included, with one row for each (node, head)."""
+        found = self._built.get(("loops", heads))
+        if found is None:
+            self._check_edges()
+            found = self._built["loops", heads] = heads_pattern(self.edge_index, self.num_nodes, heads)
+        return cast(Pattern, found)
+
+    def pooling(self, mean: bool) -> SparseMatrix:
+        """Return the (graphs, nodes) matrix that sums, or averages, the nodes of each graph."""
+        found = self._built.get(("pooling", mean))
+        if found is None:
+            batch = torch.zeros(self.num_nodes, dtype=torch.int64) if self.batch is None else self.batch
+            found = self._built["pooling", mean] = pooling_operator(batch, self.num_graphs or 0, mean)
+        return cast(SparseMatrix, found)
+
+    def _check_edges(self) -> None:
+        loops = self.edge_index[0] == self.edge_index[1]
+        if bool(loops.any()):
+            node = int(self.edge_index[0, loops][0])
+            raise ValueError(
+                f"edge_index holds {int(loops.sum())} self-loops (the first at node {node}); "
+                "remove them: layers that need loops add their own"
+            )
+
+    def __repr__(self) -> str:
+        kind = "sparse" if isinstance(self.x, SparseMatrix) else "dense"
+        weighted = "" if self.edge_weight is None else " weighted"
+        graphs = "" if self.batch is None else f", {self.num_graphs} graphs"
+        return (
+            f"GraphInput({self.num_nodes} nodes, {self.num_features} {kind} features, "
+            f"{self.num_edges}{weighted} directed edges{graphs})"
+        )

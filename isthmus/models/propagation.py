@@ -1,0 +1,80 @@
+"""Polynomials of an operator applied to representations: the propagation of APPNP, GPR-GNN and SGC.
+
+    Z = sum_k c_k S^k H
+
+Gasteiger et al. (2019) with the weights of personalised PageRank; Chien et al. (2021) with learnt weights;
+Wu et al. (2019) with one weight, of the last power. The whole polynomial is one step for autograd: its backward
+is the polynomial of S^T.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isthmus.models.sparse import SparseMatrix
+
+
+def pagerank_weights(alpha: float, hops: int) -> tuple[float, ...]:
+    """Return c_k = alpha (1 - alpha)^k for k < hops and c_hops = (1 - alpha)^hops; they add up to one."""
+    return (*(alpha * (1 - alpha) ** k for k in range(hops)), (1 - alpha) ** hops)
+
+
+def propagate(matrix: SparseMatrix, h: Tensor, weights: Sequence[float] | Tensor) -> Tensor:
+    """Return sum_k weights[k] matrix^k h, (nodes, width); differentiable in `h`, and in `weights` if a tensor."""
+    gamma = weights if isinstance(weights, Tensor) else None
+    if torch.is_grad_enabled() and (h.requires_grad or (gamma is not None and gamma.requires_grad)):
+        out: Tensor = _Polynomial.apply(h, gamma, weights, matrix)  # type: ignore[no-untyped-call]
+        return out
+    return _polynomial(matrix, h, _floats(weights), None)
+
+
+def _floats(weights: Sequence[float] | Tensor) -> Sequence[float]:
+    return [float(weight) for weight in weights.tolist()] if isinstance(weights, Tensor) else weights
+
+
+def _polynomial(matrix: SparseMatrix, h: Tensor, weights: Sequence[float], powers: list[Tensor] | None) -> Tensor:
+    """Return the sum; append each matrix^k h to `powers` if a list is given."""
+    out = h * weights[0]
+    if powers is not None:
+        powers.append(h)
+    for weight in weights[1:]:
+        h = matrix.matmul(h)
+        if powers is not None:
+            powers.append(h)
+        if weight != 0.0:
+            out.add_(h, alpha=weight)
+    return out
+
+
+class _Polynomial(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, h: Tensor, gamma: Tensor | None, weights: Sequence[float] | Tensor, matrix: SparseMatrix
+    ) -> Tensor:
+        ctx.matrix, ctx.weights = matrix, weights
+        powers: list[Tensor] | None = [] if ctx.needs_input_grad[1] else None
+        out = _polynomial(matrix, h, _floats(weights), powers)
+        if powers is not None:
+            ctx.save_for_backward(*powers)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        (grad,) = grads
+        by_h = by_gamma = None
+        if ctx.needs_input_grad[0]:
+            by_h = propagate(ctx.matrix.t(), grad, ctx.weights)
+        if ctx.needs_input_grad[1]:
+            powers = ctx.saved_tensors
+            if torch.is_grad_enabled():
+                # A gradient of this gradient is wanted: only the first power, H itself, is tied to its history.
+                powers = [powers[0]]
+                while len(powers) < len(ctx.weights):
+                    powers.append(ctx.matrix.matmul(powers[-1]))
+            flat = grad.reshape(-1)
+            by_gamma = torch.stack([torch.dot(power.reshape(-1), flat) for power in powers])
+        return by_h, by_gamma, None, None

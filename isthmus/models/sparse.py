@@ -1,0 +1,199 @@
+"""A sparse matrix whose products are cheap in both directions: the transpose is kept, not recomputed.
+
+One kernel serves every product: `embedding_bag` with a weight for each entry sums the rows that a CSR row names.
+Measured here against MKL's CSR product it takes half the time or less at 64 columns, a tenth at 128, and about
+the same at few columns. It adds up each row in order on one thread, so results do not depend on the thread count.
+Indices of 32 and 64 bits are equally fast within the noise; 32 bits take half the memory.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Pattern:
+    """Where the entries of a sparse matrix are, row by row (CSR), without their values.
+
+    Fields:
+        crow:  (rows + 1,); entries of row r are those from crow[r] to crow[r + 1]
+        col:   (entries,); column of each entry
+        shape: (rows, columns)
+    """
+
+    __slots__ = ("_order", "_row", "_transposed", "col", "crow", "shape")
+
+    def __init__(self, crow: Tensor, col: Tensor, shape: tuple[int, int]) -> None:
+        small = max(*shape, len(col)) < 2**31
+        self.crow = crow.to(torch.int32 if small else torch.int64)
+        self.col = col.to(self.crow.dtype)
+        self.shape = shape
+        self._row: Tensor | None = None
+        self._transposed: Pattern | None = None
+        self._order: Tensor | None = None
+
+    @classmethod
+    def from_pairs(cls, row: Tensor, col: Tensor, shape: tuple[int, int]) -> tuple[Pattern, Tensor]:
+        """Return the pattern of (row, col) pairs in any order, and which pair each entry is, (entries,)."""
+        for axis, index in enumerate((row, col)):
+            if len(index) and (int(index.min()) < 0 or int(index.max()) >= shape[axis]):
+                raise ValueError(
+                    f"index {int(index.min())}..{int(index.max())} on axis {axis} is outside a {shape} matrix"
+                )
+        order = torch.argsort(row.long() * max(shape[1], 1) + col.long(), stable=True)
+        counts = torch.bincount(row, minlength=shape[0])
+        crow = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        return cls(crow, col[order], shape), order
+
+    @property
+    def nnz(self) -> int:
+        """Number of entries."""
+        return len(self.col)
+
+    @property
+    def row(self) -> Tensor:
+        """Row of each entry, (entries,), ascending."""
+        if self._row is None:
+            rows = torch.arange(self.shape[0], dtype=self.col.dtype)
+            self._row = torch.repeat_interleave(rows, self.crow.diff())
+        return self._row
+
+    def transposed(self) -> tuple[Pattern, Tensor]:
+        """Return the transpose, and which entry of this pattern each of its entries is."""
+        if self._transposed is None or self._order is None:
+            self._transposed, self._order = Pattern.from_pairs(self.col, self.row, (self.shape[1], self.shape[0]))
+        return self._transposed, self._order
+
+    def __repr__(self) -> str:
+        return f"Pattern({self.shape[0]} x {self.shape[1]}, {self.nnz} entries)"
+
+
+class SparseMatrix:
+    """A sparse matrix (CSR) that multiplies dense ones: Y = S X, with dL/dX = S^T dL/dY.
+
+    The values are constant in most uses. Values that require a gradient get one (attention): dL/dS_ij = <dL/dY_i, X_j>.
+    """
+
+    __slots__ = ("_transposed", "pattern", "values")
+
+    def __init__(self, pattern: Pattern, values: Tensor) -> None:
+        if values.shape != (pattern.nnz,):
+            raise ValueError(f"{tuple(values.shape)} values for {pattern!r}; it needs ({pattern.nnz},)")
+        self.pattern = pattern
+        self.values = values  # (entries,)
+        self._transposed: SparseMatrix | None = None
+
+    @classmethod
+    def from_edges(
+        cls, edge_index: Tensor, weights: Tensor | None, shape: tuple[int, int], dtype: torch.dtype = torch.float32
+    ) -> SparseMatrix:
+        """Return S with S[target, source] += weight for each edge (source, target); weights None are ones."""
+        pattern, order = Pattern.from_pairs(edge_index[1], edge_index[0], shape)
+        values = torch.ones(len(order), dtype=dtype) if weights is None else weights[order].to(dtype)
+        return cls(pattern, values)
+
+    @classmethod
+    def from_csr(cls, matrix: Tensor) -> SparseMatrix:
+        """Wrap a `torch.sparse_csr` matrix."""
+        if matrix.layout != torch.sparse_csr:
+            raise ValueError(f"layout is {matrix.layout}; a torch.sparse_csr matrix is needed")
+        rows, columns = matrix.shape
+        return cls(Pattern(matrix.crow_indices(), matrix.col_indices(), (rows, columns)), matrix.values())
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, columns)."""
+        return self.pattern.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the values."""
+        return self.values.dtype
+
+    def with_values(self, values: Tensor) -> SparseMatrix:
+        """Return a matrix with other values at the same places; the sorted structure is shared."""
+        return SparseMatrix(self.pattern, values)
+
+    def t(self) -> SparseMatrix:
+        """Return the transpose; built at the first call and kept, unless the values change with training."""
+        if self._transposed is not None:
+            return self._transposed
+        pattern, order = self.pattern.transposed()
+        transposed = SparseMatrix(pattern, self.values.index_select(0, order))
+        if not self.values.requires_grad:
+            self._transposed, transposed._transposed = transposed, self
+        return transposed
+
+    def matmul(self, dense: Tensor) -> Tensor:
+        """Return S @ dense, (rows, k), for a dense (columns, k)."""
+        if torch.is_grad_enabled() and (dense.requires_grad or self.values.requires_grad):
+            product: Tensor = _Product.apply(self.values, dense, self)  # type: ignore[no-untyped-call]
+            return product
+        return _product(self, dense)
+
+    def sample(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return <left_i, right_j> for each entry (i, j), (entries,): the gradient of the values of a product."""
+        rows = left.index_select(0, self.pattern.row)  # (entries, k)
+        return (rows * right.index_select(0, self.pattern.col)).sum(dim=1)
+
+    def to_dense(self) -> Tensor:
+        """Return the same matrix, dense."""
+        dense = torch.zeros(self.shape, dtype=self.dtype)
+        return dense.index_put((self.pattern.row, self.pattern.col), self.values, accumulate=True)
+
+    def to_csr(self) -> Tensor:
+        """Return the same matrix as `torch.sparse_csr`."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+            return torch.sparse_csr_tensor(
+                self.pattern.crow, self.pattern.col, self.values, self.shape, check_invariants=False
+            )
+
+    def __repr__(self) -> str:
+        kind = str(self.dtype).removeprefix("torch.")
+        return f"SparseMatrix({self.shape[0]} x {self.shape[1]}, {self.pattern.nnz} entries, {kind})"
+
+
+# What a layer takes: dense (nodes, features), or sparse for features of which few are set.
+Features = Tensor | SparseMatrix
+
+
+def dense(features: Features) -> Tensor:
+    """Return the features as a dense tensor."""
+    return features.to_dense() if isinstance(features, SparseMatrix) else features
+
+
+def _product(matrix: SparseMatrix, dense: Tensor) -> Tensor:
+    if dense.ndim != 2 or dense.shape[0] != matrix.shape[1]:
+        raise ValueError(f"cannot multiply {matrix!r} by a dense {tuple(dense.shape)}")
+    pattern = matrix.pattern
+    if pattern.nnz == 0 or dense.shape[1] == 0:
+        return dense.new_zeros(pattern.shape[0], dense.shape[1])
+    # detach: the kernel takes its slower path, with bookkeeping for a backward of its own, when a gradient is due.
+    rows, values = dense.detach().contiguous(), matrix.values.detach()
+    return torch.embedding_bag(rows, pattern.col, pattern.crow, False, 0, False, values, True)[0]
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, dense: Tensor, matrix: SparseMatrix) -> Tensor:
+        ctx.matrix = matrix
+        if ctx.needs_input_grad[0]:
+            ctx.save_for_backward(dense)
+        return _product(matrix, dense)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        # Written with differentiable operations, so that a gradient of a gradient (an attack's) is right too.
+        (grad,) = grads
+        matrix: SparseMatrix = ctx.matrix
+        by_values = by_dense = None
+        if ctx.needs_input_grad[0]:
+            (dense,) = ctx.saved_tensors
+            by_values = matrix.sample(grad, dense)
+        if ctx.needs_input_grad[1]:
+            by_dense = matrix.t().matmul(grad)
+        return by_values, by_dense, None

@@ -1,0 +1,1 @@
+"""The one record of a run: journal, checkpoints, sinks."""

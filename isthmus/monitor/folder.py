@@ -1,0 +1,109 @@
+"""The run folder: the resolved course, the journal, the checkpoint, the models."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from isthmus.core.errors import BadInput
+from isthmus.core.record import Params
+from isthmus.monitor import checkpoint, journal
+from isthmus.monitor.journal import replace_file
+
+COURSE_FILE = "course.yaml"
+MODEL_FILE = "model.safetensors"
+CLIENTS_DIR = "clients"
+
+
+class RunFolder:
+    """Names and writes the files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @staticmethod
+    def create(path: Path, course_yaml: str) -> RunFolder:
+        """Make a new run folder; one that exists and holds anything is refused."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise BadInput(
+                f"{path} exists already; choose another folder, or go on with it: isthmus run --resume {path}"
+            )
+        path.mkdir(parents=True, exist_ok=True)
+        replace_file(path / COURSE_FILE, course_yaml.encode())
+        return RunFolder(path)
+
+    @staticmethod
+    def open(path: Path) -> RunFolder:
+        """Open an existing run folder."""
+        if not (path / COURSE_FILE).is_file():
+            raise BadInput(f"{path} is not a run folder: it has no {COURSE_FILE}")
+        return RunFolder(path)
+
+    @property
+    def course(self) -> Path:
+        """The resolved course."""
+        return self.path / COURSE_FILE
+
+    @property
+    def journal(self) -> Path:
+        """The journal."""
+        return self.path / journal.FILE_NAME
+
+    @property
+    def checkpoint(self) -> Path:
+        """The last checkpoint."""
+        return self.path / checkpoint.FILE_NAME
+
+    @property
+    def model(self) -> Path:
+        """The global model."""
+        return self.path / MODEL_FILE
+
+    @property
+    def report(self) -> Path:
+        """The table of results."""
+        return self.path / "report.md"
+
+    def client_model(self, client: str) -> Path:
+        """Return the file of a client's personal model."""
+        return self.path / CLIENTS_DIR / f"{client}.safetensors"
+
+    def save_models(self, params: Params, personal: Mapping[str, Params], facts: Mapping[str, str]) -> None:
+        """Write the global model and the clients' own; `facts` goes into each file's metadata."""
+        if params:
+            _save(self.model, params, facts)
+        if personal:
+            (self.path / CLIENTS_DIR).mkdir(exist_ok=True)
+        for client, own in personal.items():
+            _save(self.client_model(client), own, {**facts, "client": client})
+
+
+def new_run_path(parent: Path, label: str) -> Path:
+    """Return a path for a new run folder that does not exist yet: parent/20260131-235959-label."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    path = parent / f"{stamp}-{label}"
+    number = 2
+    while path.exists():
+        path = parent / f"{stamp}-{label}-{number}"
+        number += 1
+    return path
+
+
+def load_model_file(path: Path) -> tuple[Params, dict[str, str]]:
+    """Return the parameters and the facts in a model file."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise BadInput(f"{path} does not exist")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+    except SafetensorError as error:
+        raise BadInput(f"{path} is not a model file: {error}") from None
+
+
+def _save(path: Path, params: Params, facts: Mapping[str, str]) -> None:
+    from safetensors.torch import save
+
+    replace_file(path, save({name: tensor.contiguous() for name, tensor in params.items()}, dict(facts)))

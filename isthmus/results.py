@@ -1,0 +1,93 @@
+"""What a finished course gives: metrics, history, models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from isthmus.config.course import Course
+from isthmus.core.record import Params
+from isthmus.learn.evaluate import Scores
+from isthmus.learn.fit import load_params
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a course; all scores are of the best round by validation, on test examples.
+
+    Fields:
+        course:        the course as it was run
+        metrics:       mode -> metric -> value; modes are "{global,local}_model/{global,local}_graph"
+        client_scores: client -> metric -> value, of the model the client would use, on the client's own graph (the
+                       centralised model: on the client's nodes, within the whole graph)
+        num_rounds:    rounds that were run
+        best_round:    the round that is kept
+        params:        the global model's parameters; empty for a method without a global model
+        client_params: the clients' models, where they differ from the global one
+        notes:         what a user should know
+        run_dir:       the run folder, or None
+    """
+
+    course: Course
+    metrics: dict[str, Scores]
+    client_scores: dict[str, Scores]
+    num_rounds: int
+    best_round: int
+    seconds: float
+    bytes_down: int
+    bytes_up: int
+    input_dim: int
+    output_dim: int
+    params: Params = field(repr=False)
+    client_params: dict[str, Params] = field(repr=False)
+    events: list[dict[str, Any]] = field(repr=False)
+    notes: list[str]
+    run_dir: Path | None
+
+    def score(self, graph: str = "global_graph", metric: str = "accuracy") -> float:
+        """Return the headline number: the global model's, or the mean of the local ones where there is none."""
+        for model in ("global_model", "local_model"):
+            scores = self.metrics.get(f"{model}/{graph}", {})
+            if metric in scores:
+                return scores[metric]
+        raise KeyError(f"no {metric!r} on the {graph!r}; there is {self.metrics}")
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """One row per round: seconds, bytes, metrics."""
+        import pandas as pd
+
+        rounds = [event for event in self.events if event["event"] == "round"]
+        rows = [
+            {**{k: v for k, v in e.items() if k not in ("event", "time", "metrics", "cohort")}, **e["metrics"]}
+            for e in rounds
+        ]
+        return pd.DataFrame(rows)
+
+    @property
+    def model(self) -> nn.Module:
+        """The global model as a module; for a method without one, see `client_models`."""
+        if not self.params:
+            raise ValueError(
+                f"{type(self.course.algorithm).__name__} has no global model; the clients' are in client_models"
+            )
+        return self._module(self.params)
+
+    @property
+    def client_models(self) -> dict[str, nn.Module]:
+        """Each client's model as a module; clients without a personal one have the global model."""
+        return {
+            name: self._module(self.client_params.get(name, self.params))
+            for name in self.client_params or self.client_scores
+        }
+
+    def _module(self, params: Params) -> nn.Module:
+        module = self.course.model.build(self.input_dim, self.output_dim)
+        load_params(module, params)
+        return module.eval()

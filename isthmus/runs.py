@@ -1,0 +1,203 @@
+"""Running a course from start to end, with its run folder: what `isthmus run` and `isthmus.run` do."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from isthmus import __version__
+from isthmus.config.course import Course
+from isthmus.config.load import course_digest, course_to_dict, course_to_yaml, load_course
+from isthmus.core.course import RoundReport, Standing, run_course
+from isthmus.core.errors import BadInput
+from isthmus.core.federation import ExchangeReport
+from isthmus.core.record import Params, State
+from isthmus.data.zoo import data_root
+from isthmus.learn.evaluate import Scores
+from isthmus.monitor.checkpoint import load_checkpoint, save_checkpoint
+from isthmus.monitor.folder import RunFolder
+from isthmus.monitor.journal import Journal
+from isthmus.results import Result
+from isthmus.simulation import Scenario, Simulation, load_scenario, torch_threads
+
+
+class Watcher(Protocol):
+    """Hears of every exchange and round; progress bars and sinks are watchers."""
+
+    def exchanged(self, report: ExchangeReport) -> None:
+        """Take note of an exchange."""
+
+    def round_done(self, report: RoundReport) -> None:
+        """Take note of a round."""
+
+
+class Recorder:
+    """Writes journal and checkpoints, and tells the watchers."""
+
+    def __init__(self, journal: Journal, folder: RunFolder | None, digest: str, watchers: Sequence[Watcher]) -> None:
+        self.journal, self.folder, self.digest, self.watchers = journal, folder, digest, watchers
+
+    def exchanged(self, report: ExchangeReport) -> None:
+        """Write an exchange."""
+        self.journal.exchanged(report)
+        for watcher in self.watchers:
+            watcher.exchanged(report)
+
+    def round_done(self, report: RoundReport) -> None:
+        """Write a round."""
+        self.journal.round_done(report)
+        for watcher in self.watchers:
+            watcher.round_done(report)
+
+    def checkpoint(self, standing: Standing, memories: Mapping[str, bytes]) -> None:
+        """Write a checkpoint, if there is a folder for it."""
+        if self.folder is not None:
+            save_checkpoint(self.folder.checkpoint, self.digest, standing, memories)
+            self.journal.write("checkpoint", round=standing.round)
+
+
+def run(
+    course: Course | None = None,
+    *,
+    run_dir: str | Path | None = None,
+    data_root_dir: str | Path | None = None,
+    watchers: Sequence[Watcher] = (),
+    scenario: Scenario | None = None,
+) -> Result:
+    """Run a course and return its result; with `run_dir`, journal, checkpoints and models are kept there.
+
+    `scenario` gives data that is loaded and split already; otherwise the course says where it comes from.
+    """
+    course = course or Course()
+    with torch_threads(course.threads):
+        if run_dir is not None and Path(run_dir).exists() and any(Path(run_dir).iterdir()):
+            RunFolder.create(Path(run_dir), "")  # refuses before the data is loaded
+        simulation = Simulation(course, scenario or load_scenario(course, data_root(data_root_dir)))
+        folder = None if run_dir is None else RunFolder.create(Path(run_dir), course_to_yaml(course))
+        journal = Journal(folder.journal if folder else None)
+        journal.write("course", version=__version__, python=platform.python_version(), course=course_to_dict(course))
+        for client, part in simulation.scenario.parts.items():
+            journal.write("client", client=client, text=simulation.course.task.holds(part))
+        for note in simulation.notes():
+            journal.write("note", text=note)
+        return _carry_out(course, simulation, folder, journal, watchers, None)
+
+
+def resume(
+    run_dir: str | Path,
+    *,
+    course: Course | None = None,
+    overrides: Sequence[str] = (),
+    data_root_dir: str | Path | None = None,
+    watchers: Sequence[Watcher] = (),
+) -> Result:
+    """Go on with a run from its last checkpoint; the result has the same bits as if it had never stopped.
+
+    `overrides` may extend the run (`rounds=500`); anything that makes it another course is refused. A course with parts
+    that exist only as Python objects must be given again as `course`.
+    """
+    folder = RunFolder.open(Path(run_dir))
+    course = course or load_course(folder.course, overrides)
+    standing, memories = load_checkpoint(folder.checkpoint, course_digest(course), course.algorithm)
+    with torch_threads(course.threads):
+        simulation = Simulation(course, load_scenario(course, data_root(data_root_dir)))
+        simulation.runtime.load_clients(memories)
+        journal = Journal(folder.journal)
+        journal.rewind(standing.round)
+        journal.write("resume", after=standing.round)
+        return _carry_out(course, simulation, folder, journal, watchers, standing)
+
+
+def _carry_out(
+    course: Course,
+    simulation: Simulation,
+    folder: RunFolder | None,
+    journal: Journal,
+    watchers: Sequence[Watcher],
+    standing: Standing | None,
+) -> Result:
+    watchers = [*watchers, *_sinks(course, folder)]
+    recorder = Recorder(journal, folder, course_digest(course), watchers)
+    started = time.perf_counter()
+    standing = run_course(course.algorithm, simulation.runtime, course.plan(), simulation.initial, recorder, standing)
+    result = _result(course, simulation, folder, journal, standing, time.perf_counter() - started)
+    journal.write(
+        "end",
+        num_rounds=result.num_rounds,
+        best_round=result.best_round,
+        best_score=standing.best_score,
+        seconds=round(result.seconds, 3),
+        metrics=result.metrics,
+        client_scores=result.client_scores,
+    )
+    if folder is not None:
+        facts = {
+            "isthmus": __version__,
+            "input_dim": str(result.input_dim),
+            "output_dim": str(result.output_dim),
+            "class_names": json.dumps(list(simulation.scenario.whole.class_names)),
+        }
+        folder.save_models(result.params, result.client_params, facts)
+    return result
+
+
+def _sinks(course: Course, folder: RunFolder | None) -> list[Watcher]:
+    if "tensorboard" not in course.sinks:
+        return []
+    if folder is None:
+        raise BadInput("sinks has 'tensorboard', which needs a run folder to write to")
+    from isthmus.monitor.tensorboard import TensorBoardSink
+
+    return [TensorBoardSink(folder.path / "tensorboard")]
+
+
+def _result(
+    course: Course,
+    simulation: Simulation,
+    folder: RunFolder | None,
+    journal: Journal,
+    standing: Standing,
+    seconds: float,
+) -> Result:
+    algorithm = course.algorithm
+    shared = algorithm.global_params(standing.best_state)
+    models = {name: _client_model(course, simulation, name, shared) for name in simulation.clients}
+    metrics: dict[str, Scores] = {}
+    if shared:
+        everyone = dict.fromkeys(simulation.clients, shared)
+        metrics["global_model/global_graph"] = simulation.on_global_graph({"global": shared}, "test")
+        metrics["global_model/local_graph"] = simulation.on_local_graphs(everyone, "test")[0]
+    local, each = simulation.on_local_graphs(models, "test")
+    if algorithm.pooled:
+        each = simulation.on_parts_of_global_graph(models["all"], "test")
+    if algorithm.has_personal_models:
+        metrics["local_model/global_graph"] = simulation.on_global_graph(models, "test")
+        metrics["local_model/local_graph"] = local
+    exchanges = [event for event in journal.events if event["event"] == "exchange"]
+    whole = simulation.scenario.whole
+    return Result(
+        course=course,
+        metrics=metrics,
+        client_scores=each,
+        num_rounds=standing.round,
+        best_round=standing.best_round,
+        seconds=seconds,
+        bytes_down=sum(event["bytes_down"] for event in exchanges),
+        bytes_up=sum(event["bytes_up"] for event in exchanges),
+        input_dim=course.task.input_dim(whole),
+        output_dim=course.task.output_dim(whole),
+        params=shared,
+        client_params=models if algorithm.has_personal_models else {},
+        events=journal.events,
+        notes=simulation.notes(),
+        run_dir=None if folder is None else folder.path,
+    )
+
+
+def _client_model(course: Course, simulation: Simulation, name: str, shared: Params) -> Params:
+    memory: State = simulation.memory(name)
+    return course.algorithm.client_params(shared, {**memory, **memory.get("best", {})})

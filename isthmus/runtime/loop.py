@@ -1,0 +1,72 @@
+"""The default runtime: every client in this process, one after the other, records passed by reference."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from isthmus.core.client import Client
+from isthmus.core.codec import decode, encode, encoded_size
+from isthmus.core.errors import BadInput, BadMessage
+from isthmus.core.federation import Outcome, Position
+from isthmus.core.protocol import Algorithm, Failure, Request
+from isthmus.core.record import State
+from isthmus.runtime.site import Site, timed
+
+
+class LoopRuntime:
+    """Answers each request in turn; sizes are those that the encoded messages would have."""
+
+    def __init__(self, algorithm: Algorithm[Any], clients: Sequence[Client]) -> None:
+        self.sites = {client.id: Site(algorithm, client) for client in clients}
+        self._marked: tuple[int, dict[str, State]] = (0, {client: {} for client in self.sites})
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The ids of all clients, in the order given."""
+        return tuple(self.sites)
+
+    def exchange(
+        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
+    ) -> Iterator[Outcome]:
+        """Answer the requests one after the other."""
+        sizes: dict[int, int] = {}
+        for client, request in requests.items():
+            if id(request) not in sizes:  # a request to all is one object, measured once
+                sizes[id(request)] = encoded_size(request)
+            outcome = timed(self.sites[client], position, request, timeout_seconds)
+            yield dataclasses.replace(_measured(outcome), bytes_down=sizes[id(request)])
+
+    def mark(self, round: int) -> None:
+        """Mark the memories; handlers replace entries and never change them in place, so a shallow copy is enough."""
+        self._marked = (round, {client: dict(site.client.state) for client, site in self.sites.items()})
+
+    def abandon_round(self) -> int:
+        """Put the memories back to the mark."""
+        round, states = self._marked
+        for client, site in self.sites.items():
+            site.client.state = dict(states[client])
+        return round
+
+    def save_clients(self) -> dict[str, bytes]:
+        """Return the marked memories, encoded."""
+        return {client: encode(state) for client, state in self._marked[1].items()}
+
+    def load_clients(self, memories: Mapping[str, bytes]) -> None:
+        """Replace every client's memory."""
+        if set(memories) != set(self.sites):
+            raise BadInput(
+                f"the checkpoint has the clients {sorted(memories)[:5]}, this course has {sorted(self.sites)[:5]}"
+            )
+        for client, site in self.sites.items():
+            site.client.state = decode(memories[client], State)
+
+
+def _measured(outcome: Outcome) -> Outcome:
+    if isinstance(outcome.reply, Failure):
+        return outcome
+    try:
+        return dataclasses.replace(outcome, bytes_up=encoded_size(outcome.reply))
+    except BadMessage as error:
+        return dataclasses.replace(outcome, reply=Failure(outcome.client, "malformed", str(error)))

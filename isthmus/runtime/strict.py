@@ -1,0 +1,94 @@
+"""A runtime that tells no lies: all through bytes, every client forgetful but for its memory. For tests and for doubt.
+
+Before each answer the client is built anew, as after a restart, and gets its memory from bytes; the request and the
+reply are decoded from bytes; so nothing can pass by reference, stay in an attribute, or depend on a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from isthmus.core.client import Client
+from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode
+from isthmus.core.errors import BadInput, BadMessage
+from isthmus.core.federation import Outcome, Position
+from isthmus.core.protocol import Algorithm, Failure, Request, reply_type
+from isthmus.core.record import State
+from isthmus.runtime.site import Site, timed
+
+
+class StrictRuntime:
+    """Answers each request in turn, in a client that was just started."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any],
+        factories: Mapping[str, Callable[[], Client]],
+        max_bytes: int = DEFAULT_MAX_BYTES,
+    ) -> None:
+        self.algorithm = algorithm
+        self.factories = dict(factories)
+        self.max_bytes = max_bytes
+        self._memories = {client: encode({}) for client in self.factories}
+        self._marked: tuple[int, dict[str, bytes]] = (0, dict(self._memories))
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The ids of all clients, in the order given."""
+        return tuple(self.factories)
+
+    def exchange(
+        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
+    ) -> Iterator[Outcome]:
+        """Answer the requests one after the other, each through bytes."""
+        for client, request in requests.items():
+            yield self.answer_bytes(client, position, encode(request), type(request), timeout_seconds)
+
+    def answer_bytes(
+        self,
+        client: str,
+        position: Position,
+        message: bytes,
+        request_type: type[Request[Any]],
+        timeout_seconds: float | None = None,
+    ) -> Outcome:
+        """Hand a client the bytes of a request, whatever they are, and decode what it answers."""
+        try:
+            request: Request[Any] = decode(message, request_type, max_bytes=self.max_bytes)
+        except BadMessage as error:
+            return Outcome(client, Failure(client, "malformed", str(error)), len(message), 0, 0.0)
+        site = Site(self.algorithm, self.factories[client]())
+        site.client.state = decode(self._memories[client], State)
+        outcome = timed(site, position, request, timeout_seconds)
+        reply, answer = outcome.reply, b""
+        try:
+            self._memories[client] = encode(site.client.state)
+            if not isinstance(reply, Failure):
+                answer = encode(reply)
+                reply = decode(answer, reply_type(request_type), max_bytes=self.max_bytes)
+        except BadMessage as error:
+            reply = Failure(client, "malformed", str(error))
+        return Outcome(client, reply, len(message), len(answer), outcome.seconds)
+
+    def mark(self, round: int) -> None:
+        """Mark the memories."""
+        self._marked = (round, dict(self._memories))
+
+    def abandon_round(self) -> int:
+        """Put the memories back to the mark."""
+        round, memories = self._marked
+        self._memories = dict(memories)
+        return round
+
+    def save_clients(self) -> dict[str, bytes]:
+        """Return the marked memories."""
+        return dict(self._marked[1])
+
+    def load_clients(self, memories: Mapping[str, bytes]) -> None:
+        """Replace every client's memory."""
+        if set(memories) != set(self.factories):
+            raise BadInput(
+                f"the checkpoint has the clients {sorted(memories)[:5]}, this course has {sorted(self.factories)[:5]}"
+            )
+        self._memories = dict(memories)

@@ -1,0 +1,115 @@
+"""A course in one process: loads the graph, splits it, makes the clients and the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from isthmus.config.course import Course
+from isthmus.core.codec import decode
+from isthmus.core.federation import InitialModel, Runtime
+from isthmus.core.random import numpy_generator, seeded
+from isthmus.core.record import Params, State
+from isthmus.data.graph import Graph
+from isthmus.learn.client import GraphClient
+from isthmus.learn.evaluate import Scores, score_on_global_graph, score_on_local_graphs
+from isthmus.learn.fit import read_params
+from isthmus.runtime.loop import LoopRuntime
+from isthmus.runtime.strict import StrictRuntime
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Who holds what: the whole graph, and each client's part of it."""
+
+    whole: Graph
+    parts: dict[str, Graph]
+
+
+def load_scenario(course: Course, root: Path) -> Scenario:
+    """Load the course's graph, draw its masks and divide it among the clients."""
+    graph = course.dataset.load(root)
+    graph = course.masks.apply(graph, numpy_generator(course.seed, "masks"))
+    parts = course.splitter.split(graph, course.num_clients, numpy_generator(course.seed, "split"))
+    width = len(str(len(parts) - 1))
+    return Scenario(graph, {f"client-{i:0{width}d}": part for i, part in enumerate(parts)})
+
+
+def build_model(course: Course, data: Any) -> nn.Module:
+    """Return a model for the course's data with its initial parameters."""
+    with seeded(course.seed, "model"):
+        return course.model.build(course.task.input_dim(data), course.task.output_dim(data))
+
+
+class Simulation:
+    """The clients, the runtime and the initial model of a course, all in this process."""
+
+    def __init__(self, course: Course, scenario: Scenario) -> None:
+        self.course = course
+        self.scenario = scenario
+        self.holdings = {"all": scenario.whole} if course.algorithm.pooled else scenario.parts
+        self.model = build_model(course, scenario.whole)
+        buffers = frozenset(name for name, _ in self.model.named_buffers())
+        self.initial = InitialModel(read_params(self.model), buffers)
+        # One module serves all clients in turn: parameters are loaded before each use.
+        self.clients = {name: self._client(name, self.model) for name in self.holdings}
+        self.runtime = self._runtime()
+        self._whole = course.task.prepare(scenario.whole)
+
+    def _client(self, name: str, model: nn.Module) -> GraphClient:
+        return GraphClient(name, self.holdings[name], self.course.task, model, self.course.batching)
+
+    def _runtime(self) -> Runtime:
+        algorithm = self.course.algorithm
+        if self.course.runtime == "loop":
+            return LoopRuntime(algorithm, list(self.clients.values()))
+
+        def restarted(name: str) -> GraphClient:
+            return self._client(name, build_model(self.course, self.scenario.whole))
+
+        return StrictRuntime(algorithm, {name: lambda name=name: restarted(name) for name in self.clients})  # type: ignore[misc]
+
+    def notes(self) -> list[str]:
+        """Return what a user should know about the clients before reading results."""
+        idle = [name for name, client in self.clients.items() if client.num_examples == 0]
+        return [f"{name} has no training examples: it trains nothing and has no weight in any mean" for name in idle]
+
+    def memory(self, client: str) -> State:
+        """Return what a client remembered at the end of the last whole round."""
+        return decode(self.runtime.save_clients()[client], State)
+
+    def on_global_graph(self, models: dict[str, Params], split: str) -> Scores:
+        """Score models on the whole graph."""
+        return score_on_global_graph(self.course.task, self.model, self._whole, models, split)
+
+    def on_local_graphs(self, models: dict[str, Params], split: str) -> tuple[Scores, dict[str, Scores]]:
+        """Score each client's model on the client's own graph."""
+        return score_on_local_graphs(self.course.task, self.clients, models, split)
+
+    def on_parts_of_global_graph(self, params: Params, split: str) -> dict[str, Scores]:
+        """Score a model that runs on the whole graph on each client's nodes: the centralised beside the clients'."""
+        every: dict[str, Scores] = {}
+        for name, part in self.scenario.parts.items():
+            mine = torch.zeros(self.scenario.whole.num_nodes, dtype=torch.bool)
+            mine[part.node_ids] = True
+            masked = self.scenario.whole.with_masks({split: self.scenario.whole.mask(split) & mine})
+            prepared = self.course.task.prepare(masked)
+            every[name] = score_on_global_graph(self.course.task, self.model, prepared, {name: params}, split)
+        return every
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """Run with a number of torch threads, then restore the old one; results depend on it in the last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

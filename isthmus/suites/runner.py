@@ -1,0 +1,139 @@
+"""Runs the courses of a suite on the cores there are; what is finished stays finished."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from isthmus.core.errors import BadInput, IsthmusError
+from isthmus.monitor.checkpoint import FILE_NAME as CHECKPOINT_FILE
+from isthmus.monitor.journal import FILE_NAME as JOURNAL_FILE
+from isthmus.monitor.journal import read_journal
+from isthmus.suites.spec import Point, Suite
+
+
+@dataclass(frozen=True)
+class Run:
+    """A course of the suite with its outcome."""
+
+    point: Point
+    score: float | None  # on test
+    validation: float | None  # what the search goes by
+    num_rounds: int
+    seconds: float
+    error: str = ""
+
+
+def run_suite(
+    suite: Suite,
+    folder: Path,
+    *,
+    workers: int | None = None,
+    data_root: Path | None = None,
+    on_done: Callable[[Run], None] = lambda run: None,
+) -> list[Run]:
+    """Run what is not finished yet and return every run, in the order of the suite's points."""
+    points = suite.points()
+    found: dict[str, Run] = {}
+    todo: list[Point] = []
+    for point in points:
+        finished = read_run(suite, point, folder / "runs" / point.key)
+        if finished is not None:
+            found[point.key] = finished
+            on_done(finished)
+        else:
+            todo.append(point)
+    folder.mkdir(parents=True, exist_ok=True)
+    number = min(workers or os.cpu_count() or 1, max(len(todo), 1))
+    if number == 1:
+        for point in todo:
+            found[point.key] = _tell(on_done, _finish(suite, point, folder, data_root))
+    else:
+        _in_parallel(suite, todo, folder, data_root, number, found, on_done)
+    return [found[point.key] for point in points]
+
+
+def _in_parallel(
+    suite: Suite,
+    todo: Sequence[Point],
+    folder: Path,
+    data_root: Path | None,
+    number: int,
+    found: dict[str, Run],
+    on_done: Callable[[Run], None],
+) -> None:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(number, mp_context=context, initializer=_quiet_worker) as pool:
+        # A few at a time, so that an interruption does not leave a long queue to cancel.
+        waiting = list(reversed(todo))
+        under_way: dict[Future[Run], Point] = {}
+        try:
+            while waiting or under_way:
+                while waiting and len(under_way) < number:
+                    point = waiting.pop()
+                    under_way[pool.submit(_finish, suite, point, folder, data_root)] = point
+                done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+                for future in done:
+                    found[under_way.pop(future).key] = _tell(on_done, future.result())
+        except BaseException:
+            for process in list(pool._processes.values()):
+                process.terminate()
+            raise
+
+
+def _quiet_worker() -> None:
+    # Ctrl-C goes to the whole group of processes; a worker leaves its checkpoint and ends without a word.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    warnings.simplefilter("ignore")
+
+
+def _tell(on_done: Callable[[Run], None], run: Run) -> Run:
+    on_done(run)
+    return run
+
+
+def _finish(suite: Suite, point: Point, folder: Path, data_root: Path | None) -> Run:
+    """Run one course to its end, from its checkpoint if it has one; a failure is the run's, not the suite's."""
+    from isthmus.runs import resume, run
+
+    path = folder / "runs" / point.key
+    course = replace(point.course, threads=1)
+    try:
+        if (path / CHECKPOINT_FILE).is_file():
+            resume(path, course=course, data_root_dir=data_root)
+        else:
+            if path.exists():
+                shutil.rmtree(path)  # cut off before its first checkpoint: nothing in it is of use
+            run(course, run_dir=path, data_root_dir=data_root)
+    except BadInput:
+        raise
+    except IsthmusError as error:
+        return Run(point, None, None, 0, 0.0, str(error))
+    finished = read_run(suite, point, path)
+    assert finished is not None
+    return finished
+
+
+def read_run(suite: Suite, point: Point, path: Path) -> Run | None:
+    """Return the outcome of a finished run from its journal, or None."""
+    journal = path / JOURNAL_FILE
+    if not journal.is_file():
+        return None
+    end: dict[str, Any] | None = None
+    for event in read_journal(journal):
+        if event["event"] == "end":
+            end = event
+    if end is None:
+        return None
+    score = None
+    for model in ("global_model", "local_model"):
+        score = end["metrics"].get(f"{model}/{suite.graph}", {}).get(suite.metric, score) if score is None else score
+    return Run(point, score, end["best_score"], end["num_rounds"], end["seconds"])

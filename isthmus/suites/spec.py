@@ -1,0 +1,182 @@
+"""What a suite file says, and the courses it stands for.
+
+    title: FedAvg against Local
+    metric: accuracy
+    graph: global_graph
+    seeds: [0, 1, 2]
+    base: {rounds: 100, stopping: {patience: 30}}
+    axes:
+      splitter:
+        random: {splitter.name: random}
+        community: {splitter.name: community}
+      method:
+        Local: {algorithm.name: local}
+        FedAvg:
+          algorithm.name: fedavg
+          search: {algorithm.optimizer.lr: [0.05, 0.25], algorithm.local_steps: [1, 4]}
+    expected:
+      - {splitter: random, method: FedAvg, value: 0.8663, std: 0.0135, within: 0.015}
+
+Every combination of one choice per axis is a cell of the table; every cell is run with every seed. A choice changes keys
+of the base course. Where a choice has a `search`, each point of the grid is run with every seed, and the point with the
+best mean validation score over the seeds stands for the cell; test scores play no part in that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from isthmus.config.build import Builder
+from isthmus.config.course import Course
+from isthmus.config.load import course_to_dict, merge, read_yaml
+from isthmus.core.errors import BadInput, nearest
+
+GRAPHS = ("global_graph", "local_graph")
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A number that a paper gives for a cell; `within` is how far ours may be from it."""
+
+    cell: dict[str, str]
+    value: float
+    std: float | None = None
+    within: float | None = None
+
+
+@dataclass(frozen=True)
+class Point:
+    """One course of a suite: a cell, a point of its search grid, a seed."""
+
+    cell: dict[str, str]
+    searched: dict[str, Any]
+    seed: int
+    course: Course
+
+    @property
+    def key(self) -> str:
+        """A name for the run folder that changes with anything in the course."""
+        text = json.dumps(course_to_dict(self.course), sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+        label = "-".join("".join(c if c.isalnum() else "_" for c in choice) for choice in self.cell.values())
+        return f"{label}-seed{self.seed}-{digest}"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A table to be filled."""
+
+    title: str
+    axes: dict[str, dict[str, dict[str, Any]]]
+    base: dict[str, Any] = field(default_factory=dict)
+    metric: str = "accuracy"
+    graph: str = "global_graph"
+    seeds: tuple[int, ...] = (0,)
+    expected: tuple[Expectation, ...] = ()
+    source: str = ""
+
+    def cells(self) -> list[dict[str, str]]:
+        """Return every combination of one choice per axis, the last axis running fastest."""
+        return [dict(zip(self.axes, choice, strict=True)) for choice in itertools.product(*self.axes.values())]
+
+    def points(self) -> list[Point]:
+        """Return every course of the suite."""
+        return [point for cell in self.cells() for point in self._points_of(cell)]
+
+    def _points_of(self, cell: Mapping[str, str]) -> list[Point]:
+        changes: dict[str, Any] = {}
+        grid: dict[str, list[Any]] = {}
+        for axis, choice in cell.items():
+            options = dict(self.axes[axis][choice])
+            grid |= options.pop("search", {})
+            changes |= options
+        found = []
+        for values in itertools.product(*grid.values()):
+            searched = dict(zip(grid, values, strict=True))
+            words = [(key.split("."), value) for key, value in {**changes, **searched}.items()]
+            for seed in self.seeds:
+                raw = merge(self.base, [*words, (["seed"], seed)], self.title)
+                where = f"{self.title} [{', '.join(cell.values())}]"
+                course = Builder(where).fields(Course, raw, "")
+                found.append(Point(dict(cell), searched, seed, course))
+        return found
+
+    def expectation(self, cell: Mapping[str, str]) -> Expectation | None:
+        """Return the paper's number for a cell: the first that agrees on every axis it names."""
+        for expected in self.expected:
+            if all(cell[axis] == choice for axis, choice in expected.cell.items()):
+                return expected
+        return None
+
+
+def load_suite(path: Path) -> Suite:
+    """Read a suite file, and build every course in it so that mistakes show before anything runs."""
+    raw = read_yaml(path)
+    known = ("title", "source", "metric", "graph", "seeds", "base", "axes", "expected")
+    for key in raw:
+        if key not in known:
+            raise BadInput(f"{path}: {key} is not a known key; {nearest(str(key), known)}")
+    axes = _axes(raw.get("axes"), path)
+    suite = Suite(
+        title=str(raw.get("title", path.stem)),
+        source=str(raw.get("source", "")),
+        metric=str(raw.get("metric", "accuracy")),
+        graph=str(raw.get("graph", "global_graph")),
+        seeds=_seeds(raw.get("seeds", [0]), path),
+        base=raw.get("base") or {},
+        axes=axes,
+        expected=tuple(_expectation(entry, axes, path) for entry in raw.get("expected") or ()),
+    )
+    if suite.graph not in GRAPHS:
+        raise BadInput(f"{path}: graph is {suite.graph!r}; choose from {', '.join(GRAPHS)}")
+    for point in suite.points():
+        if suite.metric not in point.course.task.metrics:
+            raise BadInput(
+                f"{path}: metric is {suite.metric!r}, which the task does not report; "
+                f"choose from {', '.join(point.course.task.metrics)} or add it to base.task.metrics"
+            )
+    return suite
+
+
+def _axes(raw: Any, path: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    if not isinstance(raw, dict) or not raw:
+        raise BadInput(f"{path}: axes is {raw!r}, expected axes with choices, for example: method: {{FedAvg: {{}}}}")
+    axes: dict[str, dict[str, dict[str, Any]]] = {}
+    for axis, choices in raw.items():
+        if not isinstance(choices, dict) or not choices:
+            raise BadInput(f"{path}: axes.{axis} is {choices!r}, expected choices, each with the keys it changes")
+        axes[str(axis)] = {}
+        for choice, changes in choices.items():
+            if not isinstance(changes or {}, dict):
+                raise BadInput(f"{path}: axes.{axis}.{choice} is {changes!r}, expected keys and values")
+            for key, values in ((changes or {}).get("search") or {}).items():
+                if not isinstance(values, list) or not values:
+                    raise BadInput(f"{path}: axes.{axis}.{choice}.search.{key} is {values!r}, expected a list to try")
+            axes[str(axis)][str(choice)] = changes or {}
+    return axes
+
+
+def _seeds(raw: Any, path: Path) -> tuple[int, ...]:
+    if isinstance(raw, int) and not isinstance(raw, bool) and raw >= 1:
+        return tuple(range(raw))
+    if isinstance(raw, list) and raw and all(type(seed) is int for seed in raw):
+        return tuple(raw)
+    raise BadInput(f"{path}: seeds is {raw!r}, expected how many, or a list of whole numbers")
+
+
+def _expectation(raw: Any, axes: Mapping[str, Mapping[str, Any]], path: Path) -> Expectation:
+    if not isinstance(raw, dict) or not isinstance(raw.get("value"), int | float):
+        raise BadInput(f"{path}: an entry of expected is {raw!r}; it needs a value, and the choices it is for")
+    cell = {key: str(value) for key, value in raw.items() if key not in ("value", "std", "within")}
+    for axis, choice in cell.items():
+        if axis not in axes:
+            raise BadInput(f"{path}: expected names the axis {axis!r}; {nearest(axis, axes)}")
+        if choice not in axes[axis]:
+            raise BadInput(f"{path}: expected names {axis} {choice!r}; {nearest(choice, axes[axis])}")
+    return Expectation(cell, float(raw["value"]), raw.get("std"), raw.get("within"))

@@ -1,0 +1,153 @@
+"""Toy graphs, clients and courses: small, seeded, and with the odd clients that real federations have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isthmus.config.course import Course
+from isthmus.core.protocol import Algorithm
+from isthmus.core.random import torch_generator
+from isthmus.data.edges import undirected
+from isthmus.data.graph import Graph
+from isthmus.learn.batching import Batching, FullBatch
+from isthmus.learn.client import GraphClient
+from isthmus.learn.tasks import NodeClassification
+from isthmus.models import GCN, ModelSpec
+from isthmus.simulation import Scenario, build_model
+
+MIN_NODES = 4  # of a client: two nodes for training, one for validation, one for test
+
+
+def toy_graph(
+    num_nodes: int = 48,
+    *,
+    num_features: int = 6,
+    num_classes: int = 3,
+    num_links: int = 3,
+    homophily: float = 0.8,
+    unlabelled_fraction: float = 0.0,
+    weighted: bool = False,
+    seed: int = 0,
+) -> Graph:
+    """Return a small homophilous graph: features are noisy class means, links mostly join nodes of a class.
+
+    Every node asks for `num_links` links, each within its class with probability `homophily`. Of every four nodes in a
+    row two are for training, one for validation, one for test, so that any piece of a few nodes has all three; nodes
+    without a label (-1) are in no mask.
+    """
+    draw = torch_generator(seed, "toy graph")
+    y = torch.randint(num_classes, (num_nodes,), generator=draw)
+    means = 2.0 * torch.randn(num_classes, num_features, generator=draw)
+    x = means[y] + torch.randn(num_nodes, num_features, generator=draw)
+    source = torch.arange(num_nodes).repeat_interleave(num_links)
+    target = torch.randint(num_nodes, (len(source),), generator=draw)
+    within = torch.rand(len(source), generator=draw) < homophily
+    kept = ~within | (y[source] == y[target])
+    edge_index = undirected(torch.stack([source, target])[:, kept], num_nodes)[0]
+    y[torch.rand(num_nodes, generator=draw) < unlabelled_fraction] = -1
+    turn = torch.arange(num_nodes) % MIN_NODES
+    labelled = y >= 0
+    return Graph(
+        x=x,
+        edge_index=edge_index,
+        y=y,
+        num_classes=num_classes,
+        node_ids=torch.arange(num_nodes),
+        masks={"train": labelled & (turn < 2), "val": labelled & (turn == 2), "test": labelled & (turn == 3)},
+        edge_weight=_symmetric_weights(edge_index, num_nodes) if weighted else None,
+        name="toy",
+    )
+
+
+def toy_scenario(
+    num_clients: int = 3,
+    *,
+    num_nodes: int = 48,
+    client_without_training: bool = False,
+    client_with_one_training_node: bool = False,
+    client_without_edges: bool = False,
+    seed: int = 0,
+) -> Scenario:
+    """Return a toy graph divided among clients of ragged sizes, the k-th about k times as large as the first.
+
+    Each option makes one more client odd: the last one, then the one before it, and so on, in the order above. The
+    whole graph is odd in the same places, so that the clients' graphs are what its nodes induce.
+    """
+    sizes = _ragged(num_nodes, num_clients)
+    parts = list(torch.arange(num_nodes).split(sizes))
+    odd = [client_without_training, client_with_one_training_node, client_without_edges]
+    if sum(odd) > num_clients:
+        raise ValueError(f"{sum(odd)} odd clients were asked for but num_clients is {num_clients!r}")
+    graph = toy_graph(num_nodes, seed=seed)
+    left = list(reversed(parts))
+    if client_without_training:
+        graph = _with_training_nodes(graph, left.pop(0), keep=0)
+    if client_with_one_training_node:
+        graph = _with_training_nodes(graph, left.pop(0), keep=1)
+    if client_without_edges:
+        graph = _without_inner_edges(graph, left.pop(0))
+    return Scenario(graph, {f"client-{i}": graph.subgraph(nodes) for i, nodes in enumerate(parts)})
+
+
+def toy_course(algorithm: Algorithm[Any], **changes: Any) -> Course:
+    """Return a short course for toy clients: three rounds of a narrow GCN with dropout; `changes` are its fields."""
+    fields: dict[str, Any] = {
+        "algorithm": algorithm,
+        "model": ModelSpec(GCN(hidden=5, dropout=0.5)),
+        "rounds": 3,
+        "num_clients": 3,
+        "checkpoint_every": 1,
+    }
+    return Course(**{**fields, **changes})
+
+
+def toy_client(
+    data: Graph | None = None,
+    *,
+    model: ModelSpec | None = None,
+    batching: Batching | None = None,
+    id: str = "client-0",
+    seed: int = 0,
+) -> GraphClient:
+    """Return one client for a handler to work with: a toy graph and a narrow GCN without dropout."""
+    data = toy_graph() if data is None else data
+    course = Course(model=model or ModelSpec(GCN(hidden=5, dropout=0.0)), seed=seed)
+    return GraphClient(id, data, NodeClassification(), build_model(course, data), batching or FullBatch())
+
+
+def _ragged(num_nodes: int, num_clients: int) -> list[int]:
+    if num_clients < 1 or num_nodes < MIN_NODES * num_clients:
+        raise ValueError(
+            f"num_nodes is {num_nodes!r} for {num_clients!r} clients; every client needs {MIN_NODES} at least"
+        )
+    shares = [k + 1 for k in range(num_clients)]
+    spare = num_nodes - MIN_NODES * num_clients
+    sizes = [MIN_NODES + spare * share // sum(shares) for share in shares]
+    sizes[-1] += num_nodes - sum(sizes)
+    return sizes
+
+
+def _symmetric_weights(edge_index: Tensor, num_nodes: int) -> Tensor:
+    # The same for both directions of an edge, and different from edge to edge.
+    low, high = edge_index.min(dim=0).values, edge_index.max(dim=0).values
+    return 0.5 + ((low * num_nodes + high) % 7).float() / 7.0
+
+
+def _with_training_nodes(graph: Graph, nodes: Tensor, keep: int) -> Graph:
+    train = graph.mask("train").clone()
+    mine = nodes[train[nodes]]
+    train[mine[keep:]] = False
+    return graph.with_masks({**graph.masks, "train": train})
+
+
+def _without_inner_edges(graph: Graph, nodes: Tensor | Sequence[int]) -> Graph:
+    mine = torch.zeros(graph.num_nodes, dtype=torch.bool)
+    mine[torch.as_tensor(nodes)] = True
+    kept = ~(mine[graph.edge_index[0]] & mine[graph.edge_index[1]])
+    weight = None if graph.edge_weight is None else graph.edge_weight[kept]
+    return replace(graph, edge_index=graph.edge_index[:, kept], edge_weight=weight)

@@ -1,0 +1,267 @@
+"""Toy courses under observation: every state, memory and message on the way, and failures on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from isthmus.config.course import Course
+from isthmus.core.client import Client
+from isthmus.core.codec import decode, encode
+from isthmus.core.course import Listener, RoundReport, Standing, run_course
+from isthmus.core.errors import IsthmusError
+from isthmus.core.federation import ExchangeReport, Outcome, Position, Runtime
+from isthmus.core.protocol import Algorithm, Request
+from isthmus.core.record import Params, Record, State, leaves
+from isthmus.runtime.loop import LoopRuntime
+from isthmus.simulation import Scenario, Simulation, torch_threads
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A client's handler raises in one exchange: before it did anything, or after it did everything."""
+
+    client: str
+    round: int
+    exchange: int
+    when: Literal["before", "after"]
+
+    def strikes(self, client: str, position: Position) -> bool:
+        """Whether it is now."""
+        return (client, position.round, position.exchange) == (self.client, self.round, self.exchange)
+
+
+class InjectedFailure(RuntimeError):
+    """What a faulty handler raises."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One request to one client, and what came back."""
+
+    client: str
+    position: Position
+    request: Request[Any]
+    outcome: Outcome
+
+
+@dataclass
+class Trace:
+    """What was seen of a course; states and memories by round, where 0 is the setup."""
+
+    initial: Params
+    standings: dict[int, Standing] = field(default_factory=dict)
+    memories: dict[int, dict[str, bytes]] = field(default_factory=dict)
+    rounds: list[RoundReport] = field(default_factory=list)
+    exchanges: list[ExchangeReport] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    ended_by: IsthmusError | None = None
+
+    @property
+    def last(self) -> int:
+        """The last whole round."""
+        return max(self.standings, default=0)
+
+    def models(self, algorithm: Algorithm[Any]) -> dict[str, Params]:
+        """Return the model that each client would use at the end."""
+        shared = algorithm.global_params(self.standings[self.last].state)
+        memories = self.memories[self.last]
+        return {c: algorithm.client_params(shared, decode(m, State)) for c, m in memories.items()}
+
+    def values(self) -> dict[str, Any]:
+        """Return everything that must be the same to the bit when two courses are the same, by name."""
+        standing = self.standings[self.last]
+        plain: dict[str, Any] = {
+            "the number of rounds": self.last,
+            "the server's state": standing.state,
+            "the server's state at the best round": standing.best_state,
+            "the best round": standing.best_round,
+            "the best score": standing.best_score,
+        }
+        for client, memory in self.memories[self.last].items():
+            plain[f"the memory of {client}"] = decode(memory, State)
+        return plain
+
+    def history(self) -> dict[str, Any]:
+        """Return the rounds and exchanges as they were reported, without the clock."""
+        rounds = {f"the report of round {r.round}": replace(r, seconds=0.0) for r in self.rounds}
+        exchanges = {
+            f"the report of round {e.position.round}, exchange {e.position.exchange}": replace(
+                e, seconds=0.0, client_seconds=0.0
+            )
+            for e in self.exchanges
+        }
+        return {**rounds, **exchanges}
+
+
+def trace_course(
+    course: Course,
+    scenario: Scenario,
+    *,
+    seed: int | None = None,
+    fault: Fault | None = None,
+    resume_from: tuple[Trace, int] | None = None,
+) -> Trace:
+    """Run a course on toy clients and return what was seen; an error of Isthmus ends the trace, others are raised.
+
+    Fields:
+        seed:        seed of the rounds, from the same initial model; by default the course's
+        fault:       a failure to inject (runtime "loop" only)
+        resume_from: a trace, and the round whose checkpoint to go on from
+    """
+    with torch_threads(course.threads):
+        simulation = Simulation(course, scenario)
+        trace = Trace(simulation.initial.params)
+        runtime: Runtime = simulation.runtime
+        if course.runtime == "loop":
+            runtime = WatchedLoop(course.algorithm, list(simulation.clients.values()), trace, fault)
+        standing = None
+        if resume_from is not None:
+            before, round = resume_from
+            standing = _through_bytes(before.standings[round], course.algorithm)
+            runtime.load_clients(before.memories[round])
+        plan = replace(course.plan(), seed=course.seed if seed is None else seed, checkpoint_every=1)
+        listener = _Observer(trace)
+        try:
+            if standing is None:
+                # The setup by itself first, so that there is a checkpoint of it too.
+                standing = run_course(
+                    course.algorithm, runtime, replace(plan, rounds=0), simulation.initial, listener
+                )
+            run_course(course.algorithm, runtime, plan, simulation.initial, listener, standing)
+        except IsthmusError as error:
+            trace.ended_by = error
+    return trace
+
+
+class WatchedLoop(LoopRuntime):
+    """The loop runtime, with an eye on every message: handlers may change neither request nor memory in place."""
+
+    def __init__(
+        self, algorithm: Algorithm[Any], clients: Sequence[Client], trace: Trace, fault: Fault | None = None
+    ) -> None:
+        super().__init__(algorithm, clients)
+        self.trace = trace
+        if fault is not None:
+            self.sites[fault.client].algorithm = _Faulty(algorithm, fault)  # type: ignore[assignment]
+
+    def exchange(
+        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
+    ) -> Iterator[Outcome]:
+        """Answer the requests one after the other and look at what each handler left behind."""
+        for client, request in requests.items():
+            memory = dict(self.sites[client].client.state)
+            sent, remembered = encode(request), encode(memory)
+            (outcome,) = super().exchange(position, {client: request}, timeout_seconds)
+            place = f"round {position.round}, {type(request).__name__}: the handler of {client}"
+            if encode(request) != sent:
+                raise AssertionError(
+                    f"{place} changed the request in place; make new tensors (the other clients and the server read "
+                    "the same object in process, and not at all between sites)"
+                )
+            if encode(memory) != remembered:
+                raise AssertionError(
+                    f"{place} changed an entry of client.state in place; put a new value there, so that a failure "
+                    "leaves the memory as it was"
+                )
+            self.trace.messages.append(Message(client, position, request, outcome))
+            yield outcome
+
+
+class _Faulty:
+    """Stands in for an algorithm at one client; its handlers raise where the fault says."""
+
+    def __init__(self, algorithm: Algorithm[Any], fault: Fault) -> None:
+        self._algorithm, self._fault = algorithm, fault
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._algorithm, name)
+        if name not in type(self._algorithm).handlers().values():
+            return member
+
+        def handler(request: Request[Any], client: Client) -> Record:
+            strikes = self._fault.strikes(client.id, client.position)
+            if strikes and self._fault.when == "before":
+                raise InjectedFailure(f"{client.id} fails on purpose")
+            reply: Record = member(request, client)
+            if strikes:
+                raise InjectedFailure(f"{client.id} fails on purpose")
+            return reply
+
+        return handler
+
+
+class _Observer(Listener):
+    """Keeps what a course reports, and sees whether a round changes the state it was given."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self._before: tuple[Record, bytes] | None = None
+
+    def exchanged(self, report: ExchangeReport) -> None:
+        """Keep an exchange."""
+        self.trace.exchanges.append(report)
+
+    def round_done(self, report: RoundReport) -> None:
+        """Keep a round."""
+        self.trace.rounds.append(report)
+        if self._before is not None and encode(self._before[0]) != self._before[1]:
+            raise AssertionError(
+                f"round {report.round} changed the server's state of the round before in place; return a new record"
+            )
+
+    def checkpoint(self, standing: Standing, memories: Mapping[str, bytes]) -> None:
+        """Keep a checkpoint."""
+        self.trace.standings[standing.round] = standing
+        self.trace.memories[standing.round] = dict(memories)
+        self._before = (standing.state, encode(standing.state))
+
+
+def _through_bytes(standing: Standing, algorithm: Algorithm[Any]) -> Standing:
+    kind = type(algorithm).state_type()
+    return replace(
+        standing,
+        state=decode(encode(standing.state), kind),
+        best_state=decode(encode(standing.best_state), kind),
+    )
+
+
+def require_same(first: Mapping[str, Any], second: Mapping[str, Any], what: str) -> None:
+    """Raise AssertionError that names the first thing in which two sets of values differ by a bit."""
+    for name in [*first, *(name for name in second if name not in first)]:
+        if name not in first or name not in second:
+            raise AssertionError(f"{what}: {name} is there in one and not in the other")
+        difference = _difference(first[name], second[name])
+        if difference:
+            raise AssertionError(f"{what}: {name} differs: {difference}")
+
+
+def same(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether two sets of values are the same to the bit."""
+    try:
+        require_same(first, second, "")
+    except AssertionError:
+        return False
+    return True
+
+
+def _difference(first: Any, second: Any) -> str:
+    left, right = leaves(first), leaves(second)
+    if left.keys() != right.keys():
+        return f"{sorted(left.keys() ^ right.keys())[:3]} are in one only"
+    for path, value in left.items():
+        other = right[path]
+        place = f"{path.lstrip('.')} " if path else ""
+        if isinstance(value, Tensor) and isinstance(other, Tensor):
+            if value.shape != other.shape or value.dtype != other.dtype:
+                return f"{place}is {value.dtype} {tuple(value.shape)} in one, {other.dtype} {tuple(other.shape)} in other"
+            if not torch.equal(value.nan_to_num(nan=1e30), other.nan_to_num(nan=1e30)):
+                gap = float((value.double() - other.double()).abs().max())
+                return f"{place}differs by up to {gap:.3g}"
+        elif type(value) is not type(other) or not (value == other or (value != value and other != other)):
+            return f"{place}is {str(value)[:80]} in one and {str(other)[:80]} in the other"
+    return ""
