@@ -100,9 +100,7 @@ def parse_tables(tables: dict[str, bytes]) -> Citations:
     position = pd.Index(paper_ids)
     ends = [position.get_indexer(pd.Index(cites[column])) for column in ("sourceNodeId", "targetNodeId")]
     numbers = np.array([CLASS_NAMES.index(name) for name in WHEEL_SUBJECTS])
-    graph = Citations(
-        words.astype(bool), numbers[nodes["subject"]], np.stack(ends, axis=1).astype(np.int64), paper_ids
-    )
+    graph = Citations(words.astype(bool), numbers[nodes["subject"]], np.stack(ends, axis=1).astype(np.int64), paper_ids)
     check(words.shape == (NUM_NODES, NUM_FEATURES), f"features are {words.shape}")
     check(bool(np.isin(words, (0, 1)).all()), "features are not binary")
     check(len(np.unique(paper_ids)) == NUM_NODES, "paper ids repeat")
@@ -156,10 +154,7 @@ def match(ours: Citations, theirs: Citations) -> Integers:
     colours = _numbered([(row.tobytes(), label) for row, label in zip(words, labels.tolist(), strict=True)])
     while True:
         finer = _numbered(
-            [
-                (colours[node], *sorted(colours[other] for other in around))
-                for node, around in enumerate(neighbours)
-            ]
+            [(colours[node], *sorted(colours[other] for other in around)) for node, around in enumerate(neighbours)]
         )
         if len(set(finer)) > len(set(colours)):
             colours = finer
@@ -268,9 +263,7 @@ def write_readme(target: Path, tables: dict[str, bytes], archive: bytes, has_spl
         citations=NUM_CITATIONS,
         features=NUM_FEATURES,
         folder=FOLDER,
-        digests="\n".join(
-            f"| {name} | `{hashlib.sha256(data).hexdigest()}` |" for name, data in files.items()
-        ),
+        digests="\n".join(f"| {name} | `{hashlib.sha256(data).hexdigest()}` |" for name, data in files.items()),
         split=WITH_SPLIT if has_split else WITHOUT_SPLIT,
     )
     (target / "cora.README.md").write_text(text, encoding="utf-8")
@@ -278,16 +271,10 @@ def write_readme(target: Path, tables: dict[str, bytes], archive: bytes, has_spl
 
 def main() -> None:
     """Read the arguments, make the files."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "source", type=Path, help="the wheel graphdatascience 2.2, or a folder it is unpacked in"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, help="the wheel graphdatascience 2.2, or a folder it is unpacked in")
     parser.add_argument("--planetoid", type=Path, help="folder with the raw files ind.cora.*")
-    parser.add_argument(
-        "--target", type=Path, default=TARGET, help="where to write (default: into the package)"
-    )
+    parser.add_argument("--target", type=Path, default=TARGET, help="where to write (default: into the package)")
     arguments = parser.parse_args()
     tables = read_wheel(arguments.source)
     graph = parse_tables(tables)
@@ -299,9 +286,7 @@ def main() -> None:
         check_same(reorder(graph, order), theirs, split)
     archive = write(reorder(graph, order), split, arguments.target)
     write_readme(arguments.target, tables, archive, bool(split))
-    print(
-        f"{arguments.target / 'cora.npz'}: {len(archive)} bytes, sha256 {hashlib.sha256(archive).hexdigest()}"
-    )
+    print(f"{arguments.target / 'cora.npz'}: {len(archive)} bytes, sha256 {hashlib.sha256(archive).hexdigest()}")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,10 @@ class Builder:
             return raw  # a part given as a Python object
         origin = typing.get_origin(annotation) or annotation
         if origin in FAMILIES:
-            return self._part(FAMILIES[origin], raw, where, default)
+            part = self._part(FAMILIES[origin], raw, where, default)
+            if origin in _classes() and not isinstance(part, origin):
+                raise BadInput(f"{self.place(where)}.name is {name_of(type(part))!r}, which is no {origin.__name__}")
+            return part
         if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
             same = default if type(default) is annotation else None
             return self.fields(annotation, self._mapping(raw, where), where, same)
@@ -60,12 +63,12 @@ class Builder:
                 raise BadInput(f"{self.place(prefix + name)} is missing; give it a value")
         try:
             return kind(**values)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise BadInput(f"{self.place(where)}: {error}") from None
 
     def _part(self, family: Family, raw: Any, where: str, default: Any) -> Any:
         given = {"name": raw} if isinstance(raw, str) else dict(self._mapping(raw, where))
-        if "name" not in given and default is None:
+        if given.get("name") is None and default is None:
             raise BadInput(f"{self.place(where)}.name is missing; known: {', '.join(sorted(known_names(family)))}")
         name = given.pop("name", None) or name_of(type(default))
         if not isinstance(name, str):
@@ -86,8 +89,10 @@ class Builder:
         try:
             return TypeAdapter(annotation).validate_python(_loosened(annotation, raw), strict=True)
         except ValidationError as error:
-            wanted = _readable(annotation) + (" or null" if optional else "")
             inner = error.errors()[0]["loc"]
+            entry = bool(inner) and typing.get_origin(annotation) is tuple
+            wanted = _readable(typing.get_args(annotation)[0] if entry else annotation)
+            wanted += " or null" if optional and not entry else ""
             spot = where + "".join(f"[{part}]" for part in inner if isinstance(part, int))
             found = error.errors()[0]["input"] if inner else raw
             raise BadInput(f"{self.place(spot)} is {found!r}, expected {wanted}") from None
@@ -122,11 +127,13 @@ def _default_of(field: dataclasses.Field[Any]) -> Any:
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:
-    if typing.get_origin(annotation) in (Union, types.UnionType):
-        rest = [option for option in typing.get_args(annotation) if option is not types.NoneType]
-        if len(rest) < len(typing.get_args(annotation)):
-            return (rest[0] if len(rest) == 1 else Union[tuple(rest)]), True  # noqa: UP007 (made at run time)
-    return annotation, False
+    """Return what a file can describe of a union, and whether None is in it."""
+    if typing.get_origin(annotation) not in (Union, types.UnionType):
+        return annotation, False
+    rest = [option for option in typing.get_args(annotation) if option is not types.NoneType]
+    described = [option for option in rest if dataclasses.is_dataclass(option)] or rest
+    found = described[0] if len(described) == 1 else Union[tuple(described)]  # noqa: UP007 (made at run time)
+    return found, len(rest) < len(typing.get_args(annotation))
 
 
 def _loosened(annotation: Any, raw: Any) -> Any:

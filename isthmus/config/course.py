@@ -16,6 +16,7 @@ from isthmus.data.zoo import Cora, Dataset
 from isthmus.learn.batching import Batching, FullBatch
 from isthmus.learn.tasks import NodeClassification, Task
 from isthmus.models import ModelSpec
+from isthmus.models.model import ModelFactory
 
 RUNTIMES = ("loop", "strict")
 SINKS = ("tensorboard",)
@@ -52,7 +53,7 @@ class Course:
     splitter: Splitter = CommunitySplitter()
     num_clients: int = 5
     task: Task = NodeClassification()
-    model: ModelSpec = ModelSpec()
+    model: ModelSpec | ModelFactory = ModelSpec()
     batching: Batching = FullBatch()
     algorithm: Algorithm[Any] = FedAvg()
     rounds: int = 100

@@ -38,7 +38,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: no text, or a date like 2026-13-45
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise BadInput(f"{path}{line}: is not YAML: {getattr(error, 'problem', error)}") from None
@@ -56,7 +56,7 @@ def parse_override(word: str) -> tuple[list[str], Any]:
         raise BadInput(f"command line: {word!r} is not of the form key=value, for example rounds=50")
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         raise BadInput(f"command line: the value of {word!r} is not YAML") from None
     return key.split("."), value
 
@@ -64,7 +64,8 @@ def parse_override(word: str) -> tuple[list[str], Any]:
 def merge(raw: Mapping[str, Any], changes: Iterable[tuple[list[str], Any]], source: str = "") -> dict[str, Any]:
     """Return `raw` with each change applied at its path; a name given in short (`algorithm: fedavg`) stays the name."""
     result: dict[str, Any] = _copied(raw)
-    for path, value in changes:
+    # Wholes and names before fields, so that the order of the words on the command line does not matter.
+    for path, value in sorted(changes, key=lambda change: len(change[0]) - (change[0][-1] == "name")):
         place = result
         for depth, key in enumerate(path[:-1]):
             inner = place.get(key)

@@ -77,7 +77,9 @@ def name_of(kind: type[Any]) -> str:
         for name, listed in family.table.items():
             if listed is kind:
                 return name
-    return f"{kind.__module__}:{kind.__qualname__}"
+    path = f"{kind.__module__}:{kind.__qualname__}"
+    installed = (pair for family in FAMILIES.values() for pair in _installed(family.name).items())
+    return next((name for name, value in installed if value == path), path)
 
 
 @cache
@@ -91,8 +93,9 @@ def _load(path: str, where: str) -> type[Any]:
         found: Any = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise BadInput(f"{where} is {path!r}, which cannot be imported: {error}") from None
+    except Exception as error:  # a module that is imported may raise anything
+        reason = error if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
+        raise BadInput(f"{where} is {path!r}, which cannot be imported: {reason}") from None
     if not isinstance(found, type):
         raise BadInput(f"{where} is {path!r}, which is not a class")
     return found

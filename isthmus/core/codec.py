@@ -17,16 +17,26 @@ from __future__ import annotations
 import json
 import math
 import struct
-import types
 import typing
-from typing import Any, TypeVar, Union
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadMessage
-from isthmus.core.record import Record, Value, check_value, field_types, fields_of, nested_records
+from isthmus.core.record import (
+    DTYPE_NAMES,
+    DTYPES,
+    Record,
+    Value,
+    check_value,
+    dict_value_type,
+    entry_type,
+    field_types,
+    fields_of,
+    nested_records,
+)
 
 MAGIC = b"ISTH"
 VERSION = 1
@@ -35,20 +45,7 @@ ALIGN = 8
 DEFAULT_MAX_BYTES = 2**31
 MAX_SKELETON_BYTES = 2**26
 MAX_DEPTH = 64
-
-DTYPES: dict[str, torch.dtype] = {
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f32": torch.float32,
-    "f64": torch.float64,
-    "i8": torch.int8,
-    "i16": torch.int16,
-    "i32": torch.int32,
-    "i64": torch.int64,
-    "u8": torch.uint8,
-    "bool": torch.bool,
-}
-DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+MAX_DIMS = 16
 
 T = TypeVar("T")
 
@@ -78,6 +75,8 @@ def decode(data: bytes, expected: type[T] | Any, *, max_bytes: int = DEFAULT_MAX
     tensors = _read_tensors(data, skeleton["tensors"], offset)
     value = _rebuild(skeleton["value"], expected, tensors, "message", 0)
     check_value(value, expected, "message")
+    if tensors:
+        raise BadMessage(f"message has {len(tensors)} tensors that its value does not hold")
     return typing.cast(T, value)
 
 
@@ -86,29 +85,34 @@ def decode(data: bytes, expected: type[T] | Any, *, max_bytes: int = DEFAULT_MAX
 
 def _skeleton(value: Value) -> tuple[bytes, list[Tensor]]:
     tensors: list[Tensor] = []
-    tree = _plain(value, tensors, "message")
+    tree = _plain(value, tensors, "message", 0)
     table = [[DTYPE_NAMES[t.dtype], list(t.shape)] for t in tensors]
-    text = json.dumps({"value": tree, "tensors": table}, separators=(",", ":"), allow_nan=False)
+    try:
+        text = json.dumps({"value": tree, "tensors": table}, separators=(",", ":"), allow_nan=False)
+    except ValueError as error:  # an integer of thousands of digits
+        raise BadMessage(f"message: cannot encode it: {error}") from None
     return text.encode(), tensors
 
 
-def _plain(value: Value, tensors: list[Tensor], where: str) -> Any:
+def _plain(value: Value, tensors: list[Tensor], where: str, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise BadMessage(f"{where}: nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, Tensor):
-        if value.layout != torch.strided or value.dtype not in DTYPE_NAMES:
+        if value.layout != torch.strided or value.dtype not in DTYPE_NAMES or value.dim() > MAX_DIMS:
             raise BadMessage(
-                f"{where}: cannot encode a {value.layout} tensor of {value.dtype}; send dense tensors of "
-                f"{', '.join(sorted(DTYPE_NAMES.values()))}"
+                f"{where}: cannot encode a {value.layout} tensor of {value.dtype} with {value.dim()} dimensions; send "
+                f"dense tensors of {', '.join(sorted(DTYPES))} with at most {MAX_DIMS}"
             )
         tensors.append(value.detach())
         return {"t": len(tensors) - 1}
     if isinstance(value, Record):
-        fields = {name: _plain(item, tensors, f"{where}.{name}") for name, item in fields_of(value).items()}
+        fields = {name: _plain(item, tensors, f"{where}.{name}", depth + 1) for name, item in fields_of(value).items()}
         return {"r": type(value).__name__, "f": fields}
     if isinstance(value, dict):
-        pairs = [[_key(key, where), _plain(item, tensors, f"{where}[{key!r}]")] for key, item in value.items()]
-        return {"d": pairs}
+        items = [(_key(key, where), item) for key, item in value.items()]
+        return {"d": [[key, _plain(item, tensors, f"{where}[{key!r}]", depth + 1)] for key, item in items]}
     if isinstance(value, tuple):
-        return [_plain(item, tensors, f"{where}[{i}]") for i, item in enumerate(value)]
+        return [_plain(item, tensors, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
     if type(value) is float and not math.isfinite(value):
         return {"n": repr(value)}
     if value is None or type(value) in (bool, int, float, str):
@@ -126,7 +130,11 @@ def _key(key: Any, where: str) -> str | int:
 
 
 def _raw(tensor: Tensor) -> bytes:
-    return bytes(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data) if tensor.numel() else b""
+    if not tensor.numel():
+        return b""
+    # An axis of length 1 may have any stride and still count as contiguous; viewing as bytes wants stride 1.
+    flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
+    return bytes(flat.view(torch.uint8).numpy().data)
 
 
 # ---- reading
@@ -135,16 +143,18 @@ def _raw(tensor: Tensor) -> bytes:
 def _open(data: bytes) -> tuple[dict[str, Any], int]:
     if len(data) < PREFIX.size:
         raise BadMessage(f"message of {len(data)} bytes is shorter than its {PREFIX.size}-byte prefix")
-    magic, version, _, length = PREFIX.unpack_from(data)
+    magic, version, flags, length = PREFIX.unpack_from(data)
     if magic != MAGIC:
         raise BadMessage(f"message starts with {magic!r}, expected {MAGIC!r}")
     if version != VERSION:
         raise BadMessage(f"message has format version {version}, this package reads {VERSION}")
+    if flags:
+        raise BadMessage(f"message has the flags {flags:#x}, this package knows none")
     end = PREFIX.size + length
     if length > MAX_SKELETON_BYTES or end > len(data):
         raise BadMessage(f"message announces a skeleton of {length} bytes but has {len(data) - PREFIX.size}")
     try:
-        skeleton = json.loads(data[PREFIX.size : end])
+        skeleton = json.loads(data[PREFIX.size : end], object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise BadMessage(f"message skeleton is not JSON: {str(error)[:80]}") from None
     if not isinstance(skeleton, dict) or set(skeleton) != {"value", "tensors"}:
@@ -152,10 +162,21 @@ def _open(data: bytes) -> tuple[dict[str, Any], int]:
     return skeleton, end
 
 
-def _read_tensors(data: bytes, table: Any, offset: int) -> list[Tensor]:
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has a key twice")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _read_tensors(data: bytes, table: Any, offset: int) -> dict[int, Tensor]:
     if not isinstance(table, list):
         raise BadMessage("message has no table of tensors")
-    tensors = []
+    tensors: dict[int, Tensor] = {}
     for index, entry in enumerate(table):
         dtype, shape = _tensor_entry(entry, index)
         size = math.prod(shape) * dtype.itemsize
@@ -168,33 +189,38 @@ def _read_tensors(data: bytes, table: Any, offset: int) -> list[Tensor]:
             flat[:] = np.frombuffer(data, np.uint8, size, offset)
             if dtype is torch.bool and flat.max() > 1:
                 raise BadMessage(f"tensor {index} of truth values has bytes other than 0 and 1")
-        tensors.append(tensor)
+        tensors[index] = tensor
         offset += size + (-size % ALIGN)
-    if offset != len(data):
+    if offset > len(data):
+        raise BadMessage("message ends within the padding of its last tensor")
+    if offset < len(data):
         raise BadMessage(f"message has {len(data) - offset} bytes after its last tensor")
     return tensors
 
 
 def _tensor_entry(entry: Any, index: int) -> tuple[torch.dtype, list[int]]:
-    if not (isinstance(entry, list) and len(entry) == 2 and entry[0] in DTYPES and isinstance(entry[1], list)):
+    known = isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str) and entry[0] in DTYPES
+    if not known or not isinstance(entry[1], list):
         raise BadMessage(f"entry {index} of the tensor table is {str(entry)[:60]!r}, expected [dtype, shape]")
-    if not all(type(n) is int and 0 <= n < 2**40 for n in entry[1]) or len(entry[1]) > 16:
+    possible = len(entry[1]) <= MAX_DIMS and all(type(n) is int and 0 <= n < 2**40 for n in entry[1])
+    # torch multiplies the lengths also of a tensor without entries, so zeros do not excuse the others.
+    if not possible or math.prod(max(n, 1) for n in entry[1]) >= 2**56:
         raise BadMessage(f"tensor {index} has the impossible shape {str(entry[1])[:60]}")
     return DTYPES[entry[0]], entry[1]
 
 
-def _rebuild(tree: Any, expected: Any, tensors: list[Tensor], where: str, depth: int) -> Value:
+def _rebuild(tree: Any, expected: Any, tensors: dict[int, Tensor], where: str, depth: int) -> Value:
     if depth > MAX_DEPTH:
         raise BadMessage(f"{where}: nested deeper than {MAX_DEPTH} levels")
     if isinstance(tree, list):
         return tuple(
-            _rebuild(item, _entry_type(expected, i), tensors, f"{where}[{i}]", depth + 1) for i, item in enumerate(tree)
+            _rebuild(item, entry_type(expected, i), tensors, f"{where}[{i}]", depth + 1) for i, item in enumerate(tree)
         )
     if not isinstance(tree, dict):
         return tree
     keys = set(tree)
-    if keys == {"t"} and type(tree["t"]) is int and 0 <= tree["t"] < len(tensors):
-        return tensors[tree["t"]]
+    if keys == {"t"} and type(tree["t"]) is int and tree["t"] in tensors:
+        return tensors.pop(tree["t"])  # each stands in one place: parts of a decoded value share no memory
     if keys == {"n"} and tree["n"] in ("nan", "inf", "-inf"):
         return float(tree["n"])
     if keys == {"d"} and isinstance(tree["d"], list):
@@ -204,17 +230,19 @@ def _rebuild(tree: Any, expected: Any, tensors: list[Tensor], where: str, depth:
     raise BadMessage(f"{where}: {str(tree)[:60]!r} is no tensor, dict, record or float")
 
 
-def _rebuild_dict(pairs: list[Any], expected: Any, tensors: list[Tensor], where: str, depth: int) -> dict[Any, Any]:
+def _rebuild_dict(
+    pairs: list[Any], expected: Any, tensors: dict[int, Tensor], where: str, depth: int
+) -> dict[Any, Any]:
     result: dict[Any, Any] = {}
     for pair in pairs:
         if not (isinstance(pair, list) and len(pair) == 2 and type(pair[0]) in (str, int)) or pair[0] in result:
             raise BadMessage(f"{where}: {str(pair)[:60]!r} is no new [key, value]")
-        inner = _dict_value_type(expected)
+        inner = dict_value_type(expected)
         result[pair[0]] = _rebuild(pair[1], inner, tensors, f"{where}[{pair[0]!r}]", depth + 1)
     return result
 
 
-def _rebuild_record(tree: dict[str, Any], expected: Any, tensors: list[Tensor], where: str, depth: int) -> Record:
+def _rebuild_record(tree: dict[str, Any], expected: Any, tensors: dict[int, Tensor], where: str, depth: int) -> Record:
     options = {kind.__name__: kind for kind in nested_records(expected)}
     kind = options.get(tree["r"]) if isinstance(tree["r"], str) else None
     if kind is None:
@@ -228,26 +256,5 @@ def _rebuild_record(tree: dict[str, Any], expected: Any, tensors: list[Tensor], 
     }
     try:
         return kind(**fields)
-    except (ValueError, TypeError) as error:
-        raise BadMessage(f"{where}: {kind.__name__} refuses its fields: {error}") from None
-
-
-def _options(expected: Any) -> tuple[Any, ...]:
-    return typing.get_args(expected) if typing.get_origin(expected) in (Union, types.UnionType) else (expected,)
-
-
-def _entry_type(expected: Any, position: int) -> Any:
-    for option in _options(expected):
-        if typing.get_origin(option) is tuple:
-            args = typing.get_args(option)
-            if len(args) == 2 and args[1] is ...:
-                return args[0]
-            return args[position] if position < len(args) else Any
-    return Any
-
-
-def _dict_value_type(expected: Any) -> Any:
-    for option in _options(expected):
-        if typing.get_origin(option) is dict:
-            return typing.get_args(option)[1]
-    return Any
+    except Exception as error:  # its own checks ran on fields that nobody has checked yet
+        raise BadMessage(f"{where}: {kind.__name__} refuses its fields: {type(error).__name__}: {error}") from None

@@ -114,7 +114,9 @@ def run_course(
 def finished(plan: Plan, standing: Standing) -> bool:
     """Whether the rounds are done or patience has run out."""
     patience = plan.stopping.patience
-    return standing.round >= plan.rounds or bool(patience and standing.round - standing.best_round >= patience)
+    # Only a round that was evaluated can tell that there was no improvement.
+    out_of_patience = patience > 0 and standing.round - standing.best_round >= patience
+    return standing.round >= plan.rounds or (out_of_patience and standing.round % plan.evaluate_every == 0)
 
 
 def evaluate(
@@ -191,8 +193,10 @@ class _Course:
         if round % self.plan.evaluate_every == 0 or round == self.plan.rounds:
             evaluations = evaluate(self.algorithm, state, fed, ("train", "val"), metric)
             score = weighted_metric(evaluations, "val", metric)
-            # Without validation data there is no best round but the latest.
-            is_best = math.isnan(score) or improves(metric, score, before.best_score)
+            # Without validation data there is no best round but the latest; a round whose evaluation failed, or
+            # gave no finite score, must not take the place of one that has a score.
+            unscored = math.isnan(score) and before.best_score is None
+            is_best = unscored or improves(metric, score, before.best_score)
             score = None if math.isnan(score) else score
         if is_best:
             after = replace(after, best_state=state, best_round=round, best_score=score)

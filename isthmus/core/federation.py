@@ -201,11 +201,14 @@ class Federation:
     def _address(
         self, requests: Request[ReplyT] | Mapping[str, Request[ReplyT]], clients: Sequence[str] | None
     ) -> dict[str, Request[ReplyT]]:
-        if isinstance(requests, Request):
-            return dict.fromkeys(self.clients if clients is None else clients, requests)
-        strangers = sorted(set(requests) - set(self.all_clients))
+        if clients is not None and not isinstance(requests, Request):
+            raise TypeError("requests by client say whom they are for; leave out `clients`")
+        addressed = (self.clients if clients is None else clients) if isinstance(requests, Request) else requests
+        strangers = sorted(set(addressed) - set(self.all_clients))
         if strangers:
             raise KeyError(f"there is no client {strangers[0]!r}; clients: {', '.join(self.all_clients)}")
+        if isinstance(requests, Request):
+            return dict.fromkeys(addressed, requests)
         if len({type(request) for request in requests.values()}) > 1:
             raise TypeError("one exchange carries requests of one type")
         return {client: requests[client] for client in self.all_clients if client in requests}

@@ -64,7 +64,8 @@ class WeightedMean(Fold):
 
     Tensors and floats are averaged (integer tensors, such as the counter of a batch norm, are rounded); strings, truth
     values and integers are taken from the first reply. A reply of weight zero leaves no trace. Sums run in double
-    precision, so the mean of one reply, or of equal ones, is that reply to the bit.
+    precision, so the mean of one reply, or of equal ones, is that reply to the bit (for floats and tensors of double
+    precision: but for the last bits).
     """
 
     streams: ClassVar[bool] = True
@@ -88,10 +89,11 @@ class WeightedMean(Fold):
         for path, leaf in new.items():
             if isinstance(leaf, Tensor):
                 if path not in total.sums:
-                    total.sums[path] = torch.zeros(leaf.shape, dtype=torch.float64)
+                    # -0.0 is what leaves every number as it is when added; 0.0 would turn -0.0 into 0.0.
+                    total.sums[path] = torch.full(leaf.shape, -0.0, dtype=torch.float64)
                 total.sums[path].add_(leaf.detach(), alpha=weight)
             elif isinstance(leaf, float):
-                total.sums[path] = total.sums.get(path, 0.0) + weight * leaf
+                total.sums[path] = total.sums.get(path, -0.0) + weight * leaf
 
     def finish(self, total: RunningSum) -> Record:
         """Divide the sums by the total weight."""
@@ -118,13 +120,19 @@ def _mean(total: RunningSum, path: str, leaf: Value) -> Value:
 
 def _check_same_shape(like: Record, new: dict[str, Value]) -> None:
     old = leaves(like)
-    for path in old.keys() | new.keys():
-        shapes = [getattr(side.get(path), "shape", type(side.get(path)).__name__) for side in (old, new)]
-        if path not in old or path not in new or shapes[0] != shapes[1]:
+    for path in {**old, **new}:
+        kinds = [_form(side[path]) if path in side else "absent" for side in (old, new)]
+        if kinds[0] != kinds[1]:
             raise CourseFailed(
-                f"replies of type {type(like).__name__} cannot be folded: {path} is {shapes[0]} in one and "
-                f"{shapes[1]} in another"
+                f"replies of type {type(like).__name__} cannot be folded: {path} is {kinds[0]} in one and "
+                f"{kinds[1]} in another"
             )
+
+
+def _form(leaf: Value) -> str:
+    if isinstance(leaf, Tensor):
+        return f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape)}"
+    return type(leaf).__name__
 
 
 class Gathered(Fold):
@@ -244,6 +252,8 @@ class Krum(Gathered):
 
 def _flat(reply: Record) -> Tensor:
     tensors = [leaf for leaf in leaves(reply).values() if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    if not tensors:
+        raise CourseFailed(f"Krum compares replies by their tensors; {type(reply).__name__} has none of floats")
     return torch.cat([tensor.double().reshape(-1) for tensor in tensors])
 
 

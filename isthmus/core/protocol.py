@@ -170,7 +170,8 @@ class Algorithm(ABC, Generic[StateT]):
             for name, member in vars(kind).items():
                 if hasattr(member, "__handles__"):
                     found[member.__handles__] = name
-        return found
+        # A subclass may use a handler's name for another request; the request it answered before has no handler then.
+        return {kind: name for kind, name in found.items() if getattr(getattr(cls, name), "__handles__", kind) is kind}
 
     @property
     def has_personal_models(self) -> bool:
@@ -180,7 +181,12 @@ class Algorithm(ABC, Generic[StateT]):
     @classmethod
     def state_type(cls) -> type[Record]:
         """Return the record type of the server's state: what `setup` is annotated to return."""
-        found = typing.get_type_hints(cls.setup, localns={"Federation": Any}).get("return")
+        try:
+            found = typing.get_type_hints(cls.setup, localns={"Federation": Any}).get("return")
+        except NameError as error:
+            raise TypeError(
+                f"{cls.__name__}.setup has an annotation that names nothing its module has: {error}"
+            ) from None
         if isinstance(found, type) and issubclass(found, Record):
             return found
         raise TypeError(f"{cls.__name__}.setup does not say which record it returns; annotate it: -> MyState")

@@ -24,6 +24,21 @@ Value: TypeAlias = Any
 Params: TypeAlias = dict[str, Tensor]
 State: TypeAlias = dict[str, Value]
 
+# The tensors that can be stored, by the names the codec gives their types.
+DTYPES: dict[str, torch.dtype] = {
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "i8": torch.int8,
+    "i16": torch.int16,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "u8": torch.uint8,
+    "bool": torch.bool,
+}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
 
 @dataclass(frozen=True)
 class Record:
@@ -115,9 +130,10 @@ def _check_leaf(value: Value, annotation: Any, where: str) -> None:
     if annotation is None:
         annotation = types.NoneType
     if annotation is Tensor:
-        if isinstance(value, Tensor) and value.layout == torch.strided:
+        if isinstance(value, Tensor) and value.layout == torch.strided and value.dtype in DTYPE_NAMES:
             return
-        raise BadMessage(f"{where}: found {_kind(value)}, expected a dense tensor")
+        wanted = f"a dense tensor of {', '.join(sorted(DTYPES))}"
+        raise BadMessage(f"{where}: found {_kind(value)}, expected {wanted}")
     # bool is a subclass of int, and an int is a fine float, but a bool is neither.
     fits = type(value) is annotation or (annotation is float and type(value) is int)
     if not fits:
@@ -154,7 +170,7 @@ def non_finite(value: Value, where: str) -> str | None:
 def _kind(value: Value) -> str:
     if isinstance(value, Tensor):
         layout = str(value.layout).removeprefix("torch.")
-        return f"a {layout} tensor of shape {tuple(value.shape)}"
+        return f"a {layout} tensor of {str(value.dtype).removeprefix('torch.')} and shape {tuple(value.shape)}"
     if isinstance(value, Record):
         return f"the record {type(value).__name__}"
     if value is None:
@@ -166,17 +182,48 @@ def _name(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
-def leaves(value: Value, path: str = "") -> dict[str, Value]:
-    """Return the tensors, scalars and strings in a value by their path, in order: {".params['w']": tensor}."""
+def leaves(value: Value, path: str = "", annotation: Any = Any) -> dict[str, Value]:
+    """Return the tensors, scalars and strings in a value by their path, in order: {".params['w']": tensor}.
+
+    A whole number in a field of type float comes as a float: 3 and 3.0 are the same reply.
+    """
     if isinstance(value, Record):
-        items = [(f"{path}.{name}", item) for name, item in fields_of(value).items()]
+        hints = field_types(type(value))
+        items = [(f"{path}.{name}", getattr(value, name), hint) for name, hint in hints.items()]
     elif isinstance(value, dict):
-        items = [(f"{path}[{key!r}]", item) for key, item in value.items()]
+        inner_type = dict_value_type(annotation)
+        items = [(f"{path}[{key!r}]", item, inner_type) for key, item in value.items()]
     elif isinstance(value, tuple):
-        items = [(f"{path}[{position}]", item) for position, item in enumerate(value)]
+        items = [(f"{path}[{i}]", item, entry_type(annotation, i)) for i, item in enumerate(value)]
     else:
-        return {path: value}
-    return {place: leaf for inner, item in items for place, leaf in leaves(item, inner).items()}
+        kinds = options_of(annotation)
+        return {path: float(value) if type(value) is int and float in kinds and int not in kinds else value}
+    return {place: leaf for inner, item, hint in items for place, leaf in leaves(item, inner, hint).items()}
+
+
+def options_of(annotation: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the annotation alone."""
+    is_union = typing.get_origin(annotation) in (Union, types.UnionType)
+    return typing.get_args(annotation) if is_union else (annotation,)
+
+
+def entry_type(annotation: Any, position: int) -> Any:
+    """Return what an annotation says of a tuple's entry; Any when it says nothing."""
+    for option in options_of(annotation):
+        if typing.get_origin(option) is tuple:
+            args = typing.get_args(option)
+            if len(args) == 2 and args[1] is ...:
+                return args[0]
+            return args[position] if position < len(args) else Any
+    return Any
+
+
+def dict_value_type(annotation: Any) -> Any:
+    """Return what an annotation says of a dict's values; Any when it says nothing."""
+    for option in options_of(annotation):
+        if typing.get_origin(option) is dict:
+            return typing.get_args(option)[1]
+    return Any
 
 
 def with_leaves(value: Value, changed: Mapping[str, Value], path: str = "") -> Value:

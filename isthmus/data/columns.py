@@ -182,7 +182,10 @@ def _edge_end(edges: Table, name: str, ids: Any, nodes_file: str, problems: Prob
     column = text(edges, name, problems)
     if column is None or ids is None:
         return None
-    nodes = compute.fill_null(compute.index_in(column, value_set=ids), -1).to_numpy(zero_copy_only=False)
+    found = compute.index_in(column, value_set=ids)
+    # A node without an id has been noted; it must not take in the edges that lack an end.
+    found = compute.if_else(compute.equal(column, ""), None, found)
+    nodes = compute.fill_null(found, -1).to_numpy(zero_copy_only=False)
     problems.add_rows(
         edges.file,
         np.flatnonzero(nodes < 0).tolist(),

@@ -75,17 +75,25 @@ class RatioSplit(MaskRule):
 
 @dataclass(frozen=True)
 class PerClassSplit(MaskRule):
-    """Draw as many training nodes from every class, then validation and test nodes from the rest."""
+    """Draw as many training nodes from every class, then validation and test nodes from the rest.
+
+    Fields:
+        num_per_class: training nodes of each class
+        num_val:       validation nodes, drawn from what is left
+        num_test:      test nodes, drawn from what is left then; null takes all of them
+        allow_short:   whether a class with fewer nodes gives all it has, instead of being refused
+    """
 
     num_per_class: int = 20
     num_val: int = 500
-    num_test: int = 1000
+    num_test: int | None = 1000
+    allow_short: bool = False
 
     def __post_init__(self) -> None:
         if self.num_per_class < 1:
             raise ValueError(f"num_per_class is {self.num_per_class!r}; at least 1 is needed")
         for field in ("num_val", "num_test"):
-            if getattr(self, field) < 0:
+            if (getattr(self, field) or 0) < 0:
                 raise ValueError(f"{field} is {getattr(self, field)!r}; it may not be negative")
 
     def apply(self, graph: Graph, rng: np.random.Generator) -> Graph:
@@ -94,9 +102,10 @@ class PerClassSplit(MaskRule):
         classes = graph.y.numpy()[nodes]
         train = np.concatenate([self._draw(graph, nodes[classes == c], c) for c in range(graph.num_classes)])
         rest = nodes[~np.isin(nodes, train)]
-        if len(rest) < self.num_val + self.num_test:
+        num_test = max(len(rest) - self.num_val, 0) if self.num_test is None else self.num_test
+        if len(rest) < self.num_val + num_test:
             raise BadInput(
-                f"masks 'per_class': num_val + num_test is {self.num_val} + {self.num_test}, but beside the "
+                f"masks 'per_class': num_val + num_test is {self.num_val} + {num_test}, but beside the "
                 f"{len(train)} training nodes the dataset {graph.name!r} has only {len(rest)} labelled "
                 "nodes; lower num_val or num_test"
             )
@@ -104,16 +113,16 @@ class PerClassSplit(MaskRule):
             {
                 "train": _mask(graph, train),
                 "val": _mask(graph, rest[: self.num_val]),
-                "test": _mask(graph, rest[self.num_val : self.num_val + self.num_test]),
+                "test": _mask(graph, rest[self.num_val : self.num_val + num_test]),
             }
         )
 
     def _draw(self, graph: Graph, nodes: np.ndarray, number: int) -> np.ndarray:
-        if len(nodes) < self.num_per_class:
+        if len(nodes) < self.num_per_class and not self.allow_short:
             name = repr(graph.class_names[number]) if graph.class_names else str(number)
             raise BadInput(
                 f"masks 'per_class': class {name} of the dataset {graph.name!r} has {len(nodes)} labelled "
-                f"nodes; num_per_class is {self.num_per_class}: lower it, or use 'ratio'"
+                f"nodes; num_per_class is {self.num_per_class}: lower it, set allow_short, or use 'ratio'"
             )
         return nodes[: self.num_per_class]
 

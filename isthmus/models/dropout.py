@@ -42,7 +42,8 @@ def _scaled_mask(like: Tensor, p: float, generator: torch.Generator) -> Tensor:
     count = like.numel()
     words = torch.empty(-(-count * bits // 64), dtype=torch.int64).random_(-(2**63), None, generator=generator)
     entries = words.view(kind)[:count]  # uniform over [-2^(bits-1), 2^(bits-1))
-    kept = entries.ge_(round(p * 2**bits) - 2 ** (bits - 1))
+    threshold = min(round(p * 2**bits), 2**bits - 1) - 2 ** (bits - 1)
+    kept = entries.ge_(threshold)
     return kept.to(like.dtype).mul_(1.0 / (1.0 - p)).view(like.shape)
 
 

@@ -47,6 +47,8 @@ class GraphInput:
             value = getattr(self, name)
             if value is not None and len(value) != rows:
                 raise ValueError(f"{name} has {len(value)} rows; it must have {rows}")
+        if self.edge_weight is not None and self.edge_weight.requires_grad:
+            raise ValueError("edge_weight requires a gradient; operators are constants: pass edge_weight.detach()")
         if self.num_graphs is None:
             found = 1 if self.batch is None else int(self.batch.max()) + 1 if len(self.batch) else 0
             object.__setattr__(self, "num_graphs", found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +57,16 @@ class ModelSpec:
             readout=None if self.readout is None else self.readout.build(),
             decoder=None if self.decoder is None else self.decoder.build(self.gnn.hidden, out_dim),
         )
+
+
+class ModelFactory(Protocol):
+    """What a course needs of a model: `ModelSpec`, or an object of one's own that builds a module.
+
+    The module's `forward(graph, generator)` returns one row of scores for each example; `generator` is None in evaluation.
+    """
+
+    def build(self, in_dim: int, out_dim: int) -> nn.Module:
+        """Return the module for `in_dim` features and `out_dim` scores."""
 
 
 class Model(nn.Module):

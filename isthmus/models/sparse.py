@@ -124,7 +124,7 @@ class SparseMatrix:
         pattern, order = self.pattern.transposed()
         transposed = SparseMatrix(pattern, self.values.index_select(0, order))
         if not self.values.requires_grad:
-            self._transposed, transposed._transposed = transposed, self
+            self._transposed = transposed
         return transposed
 
     def matmul(self, dense: Tensor) -> Tensor:

@@ -60,7 +60,9 @@ def load_checkpoint(path: Path, course: str, algorithm: Algorithm[Any]) -> tuple
     if not path.is_file():
         raise BadInput(f"{path.parent} has no checkpoint to resume from ({path.name} is missing)")
     try:
-        found: Checkpoint = decode(path.read_bytes(), Checkpoint)
+        data = path.read_bytes()
+        # The limit on messages protects against strangers; what we saved ourselves must be readable at any size.
+        found: Checkpoint = decode(data, Checkpoint, max_bytes=len(data))
         if found.course != course:
             raise BadInput(
                 f"{path} belongs to another course (digest {found.course}, this course has {course}); "
@@ -69,8 +71,8 @@ def load_checkpoint(path: Path, course: str, algorithm: Algorithm[Any]) -> tuple
         kind = type(algorithm).state_type()
         standing = Standing(
             round=found.round,
-            state=decode(_unpack(found.state), kind),
-            best_state=decode(_unpack(found.best_state), kind),
+            state=decode(_unpack(found.state), kind, max_bytes=len(data)),
+            best_state=decode(_unpack(found.best_state), kind, max_bytes=len(data)),
             best_round=found.best_round,
             best_score=found.best_score,
         )

@@ -75,7 +75,10 @@ class Journal:
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of a journal; a last line that was cut off is left out, any other bad line is an error."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     for number, line in enumerate(lines, start=1):
         try:
             entry = json.loads(line)

@@ -39,9 +39,9 @@ class Column:
 
 def end_of(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the last event of a finished run."""
-    for event in reversed(events):
-        if event["event"] == "end":
-            return event
+    ends = [event for event in events if event["event"] == "end"]
+    if ends:
+        return ends[-1]
     raise BadInput("the journal has no end: the run was not finished; go on with: isthmus run --resume RUN")
 
 

@@ -59,8 +59,9 @@ class LoopRuntime:
             raise BadInput(
                 f"the checkpoint has the clients {sorted(memories)[:5]}, this course has {sorted(self.sites)[:5]}"
             )
+        states: dict[str, State] = {client: decode(memories[client], State) for client in self.sites}
         for client, site in self.sites.items():
-            site.client.state = decode(memories[client], State)
+            site.client.state = states[client]
 
 
 def _measured(outcome: Outcome) -> Outcome:

@@ -36,9 +36,9 @@ def toy_graph(
 ) -> Graph:
     """Return a small homophilous graph: features are noisy class means, links mostly join nodes of a class.
 
-    Every node asks for `num_links` links, each within its class with probability `homophily`. Of every four nodes in a
-    row two are for training, one for validation, one for test, so that any piece of a few nodes has all three; nodes
-    without a label (-1) are in no mask.
+    Every node proposes `num_links` links at random; one that leaves its class is refused with probability `homophily`.
+    Of every four nodes in a row two are for training, one for validation, one for test, so that any piece of a few
+    nodes has all three; nodes without a label (-1) are in no mask.
     """
     draw = torch_generator(seed, "toy graph")
     y = torch.randint(num_classes, (num_nodes,), generator=draw)
@@ -79,7 +79,7 @@ def toy_scenario(
     whole graph is odd in the same places, so that the clients' graphs are what its nodes induce.
     """
     sizes = _ragged(num_nodes, num_clients)
-    parts = list(torch.arange(num_nodes).split(sizes))
+    parts = list(torch.split(torch.arange(num_nodes), sizes))
     odd = [client_without_training, client_with_one_training_node, client_without_edges]
     if sum(odd) > num_clients:
         raise ValueError(f"{sum(odd)} odd clients were asked for but num_clients is {num_clients!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -88,14 +88,13 @@ class Trace:
 
     def history(self) -> dict[str, Any]:
         """Return the rounds and exchanges as they were reported, without the clock."""
-        rounds = {f"the report of round {r.round}": replace(r, seconds=0.0) for r in self.rounds}
-        exchanges = {
-            f"the report of round {e.position.round}, exchange {e.position.exchange}": replace(
-                e, seconds=0.0, client_seconds=0.0
-            )
-            for e in self.exchanges
-        }
-        return {**rounds, **exchanges}
+        plain: dict[str, Any] = {}
+        for report in self.rounds:
+            plain[f"the report of round {report.round}"] = asdict(replace(report, seconds=0.0))
+        for exchange in self.exchanges:
+            name = f"the report of round {exchange.position.round}, exchange {exchange.position.exchange}"
+            plain[name] = asdict(replace(exchange, seconds=0.0, client_seconds=0.0))
+        return plain
 
 
 def trace_course(
@@ -129,9 +128,7 @@ def trace_course(
         try:
             if standing is None:
                 # The setup by itself first, so that there is a checkpoint of it too.
-                standing = run_course(
-                    course.algorithm, runtime, replace(plan, rounds=0), simulation.initial, listener
-                )
+                standing = run_course(course.algorithm, runtime, replace(plan, rounds=0), simulation.initial, listener)
             run_course(course.algorithm, runtime, plan, simulation.initial, listener, standing)
         except IsthmusError as error:
             trace.ended_by = error
@@ -258,7 +255,9 @@ def _difference(first: Any, second: Any) -> str:
         place = f"{path.lstrip('.')} " if path else ""
         if isinstance(value, Tensor) and isinstance(other, Tensor):
             if value.shape != other.shape or value.dtype != other.dtype:
-                return f"{place}is {value.dtype} {tuple(value.shape)} in one, {other.dtype} {tuple(other.shape)} in other"
+                return (
+                    f"{place}is {value.dtype} {tuple(value.shape)} in one, {other.dtype} {tuple(other.shape)} in other"
+                )
             if not torch.equal(value.nan_to_num(nan=1e30), other.nan_to_num(nan=1e30)):
                 gap = float((value.double() - other.double()).abs().max())
                 return f"{place}differs by up to {gap:.3g}"

@@ -1,0 +1,384 @@
+"""What every algorithm must keep to, as checks that can be called one by one or all at once.
+
+    from isthmus.testing import check_algorithm
+    check_algorithm(MyMethod(my_field=3))
+
+A check runs the algorithm on toy clients and raises AssertionError when a rule is broken; `CHECKS` holds them by name.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from isthmus.config.course import Course
+from isthmus.core.codec import decode, encode
+from isthmus.core.errors import BadMessage, nearest
+from isthmus.core.protocol import Algorithm, EvaluateModel, Failure, KeepBest, reply_type
+from isthmus.core.record import Record, field_types, leaves
+from isthmus.core.sampling import UniformSampling
+from isthmus.simulation import Scenario, Simulation
+from isthmus.testing.inspection import (
+    field_docstring,
+    generator_states,
+    global_generators,
+    places_for_notes,
+    variants,
+    with_nested,
+)
+from isthmus.testing.toys import toy_course, toy_scenario
+from isthmus.testing.traces import Fault, Trace, require_same, same, trace_course
+
+Check: TypeAlias = Callable[[Algorithm[Any], Course | None], None]
+
+# Sent by the course itself, not by the algorithm's server half.
+COURSE_REQUESTS = (EvaluateModel, KeepBest)
+
+
+def check_algorithm(algorithm: Algorithm[Any], course: Course | None = None, *, skip: Sequence[str] = ()) -> None:
+    """Run every check (see `CHECKS`) but those in `skip`; raise AssertionError that says which rule is broken.
+
+    `course` gives model, batching, rounds and the like; by default `toy_course(algorithm)`. The clients are toy ones.
+    """
+    strange = [name for name in skip if name not in CHECKS]
+    if strange:
+        raise ValueError(f"skip has {strange[0]!r}; {nearest(strange[0], CHECKS)}")
+    for name, check in CHECKS.items():
+        if name in skip:
+            continue
+        try:
+            check(algorithm, course)
+        except AssertionError as error:
+            raise AssertionError(f"{type(algorithm).__name__}, check {name!r}: {error}") from error
+
+
+# ---- the object
+
+
+def check_frozen(algorithm: Algorithm[Any], course: Course | None = None) -> None:
+    """Check that the algorithm is a frozen, hashable dataclass and that a course leaves no notes on it or near it."""
+    kind = type(algorithm)
+    parameters = getattr(kind, "__dataclass_params__", None)
+    if "__dataclass_params__" not in vars(kind) or parameters is None or not parameters.frozen:
+        raise AssertionError(f"{kind.__name__} is not a frozen dataclass; write @dataclass(frozen=True) above it")
+    try:
+        before, code = copy.deepcopy(algorithm), hash(algorithm)
+    except TypeError as error:
+        raise AssertionError(f"{kind.__name__} cannot be hashed: {error}; use tuples in place of lists") from None
+    notes = places_for_notes(algorithm)
+    _clean(_trace(algorithm, course))
+    after = places_for_notes(algorithm)
+    changed = sorted(place for place in notes.keys() | after.keys() if notes.get(place) != after.get(place))
+    if changed:
+        raise AssertionError(f"a course changed {changed[0]}; a client remembers only client.state")
+    if before != algorithm or hash(algorithm) != code or repr(before) != repr(algorithm):
+        raise AssertionError(f"a course changed the algorithm: it was {before!r} and is {algorithm!r}")
+
+
+def check_repr(algorithm: Algorithm[Any], course: Course | None = None) -> None:
+    """Check that the repr tells two configurations apart, and so does equality."""
+    for field in dataclasses.fields(algorithm):
+        if not field.init:
+            continue
+        for value in variants(getattr(algorithm, field.name)):
+            try:
+                other = dataclasses.replace(algorithm, **{field.name: value})
+            except ValueError:
+                continue
+            if repr(other) == repr(algorithm) or other == algorithm:
+                raise AssertionError(f"{field.name}={value!r} cannot be told from {algorithm!r} by repr and ==")
+
+
+def check_docstrings(algorithm: Algorithm[Any], course: Course | None = None) -> None:
+    """Check that every field of a record that crosses, or that the server keeps, has a docstring: what it reveals."""
+    requests = type(algorithm).handlers()
+    own = [kind for kind in requests if kind not in COURSE_REQUESTS]
+    roots = [type(algorithm).state_type(), *own, *(reply_type(kind) for kind in own)]
+    for kind in with_nested(roots):
+        if not (kind.__doc__ or "").strip() or (kind.__doc__ or "").startswith(f"{kind.__name__}("):
+            raise AssertionError(f"the record {kind.__name__} has no docstring")
+        for name in field_types(kind):
+            if not field_docstring(kind, name):
+                raise AssertionError(
+                    f"{kind.__name__}.{name} has no docstring; write one under the field that says what it reveals"
+                )
+
+
+# ---- runtimes and randomness
+
+
+def check_loop_equals_strict(algorithm: Algorithm[Any], course: Course | None = None) -> None:
+    """Check that clients that live on and clients that forget all but their memory, through bytes, end the same."""
+    odd = _scenario(algorithm, client_without_edges=True, client_with_one_training_node=True)
+    for scenario in (_scenario(algorithm), odd):
+        loop = _clean(_trace(algorithm, course, scenario))
+        strict = _clean(_trace(algorithm, course, scenario, runtime="strict"))
+        require_same(
+            {**loop.values(), **loop.history()},
+            {**strict.values(), **strict.history()},
+            "the loop runtime and the strict one disagree (does a client keep anything outside client.state?)",
+        )
+
+
+def check_same_seed(algorithm: Algorithm[Any], course: Course | None = None) -> None:
+    """Check that the same seed gives the same bits, and that no global generator is used or touched."""
+    traces = []
+    for seed in (1, 2):
+        with global_generators(seed) as before:
+            traces.append(_clean(_trace(algorithm, course)))
+            drawn = [name for name, state in generator_states().items() if state != before[name]]
+        if drawn:
+            raise AssertionError(
+                f"a course drew from {drawn[0]}; draw from client.generator(...) or fed.generator(...)"
+            )
+    first, second = traces
+    require_same(
+        {**first.values(), **first.history()},
+        {**second.values(), **second.history()},
+        "two courses with the same seed disagree",
+    )
+
+
+def check_another_seed(algorithm: Algorithm[Any], course: Course | None = None) -> None:
+    """Check that another seed gives another result, even from the same initial model: the toy model has dropout."""
+    course = _course(algorithm, course)
+    scenario = _scenario(algorithm)
+    first = _clean(trace_course(course, scenario, seed=course.seed))
+    second = _clean(trace_course(course, scenario, seed=course.seed + 1))
+    if same(_models(first, algorithm), _models(second, algorithm)):
+        raise AssertionError(
+            "another seed gave the same models to the bit; randomness must derive from the seed: "
+            "client.generator(...), fed.generator(...)"
+        )
+
+
+# ---- state
+
+
+def check_resume(algorithm: Algorithm[Any], course: Course | None = None) -> None:
+    """Check that a course can stop after any round, be saved as bytes, go on elsewhere and end with the same bits."""
+    course = _course(algorithm, course)
+    scenario = _scenario(algorithm)
+    whole = _clean(trace_course(course, scenario))
+    kind = type(algorithm).state_type()
+    for round, standing in whole.standings.items():
+        if type(standing.state) is not kind:
+            raise AssertionError(
+                f"after round {round} the server's state is a {type(standing.state).__name__}; "
+                f"setup is annotated to return {kind.__name__}"
+            )
+        resumed = _clean(trace_course(course, scenario, resume_from=(whole, round)))
+        what = f"a course that was stopped after round {round} and resumed disagrees with one that was not"
+        require_same(whole.values(), resumed.values(), what)
+        later = {r.round: r.evaluations for r in resumed.rounds}
+        before = {r.round: r.evaluations for r in whole.rounds if r.round > round}
+        if later != before:
+            raise AssertionError(f"{what}: the evaluations of its rounds differ")
+
+
+def check_failure(algorithm: Algorithm[Any], course: Course | None = None) -> None:
+    """Check that a client whose handler raises is a named failure and keeps its memory, and that the others go on.
+
+    The handler raises in each exchange of the setup and of the second round, once before and once after its work: both
+    must lead to the same course. When the failing client is the only one, the course ends with an error that names it.
+    """
+    course = _course(algorithm, course)
+    scenario = _scenario(algorithm)
+    clean = _clean(trace_course(course, scenario))
+    client = next(iter(scenario.parts))
+    asked = {(m.position.round, m.position.exchange) for m in clean.messages if m.client == client}
+    struck = sorted(place for place in asked if place[0] in (0, min(2, clean.last)))
+    for round, exchange in struck:
+        before = _failed(course, scenario, Fault(client, round, exchange, "before"))
+        after = _failed(course, scenario, Fault(client, round, exchange, "after"))
+        if before.standings and after.standings:
+            require_same(
+                before.values(),
+                after.values(),
+                f"round {round}, exchange {exchange}: a handler that fails after its work leaves traces of it",
+            )
+
+
+def check_partial_participation(algorithm: Algorithm[Any], course: Course | None = None) -> None:
+    """Check that a course with half of the clients in each round runs without a failure, the same in both runtimes."""
+    scenario = _scenario(algorithm, 4)
+    fields = {"sampling": UniformSampling(fraction=0.5), "num_clients": len(scenario.parts)}
+    loop = _clean(_trace(algorithm, course, scenario, **fields))
+    wanted = (len(scenario.parts) + 1) // 2
+    if any(len(report.cohort) != wanted for report in loop.rounds):
+        raise AssertionError(f"cohorts were {[r.cohort for r in loop.rounds]}, expected {wanted} clients in each")
+    strict = _clean(_trace(algorithm, course, scenario, runtime="strict", **fields))
+    require_same(
+        loop.values(), strict.values(), "with half of the clients, the loop runtime and the strict one disagree"
+    )
+
+
+def check_idle_client(algorithm: Algorithm[Any], course: Course | None = None) -> None:
+    """Check that a client without training nodes breaks nothing and leaves the mean as it is.
+
+    Its replies that hold parameters and a weight have weight 0. When all that the algorithm asks for is weighted, the
+    course without that client ends with the same server state.
+    """
+    course = _course(algorithm, course)
+    scenario = _scenario(algorithm, client_without_training=True)
+    trace = _clean(trace_course(course, scenario))
+    if algorithm.pooled:
+        return
+    idle = list(scenario.parts)[-1]
+    mine = [m for m in trace.messages if m.client == idle and not isinstance(m.request, COURSE_REQUESTS)]
+    for message in mine:
+        reply = message.outcome.reply
+        weight = getattr(reply, "weight", 0.0)
+        if hasattr(reply, "params") and weight != 0.0:
+            raise AssertionError(
+                f"{type(reply).__name__} of {idle}, which has no training nodes, has weight {weight}; expected 0"
+            )
+    if mine and all(hasattr(message.outcome.reply, "weight") for message in mine):
+        others = {name: part for name, part in scenario.parts.items() if name != idle}
+        without = _clean(trace_course(course, Scenario(scenario.whole, others)))
+        require_same(
+            {"the server's state": trace.standings[trace.last].state},
+            {"the server's state": without.standings[without.last].state},
+            "a client without training nodes changes the result",
+        )
+
+
+# ---- messages
+
+
+def check_requests(algorithm: Algorithm[Any], course: Course | None = None) -> None:
+    """Check that every request that is sent has a handler, and that every handler's request is sent."""
+    handled = set(type(algorithm).handlers())
+    trace = _trace(algorithm, course)
+    sent = {type(message.request) for message in trace.messages}
+    orphans = sorted(kind.__name__ for kind in sent - handled)
+    if orphans:
+        raise AssertionError(f"{orphans[0]} was sent, but no handler is marked @on({orphans[0]})")
+    _clean(trace)
+    if KeepBest in handled and not algorithm.personal:
+        handled.discard(KeepBest)
+    idle = sorted(kind.__name__ for kind in handled - sent)
+    if idle:
+        raise AssertionError(f"there is a handler of {idle[0]}, but no {idle[0]} was sent during the course")
+
+
+def check_replies(algorithm: Algorithm[Any], course: Course | None = None) -> None:
+    """Check that replies are of the type that the request names and hold only what that record declares, detached."""
+    trace = _trace(algorithm, course)
+    for message in trace.messages:
+        reply, request = message.outcome.reply, type(message.request)
+        place = f"the reply of {message.client} to {request.__name__}"
+        if isinstance(reply, Failure):
+            raise AssertionError(f"{place} is a failure: {reply.reason}")
+        wanted = reply_type(request)
+        if type(reply) is not wanted:
+            raise AssertionError(f"{place} is a {type(reply).__name__}; the request names {wanted.__name__}")
+        extra = sorted(set(vars(reply)) - set(field_types(wanted)))
+        if extra:
+            raise AssertionError(f"{place} carries {extra[0]!r}, which {wanted.__name__} does not declare")
+        attached = [path for path, leaf in leaves(reply).items() if isinstance(leaf, Tensor) and leaf.requires_grad]
+        if attached:
+            raise AssertionError(f"{place}{attached[0]} is attached to a gradient; detach it")
+        try:
+            arrived: Record = decode(encode(reply), wanted)
+        except BadMessage as error:
+            raise AssertionError(f"{place} does not fit {wanted.__name__}: {error}") from None
+        require_same({"it": reply}, {"it": arrived}, f"{place} is not what comes out of its bytes")
+    _clean(trace)
+
+
+def check_parameters_move(algorithm: Algorithm[Any], course: Course | None = None) -> None:
+    """Check that training moves every trainable parameter of the global model and of some client's model."""
+    course = _course(algorithm, course)
+    scenario = _scenario(algorithm)
+    trace = _clean(trace_course(course, scenario))
+    trainable = [name for name, _ in Simulation(course, scenario).model.named_parameters()]
+    models = list(trace.models(algorithm).values())
+    shared = algorithm.global_params(trace.standings[trace.last].state)
+    for group in [models, *([[shared]] if shared else [])]:
+        for name in trainable:
+            having = [model[name] for model in group if name in model]
+            if having and all(torch.equal(tensor, trace.initial[name]) for tensor in having):
+                raise AssertionError(f"parameter {name!r} is after {trace.last} rounds what it was at the start")
+
+
+CHECKS: dict[str, Check] = {
+    "frozen": check_frozen,
+    "repr": check_repr,
+    "docstrings": check_docstrings,
+    "requests": check_requests,
+    "replies": check_replies,
+    "parameters_move": check_parameters_move,
+    "loop_equals_strict": check_loop_equals_strict,
+    "same_seed": check_same_seed,
+    "another_seed": check_another_seed,
+    "resume": check_resume,
+    "failure": check_failure,
+    "partial_participation": check_partial_participation,
+    "idle_client": check_idle_client,
+}
+
+
+# ---- toy courses
+
+
+def _course(algorithm: Algorithm[Any], course: Course | None, **changes: Any) -> Course:
+    course = toy_course(algorithm) if course is None else dataclasses.replace(course, algorithm=algorithm)
+    return dataclasses.replace(course, **changes)
+
+
+def _scenario(algorithm: Algorithm[Any], num_clients: int = 3, **options: bool) -> Scenario:
+    if algorithm.pooled:
+        return Scenario(whole := toy_scenario(max(num_clients, 3), **options).whole, {"all": whole})
+    return toy_scenario(num_clients, **options)
+
+
+def _trace(algorithm: Algorithm[Any], course: Course | None, scenario: Scenario | None = None, **changes: Any) -> Trace:
+    return trace_course(_course(algorithm, course, **changes), scenario or _scenario(algorithm))
+
+
+def _clean(trace: Trace) -> Trace:
+    """Return the trace of a course in which nothing failed; raise AssertionError otherwise."""
+    if trace.ended_by is not None:
+        raise AssertionError(f"the course ended with {type(trace.ended_by).__name__}: {trace.ended_by}")
+    for report in trace.exchanges:
+        for failure in report.failures:
+            raise AssertionError(
+                f"round {report.position.round}, {report.request}: {failure.client} failed ({failure.kind}): "
+                f"{failure.reason}"
+            )
+    return trace
+
+
+def _failed(course: Course, scenario: Scenario, fault: Fault) -> Trace:
+    """Return the trace of a course with a fault that was taken as it should be."""
+    trace = trace_course(course, scenario, fault=fault)
+    place = f"round {fault.round}, exchange {fault.exchange}: {fault.client} was made to fail"
+    named = False
+    for report in trace.exchanges:
+        at = report.position
+        for failure in report.failures:
+            named |= fault.strikes(failure.client, at) and failure.kind == "error"
+            # What follows from a missed message may fail too, but only at the client that missed it.
+            follows = at.round >= fault.round if fault.round == 0 else at.round == fault.round
+            if failure.client != fault.client or not follows:
+                raise AssertionError(
+                    f"{place}; then, in round {at.round}, {report.request} failed at {failure.client}: {failure.reason}"
+                )
+    if not named:
+        raise AssertionError(f"{place}, and no failure of that name was reported")
+    if trace.ended_by is not None:
+        if len(scenario.parts) > 1:
+            raise AssertionError(f"{place}, and the course ended: {trace.ended_by}")
+        if fault.client not in str(trace.ended_by):
+            raise AssertionError(f"{place}; the error that ended the course does not name it: {trace.ended_by}")
+    return trace
+
+
+def _models(trace: Trace, algorithm: Algorithm[Any]) -> dict[str, Any]:
+    return {f"the model of {client}": params for client, params in trace.models(algorithm).items()}

@@ -1,0 +1,110 @@
+"""What the checks look at: docstrings in the source, places where notes could be left, global generators."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import random
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isthmus.core.protocol import Algorithm
+from isthmus.core.record import Record, field_types, nested_records
+
+# What can hold a note, among the attributes of a class or a module.
+NOTEWORTHY = (list, dict, set, bytearray, Tensor, np.ndarray, bool, int, float, str, type(None))
+
+
+def places_for_notes(algorithm: Algorithm[Any]) -> dict[str, Any]:
+    """Return copies of everything that outlives a request and is not client.state, by name."""
+    found: dict[str, Any] = {f"the attribute {k!r} of the algorithm": repr(v) for k, v in vars(algorithm).items()}
+    for kind in type(algorithm).__mro__[:-1]:
+        if kind.__module__.startswith("isthmus.core.") or kind.__module__ in ("abc", "typing"):
+            continue
+        for holder, space in ((kind.__name__, vars(kind)), (kind.__module__, vars(sys.modules[kind.__module__]))):
+            for name, value in space.items():
+                if not name.startswith("__") and isinstance(value, NOTEWORTHY):
+                    found[f"{name!r} of {holder}"] = repr(value)
+    return found
+
+
+def variants(value: Any) -> Iterator[Any]:
+    """Yield values of the same kind that differ from `value` a little."""
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
+        yield value + 1
+    elif isinstance(value, float):
+        yield value + 0.125
+        yield value / 2 + 1e-3
+    elif isinstance(value, tuple) and value:
+        yield value[:-1]
+        yield from ((other, *value[1:]) for other in variants(value[0]))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            for other in variants(getattr(value, field.name)):
+                try:
+                    yield dataclasses.replace(value, **{field.name: other})
+                except ValueError:
+                    continue
+
+
+def with_nested(roots: Iterable[type[Record]]) -> list[type[Record]]:
+    """Return the record types and all that their fields can hold, each once."""
+    found: list[type[Record]] = []
+    waiting = list(roots)
+    while waiting:
+        kind = waiting.pop(0)
+        if kind not in found:
+            found.append(kind)
+            for annotation in field_types(kind).values():
+                waiting.extend(nested_records(annotation))
+    return found
+
+
+def field_docstring(kind: type[Record], name: str) -> str:
+    """Return the string that stands under a field in the source, of the class that declares it."""
+    home = next(k for k in kind.__mro__ if name in vars(k).get("__annotations__", {}))
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(home)))
+    except (OSError, TypeError):
+        return "the source cannot be read"
+    (body,) = [node.body for node in tree.body if isinstance(node, ast.ClassDef)]
+    for statement, following in zip(body, [*body[1:], None], strict=True):
+        if isinstance(statement, ast.AnnAssign) and getattr(statement.target, "id", None) == name:
+            value = following.value if isinstance(following, ast.Expr) else None
+            return value.value.strip() if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
+    return ""
+
+
+@contextmanager
+def global_generators(seed: int) -> Iterator[dict[str, Any]]:
+    """Run with all global generators seeded, then restore them; gives their states."""
+    kept = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    try:
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        random.seed(seed)
+        yield generator_states()
+    finally:
+        torch.set_rng_state(kept[0])
+        np.random.set_state(kept[1])
+        random.setstate(kept[2])
+
+
+def generator_states() -> dict[str, Any]:
+    """Return the states of the global generators by name."""
+    keys: Any = np.random.get_state()
+    return {
+        "torch's global generator": bytes(torch.get_rng_state().numpy().data),
+        "numpy's global generator": (keys[1].tobytes(), keys[2]),
+        "Python's global generator": random.getstate(),
+    }

@@ -1,0 +1,91 @@
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+import isthmus as ist
+from isthmus.cli.predict import predictions
+from isthmus.data.sources import write_graph_folder
+from isthmus.data.zoo import Cora
+
+from .command import call
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "fedavg"
+    assert call("run", "-q", "--out", str(path), "rounds=3", "model.gnn.hidden=8")[0] == 0
+    return path
+
+
+@pytest.mark.parametrize("name", ["labels.csv", "labels.parquet"])
+def test_labels_and_probabilities_of_every_node_are_written(run: Path, name: str, tmp_path: Path) -> None:
+    out = tmp_path / name
+    code, text = call("predict", str(run), "--graph", "cora", "--out", str(out))
+    assert code == 0 and "2708 predictions" in text
+    table = pd.read_csv(out) if name.endswith("csv") else pd.read_parquet(out)
+    probabilities = table[[column for column in table if column.startswith("p_")]]
+    assert probabilities.shape == (2708, 7)
+    assert probabilities.sum(axis=1).between(0.9999, 1.0001).all()
+    assert (probabilities.idxmax(axis=1).str.removeprefix("p_") == table["label"].astype(str)).all()
+
+
+def test_predictions_are_those_of_the_result_s_model(tmp_path: Path) -> None:
+    course = ist.Course(rounds=3)
+    result = ist.run(course, run_dir=tmp_path / "run")
+    graph = Cora().load(tmp_path)
+    expected = course.task.predict(result.model, course.task.prepare(graph)).probabilities
+    found = predictions(tmp_path / "run", "cora").filter(regex="^p_").to_numpy()
+    assert torch.allclose(expected, torch.tensor(found), atol=0, rtol=0)
+
+
+def test_a_graph_folder_of_one_s_own_keeps_its_ids(run: Path, tmp_path: Path) -> None:
+    part = Cora().load(tmp_path).subgraph(torch.tensor([5, 100, 7, 2000]))
+    write_graph_folder(part, tmp_path / "mine", format="csv")
+    table = predictions(run, str(tmp_path / "mine"))
+    assert list(table["id"]) == ["5", "100", "7", "2000"]
+
+
+def test_a_method_without_a_global_model_asks_for_a_client(tmp_path: Path) -> None:
+    path = tmp_path / "local"
+    assert call("run", "-q", "--out", str(path), "rounds=1", "algorithm.name=local", "model.gnn.hidden=8")[0] == 0
+    code, text = call("predict", str(path), "--graph", "cora", "--out", str(tmp_path / "a.csv"))
+    assert code == 2 and "--client client-0" in text
+    assert (
+        call("predict", str(path), "--graph", "cora", "--out", str(tmp_path / "a.csv"), "--client", "client-2")[0] == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (["--graph", "coral"], "Did you mean 'cora'?"),
+        (["--graph", "cora", "--out", "x.json"], "must end in .csv or .parquet"),
+        (["--graph", "cora", "--client", "nobody"], "nobody"),
+    ],
+)
+def test_bad_input_is_named(
+    run: Path, args: list[str], part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, text = call("predict", str(run), *args)
+    assert code == 2 and part in text
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_existing_file_is_not_replaced_without_force(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a.csv"
+    out.write_text("mine")
+    assert call("predict", str(run), "--graph", "cora", "--out", str(out))[0] == 2
+    assert out.read_text() == "mine"
+    assert call("predict", str(run), "--graph", "cora", "--out", str(out), "--force")[0] == 0
+
+
+def test_a_graph_with_other_features_is_refused(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "g"
+    folder.mkdir()
+    pd.DataFrame({"id": ["a", "b"], "height": [1.0, 2.0]}).to_csv(folder / "nodes.csv", index=False)
+    pd.DataFrame({"source": ["a"], "target": ["b"]}).to_csv(folder / "edges.csv", index=False)
+    code, text = call("predict", str(run), "--graph", str(folder), "--out", str(tmp_path / "a.csv"))
+    assert code == 2 and "1 features" in text and "1433" in text

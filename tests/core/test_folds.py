@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from isthmus.core.errors import CourseFailed
+from isthmus.core.folds import Krum, Median, TrimmedMean, WeightedMean, median, weight_of, weighted_mean
+from isthmus.core.record import Params, Record
+
+from .toys import quick, same
+
+
+@dataclass(frozen=True)
+class Update(Record):
+    params: Params
+    weight: float
+
+
+@dataclass(frozen=True)
+class Parts(Record):
+    pair: tuple[Update, float]
+    steps: Tensor
+    name: str
+    sure: bool
+    rounds: int
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
+class Bare(Record):
+    w: Tensor
+
+
+@dataclass(frozen=True)
+class Word(Record):
+    text: str
+
+
+def update(values: Any, weight: float = 1.0, dtype: torch.dtype = torch.float32) -> Update:
+    return Update({"w": torch.tensor(values, dtype=dtype)}, weight)
+
+
+numbers = st.floats(-1e6, 1e6, width=32)
+weights = st.one_of(st.floats(0.001, 1000.0), st.integers(0, 50).map(float))
+
+
+@st.composite
+def some_updates(draw: st.DrawFn) -> list[Update]:
+    size = draw(st.integers(1, 5))
+    rows = draw(st.lists(st.tuples(st.lists(numbers, min_size=size, max_size=size), weights), min_size=1, max_size=6))
+    return [update(row, weight) for row, weight in rows]
+
+
+# ---- weighted mean
+
+
+@quick
+@given(some_updates())
+def test_the_weighted_mean_is_what_a_plain_loop_gives(updates: list[Update]) -> None:
+    total = sum(u.weight for u in updates)
+    if total == 0:
+        with pytest.raises(CourseFailed, match="every Update has weight 0"):
+            weighted_mean(updates)
+        return
+    expected = []
+    for i in range(len(updates[0].params["w"])):
+        expected.append(math.fsum(u.weight * u.params["w"][i].item() for u in updates) / total)
+    found = weighted_mean(updates)
+    assert isinstance(found, Update)
+    assert found.weight == pytest.approx(total)
+    scale = max(float(u.params["w"].abs().max()) for u in updates)
+    assert found.params["w"].tolist() == pytest.approx(expected, rel=1e-6, abs=1e-6 * scale)
+    assert found.params["w"].dtype == torch.float32
+
+
+@quick
+@given(some_updates(), weights.filter(lambda w: w > 0))
+def test_the_mean_of_one_reply_is_that_reply_to_the_bit(updates: list[Update], weight: float) -> None:
+    one = Update(updates[0].params, weight)
+    assert same(weighted_mean([one]), one)
+
+
+@quick
+@given(some_updates(), st.lists(weights.filter(lambda w: w > 0), min_size=2, max_size=5))
+def test_the_mean_of_equal_replies_is_the_reply_to_the_bit(updates: list[Update], shares: list[float]) -> None:
+    found = weighted_mean([Update(updates[0].params, share) for share in shares])
+    assert isinstance(found, Update)
+    assert same(found.params, updates[0].params)
+
+
+def test_a_reply_of_weight_zero_leaves_no_trace_not_even_of_its_shape() -> None:
+    good, more = update([1.0, 2.0], 3.0), update([5.0, 6.0], 1.0)
+    empty = Update({"other": torch.full((9,), 1e30)}, 0.0)
+    for replies in ([empty, good, more], [good, empty, more], [good, more, empty]):
+        assert same(weighted_mean(replies), weighted_mean([good, more]))
+    assert weighted_mean([good, more]).params["w"].tolist() == [2.0, 3.0]  # type: ignore[attr-defined]
+
+
+def test_nothing_to_average_is_an_error_that_says_so() -> None:
+    with pytest.raises(CourseFailed, match="there is no reply to average"):
+        weighted_mean([])
+    with pytest.raises(CourseFailed, match="no client in the cohort has training examples"):
+        weighted_mean([update([1.0], 0.0), update([2.0], 0.0)])
+    with pytest.raises(CourseFailed, match=r"negative weight -1\.0"):
+        weighted_mean([update([1.0], -1.0)])
+
+
+def test_the_sum_runs_in_the_order_of_the_replies() -> None:
+    # In double precision 2**53 + 1 + 1 is 2**53, but 1 + 1 + 2**53 is 2**53 + 2.
+    big, one = update([2.0**53], dtype=torch.float64), update([1.0], dtype=torch.float64)
+    forward = weighted_mean([big, one, one])
+    backward = weighted_mean([one, one, big])
+    assert forward.params["w"].item() == 2.0**53 / 3  # type: ignore[attr-defined]
+    assert backward.params["w"].item() == (2.0**53 + 2) / 3  # type: ignore[attr-defined]
+
+
+def test_sums_do_not_lose_what_single_precision_would() -> None:
+    replies = [update([1e8]), *(update([1.0]) for _ in range(8)), update([-1e8])]
+    assert weighted_mean(replies).params["w"].item() == pytest.approx(0.8)  # type: ignore[attr-defined]
+
+
+def test_streaming_gives_the_bits_of_folding_at_once_and_changes_no_reply() -> None:
+    replies = [update([0.1 * k, 7.3], 1.0 + k) for k in range(5)]
+    before = [reply.params["w"].clone() for reply in replies]
+    total = weighted_mean.start()
+    for reply in replies:
+        weighted_mean.add(total, reply)
+    assert same(weighted_mean.finish(total), weighted_mean(replies))
+    assert all(torch.equal(old, reply.params["w"]) for old, reply in zip(before, replies, strict=True))
+
+
+def parts(value: float, weight: float, steps: list[int], name: str, loss: float | None = None) -> Parts:
+    return Parts((update([value], weight), value), torch.tensor(steps), name, name == "a", int(value), loss)
+
+
+def test_nested_tensors_and_floats_are_averaged_and_the_rest_is_the_first_replys() -> None:
+    found = weighted_mean([parts(2.0, 5.0, [1, 10], "a", 0.5), parts(5.0, 7.0, [2, 13], "b", 1.5)])
+    assert isinstance(found, Parts)
+    inner, number = found.pair
+    # A record without a weight of its own counts once; a weight deeper down is a number like any other.
+    assert inner.params["w"].item() == 3.5 and number == 3.5 and inner.weight == 6.0
+    assert (found.name, found.sure, found.rounds, found.loss) == ("a", True, 2, 1.0)
+    assert found.steps.tolist() == [2, 12] and found.steps.dtype == torch.int64  # 1.5 and 11.5, rounded to even
+
+
+def test_whole_numbers_in_fields_of_floats_are_averaged_like_floats() -> None:
+    mixed = weighted_mean([update([1.0], 1), update([2.0], 2.5)])
+    assert mixed.weight == 3.5  # type: ignore[attr-defined]
+    whole = weighted_mean([parts(1.0, 1.0, [0], "a", 0), parts(1.0, 1.0, [0], "a", 3)])
+    assert whole.loss == 1.5  # type: ignore[attr-defined]
+
+
+def test_a_record_without_a_weight_counts_once() -> None:
+    assert weight_of(Bare(torch.ones(1))) == 1.0
+    assert weighted_mean([Bare(torch.tensor([1.0])), Bare(torch.tensor([2.0]))]).w.item() == 1.5  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("fold", [WeightedMean(), Median(), TrimmedMean(), Krum()], ids=repr)
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        (Update({"w": torch.ones(3)}, 1.0), r"\.params\['w'\] is float32 \(2,\) in one and float32 \(3,\) in another"),
+        (Update({"v": torch.ones(2)}, 1.0), r"\.params\['w'\] is float32 \(2,\) in one and absent in another"),
+        (Update({"w": torch.ones(2), "v": torch.ones(1)}, 1.0), r"\.params\['v'\] is absent in one and float32 \(1,\)"),
+        (Update({"w": torch.ones(2).long()}, 1.0), r"\.params\['w'\] is float32 \(2,\) in one and int64 \(2,\) in another"),
+    ],
+    ids=["shape", "key", "more", "dtype"],
+)
+def test_replies_of_different_form_cannot_be_folded_and_the_path_is_named(fold: Any, odd: Update, reason: str) -> None:
+    with pytest.raises(CourseFailed, match=r"Update cannot be folded: " + reason):
+        fold([update([1.0, 2.0]), update([1.0, 2.0]), odd])
+
+
+def test_an_optional_number_that_only_some_give_cannot_be_folded() -> None:
+    with pytest.raises(CourseFailed, match=r"\.loss is float in one and NoneType in another"):
+        weighted_mean([parts(1.0, 1.0, [0], "a", 1.0), parts(1.0, 1.0, [0], "a", None)])
+
+
+def test_only_the_weighted_mean_streams() -> None:
+    assert [fold.streams for fold in (WeightedMean(), Median(), TrimmedMean(), Krum())] == [True, False, False, False]
+
+
+# ---- robust folds
+
+
+@quick
+@given(some_updates())
+def test_the_median_is_numpys_and_forgets_weights(updates: list[Update]) -> None:
+    kept = [u for u in updates if u.weight > 0]
+    if not kept:
+        with pytest.raises(CourseFailed, match="no reply of positive weight"):
+            median(updates)
+        return
+    found = median(updates)
+    assert isinstance(found, Update)
+    expected = np.median(np.stack([u.params["w"].double().numpy() for u in kept]), axis=0).astype(np.float32)
+    assert found.params["w"].tolist() == expected.tolist()
+    assert found.weight == sum(u.weight for u in kept)
+
+
+@quick
+@given(some_updates(), st.floats(0.0, 0.49))
+def test_the_trimmed_mean_is_scipys(updates: list[Update], fraction: float) -> None:
+    positive = [Update(u.params, u.weight + 1.0) for u in updates]
+    found = TrimmedMean(fraction)(positive)
+    assert isinstance(found, Update)
+    stack = np.stack([u.params["w"].double().numpy() for u in positive])
+    expected = scipy.stats.trim_mean(stack, fraction, axis=0)
+    assert found.params["w"].tolist() == pytest.approx(expected.tolist(), rel=1e-6, abs=1e-3)
+    assert found.weight == sum(u.weight for u in positive)
+
+
+def test_an_outlier_moves_the_mean_but_not_the_robust_folds() -> None:
+    replies = [update([float(k)]) for k in (1, 2, 3, 4)] + [update([1e6])]
+    assert weighted_mean(replies).params["w"].item() > 1e5  # type: ignore[attr-defined]
+    for fold in (Median(), TrimmedMean(0.2), Krum(num_malicious=1)):
+        assert 1 <= fold(replies).params["w"].item() <= 4  # type: ignore[attr-defined]
+
+
+def test_integer_tensors_stay_integers_in_the_median() -> None:
+    found = median([Update({"n": torch.tensor([k])}, 1.0) for k in (1, 2, 9)])
+    assert found.params["n"].tolist() == [2] and found.params["n"].dtype == torch.int64  # type: ignore[attr-defined]
+
+
+def slow_krum(rows: list[list[float]], num_malicious: int) -> list[float]:
+    """Return the scores of Blanchard et al. (2017), section 4, term by term."""
+    scores = []
+    for i, mine in enumerate(rows):
+        distances = []
+        for j, other in enumerate(rows):
+            if i != j:
+                distances.append(sum((a - b) ** 2 for a, b in zip(mine, other, strict=True)))
+        scores.append(sum(sorted(distances)[: len(rows) - num_malicious - 2]))
+    return scores
+
+
+@quick
+@given(
+    st.integers(3, 8).flatmap(
+        lambda n: st.tuples(st.lists(st.lists(st.floats(-50, 50, width=32), min_size=3, max_size=3), min_size=n, max_size=n), st.integers(0, n - 3))
+    )
+)
+def test_krum_chooses_a_reply_of_least_score(case: tuple[list[list[float]], int]) -> None:
+    rows, num_malicious = case
+    replies = [update(row, 2.0) for row in rows]
+    found = Krum(num_malicious)(replies)
+    assert any(reply is found for reply in replies)
+    scores = slow_krum(rows, num_malicious)
+    chosen = next(i for i, reply in enumerate(replies) if reply is found)
+    assert scores[chosen] == pytest.approx(min(scores), rel=1e-9, abs=1e-9)
+
+
+def test_krum_looks_at_all_float_tensors_of_a_reply() -> None:
+    rows = [[0.0, 0.0], [0.1, 0.0], [0.0, 0.1], [0.0, 9.0]]
+    replies = [Update({"a": torch.tensor(a), "b": torch.tensor([b]), "n": torch.tensor([k * 100])}, 1.0) for k, (a, b) in enumerate(rows)]
+    assert Krum(1)(replies) is replies[int(np.argmin(slow_krum(rows, 1)))]
+
+
+def test_multi_krum_is_the_plain_mean_of_the_best() -> None:
+    rows = [[0.0, 1.0], [0.5, 1.0], [0.2, 1.3], [0.1, 0.9], [40.0, -3.0], [-7.0, 9.0]]
+    replies = [update(row, float(k + 1)) for k, row in enumerate(rows)]
+    best = np.argsort(slow_krum(rows, 2), kind="stable")[:3]
+    found = Krum(num_malicious=2, num_selected=3)(replies)
+    assert isinstance(found, Update)
+    assert found.params["w"].tolist() == pytest.approx(np.mean([rows[i] for i in best], axis=0).tolist())
+    assert found.weight == sum(replies[i].weight for i in best)
+
+
+def test_krum_with_too_few_replies_says_how_many_it_needs() -> None:
+    replies = [update([float(k)]) for k in range(4)]
+    Krum(num_malicious=1)(replies)
+    with pytest.raises(CourseFailed, match="needs at least 5 replies; there are 4"):
+        Krum(num_malicious=2)(replies)
+    with pytest.raises(CourseFailed, match="needs at least 4 replies; there are 3"):
+        Krum(num_malicious=1)([*replies[:3], update([0.0], weight=0.0)])
+
+
+def test_krum_of_replies_without_float_tensors_is_refused() -> None:
+    with pytest.raises(CourseFailed, match="Word has none"):
+        Krum()([Word("a"), Word("b"), Word("c")])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: TrimmedMean(0.5), lambda: TrimmedMean(-0.1), lambda: Krum(-1), lambda: Krum(0, 0)],
+)
+def test_impossible_settings_are_refused(make: Any) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        make()
+
+
+def test_the_repr_tells_two_folds_apart() -> None:
+    assert repr(Krum(1)) != repr(Krum(2)) != repr(TrimmedMean(0.2))

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import igraph
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isthmus.data.edges import undirected, undirected_pairs
+from isthmus.data.graph import Graph
+from isthmus.data.splitters import CommunitySplitter, RandomSplitter
+from isthmus.data.splitters.community import _adjacency, _pieces
+from isthmus.data.statistics import missing_edge_fraction
+from isthmus.data.zoo import Cora
+
+from ..strategies import graphs, make_graph, many, rng, seeds
+
+
+def cliques(*sizes: int) -> Graph:
+    """Return complete graphs side by side, each joined to the next by one edge."""
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
+    inside = [torch.combinations(torch.arange(size)) + start for size, start in zip(sizes, starts, strict=True)]
+    edges = torch.cat([*inside, torch.tensor(list(pairwise(starts)))]).t()
+    return replace(make_graph(sum(sizes), 0), edge_index=undirected(edges, sum(sizes))[0])
+
+
+@many
+@given(graphs, seeds, st.integers(1, 30))
+def test_balanced_clients_differ_by_at_most_one_fair_share(graph: Graph, seed: int, wish: int) -> None:
+    clients = min(wish, graph.num_nodes)
+    sizes = [len(part) for part in CommunitySplitter().assign(graph, clients, rng(seed))]
+    assert max(sizes) - min(sizes) <= -(-graph.num_nodes // clients)
+
+
+def test_communities_stay_whole_where_they_fit() -> None:
+    parts = CommunitySplitter().split(cliques(6, 6, 6), 3, rng(0))
+    assert sorted(part.node_ids.tolist() for part in parts) == [
+        list(range(6)),
+        list(range(6, 12)),
+        list(range(12, 18)),
+    ]
+
+
+def test_large_communities_are_dealt_before_small_ones() -> None:
+    parts = CommunitySplitter().split(cliques(3, 3, 6), 2, rng(0))
+    assert sorted(part.node_ids.tolist() for part in parts) == [list(range(6)), list(range(6, 12))]
+
+
+def test_a_community_larger_than_a_fair_share_is_cut_when_balanced() -> None:
+    graph = cliques(12, 4, 4)
+    assert sorted(part.num_nodes for part in CommunitySplitter().split(graph, 2, rng(0))) == [10, 10]
+    whole = CommunitySplitter(balanced=False).split(graph, 3, rng(0))
+    assert sorted(part.num_nodes for part in whole) == [4, 4, 12]
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+def test_fewer_communities_than_clients_are_cut_further(balanced: bool) -> None:
+    parts = CommunitySplitter(balanced=balanced).split(cliques(8, 8), 5, rng(0))
+    assert sorted(part.num_nodes for part in parts)[0] >= 2
+    assert sum(part.num_nodes for part in parts) == 16
+
+
+def test_a_cut_community_loses_few_edges() -> None:
+    # A ladder of two rails is one community of 12; cut along its length it loses 2 of its 16 edges.
+    rail = torch.stack([torch.arange(5), torch.arange(1, 6)])
+    ladder = torch.cat([rail * 2, rail * 2 + 1, torch.stack([torch.arange(6) * 2, torch.arange(6) * 2 + 1])], dim=1)
+    graph = replace(make_graph(12, 0), edge_index=undirected(ladder, 12)[0])
+    pieces = _pieces([np.arange(12)], _adjacency(12, undirected_pairs(graph.edge_index, 12)[0]), 6, 2)
+    parts = [graph.subgraph(torch.from_numpy(piece)) for piece in pieces]
+    assert [part.num_nodes for part in parts] == [6, 6]
+    assert missing_edge_fraction(graph, parts) <= 6 / 16
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [([9.0, 0.1, 9.0, 0.1], [[0, 1], [2, 3]]), ([0.1, 9.0, 0.1, 9.0], [[0, 3], [1, 2]])],
+)
+def test_weights_decide_where_the_communities_of_a_ring_lie(weights: list[float], expected: list[list[int]]) -> None:
+    ring, weight = undirected(torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]), 4, torch.tensor(weights))
+    graph = replace(make_graph(4, 0), edge_index=ring, edge_weight=weight)
+    parts = CommunitySplitter().split(graph, 2, rng(0))
+    assert sorted(part.node_ids.tolist() for part in parts) == expected
+
+
+def test_a_one_way_edge_counts_like_any_other() -> None:
+    graph = cliques(5, 5)
+    backwards = graph.edge_index[:, graph.edge_index[0] > graph.edge_index[1]]
+    parts = CommunitySplitter().split(replace(graph, edge_index=backwards), 2, rng(0))
+    assert sorted(part.node_ids.tolist() for part in parts) == [list(range(5)), list(range(5, 10))]
+
+
+def test_cora_keeps_most_edges_in_clients_of_equal_size() -> None:
+    graph = Cora().load(Path())
+    parts = CommunitySplitter().split(graph, 5, rng(0))
+    assert max(part.num_nodes for part in parts) - min(part.num_nodes for part in parts) < 30
+    assert missing_edge_fraction(graph, parts) < 0.2
+    assert missing_edge_fraction(graph, RandomSplitter().split(graph, 5, rng(0))) == pytest.approx(0.8, abs=0.02)
+
+
+def test_the_generator_of_igraph_is_pythons_again_afterwards() -> None:
+    CommunitySplitter().split(cliques(5, 5), 2, rng(0))
+
+    def draw() -> list[tuple[int, int]]:
+        random.seed(7)
+        return igraph.Graph.Erdos_Renyi(n=20, m=30).get_edgelist()
+
+    assert draw() == draw()
+
+
+def test_an_unknown_method_is_refused() -> None:
+    with pytest.raises(ValueError, match="method is 'metis'; known: louvain"):
+        CommunitySplitter(method="metis")

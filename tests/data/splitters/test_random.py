@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isthmus.core.errors import BadInput
+from isthmus.data.graph import Graph
+from isthmus.data.splitters import RandomSplitter
+
+from ..strategies import graphs, make_graph, many, pairs_by_id, rng, seeds
+
+
+@many
+@given(graphs, seeds, st.integers(1, 30), st.floats(0, 1))
+def test_overlap_is_held_by_all_and_the_rest_by_one_in_equal_parts(
+    graph: Graph, seed: int, wish: int, overlap: float
+) -> None:
+    clients = min(wish, graph.num_nodes)
+    num_common = round(overlap * graph.num_nodes)
+    # With fewer other nodes than clients and nothing in common, some client would be empty; that cannot be here.
+    splitter = RandomSplitter(overlap_fraction=overlap)
+    parts = splitter.assign(graph, clients, rng(seed))
+    held = torch.bincount(torch.cat(parts), minlength=graph.num_nodes)
+    if clients > 1:
+        assert int((held == clients).sum()) == num_common
+        assert int((held == 1).sum()) == graph.num_nodes - num_common
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@many
+@given(graphs, seeds, st.integers(1, 5), st.floats(0, 1))
+def test_each_client_loses_the_share_of_its_own_edges(graph: Graph, seed: int, wish: int, removed: float) -> None:
+    clients = min(wish, graph.num_nodes)
+    parts = RandomSplitter(removed_edge_fraction=removed).split(graph, clients, rng(seed))
+    whole = RandomSplitter().split(graph, clients, rng(seed))
+    for part, full in zip(parts, whole, strict=True):
+        assert torch.equal(part.node_ids, full.node_ids)
+        before, after = pairs_by_id(full), pairs_by_id(part)
+        assert after <= before
+        assert len(before) - len(after) == round(removed * len(before))
+        assert part.num_edges == 2 * len(after)
+
+
+@many
+@given(graphs, seeds, st.lists(st.floats(0.01, 1), min_size=1, max_size=6))
+def test_shares_are_met_apart_from_nodes_nobody_drew(graph: Graph, seed: int, shares: list[float]) -> None:
+    parts = RandomSplitter(shares=tuple(shares)).assign(graph, len(shares), rng(seed))
+    assert set(torch.cat(parts).tolist()) == set(range(graph.num_nodes))
+    drawn = [max(1, round(share * graph.num_nodes)) for share in shares]
+    extra = [len(part) - number for part, number in zip(parts, drawn, strict=True)]
+    assert min(extra) >= 0
+    # A left-over node goes to one client only.
+    held = torch.bincount(torch.cat(parts))
+    assert sum(extra) <= int((held == 1).sum())
+    assert sum(extra) <= graph.num_nodes - max(drawn)
+
+
+def test_shares_of_fedgl_overlap_and_have_the_papers_sizes() -> None:
+    shares = (0.3, 0.4, 0.5, 0.5, 0.6, 0.7)
+    parts = RandomSplitter(shares=shares).assign(make_graph(10_000, 0), 6, rng(0))
+    for part, share in zip(parts, shares, strict=True):
+        # 1.3 % of the nodes are drawn by nobody; each client gets a sixth of them.
+        assert share <= len(part) / 10_000 <= share + 0.01
+    held = torch.bincount(torch.cat(parts))
+    assert int(held.min()) == 1
+    assert float(held.float().mean()) == pytest.approx(sum(shares) + 0.0126, abs=0.005)
+
+
+def test_shares_must_be_one_for_each_client() -> None:
+    with pytest.raises(BadInput, match=r"shares has 2 numbers, \(0.3, 0.4\), but num_clients is 3; give one"):
+        RandomSplitter(shares=(0.3, 0.4)).split(make_graph(9, 9), 3, rng(0))
+
+
+@pytest.mark.parametrize(
+    ("splitter", "message"),
+    [
+        (lambda: RandomSplitter(overlap_fraction=1.5), "overlap_fraction is 1.5; a fraction lies between 0 and 1"),
+        (lambda: RandomSplitter(removed_edge_fraction=math.nan), "removed_edge_fraction is nan"),
+        (lambda: RandomSplitter(shares=(0.5, 0.0)), r"shares is \(0.5, 0.0\)"),
+        (lambda: RandomSplitter(shares=()), r"shares is \(\)"),
+        (lambda: RandomSplitter(0.1, shares=(0.5,)), "overlap_fraction is 0.1 and shares is .*only one"),
+    ],
+)
+def test_wrong_fields_are_refused(splitter, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        splitter()

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from isthmus.core.errors import BadInput
+from isthmus.data.graph import SPLITS, Graph
+from isthmus.data.masks import MASKS, PerClassSplit, PublicSplit, RatioSplit
+
+from .strategies import graphs, make_graph, many, rng, seeds
+
+
+def check_disjoint_and_labelled(graph: Graph) -> None:
+    stacked = torch.stack([graph.masks[split] for split in SPLITS])
+    assert int(stacked.sum(dim=0).max()) <= 1
+    assert bool((graph.y[stacked.any(dim=0)] >= 0).all())
+
+
+@many
+@given(graphs, seeds, st.lists(st.floats(0.01, 1), min_size=3, max_size=3))
+def test_ratio_masks_are_disjoint_labelled_and_as_large_as_asked(graph: Graph, seed: int, raw: list[float]) -> None:
+    num_labelled = int((graph.y >= 0).sum())
+    assume(num_labelled > 0)
+    train, val, test = (share / max(1.0, sum(raw)) for share in raw)
+    masked = RatioSplit(train, val, test).apply(graph, rng(seed))
+    check_disjoint_and_labelled(masked)
+    for split, share in zip(SPLITS, (train, val, test), strict=True):
+        # Two rounded ends differ from the exact share by half a node each.
+        assert abs(int(masked.masks[split].sum()) - share * num_labelled) <= 1.0 + 1e-6
+
+
+def test_ratios_that_add_up_to_one_use_every_labelled_node() -> None:
+    graph = make_graph(101, 10)
+    masked = RatioSplit(0.6, 0.2, 0.2).apply(graph, rng(0))
+    num_labelled = int((graph.y >= 0).sum())
+    assert sum(int(mask.sum()) for mask in masked.masks.values()) == num_labelled
+    assert int(masked.masks["train"].sum()) == round(0.6 * num_labelled)
+
+
+@pytest.mark.parametrize("rule", [RatioSplit(), PerClassSplit(2, 5, 5)])
+def test_same_seed_same_masks_other_seed_other_masks(rule: RatioSplit | PerClassSplit) -> None:
+    graph = make_graph(60, 10)
+    first, again, other = (rule.apply(graph, rng(seed)).masks for seed in (1, 1, 2))
+    assert all(torch.equal(first[split], again[split]) for split in SPLITS)
+    assert not all(torch.equal(first[split], other[split]) for split in SPLITS)
+
+
+@many
+@given(st.integers(20, 60), seeds, st.integers(1, 3), st.integers(0, 4), st.integers(0, 4))
+def test_per_class_draws_the_numbers_asked_for(nodes: int, seed: int, per_class: int, val: int, test: int) -> None:
+    graph = make_graph(nodes, 5, seed)
+    counts = torch.bincount(graph.y[graph.y >= 0], minlength=3)
+    assume(int(counts.min()) >= per_class and int(counts.sum()) >= 3 * per_class + val + test)
+    masked = PerClassSplit(per_class, val, test).apply(graph, rng(seed))
+    check_disjoint_and_labelled(masked)
+    assert torch.bincount(graph.y[masked.masks["train"]], minlength=3).tolist() == [per_class] * 3
+    assert (int(masked.masks["val"].sum()), int(masked.masks["test"].sum())) == (val, test)
+
+
+def test_public_keeps_the_masks_of_the_dataset() -> None:
+    graph = make_graph(10, 5)
+    assert PublicSplit().apply(graph, rng(0)).masks is graph.masks
+
+
+def test_public_without_masks_says_what_would_do() -> None:
+    with pytest.raises(BadInput, match=r"'toy' has no split of its own .*use 'ratio' or 'per_class'"):
+        PublicSplit().apply(make_graph(10, 5).with_masks({}), rng(0))
+
+
+@pytest.mark.parametrize("rule", [RatioSplit(), PerClassSplit(1, 1, 1)])
+def test_a_graph_without_labels_is_refused(rule: RatioSplit | PerClassSplit) -> None:
+    graph = replace(make_graph(10, 5), y=torch.full((10,), -1))
+    with pytest.raises(BadInput, match="'toy' has no labelled node among 10"):
+        rule.apply(graph, rng(0))
+
+
+def test_a_class_with_too_few_nodes_is_named() -> None:
+    graph = replace(make_graph(4, 0), y=torch.tensor([0, 0, 1, 2]))
+    with pytest.raises(BadInput, match=r"class 1 of the dataset 'toy' has 1 labelled nodes; num_per_class is 2"):
+        PerClassSplit(2, 0, 0).apply(graph, rng(0))
+    with pytest.raises(BadInput, match=r"class 'green' of"):
+        PerClassSplit(2, 0, 0).apply(replace(graph, class_names=("red", "green", "blue")), rng(0))
+
+
+def test_too_few_nodes_for_validation_and_test_are_told() -> None:
+    graph = replace(make_graph(6, 0), y=torch.tensor([0, 0, 1, 1, 2, 2]))
+    with pytest.raises(BadInput, match=r"num_val \+ num_test is 2 \+ 2, but beside the 3 training nodes .* only 3"):
+        PerClassSplit(1, 2, 2).apply(graph, rng(0))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"train": -0.1}, "train is -0.1; a share lies between 0 and 1"),
+        ({"val": math.nan}, "val is nan"),
+        ({"train": 0.6, "val": 0.3, "test": 0.2}, r"0.6 \+ 0.3 \+ 0.2 = 1.1; the shares may add up to 1"),
+    ],
+)
+def test_wrong_ratios_are_refused(fields: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RatioSplit(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_per_class": 0}, "num_per_class is 0; at least 1"),
+        ({"num_val": -1}, "num_val is -1; it may not be negative"),
+        ({"num_test": -2}, "num_test is -2"),
+    ],
+)
+def test_wrong_counts_are_refused(fields: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PerClassSplit(**fields)
+
+
+def test_rules_by_name() -> None:
+    assert {"public": PublicSplit, "ratio": RatioSplit, "per_class": PerClassSplit} == MASKS

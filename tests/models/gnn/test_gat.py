@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.nn import GATConv
+
+from isthmus.models.gnn.gat import GAT, GATLayer, row_softmax
+from isthmus.models.sparse import Pattern
+
+from ..toys import FEATURES, UNWEIGHTED, assert_close, assert_same_as_pyg, toy
+
+NAMES = {"weight": "lin.weight", "attention_source": "att_src", "attention_target": "att_dst", "bias": "bias"}
+
+
+@pytest.mark.parametrize("name", UNWEIGHTED)
+@pytest.mark.parametrize(("heads", "concat"), [(1, True), (3, True), (3, False)])
+def test_layer_equals_pyg(name: str, heads: int, concat: bool) -> None:
+    graph = toy(name)
+    ours, theirs = GATLayer(FEATURES, 4, heads, concat), GATConv(FEATURES, 4, heads=heads, concat=concat)
+    assert_same_as_pyg(ours, lambda g: ours(g, g.x, None), theirs, lambda x: theirs(x, graph.edge_index), NAMES, graph)
+
+
+@pytest.mark.parametrize("name", UNWEIGHTED)
+def test_stack_equals_pyg(name: str) -> None:
+    graph, ours = toy(name), GAT(hidden=8, heads=2, last_heads=3, dropout=0.0).build(FEATURES, 3)
+    theirs = nn.ModuleList([GATConv(FEATURES, 4, heads=2), GATConv(8, 3, heads=3, concat=False)])
+    names = {f"layers.{i}.{mine}": f"{i}.{other}" for i in range(2) for mine, other in NAMES.items()}
+
+    def reference(x: torch.Tensor) -> torch.Tensor:
+        return theirs[1](theirs[0](x, graph.edge_index).relu(), graph.edge_index)
+
+    assert_same_as_pyg(ours, lambda g: ours(g, None), theirs, reference, names, graph)
+
+
+def test_attention_dropout_drops_whole_neighbours() -> None:
+    graph = toy("mixed")
+    layer = GATLayer(FEATURES, 4, 2, True, attention_dropout=0.5)
+    seen = layer(graph, graph.x, torch.Generator().manual_seed(0))
+    assert not torch.allclose(seen, layer(graph, graph.x, None))
+    # The isolated node attends to itself alone: its coefficient is 1, so it becomes 0 or 2 in each head.
+    own = (graph.x[6] @ layer.weight).view(2, 4)
+    for head, value in enumerate(seen[6].view(2, 4)):
+        assert torch.allclose(value, 0 * own[head]) or torch.allclose(value, 2 * own[head])
+
+
+def test_row_softmax_survives_large_scores_and_has_the_right_gradient() -> None:
+    pattern, _ = Pattern.from_pairs(torch.tensor([0, 0, 1, 2, 2, 2]), torch.tensor([0, 1, 1, 0, 1, 2]), (3, 3))
+    scores = torch.tensor([1000.0, 999.0, -5000.0, 0.0, 1.0, 2.0])
+    expected = torch.cat([scores[:2].softmax(0), scores[2:3].softmax(0), scores[3:].softmax(0)])
+    assert_close(row_softmax(pattern, scores), expected)
+    scores = torch.randn(6, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda s: row_softmax(pattern, s), (scores,))
+    assert torch.autograd.gradgradcheck(lambda s: row_softmax(pattern, s), (scores,))
+
+
+def test_errors() -> None:
+    with pytest.raises(ValueError, match="hidden is 10 and heads is 4; hidden must be a multiple"):
+        GAT(hidden=10, heads=4)
+    for field in ("heads", "last_heads"):
+        with pytest.raises(ValueError, match=f"{field} is 0"):
+            GAT(**{field: 0})
+    with pytest.raises(ValueError, match=r"attention_dropout is 1.0"):
+        GAT(attention_dropout=1.0)
+
+
+def test_repr() -> None:
+    assert repr(GATLayer(5, 3, 2, False, 0.1)) == "GATLayer(5, 3, heads=2, concat=False, attention_dropout=0.1)"
+    assert repr(GAT(heads=4)) != repr(GAT(heads=2))

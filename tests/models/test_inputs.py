@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from isthmus.models.inputs import GraphInput
+from isthmus.models.sparse import SparseMatrix
+
+from .toys import sparse, toy
+
+
+def test_operators_are_built_once() -> None:
+    graph = toy("mixed")
+    assert graph.operator("gcn") is graph.operator("gcn")
+    assert graph.operator("gcn") is not graph.operator("sum")
+    assert graph.edges_with_loops(2) is graph.edges_with_loops(2)
+    assert graph.edges_with_loops(2) is not graph.edges_with_loops(3)
+    assert graph.pooling(True) is graph.pooling(True)
+    assert graph.pooling(True) is not graph.pooling(False)
+
+
+def test_other_features_keep_the_operators_and_other_edges_do_not() -> None:
+    graph = toy("weighted")
+    operator = graph.operator("gcn")
+    assert graph.replace(x=torch.zeros(7, 2)).operator("gcn") is operator
+    fewer = graph.replace(edge_index=graph.edge_index[:, :3], edge_weight=None)
+    assert fewer.num_edges == 3 and fewer.operator("gcn").pattern.nnz == 3 + 7
+    assert graph.replace(edge_weight=None).operator("gcn") is not operator
+    more = graph.replace(x=torch.zeros(9, 5))
+    assert more.operator("gcn").shape == (9, 9)
+    assert graph.operator("gcn") is operator
+
+
+def test_another_batch_counts_its_own_graphs() -> None:
+    graph = toy("mixed").replace(batch=torch.tensor([0, 0, 0, 1, 1, 1, 1]))
+    assert graph.num_graphs == 2
+    assert graph.replace(batch=torch.arange(7)).num_graphs == 7
+    assert graph.replace(batch=torch.arange(7), num_graphs=8).num_graphs == 8
+    assert toy("mixed").num_graphs == 1
+
+
+def test_sparse_features_are_wrapped_once_and_multiply_alike() -> None:
+    graph = toy("mixed")
+    wrapped = sparse(graph)
+    assert isinstance(wrapped.x, SparseMatrix)
+    assert wrapped.replace(edge_weight=None).x is wrapped.x
+    weight = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(wrapped.features_times(weight), graph.x @ weight)
+    torch.testing.assert_close(graph.features_times(weight), graph.x @ weight)
+
+
+def test_errors_say_what_was_found() -> None:
+    x, edges = torch.zeros(3, 2), torch.tensor([[0, 1], [1, 0]])
+    with pytest.raises(ValueError, match=r"edge_index has shape \(3, 2\)"):
+        GraphInput(x, torch.zeros(3, 2, dtype=torch.int64))
+    with pytest.raises(ValueError, match="edge_weight has 3 rows; it must have 2"):
+        GraphInput(x, edges, torch.ones(3))
+    with pytest.raises(ValueError, match="batch has 2 rows; it must have 3"):
+        GraphInput(x, edges, batch=torch.zeros(2, dtype=torch.int64))
+    with pytest.raises(ValueError, match="operators are constants"):
+        GraphInput(x, edges, torch.ones(2, requires_grad=True))
+    with pytest.raises(ValueError, match=r"'gnc'; known: gcn, mean, sum. Did you mean 'gcn'"):
+        GraphInput(x, edges).operator("gnc")
+    looped = GraphInput(x, torch.tensor([[0, 1], [0, 2]]))
+    for build in (lambda: looped.operator("sum"), looped.edges_with_loops):
+        with pytest.raises(ValueError, match="1 self-loops"):
+            build()
+    with pytest.raises(ValueError, match="outside"):
+        GraphInput(x, torch.tensor([[0], [3]])).operator("sum")
+
+
+def test_repr_tells_inputs_apart() -> None:
+    assert repr(toy("mixed")) == "GraphInput(7 nodes, 5 dense features, 14 directed edges)"
+    assert repr(sparse(toy("weighted"))) == "GraphInput(7 nodes, 5 sparse features, 14 weighted directed edges)"
+    assert repr(toy("mixed").replace(batch=torch.arange(7))).endswith("7 graphs)")

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from isthmus.models import DECODERS, ENCODERS, GNNS, READOUTS
+
+TABLES = {"gnns": GNNS, "encoders": ENCODERS, "decoders": DECODERS, "readouts": READOUTS}
+
+
+@pytest.mark.parametrize("table", sorted(TABLES))
+def test_tables_hold_frozen_specs_that_compare_by_value(table: str) -> None:
+    for kind in TABLES[table].values():
+        assert dataclasses.is_dataclass(kind) and kind() == kind() and hash(kind()) == hash(kind())
+        for field in dataclasses.fields(kind):
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                setattr(kind(), field.name, getattr(kind(), field.name))
+
+
+def test_names() -> None:
+    assert set(GNNS) == {"mlp", "gcn", "sage", "gat", "gin", "gprgnn", "appnp", "sgc"}
+    assert set(ENCODERS) == {"linear", "mlp"}
+    assert set(DECODERS) == {"linear", "mlp"}
+    assert set(READOUTS) == {"mean", "sum", "max"}
+
+
+def test_importing_the_models_stays_cheap() -> None:
+    heavy = "[m for m in ('torch_geometric', 'torch._dynamo', 'scipy', 'sklearn', 'isthmus.data') if m in sys.modules]"
+    code = f"import sys, isthmus.models; print({heavy})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,161 @@
+import csv
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from isthmus.core.errors import BadInput
+from isthmus.suites.runner import Run, run_suite
+from isthmus.suites.spec import Point, load_suite
+from isthmus.suites.table import cell_table, cells
+
+SMALL = {
+    "title": "small",
+    "seeds": [0, 1],
+    "base": {"rounds": 3, "model": {"gnn": {"hidden": 8}}},
+    "axes": {
+        "splitter": {"random": {"splitter.name": "random"}, "community": {"splitter.name": "community"}},
+        "method": {
+            "Local": {"algorithm.name": "local"},
+            "FedAvg": {"algorithm.name": "fedavg", "search": {"algorithm.optimizer.lr": [0.001, 0.5]}},
+        },
+    },
+    "expected": [{"method": "FedAvg", "splitter": "random", "value": 0.5, "std": 0.1, "within": 0.9}],
+}
+
+
+def written(tmp_path: Path, **changes: object) -> Path:
+    path = tmp_path / "suite.yaml"
+    path.write_text(yaml.safe_dump({**SMALL, **changes}, sort_keys=False))
+    return path
+
+
+def compare(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "isthmus", "compare", *args], cwd=cwd, capture_output=True, text=True, timeout=300
+    )
+
+
+def test_every_cell_grid_point_and_seed_is_one_course(tmp_path: Path) -> None:
+    points = load_suite(written(tmp_path)).points()
+    assert len(points) == 2 * (1 + 2) * 2
+    assert len({point.key for point in points}) == len(points)
+    rates = {p.course.algorithm.optimizer.lr for p in points if p.cell["method"] == "FedAvg"}
+    assert rates == {0.001, 0.5}
+    # What a course does not search keeps the algorithm's own default.
+    assert {p.course.algorithm.optimizer.weight_decay for p in points} == {5e-4}
+
+
+def fake(point: Point, score: float, validation: float) -> Run:
+    return Run(point, score, validation, 3, 0.1)
+
+
+def test_the_search_goes_by_validation_and_never_by_test(tmp_path: Path) -> None:
+    suite = load_suite(written(tmp_path))
+    runs = []
+    for point in suite.points():
+        good = point.searched.get("algorithm.optimizer.lr") == 0.001
+        runs.append(fake(point, score=0.1 if good else 0.9, validation=0.8 if good else 0.2))
+    cell = next(c for c in cells(suite, runs) if c.choices == {"splitter": "random", "method": "FedAvg"})
+    assert cell.chosen == {"algorithm.optimizer.lr": 0.001} and cell.mean == pytest.approx(0.1)
+
+
+def test_a_search_by_loss_takes_the_lowest(tmp_path: Path) -> None:
+    suite = load_suite(written(tmp_path, base={**SMALL["base"], "stopping": {"metric": "loss"}}))
+    runs = [fake(p, 0.5, p.searched.get("algorithm.optimizer.lr", 0.0)) for p in suite.points()]
+    assert {c.chosen["algorithm.optimizer.lr"] for c in cells(suite, runs) if c.chosen} == {0.001}
+
+
+def test_mean_deviation_and_difference_are_those_of_the_seeds(tmp_path: Path) -> None:
+    suite = load_suite(written(tmp_path))
+    runs = [fake(p, 0.6 + 0.1 * p.seed, p.searched.get("algorithm.optimizer.lr", 0.0)) for p in suite.points()]
+    cell = next(c for c in cells(suite, runs) if c.expected)
+    assert cell.mean == pytest.approx(0.65) and cell.std == pytest.approx(statistics.stdev([0.6, 0.7]))
+    assert cell.difference == pytest.approx(0.15) and cell.holds is True
+    row = next(row for row in cell_table(suite, cells(suite, runs)).rows if "FedAvg" in row and "random" in row)
+    assert row[2:7] == ("65.00 ± 7.07", "50.00 ± 10.00", "+15.00", "±90.0", "yes")
+
+
+def test_a_number_farther_than_asked_does_not_hold(tmp_path: Path) -> None:
+    suite = load_suite(written(tmp_path, expected=[{"method": "FedAvg", "value": 0.5, "within": 0.1}]))
+    runs = [fake(p, 0.65, 0.0) for p in suite.points()]
+    assert [c.holds for c in cells(suite, runs)] == [None, False, None, False]
+
+
+def test_a_suite_runs_in_processes_writes_its_files_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    written(tmp_path)
+    first = compare("suite.yaml", "--workers", "2", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    folder = tmp_path / "results" / "suite"
+    assert "FedAvg" in first.stdout and "chosen by validation" in first.stdout
+    rows = list(csv.DictReader((folder / "runs.csv").open()))
+    assert len(rows) == 12 and all(0 < float(row["accuracy"]) < 1 for row in rows)
+    assert (folder / "table.md").read_text().startswith("# small")
+    journals = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/journal.jsonl")}
+    assert len(journals) == 12
+    again = compare("suite.yaml", "--json", cwd=tmp_path)
+    assert again.returncode == 0 and len(json.loads(again.stdout)["rows"]) == 4
+    assert journals == {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/journal.jsonl")}
+    one = folder / "runs" / rows[0]["run"] / "journal.jsonl"
+    one.unlink()
+    assert compare("suite.yaml", cwd=tmp_path).returncode == 0
+    assert one.is_file() and next(csv.DictReader((folder / "runs.csv").open()))["accuracy"] == rows[0]["accuracy"]
+
+
+def test_one_worker_and_two_give_the_same_numbers(tmp_path: Path) -> None:
+    axes = {"method": {"FedAvg": {"algorithm.name": "fedavg"}, "Local": {"algorithm.name": "local"}}}
+    suite = load_suite(written(tmp_path, axes=axes, expected=[]))
+    one = run_suite(suite, tmp_path / "one", workers=1)
+    two = run_suite(suite, tmp_path / "two", workers=2)
+    assert [run.score for run in one] == [run.score for run in two]
+
+
+def test_an_interrupted_comparison_leaves_no_process_and_goes_on(tmp_path: Path) -> None:
+    written(tmp_path, base={"rounds": 400, "model": {"gnn": {"hidden": 8}}}, seeds=1)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "isthmus", "compare", "suite.yaml", "--workers", "2"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    runs = tmp_path / "results" / "suite" / "runs"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not any('"round": 60' in p.read_text() for p in runs.glob("*/journal.jsonl")):
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in errors, errors
+    with pytest.raises(ProcessLookupError):
+        for _ in range(100):
+            os.killpg(process.pid, 0)
+            time.sleep(0.1)
+    assert list(runs.glob("*/checkpoint.isth"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"axis": {}}, "axis is not a known key"),
+        ({"axes": {}}, "axes is {}"),
+        ({"axes": {"method": {"A": {"algorithm.name": "fedavgg"}}}, "expected": []}, "Did you mean 'fedavg'?"),
+        ({"axes": {"method": {"A": {"search": {"seed": 3}}}}, "expected": []}, "expected a list to try"),
+        ({"expected": [{"methd": "FedAvg", "value": 1}]}, "names the axis 'methd'"),
+        ({"expected": [{"method": "FedProx", "value": 1}]}, "names method 'FedProx'"),
+        ({"metric": "f1_macro"}, "f1_macro"),
+        ({"graph": "both"}, "graph is 'both'"),
+        ({"seeds": []}, "seeds is []"),
+    ],
+)
+def test_mistakes_in_a_suite_show_before_anything_runs(changes: dict[str, object], part: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as caught:
+        load_suite(written(tmp_path, **changes))
+    assert part in str(caught.value)

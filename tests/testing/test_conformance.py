@@ -1,0 +1,509 @@
+"""Every algorithm of the table keeps to the rules, and every check catches an algorithm that does not."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from isthmus.algorithms import ALGORITHMS, FedAvg, FedOpt, FedProx, Local
+from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
+from isthmus.core.federation import Federation
+from isthmus.core.folds import weighted_mean
+from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Kept, ModelState, Request, on
+from isthmus.core.record import Params, Record
+from isthmus.learn.batching import NeighborBatch
+from isthmus.learn.client import GraphClient
+from isthmus.learn.optimizers import SGD, Adam
+from isthmus.models import SAGE, ModelSpec
+from isthmus.testing import CHECKS, check_algorithm, toy_course
+
+# ---- the algorithms of the package
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_algorithm_of_the_table_passes(name: str, check: str) -> None:
+    CHECKS[check](ALGORITHMS[name](), None)
+
+
+# Batch norm brings buffers, neighbour batches draw from the clients' streams, Adam has moments to keep.
+DEMANDING = {"model": ModelSpec(SAGE(hidden=5, batch_norm=True)), "batching": NeighborBatch(8, (2, 2))}
+
+
+@pytest.mark.parametrize("check", ["loop_equals_strict", "same_seed", "resume", "failure", "idle_client"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_algorithm_of_the_table_passes_with_sampled_batches_and_batch_norm(name: str, check: str) -> None:
+    algorithm = ALGORITHMS[name](local_steps=1, step_unit="epoch", optimizer=Adam(lr=0.01))  # type: ignore[call-arg]
+    CHECKS[check](algorithm, toy_course(algorithm, rounds=2, **DEMANDING))
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        FedAvg(weighting="nodes"),
+        FedAvg(weighting="uniform"),
+        FedProx(mu=0.5, local_steps=2),
+        FedOpt(server="adam", server_lr=0.1),
+        FedOpt(server="yogi", server_lr=0.1),
+        FedOpt(server="adagrad", server_lr=0.1),
+        Local(optimizer=SGD(lr=0.1, momentum=0.9), local_steps=2),
+    ],
+    ids=repr,
+)
+def test_other_configurations_pass(algorithm: Algorithm[Any]) -> None:
+    check_algorithm(algorithm)
+
+
+def test_a_method_with_personal_models_that_keeps_the_best_passes() -> None:
+    check_algorithm(Personal())
+
+
+def test_check_algorithm_names_the_algorithm_and_the_rule() -> None:
+    with pytest.raises(AssertionError, match=r"GlobalDice, check 'same_seed': .*torch's global generator"):
+        check_algorithm(GlobalDice(), skip=("another_seed", "loop_equals_strict"))
+
+
+def test_check_algorithm_refuses_to_skip_what_it_does_not_know() -> None:
+    with pytest.raises(ValueError, match="Did you mean 'resume'"):
+        check_algorithm(FedAvg(), skip=("resum",))
+
+
+def test_skipped_checks_do_not_run() -> None:
+    with pytest.raises(AssertionError, match="'idle_client'"):
+        check_algorithm(Democrat())
+    check_algorithm(Democrat(), skip=("idle_client",))
+
+
+# ---- algorithms that break a rule
+
+
+@dataclass(frozen=True)
+class Personal(FedAvg):
+    """A good one: clients keep what they trained as their own."""
+
+    personal: ClassVar[tuple[str, ...]] = ("own",)
+
+    def client_params(self, params: Params, state: Any) -> Params:
+        own: Params = state.get("own", params)
+        return own
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        update = super().train(request, client)
+        client.state["own"] = update.params
+        return update
+
+
+@dataclass(frozen=True)
+class ChangesRequest(FedAvg):
+    """Trains in the parameters that were sent."""
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        update = super().train(request, client)
+        for name, tensor in request.params.items():
+            tensor.copy_(update.params[name])
+        return update
+
+
+@dataclass(frozen=True)
+class ChangesMemory(FedAvg):
+    """Adds to a tensor in its memory."""
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        client.state.setdefault("visits", torch.zeros(1)).add_(1.0)
+        return super().train(request, client)
+
+
+@dataclass(frozen=True)
+class ChangesState(FedAvg):
+    """Adds to the server's state of the round before."""
+
+    def round(self, state: ModelState, fed: Federation) -> ModelState:
+        after = super().round(state, fed)
+        next(iter(state.params.values())).add_(1.0)
+        return after
+
+
+@dataclass(frozen=True)
+class NotesOnClient(FedAvg):
+    """Remembers on the client object how often it was asked."""
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: Any) -> ModelUpdate:
+        client.visits = getattr(client, "visits", 0) + 1
+        update = super().train(request, client)
+        return replace(update, weight=update.weight * client.visits**client.num_examples)
+
+
+@dataclass(frozen=True)
+class NotesOnAlgorithm(FedAvg):
+    """Gets around the frozen dataclass."""
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        object.__setattr__(self, "last_client", client.id)
+        return super().train(request, client)
+
+
+@dataclass(frozen=True)
+class NotesOnClass(FedAvg):
+    """Keeps a message pool on the class."""
+
+    pool: ClassVar[dict[str, str]] = {}
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        self.pool[client.id] = "was here"
+        return super().train(request, client)
+
+
+POOL: list[str] = []
+
+
+@dataclass(frozen=True)
+class NotesInModule(FedAvg):
+    """Keeps a message pool in the module."""
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        POOL.append(client.id)
+        return super().train(request, client)
+
+
+@dataclass(frozen=True)
+class Unhashable(FedAvg):
+    """Has a field that cannot be hashed."""
+
+    layers: list[int] = field(default_factory=lambda: [1, 2])
+
+
+@dataclass(frozen=True)
+class HiddenField(FedAvg):
+    """Leaves a hyper-parameter out of its repr."""
+
+    temperature: float = field(default=1.0, repr=False)
+
+
+@dataclass(frozen=True)
+class GlobalDice(FedAvg):
+    """Draws from torch's global generator."""
+
+    def weight(self, client: GraphClient) -> float:
+        return super().weight(client) * float(1.0 + torch.rand(()))
+
+
+@dataclass(frozen=True)
+class NumpyDice(FedAvg):
+    """Draws from numpy's global generator."""
+
+    def weight(self, client: GraphClient) -> float:
+        return super().weight(client) * float(1.0 + np.random.rand())
+
+
+@dataclass(frozen=True)
+class PythonDice(FedAvg):
+    """Draws from Python's global generator."""
+
+    def weight(self, client: GraphClient) -> float:
+        return super().weight(client) * (1.0 + random.random())
+
+
+@dataclass(frozen=True)
+class UnseededDice(FedAvg):
+    """Makes a generator of its own, seeded from the machine."""
+
+    def weight(self, client: GraphClient) -> float:
+        return super().weight(client) * (1.0 + random.SystemRandom().random())
+
+
+@dataclass(frozen=True)
+class LoadedDice(FedAvg):
+    """Has its own fixed seed."""
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: Any) -> ModelUpdate:
+        client.position = replace(client.position, seed=7)
+        return super().train(request, client)
+
+
+@dataclass(frozen=True)
+class Whisper(Request[Kept]):
+    """A request that nobody sends."""
+
+
+@dataclass(frozen=True)
+class NeverAsked(FedAvg):
+    """Handles a request that is never sent."""
+
+    @on(Whisper)
+    def whisper(self, request: Whisper, client: GraphClient) -> Kept:
+        return Kept()
+
+
+@dataclass(frozen=True)
+class NeverAnswered(FedAvg):
+    """Sends a request that has no handler."""
+
+    def round(self, state: ModelState, fed: Federation) -> ModelState:
+        fed.ask(Whisper(), min_replies=0)
+        return super().round(state, fed)
+
+
+@dataclass(frozen=True)
+class WrongReply(FedAvg):
+    """Answers with another record than the request names."""
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> Any:
+        super().train(request, client)
+        return Kept()
+
+
+@dataclass(frozen=True)
+class WrongField(FedAvg):
+    """Answers with a number where parameters should be."""
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> Any:
+        return replace(super().train(request, client), params=3)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Smuggler(FedAvg):
+    """Hangs something undeclared on the reply."""
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        update = super().train(request, client)
+        object.__setattr__(update, "labels", client.data.y)
+        return update
+
+
+@dataclass(frozen=True)
+class Attached(FedAvg):
+    """Sends tensors that still have a gradient."""
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        update = super().train(request, client)
+        return replace(update, params={n: t.requires_grad_() for n, t in update.params.items()})
+
+
+@dataclass(frozen=True)
+class Undocumented(Record):
+    """A reply whose field has no docstring."""
+
+    params: Params
+    weight: float
+    """The share in the mean."""
+
+
+@dataclass(frozen=True)
+class TrainUndocumented(Request[Undocumented]):
+    """Asks for it."""
+
+    params: Params
+    """The global model."""
+
+
+@dataclass(frozen=True)
+class NoDocstrings(FedAvg):
+    """Does not say what it reveals."""
+
+    def round(self, state: ModelState, fed: Federation) -> ModelState:
+        fed.ask_folded(TrainUndocumented(state.params), weighted_mean)
+        return super().round(state, fed)
+
+    @on(TrainUndocumented)
+    def train_undocumented(self, request: TrainUndocumented, client: GraphClient) -> Undocumented:
+        return Undocumented(request.params, 1.0)
+
+
+@dataclass(frozen=True)
+class Idle(FedAvg):
+    """Computes a mean and throws it away."""
+
+    def round(self, state: ModelState, fed: Federation) -> ModelState:
+        super().round(state, fed)
+        return state
+
+
+@dataclass(frozen=True)
+class Stubborn(FedAvg):
+    """Needs an answer from everybody."""
+
+    def round(self, state: ModelState, fed: Federation) -> ModelState:
+        replies = fed.ask(TrainModel(state.params), min_replies=len(fed.clients))
+        return ModelState(next(iter(replies.values())).params)
+
+
+@dataclass(frozen=True)
+class Domino(FedAvg):
+    """Lets a client that missed one round fail in all rounds after it."""
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        expected = client.state.get("round", client.position.round)
+        if client.position.round != expected:
+            raise RuntimeError(f"expected round {expected}")
+        client.state["round"] = expected + 1
+        return super().train(request, client)
+
+
+@dataclass(frozen=True)
+class HalfDone(FedAvg):
+    """Does its work in a place that no failure takes back."""
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: Any) -> ModelUpdate:
+        client.data.attributes.setdefault("visits", []).append(client.position.round)
+        update = super().train(request, client)
+        return replace(update, weight=update.weight + len(client.data.attributes["visits"]) ** client.num_examples)
+
+
+@dataclass(frozen=True)
+class Everyone(FedAvg):
+    """Counts on every client being in the cohort."""
+
+    def round(self, state: ModelState, fed: Federation) -> ModelState:
+        replies = fed.ask(TrainModel(state.params))
+        mean = weighted_mean([replies[client] for client in fed.all_clients])
+        assert isinstance(mean, ModelUpdate)
+        return ModelState(mean.params)
+
+
+@dataclass(frozen=True)
+class Democrat(FedAvg):
+    """Gives a client without training nodes a vote."""
+
+    def weight(self, client: GraphClient) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Diluted(FedAvg):
+    """Divides by the number of clients, idle ones too."""
+
+    def round(self, state: ModelState, fed: Federation) -> ModelState:
+        replies = fed.ask(TrainModel(state.params))
+        shares = [replies[c].weight / 40 for c in replies]
+        rest = 1.0 / len(replies)
+        return ModelState(
+            {
+                name: rest * old + sum(s * replies[c].params[name] for s, c in zip(shares, replies, strict=True))
+                for name, old in state.params.items()
+            }
+        )
+
+
+@dataclass(frozen=True)
+class CountingState(Record):
+    """A server that forgets to save its count."""
+
+    params: Params
+    """The global model."""
+
+
+@dataclass(frozen=True)
+class Forgetful(FedAvg):
+    """Counts rounds outside its state."""
+
+    counts: ClassVar[list[int]] = [0]
+
+    def setup(self, fed: Federation) -> ModelState:
+        self.counts[0] = 0
+        return super().setup(fed)
+
+    def round(self, state: ModelState, fed: Federation) -> ModelState:
+        self.counts[0] += 1
+        after = super().round(state, fed)
+        return ModelState({name: tensor + 1e-3 * self.counts[0] for name, tensor in after.params.items()})
+
+
+@dataclass(frozen=True)
+class AnotherState(FedAvg):
+    """Says it keeps one record and keeps another."""
+
+    def round(self, state: Any, fed: Federation) -> Any:
+        return CountingState(super().round(state, fed).params)
+
+
+@dataclass(frozen=True)
+class UnsavableMemory(FedAvg):
+    """Puts an object into its memory that is no record."""
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        client.state["model"] = client.model
+        return super().train(request, client)
+
+
+@dataclass(frozen=True)
+class BadEvaluation(FedAvg):
+    """Says nothing about its evaluation but NaN."""
+
+    @on(EvaluateModel)
+    def evaluate(self, request: EvaluateModel, client: Any) -> Evaluation:
+        return Evaluation({"val": {"accuracy": float("nan")}}, {"val": 1})
+
+
+BROKEN: list[tuple[type[Algorithm[Any]], str, str]] = [
+    (ChangesRequest, "loop_equals_strict", r"TrainModel: the handler of client-0 changed the request in place"),
+    (ChangesRequest, "same_seed", r"changed the request in place"),
+    (ChangesMemory, "failure", r"changed an entry of client.state in place"),
+    (ChangesState, "resume", r"changed the server's state of the round before in place"),
+    (NotesOnClient, "loop_equals_strict", r"the loop runtime and the strict one disagree.*differs"),
+    (NotesOnAlgorithm, "frozen", r"a course changed the attribute 'last_client' of the algorithm"),
+    (NotesOnClass, "frozen", r"a course changed 'pool' of NotesOnClass"),
+    (NotesInModule, "frozen", r"a course changed 'POOL' of"),
+    (Unhashable, "frozen", r"cannot be hashed"),
+    (HiddenField, "repr", r"temperature=1.125 cannot be told"),
+    (GlobalDice, "same_seed", r"drew from torch's global generator"),
+    (NumpyDice, "same_seed", r"drew from numpy's global generator"),
+    (PythonDice, "same_seed", r"drew from Python's global generator"),
+    (UnseededDice, "same_seed", r"two courses with the same seed disagree"),
+    (LoadedDice, "another_seed", r"another seed gave the same models"),
+    (NeverAsked, "requests", r"a handler of Whisper, but no Whisper was sent"),
+    (NeverAnswered, "requests", r"Whisper was sent, but no handler is marked @on\(Whisper\)"),
+    (WrongReply, "replies", r"the reply of client-0 to TrainModel is a Kept; the request names ModelUpdate"),
+    (WrongField, "replies", r"the reply of client-0 to TrainModel does not fit ModelUpdate: .*params"),
+    (Smuggler, "replies", r"carries 'labels', which ModelUpdate does not declare"),
+    (Attached, "replies", r"is attached to a gradient; detach it"),
+    (NoDocstrings, "docstrings", r"Undocumented.params has no docstring"),
+    (Idle, "parameters_move", r"parameter '.*' is after 3 rounds what it was at the start"),
+    (Stubborn, "failure", r"client-0 was made to fail, and the course ended"),
+    (Domino, "failure", r"then, in round 3, TrainModel failed at client-0"),
+    (HalfDone, "failure", r"a handler that fails after its work leaves traces"),
+    (Democrat, "idle_client", r"ModelUpdate of client-2, .*has weight 1.0; expected 0"),
+    (Diluted, "idle_client", r"a client without training nodes changes the result"),
+    (Forgetful, "resume", r"stopped after round 0 and resumed disagrees"),
+    (AnotherState, "resume", r"after round 1 the server's state is a CountingState; setup .* ModelState"),
+    (UnsavableMemory, "requests", r"the course ended with TooFewReplies: .*client-0: error: state of .*'model'"),
+    (BadEvaluation, "replies", r"EvaluateModel: client-0 failed \(not_finite\)"),
+]
+
+
+@pytest.mark.parametrize(("kind", "check", "message"), BROKEN, ids=[f"{k.__name__}-{c}" for k, c, _ in BROKEN])
+def test_check_catches(kind: type[Algorithm[Any]], check: str, message: str) -> None:
+    with pytest.raises(AssertionError, match=f"(?s){message}"):
+        CHECKS[check](kind(), None)
+
+
+def test_partial_participation_catches_a_server_that_counts_on_everybody() -> None:
+    with pytest.raises((AssertionError, KeyError)):
+        CHECKS["partial_participation"](Everyone(), None)
+
+
+def test_a_plain_class_is_not_a_frozen_dataclass() -> None:
+    class Plain(FedAvg):
+        """Forgets the decorator, so that its fields would be lost."""
+
+    with pytest.raises(AssertionError, match="Plain is not a frozen dataclass"):
+        CHECKS["frozen"](Plain(), None)
