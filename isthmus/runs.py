@@ -16,7 +16,7 @@ from isthmus.core.course import RoundReport, Standing, run_course
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import ExchangeReport
 from isthmus.core.record import Params, State
-from isthmus.data.zoo import data_root
+from isthmus.data.zoo import data_root as locate_data
 from isthmus.learn.evaluate import Scores
 from isthmus.monitor.checkpoint import load_checkpoint, save_checkpoint
 from isthmus.monitor.folder import RunFolder
@@ -64,7 +64,7 @@ def run(
     course: Course | None = None,
     *,
     run_dir: str | Path | None = None,
-    data_root_dir: str | Path | None = None,
+    data_root: str | Path | None = None,
     watchers: Sequence[Watcher] = (),
     scenario: Scenario | None = None,
 ) -> Result:
@@ -76,7 +76,7 @@ def run(
     with torch_threads(course.threads):
         if run_dir is not None and Path(run_dir).exists() and any(Path(run_dir).iterdir()):
             RunFolder.create(Path(run_dir), "")  # refuses before the data is loaded
-        simulation = Simulation(course, scenario or load_scenario(course, data_root(data_root_dir)))
+        simulation = Simulation(course, scenario or load_scenario(course, locate_data(data_root)))
         folder = None if run_dir is None else RunFolder.create(Path(run_dir), course_to_yaml(course))
         journal = Journal(folder.journal if folder else None)
         journal.write("course", version=__version__, python=platform.python_version(), course=course_to_dict(course))
@@ -92,7 +92,7 @@ def resume(
     *,
     course: Course | None = None,
     overrides: Sequence[str] = (),
-    data_root_dir: str | Path | None = None,
+    data_root: str | Path | None = None,
     watchers: Sequence[Watcher] = (),
 ) -> Result:
     """Go on with a run from its last checkpoint; the result has the same bits as if it had never stopped.
@@ -104,7 +104,7 @@ def resume(
     course = course or load_course(folder.course, overrides)
     standing, memories = load_checkpoint(folder.checkpoint, course_digest(course), course.algorithm)
     with torch_threads(course.threads):
-        simulation = Simulation(course, load_scenario(course, data_root(data_root_dir)))
+        simulation = Simulation(course, load_scenario(course, locate_data(data_root)))
         simulation.runtime.load_clients(memories)
         journal = Journal(folder.journal)
         journal.rewind(standing.round)

@@ -125,7 +125,7 @@ def _resumed(path: Path, overrides: list[str], root: Path | None, silent: bool) 
 
     course = load_course(RunFolder.open(path).course, overrides)
     with _watched(course_title(course), course, path, silent) as watchers:
-        return resume(path, overrides=overrides, data_root_dir=root, watchers=watchers)
+        return resume(path, overrides=overrides, data_root=root, watchers=watchers)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from torch import Tensor
 SPLITS = ("train", "val", "test")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Graph:
     """An attributed graph; an undirected edge is stored in both directions, once each; no self-loops.
 

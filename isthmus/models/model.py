@@ -62,7 +62,8 @@ class ModelSpec:
 class ModelFactory(Protocol):
     """What a course needs of a model: `ModelSpec`, or an object of one's own that builds a module.
 
-    The module's `forward(graph, generator)` returns one row of scores for each example; `generator` is None in evaluation.
+    The module's `forward(graph, generator)` returns one row of scores for each example; `generator` is None in
+    evaluation.
     """
 
     def build(self, in_dim: int, out_dim: int) -> nn.Module:

@@ -108,11 +108,11 @@ def _finish(suite: Suite, point: Point, folder: Path, data_root: Path | None) ->
     course = replace(point.course, threads=1)
     try:
         if (path / CHECKPOINT_FILE).is_file() and (path / JOURNAL_FILE).is_file():
-            resume(path, course=course, data_root_dir=data_root)
+            resume(path, course=course, data_root=data_root)
         else:
             if path.exists():
                 shutil.rmtree(path)  # cut off before its first checkpoint, or damaged: nothing in it is of use
-            run(course, run_dir=path, data_root_dir=data_root)
+            run(course, run_dir=path, data_root=data_root)
     except BadInput:
         raise
     except IsthmusError as error:

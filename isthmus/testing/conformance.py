@@ -19,14 +19,15 @@ from torch import Tensor
 from isthmus.config.course import Course
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadMessage, nearest
+from isthmus.core.exposure import field_docs
 from isthmus.core.protocol import Algorithm, EvaluateModel, Failure, KeepBest, reply_type
 from isthmus.core.record import Record, field_types, leaves
 from isthmus.core.sampling import UniformSampling
 from isthmus.simulation import Scenario, Simulation
 from isthmus.testing.inspection import (
-    field_docstring,
     generator_states,
     global_generators,
+    has_source,
     places_for_notes,
     variants,
     with_nested,
@@ -102,8 +103,9 @@ def check_docstrings(algorithm: Algorithm[Any], course: Course | None = None) ->
     for kind in with_nested(roots):
         if not (kind.__doc__ or "").strip() or (kind.__doc__ or "").startswith(f"{kind.__name__}("):
             raise AssertionError(f"the record {kind.__name__} has no docstring")
-        for name in field_types(kind):
-            if not field_docstring(kind, name):
+        docs = field_docs(kind)
+        for name in docs if has_source(kind) else ():
+            if not docs[name]:
                 raise AssertionError(
                     f"{kind.__name__}.{name} has no docstring; write one under the field that says what it reveals"
                 )
@@ -114,8 +116,8 @@ def check_docstrings(algorithm: Algorithm[Any], course: Course | None = None) ->
 
 def check_loop_equals_strict(algorithm: Algorithm[Any], course: Course | None = None) -> None:
     """Check that clients that live on and clients that forget all but their memory, through bytes, end the same."""
-    odd = _scenario(algorithm, client_without_edges=True, client_with_one_training_node=True)
-    for scenario in (_scenario(algorithm), odd):
+    odd = toy_scenario(client_without_edges=True, client_with_one_training_node=True)
+    for scenario in (toy_scenario(), odd):
         loop = _clean(_trace(algorithm, course, scenario))
         strict = _clean(_trace(algorithm, course, scenario, runtime="strict"))
         require_same(
@@ -147,7 +149,7 @@ def check_same_seed(algorithm: Algorithm[Any], course: Course | None = None) -> 
 def check_another_seed(algorithm: Algorithm[Any], course: Course | None = None) -> None:
     """Check that another seed gives another result, even from the same initial model: the toy model has dropout."""
     course = _course(algorithm, course)
-    scenario = _scenario(algorithm)
+    scenario = toy_scenario()
     first = _clean(trace_course(course, scenario, seed=course.seed))
     second = _clean(trace_course(course, scenario, seed=course.seed + 1))
     if same(_models(first, algorithm), _models(second, algorithm)):
@@ -163,7 +165,7 @@ def check_another_seed(algorithm: Algorithm[Any], course: Course | None = None) 
 def check_resume(algorithm: Algorithm[Any], course: Course | None = None) -> None:
     """Check that a course can stop after any round, be saved as bytes, go on elsewhere and end with the same bits."""
     course = _course(algorithm, course)
-    scenario = _scenario(algorithm)
+    scenario = toy_scenario()
     whole = _clean(trace_course(course, scenario))
     kind = type(algorithm).state_type()
     for round, standing in whole.standings.items():
@@ -188,9 +190,9 @@ def check_failure(algorithm: Algorithm[Any], course: Course | None = None) -> No
     must lead to the same course. When the failing client is the only one, the course ends with an error that names it.
     """
     course = _course(algorithm, course)
-    scenario = _scenario(algorithm)
+    scenario = toy_scenario()
     clean = _clean(trace_course(course, scenario))
-    client = next(iter(scenario.parts))
+    client = clean.clients[0]
     asked = {(m.position.round, m.position.exchange) for m in clean.messages if m.client == client}
     struck = sorted(place for place in asked if place[0] in (0, min(2, clean.last)))
     for round, exchange in struck:
@@ -206,10 +208,10 @@ def check_failure(algorithm: Algorithm[Any], course: Course | None = None) -> No
 
 def check_partial_participation(algorithm: Algorithm[Any], course: Course | None = None) -> None:
     """Check that a course with half of the clients in each round runs without a failure, the same in both runtimes."""
-    scenario = _scenario(algorithm, 4)
-    fields = {"sampling": UniformSampling(fraction=0.5), "num_clients": len(scenario.parts)}
+    scenario = toy_scenario(4)
+    fields = {"sampling": UniformSampling(fraction=0.5), "num_clients": 4}
     loop = _clean(_trace(algorithm, course, scenario, **fields))
-    wanted = (len(scenario.parts) + 1) // 2
+    wanted = (len(loop.clients) + 1) // 2
     if any(len(report.cohort) != wanted for report in loop.rounds):
         raise AssertionError(f"cohorts were {[r.cohort for r in loop.rounds]}, expected {wanted} clients in each")
     strict = _clean(_trace(algorithm, course, scenario, runtime="strict", **fields))
@@ -225,7 +227,7 @@ def check_idle_client(algorithm: Algorithm[Any], course: Course | None = None) -
     course without that client ends with the same server state.
     """
     course = _course(algorithm, course)
-    scenario = _scenario(algorithm, client_without_training=True)
+    scenario = toy_scenario(client_without_training=True)
     trace = _clean(trace_course(course, scenario))
     if algorithm.pooled:
         return
@@ -295,7 +297,7 @@ def check_replies(algorithm: Algorithm[Any], course: Course | None = None) -> No
 def check_parameters_move(algorithm: Algorithm[Any], course: Course | None = None) -> None:
     """Check that training moves every trainable parameter of the global model and of some client's model."""
     course = _course(algorithm, course)
-    scenario = _scenario(algorithm)
+    scenario = toy_scenario()
     trace = _clean(trace_course(course, scenario))
     trainable = [name for name, _ in Simulation(course, scenario).model.named_parameters()]
     models = list(trace.models(algorithm).values())
@@ -332,14 +334,8 @@ def _course(algorithm: Algorithm[Any], course: Course | None, **changes: Any) ->
     return dataclasses.replace(course, **changes)
 
 
-def _scenario(algorithm: Algorithm[Any], num_clients: int = 3, **options: bool) -> Scenario:
-    if algorithm.pooled:
-        return Scenario(whole := toy_scenario(max(num_clients, 3), **options).whole, {"all": whole})
-    return toy_scenario(num_clients, **options)
-
-
 def _trace(algorithm: Algorithm[Any], course: Course | None, scenario: Scenario | None = None, **changes: Any) -> Trace:
-    return trace_course(_course(algorithm, course, **changes), scenario or _scenario(algorithm))
+    return trace_course(_course(algorithm, course, **changes), scenario or toy_scenario())
 
 
 def _clean(trace: Trace) -> Trace:
@@ -373,7 +369,7 @@ def _failed(course: Course, scenario: Scenario, fault: Fault) -> Trace:
     if not named:
         raise AssertionError(f"{place}, and no failure of that name was reported")
     if trace.ended_by is not None:
-        if len(scenario.parts) > 1:
+        if len(trace.clients) > 1:
             raise AssertionError(f"{place}, and the course ended: {trace.ended_by}")
         if fault.client not in str(trace.ended_by):
             raise AssertionError(f"{place}; the error that ended the course does not name it: {trace.ended_by}")

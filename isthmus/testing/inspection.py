@@ -1,13 +1,11 @@
-"""What the checks look at: docstrings in the source, places where notes could be left, global generators."""
+"""What the checks look at: places where notes could be left, other configurations, global generators."""
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import inspect
 import random
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -70,19 +68,12 @@ def with_nested(roots: Iterable[type[Record]]) -> list[type[Record]]:
     return found
 
 
-def field_docstring(kind: type[Record], name: str) -> str:
-    """Return the string that stands under a field in the source, of the class that declares it."""
-    home = next(k for k in kind.__mro__ if name in vars(k).get("__annotations__", {}))
+def has_source(kind: type[Any]) -> bool:
+    """Whether a class was written in a file that can be read, not typed into a console."""
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(home)))
+        return bool(inspect.getsource(kind))
     except (OSError, TypeError):
-        return "the source cannot be read"
-    (body,) = [node.body for node in tree.body if isinstance(node, ast.ClassDef)]
-    for statement, following in zip(body, [*body[1:], None], strict=True):
-        if isinstance(statement, ast.AnnAssign) and getattr(statement.target, "id", None) == name:
-            value = following.value if isinstance(following, ast.Expr) else None
-            return value.value.strip() if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
-    return ""
+        return False
 
 
 @contextmanager

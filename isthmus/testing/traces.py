@@ -54,6 +54,7 @@ class Trace:
     """What was seen of a course; states and memories by round, where 0 is the setup."""
 
     initial: Params
+    clients: tuple[str, ...]
     standings: dict[int, Standing] = field(default_factory=dict)
     memories: dict[int, dict[str, bytes]] = field(default_factory=dict)
     rounds: list[RoundReport] = field(default_factory=list)
@@ -114,7 +115,7 @@ def trace_course(
     """
     with torch_threads(course.threads):
         simulation = Simulation(course, scenario)
-        trace = Trace(simulation.initial.params)
+        trace = Trace(simulation.initial.params, tuple(simulation.clients))
         runtime: Runtime = simulation.runtime
         if course.runtime == "loop":
             runtime = WatchedLoop(course.algorithm, list(simulation.clients.values()), trace, fault)

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+# Read at once: tests unset the variable.
+GIVEN_ROOT = os.environ.get("ISTHMUS_DATA")
 
 
 def find_raw(folder: str) -> Path | None:
-    roots = [Path(os.environ["ISTHMUS_DATA"])] if os.environ.get("ISTHMUS_DATA") else []
+    roots = [Path(GIVEN_ROOT)] if GIVEN_ROOT else []
     for root in [*roots, REPOSITORY.parent / "shared" / "data"]:
         raw = root / "planetoid" / folder / "raw"
         if (raw / f"ind.{folder.lower()}.graph").is_file():

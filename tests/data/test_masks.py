@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from isthmus.core.errors import BadInput
 from isthmus.data.graph import SPLITS, Graph
 from isthmus.data.masks import MASKS, PerClassSplit, PublicSplit, RatioSplit
+from isthmus.data.zoo import Cora
 
 from .strategies import graphs, make_graph, many, rng, seeds
 
@@ -121,3 +123,18 @@ def test_wrong_counts_are_refused(fields: dict[str, int], message: str) -> None:
 
 def test_rules_by_name() -> None:
     assert {"public": PublicSplit, "ratio": RatioSplit, "per_class": PerClassSplit} == MASKS
+
+
+def test_a_short_class_gives_all_it_has_when_that_is_allowed_and_null_tests_on_the_rest() -> None:
+    # The split of FS-G's released loader on Cora: 232 per class, where two classes have 217 and 180 nodes.
+    cora = Cora().load(Path())
+    rule = PerClassSplit(num_per_class=232, num_val=542, num_test=None, allow_short=True)
+    masked = rule.apply(cora, rng(0))
+    check_disjoint_and_labelled(masked)
+    per_class = torch.bincount(cora.y[masked.mask("train")]).tolist()
+    sizes = torch.bincount(cora.y).tolist()
+    assert per_class == [min(232, size) for size in sizes] and min(sizes) < 232
+    assert int(masked.mask("val").sum()) == 542
+    assert int(masked.mask("test").sum()) == 2708 - sum(per_class) - 542
+    with pytest.raises(BadInput, match="allow_short"):
+        PerClassSplit(num_per_class=232).apply(cora, rng(0))

@@ -117,7 +117,8 @@ def test_features_may_come_from_an_archive(tmp_path: Path, kind: str) -> None:
 
 
 def test_entries_of_a_sparse_archive_told_twice_are_added(tmp_path: Path) -> None:
-    matrix = sparse.csr_matrix((np.array([1.0, 5.0, 2.0]), np.array([7, 2, 7]), np.array([0, 3, 3, 3])), shape=(3, 40))
+    values = np.array([1.0, 5.0, 2.0], dtype=np.float32)
+    matrix = sparse.csr_matrix((values, np.array([7, 2, 7]), np.array([0, 3, 3, 3])), shape=(3, 40))
     sparse.save_npz(tmp_path / "features.npz", matrix)
     x = read_graph_folder(folder(tmp_path, "id\na\nb\nc\n")).graph.x.to_dense()
     assert (float(x[0, 7]), float(x[0, 2]), float(x.sum())) == (3.0, 5.0, 8.0)

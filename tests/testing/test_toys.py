@@ -47,9 +47,7 @@ def test_toy_clients_are_ragged_and_have_every_split() -> None:
 
 def test_odd_clients_are_odd_and_the_others_are_not() -> None:
     plain = toy_scenario(4)
-    odd = toy_scenario(
-        4, client_without_training=True, client_with_one_training_node=True, client_without_edges=True
-    )
+    odd = toy_scenario(4, client_without_training=True, client_with_one_training_node=True, client_without_edges=True)
     trained = [int(part.mask("train").sum()) for part in odd.parts.values()]
     assert trained[3] == 0
     assert trained[2] == 1

@@ -1,0 +1,333 @@
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from isthmus.core.errors import CourseFailed, TooFewReplies
+from isthmus.core.federation import (
+    ExchangeReport,
+    ExchangeRules,
+    Federation,
+    InitialModel,
+    Outcome,
+    Position,
+    Replies,
+)
+from isthmus.core.folds import median, weighted_mean
+from isthmus.core.protocol import Failure, Kept, Request
+from isthmus.core.record import Params, Record
+
+from .toys import same
+
+
+@dataclass(frozen=True)
+class Update(Record):
+    params: Params
+    weight: float
+
+
+@dataclass(frozen=True)
+class Train(Request[Update]):
+    steps: int
+
+
+@dataclass(frozen=True)
+class Rest(Request[Kept]):
+    pass
+
+
+def update(value: float, weight: float = 1.0) -> Update:
+    return Update({"w": torch.tensor([value], dtype=torch.float64)}, weight)
+
+
+@dataclass
+class Script:
+    """A runtime that answers from a list, in the order given, and notes what it was asked."""
+
+    replies: dict[str, Any]
+    order: Sequence[str] | None = None
+    asked: list[tuple[Position, dict[str, Request[Any]], float | None]] = field(default_factory=list)
+    names: tuple[str, ...] = ("a", "b", "c", "d")
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        return self.names
+
+    def exchange(
+        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
+    ) -> Iterator[Outcome]:
+        self.asked.append((position, dict(requests), timeout_seconds))
+        for client in self.order or requests:
+            if client in requests:
+                yield Outcome(client, self.replies[client], 10, 20, 0.5)
+
+    def mark(self, round: int) -> None: ...
+
+    def abandon_round(self) -> int:
+        return 0
+
+    def save_clients(self) -> dict[str, bytes]:
+        return {}
+
+    def load_clients(self, memories: Mapping[str, bytes]) -> None: ...
+
+
+@dataclass
+class Stage:
+    fed: Federation
+    script: Script
+    reports: list[ExchangeReport]
+
+
+def stage(
+    replies: dict[str, Any],
+    *,
+    order: Sequence[str] | None = None,
+    cohort: Sequence[str] = ("a", "b", "c"),
+    rules: ExchangeRules | None = None,
+) -> Stage:
+    script = Script({name: update(ord(name)) for name in "abcd"} | replies, order)
+    reports: list[ExchangeReport] = []
+    model = InitialModel({"w": torch.zeros(1)}, frozenset({"mean"}))
+    rules = rules or ExchangeRules()
+    fed = Federation(
+        script, seed=9, round=4, cohort=cohort, model=model, rules=rules, report=reports.append
+    )
+    return Stage(fed, script, reports)
+
+
+# ---- ask
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations("abc")))
+def test_replies_come_in_the_order_of_the_cohort_whenever_they_arrive(order: tuple[str, ...]) -> None:
+    replies = stage({}, order=order).fed.ask(Train(1))
+    assert list(replies) == ["a", "b", "c"]
+    assert [reply.params["w"].item() for reply in replies.values()] == [97, 98, 99]
+
+
+def test_the_cohort_is_asked_or_those_that_are_named() -> None:
+    at = stage({})
+    at.fed.ask(Train(1))
+    at.fed.ask(Train(1), clients=("d", "a"))
+    at.fed.ask(Train(1), clients=at.fed.all_clients)
+    assert [list(requests) for _, requests, _ in at.script.asked] == [["a", "b", "c"], ["d", "a"], ["a", "b", "c", "d"]]
+
+
+def test_each_client_may_get_its_own_request_in_the_order_of_all_clients() -> None:
+    at = stage({})
+    replies = at.fed.ask({"d": Train(4), "b": Train(2)})
+    assert at.script.asked[0][1] == {"b": Train(2), "d": Train(4)}
+    assert list(at.script.asked[0][1]) == list(replies) == ["b", "d"]
+
+
+def test_a_failure_is_named_and_the_others_replies_are_kept() -> None:
+    lost = Failure("b", "lost", "connection closed")
+    replies = stage({"b": lost}).fed.ask(Train(1))
+    assert list(replies) == ["a", "c"] and replies.failures == {"b": lost}
+    assert repr(replies) == "Replies(['a', 'c'], failures=['b'])"
+    with pytest.raises(KeyError):
+        replies["b"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "reason"),
+    [
+        (Kept(), "malformed", "found the record Kept, expected Update"),
+        (None, "malformed", "found the record NoneType, expected Update"),
+        (Update({"w": 1.0}, 1.0), "malformed", "Update.params['w']: found"),  # type: ignore[dict-item]
+        (Update({}, True), "malformed", "Update.weight: found bool"),
+        (Update({"w": torch.eye(2).to_sparse()}, 1.0), "malformed", "Update.params['w']: found a sparse_coo"),
+        (update(math.nan), "not_finite", "Update.params['w'] has 1 of 1 entries that are NaN or infinite"),
+        (update(math.inf), "not_finite", "Update.params['w'] has 1 of 1"),
+        (update(1.0, math.nan), "not_finite", "Update.weight is nan"),
+    ],
+    ids=["other record", "no record", "float for tensor", "bool for float", "sparse", "nan", "inf", "nan weight"],
+)
+def test_a_reply_that_cannot_be_used_is_a_named_failure_and_is_not_averaged(reply: Any, kind: str, reason: str) -> None:
+    at = stage({"b": reply})
+    replies = at.fed.ask(Train(1))
+    assert list(replies) == ["a", "c"]
+    failure = replies.failures["b"]
+    assert (failure.client, failure.kind) == ("b", kind) and failure.reason.startswith(reason)
+    mean = at.fed.ask_folded(Train(1), weighted_mean)
+    assert mean.params["w"].item() == 98.0 and mean.weight == 2.0
+    assert [report.failures for report in at.reports] == [(failure,), (failure,)]
+
+
+# ---- ask_folded
+
+UNEVEN = {"a": update(1.0, 1.0), "b": update(2.0**53, 1.0), "c": update(1.0, 1.0), "d": update(0.3, 7.0)}
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations("abcd")))
+@pytest.mark.parametrize("fold", [weighted_mean, median], ids=["mean", "median"])
+def test_a_fold_has_the_same_bits_in_whatever_order_replies_arrive(order: tuple[str, ...], fold: Any) -> None:
+    at = stage(UNEVEN, order=order, cohort="abcd")
+    assert same(at.fed.ask_folded(Train(1), fold), fold([UNEVEN[name] for name in "abcd"]))
+
+
+def test_the_order_of_the_replies_would_change_the_bits() -> None:
+    """Otherwise the test above could not fail."""
+    folds = {weighted_mean([UNEVEN[n] for n in order]).params["w"].item() for order in itertools.permutations("abcd")}  # type: ignore[attr-defined]
+    assert len(folds) > 1
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations("abcd")))
+def test_failures_among_early_and_late_replies_hold_nobody_up(order: tuple[str, ...]) -> None:
+    at = stage({**UNEVEN, "a": Failure("a", "lost", "x"), "c": update(math.nan)}, order=order, cohort="abcd")
+    assert same(at.fed.ask_folded(Train(1), weighted_mean), weighted_mean([UNEVEN["b"], UNEVEN["d"]]))
+
+
+def test_a_reply_is_folded_as_soon_as_those_before_it_are() -> None:
+    seen: list[float] = []
+
+    class Noting(type(weighted_mean)):  # type: ignore[misc]
+        def add(self, total: Any, reply: Record) -> None:
+            seen.append(reply.params["w"].item())  # type: ignore[attr-defined]
+            super().add(total, reply)
+
+    at = stage({}, order="bac")
+    arrived: list[list[float]] = []
+    exchange = at.script.exchange
+
+    def slow(*args: Any) -> Iterator[Outcome]:
+        for outcome in exchange(*args):
+            yield outcome
+            arrived.append(list(seen))
+
+    at.script.exchange = slow  # type: ignore[method-assign]
+    at.fed.ask_folded(Train(1), Noting())
+    assert arrived == [[], [97, 98], [97, 98, 99]]
+
+
+def test_a_fold_of_nothing_fails_even_when_no_reply_is_needed() -> None:
+    failed = {name: Failure(name, "lost", "x") for name in "abc"}
+    with pytest.raises(CourseFailed, match="no reply to average"):
+        stage(failed).fed.ask_folded(Train(1), weighted_mean, min_replies=0)
+
+
+# ---- how many replies are enough
+
+
+@pytest.mark.parametrize("method", ["ask", "ask_folded"])
+def test_too_few_replies_name_who_failed_and_why(method: str) -> None:
+    at = stage(
+        {"a": Failure("a", "lost", "gone"), "c": update(math.nan)}, rules=ExchangeRules(min_replies=2), order="cab"
+    )
+    with pytest.raises(TooFewReplies) as caught:
+        at.fed.ask(Train(1)) if method == "ask" else at.fed.ask_folded(Train(1), weighted_mean)
+    text = str(caught.value)
+    assert text.startswith("round 4, Train: 1 of 3 clients replied, 2 needed (")
+    assert "a: lost: gone" in text and "c: not_finite: Update.params['w']" in text
+    assert len(at.reports) == 1  # the failed exchange is in the journal all the same
+
+
+def test_enough_replies_are_enough() -> None:
+    at = stage({"a": Failure("a", "lost", "gone")}, rules=ExchangeRules(min_replies=2))
+    assert len(at.fed.ask(Train(1))) == 2
+
+
+def test_a_small_cohort_cannot_owe_more_replies_than_it_has_clients() -> None:
+    at = stage({"d": Failure("d", "lost", "x")}, rules=ExchangeRules(min_replies=3))
+    assert len(at.fed.ask(Train(1), clients=("a", "b"))) == 2
+    assert len(at.fed.ask({"c": Train(1)})) == 1
+    with pytest.raises(TooFewReplies, match="1 of 2 clients replied, 3 needed"):
+        at.fed.ask(Train(1), clients=("a", "d"))
+
+
+def test_one_ask_may_need_more_or_fewer_than_the_rules() -> None:
+    failed = {"a": Failure("a", "lost", "x"), "b": Failure("b", "lost", "x"), "c": Failure("c", "lost", "x")}
+    assert len(stage(failed).fed.ask(Train(1), min_replies=0)) == 0
+    with pytest.raises(TooFewReplies, match="2 of 3 clients replied, 3 needed"):
+        stage({"a": failed["a"]}).fed.ask(Train(1), min_replies=3)
+
+
+# ---- who may be asked what
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda fed: fed.ask({"a": Train(1), "zoe": Train(1)}),
+        lambda fed: fed.ask(Train(1), clients=("a", "zoe")),
+        lambda fed: fed.ask_folded(Train(1), weighted_mean, clients=("zoe",)),
+    ],
+)
+def test_a_stranger_is_refused_before_anybody_is_asked(ask: Any) -> None:
+    at = stage({})
+    with pytest.raises(KeyError, match="there is no client 'zoe'; clients: a, b, c, d"):
+        ask(at.fed)
+    assert at.script.asked == []
+
+
+def test_one_exchange_carries_requests_of_one_type() -> None:
+    at = stage({})
+    with pytest.raises(TypeError, match="one type"):
+        at.fed.ask({"a": Train(1), "b": Rest()})  # type: ignore[dict-item]
+    assert at.script.asked == []
+
+
+def test_requests_by_client_and_a_choice_of_clients_exclude_each_other() -> None:
+    at = stage({})
+    with pytest.raises(TypeError, match="leave out `clients`"):
+        at.fed.ask({"a": Train(1)}, clients=("a",))
+    assert at.script.asked == []
+
+
+def test_asking_nobody_is_an_exchange_without_replies() -> None:
+    at = stage({})
+    assert dict(at.fed.ask({})) == {}
+    assert at.reports[0].num_clients == 0 and at.reports[0].request == "nothing"
+
+
+# ---- bookkeeping
+
+
+def test_exchanges_are_counted_within_the_round() -> None:
+    at = stage({})
+    at.fed.ask(Train(1))
+    at.fed.ask_folded(Train(1), weighted_mean)
+    at.fed.ask({"a": Train(1)})
+    assert [position for position, _, _ in at.script.asked] == [Position(9, 4, k) for k in range(3)]
+
+
+def test_the_rules_time_limit_holds_unless_an_ask_has_its_own() -> None:
+    at = stage({}, rules=ExchangeRules(timeout_seconds=7.0))
+    at.fed.ask(Train(1))
+    at.fed.ask(Train(1), timeout_seconds=2.0)
+    at.fed.ask_folded(Train(1), weighted_mean, timeout_seconds=3.0)
+    assert [limit for _, _, limit in at.script.asked] == [7.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_a_report_has_bytes_seconds_and_failures(folded: bool) -> None:
+    failure = Failure("b", "late", "x")
+    at = stage({"b": failure})
+    at.fed.ask_folded(Train(1), weighted_mean) if folded else at.fed.ask(Train(1))
+    (report,) = at.reports
+    assert (report.position, report.request, report.num_clients) == (Position(9, 4, 0), "Train", 3)
+    assert (report.bytes_down, report.bytes_up, report.client_seconds) == (30, 60, 1.5)
+    assert 0 < report.seconds < 5 and report.failures == (failure,)
+
+
+def test_the_model_and_the_streams_of_the_server() -> None:
+    fed = stage({}).fed
+    assert fed.initial_params["w"].tolist() == [0.0] and fed.buffers == {"mean"}
+    again = stage({}).fed
+    assert torch.equal(torch.rand(3, generator=fed.generator("x")), torch.rand(3, generator=again.generator("x")))
+    assert fed.numpy_generator("x").random() == again.numpy_generator("x").random()
+    assert fed.numpy_generator("x").random() != fed.numpy_generator("y").random()
+
+
+def test_replies_are_a_mapping_that_does_not_follow_its_source() -> None:
+    source = {"a": Kept()}
+    replies = Replies(source, {})
+    source.clear()
+    assert dict(replies) == {"a": Kept()}

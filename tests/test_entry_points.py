@@ -1,0 +1,49 @@
+import subprocess
+import sys
+from pathlib import Path
+
+PART = '''
+from dataclasses import dataclass
+import torch
+from isthmus.data.splitters import Splitter
+
+@dataclass(frozen=True)
+class ByLabel(Splitter):
+    """Gives every client neighbouring classes."""
+
+    descending: bool = False
+
+    def assign(self, graph, num_clients, rng):
+        order = torch.argsort(graph.y, stable=True, descending=self.descending)
+        return [part.sort().values for part in torch.tensor_split(order, num_clients)]
+'''
+
+
+def isthmus(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    code = f"import sys; sys.path.insert(0, {str(cwd)!r}); from isthmus.cli import main; main()"
+    return subprocess.run([sys.executable, "-c", code, *args], cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def test_a_part_of_an_installed_package_is_known_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "their_package.py").write_text(PART)
+    info = tmp_path / "their_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[isthmus.splitters]\nby_label = their_package:ByLabel\n")
+    listed = isthmus("list", "splitters", cwd=tmp_path)
+    assert "by_label" in listed.stdout, listed.stderr
+    done = isthmus(
+        "run", "-q", "--out", "r", "rounds=1", "splitter.name=by_label", "splitter.descending=true", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    again = isthmus("run", "-q", "--resume", "r", "rounds=2", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_part_without_an_entry_point_is_named_by_its_import_path(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(PART)
+    done = isthmus("run", "-q", "--out", "r", "rounds=1", "splitter.name=mine:ByLabel", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "name: mine:ByLabel" in (tmp_path / "r" / "course.yaml").read_text()
+    bad = isthmus("run", "splitter.name=mine:ByLable", cwd=tmp_path)
+    assert bad.returncode == 2 and "cannot be imported" in bad.stderr

@@ -1,0 +1,101 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import isthmus as ist
+from isthmus.learn.tasks import NodeClassification
+from isthmus.monitor.folder import load_model_file
+from isthmus.simulation import load_scenario
+
+SHORT = ist.Course(rounds=4, model=ist.ModelSpec())
+
+
+@pytest.fixture(scope="module")
+def fedavg(tmp_path_factory: pytest.TempPathFactory) -> ist.Result:
+    return ist.run(SHORT, run_dir=tmp_path_factory.mktemp("run") / "fedavg")
+
+
+def test_the_history_has_a_row_per_round_with_bytes_and_metrics(fedavg: ist.Result) -> None:
+    history = fedavg.history
+    assert list(history["round"]) == [1, 2, 3, 4]
+    assert {"train/loss", "val/accuracy", "bytes_up", "bytes_down", "seconds"} <= set(history.columns)
+    assert history["train/loss"].is_monotonic_decreasing
+
+
+def test_the_model_is_a_module_that_scores_what_the_result_says(fedavg: ist.Result, tmp_path: Path) -> None:
+    whole = load_scenario(SHORT, tmp_path).whole
+    logits = fedavg.model(SHORT.task.prepare(whole).graph, None)
+    right = (logits.argmax(dim=1) == whole.y)[whole.mask("test")].double().mean()
+    assert fedavg.score() == pytest.approx(float(right), abs=1e-12)
+    assert fedavg.metrics["global_model/global_graph"]["accuracy"] == fedavg.score()
+
+
+def test_the_score_on_local_graphs_is_the_mean_over_clients_by_test_nodes(fedavg: ist.Result, tmp_path: Path) -> None:
+    parts = load_scenario(SHORT, tmp_path).parts
+    counts = {name: int(part.mask("test").sum()) for name, part in parts.items()}
+    mean = sum(counts[n] * s["accuracy"] for n, s in fedavg.client_scores.items()) / sum(counts.values())
+    assert fedavg.score("local_graph") == pytest.approx(mean)
+
+
+def test_every_client_has_a_model_and_without_personal_parts_it_is_the_global_one(fedavg: ist.Result) -> None:
+    models = fedavg.client_models
+    assert len(models) == 5 and not fedavg.client_params
+    assert all(
+        torch.equal(a, b) for a, b in zip(models["client-3"].parameters(), fedavg.model.parameters(), strict=True)
+    )
+
+
+def test_local_models_are_each_client_s_own_and_are_saved(tmp_path: Path) -> None:
+    result = ist.run(replace(SHORT, algorithm=ist.Local()), run_dir=tmp_path / "local")
+    with pytest.raises(ValueError, match="no global model"):
+        _ = result.model
+    one, two = result.client_models["client-0"], result.client_models["client-1"]
+    assert not torch.equal(next(one.parameters()), next(two.parameters()))
+    saved, facts = load_model_file(tmp_path / "local" / "clients" / "client-0.safetensors")
+    assert all(torch.equal(saved[name], value) for name, value in one.state_dict().items())
+    assert facts["client"] == "client-0" and facts["output_dim"] == "7"
+    assert set(result.metrics) == {"local_model/global_graph", "local_model/local_graph"}
+    assert not (tmp_path / "local" / "model.safetensors").exists()
+
+
+def test_local_models_are_scored_on_the_whole_graph_by_their_plain_mean(tmp_path: Path) -> None:
+    result = ist.run(replace(SHORT, algorithm=ist.Local()))
+    whole = load_scenario(SHORT, tmp_path).whole
+    prepared = SHORT.task.prepare(whole)
+    each = []
+    for model in result.client_models.values():
+        predicted = model(prepared.graph, None).argmax(dim=1)
+        each.append(float((predicted == whole.y)[whole.mask("test")].double().mean()))
+    assert result.metrics["local_model/global_graph"]["accuracy"] == pytest.approx(sum(each) / 5)
+
+
+def test_the_centralised_model_is_scored_client_by_client_within_the_whole_graph(tmp_path: Path) -> None:
+    result = ist.run(replace(SHORT, algorithm=ist.Pooled()))
+    parts = load_scenario(SHORT, tmp_path).parts
+    assert set(result.client_scores) == set(parts) and set(result.client_params) == {"all"}
+    counts = {name: int(part.mask("test").sum()) for name, part in parts.items()}
+    mean = sum(counts[n] * s["accuracy"] for n, s in result.client_scores.items()) / sum(counts.values())
+    assert result.score() == pytest.approx(mean)
+
+
+def test_every_metric_that_the_task_names_is_reported() -> None:
+    names = ("accuracy", "loss", "f1_micro", "f1_macro", "roc_auc")
+    result = ist.run(replace(SHORT, rounds=1, task=NodeClassification(metrics=names)))
+    assert set(result.metrics["global_model/global_graph"]) == set(names)
+
+
+def test_the_best_round_is_kept_not_the_last() -> None:
+    # A learning rate that blows up: later rounds are worse than the first ones.
+    course = replace(SHORT, rounds=12, algorithm=ist.FedAvg(local_steps=1, optimizer=ist.SGD(lr=8.0)))
+    result = ist.run(course)
+    history = result.history.set_index("round")
+    assert result.best_round == history["val/accuracy"].idxmax() < 12
+
+
+def test_an_unfinished_run_can_be_resumed_from_python(tmp_path: Path) -> None:
+    whole = ist.run(replace(SHORT, rounds=6))
+    ist.run(SHORT, run_dir=tmp_path / "run")
+    resumed = ist.resume(tmp_path / "run", overrides=["rounds=6"])
+    assert all(torch.equal(whole.params[name], resumed.params[name]) for name in whole.params)
