@@ -155,4 +155,6 @@ def _readable(annotation: Any) -> str:
         return names[annotation]
     if typing.get_origin(annotation) is tuple:
         return f"a list of entries that are each {_readable(typing.get_args(annotation)[0])}"
+    if typing.get_origin(annotation) in (Union, types.UnionType):
+        return " or ".join(_readable(option) for option in typing.get_args(annotation))
     return str(annotation)

@@ -108,4 +108,13 @@ def course_to_yaml(course: Course) -> str:
 def course_digest(course: Course) -> str:
     """Return a short digest of everything that decides a course's rounds."""
     plain = {key: value for key, value in course_to_dict(course).items() if key not in NOT_IN_DIGEST}
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(_canonical(plain), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _canonical(value: Any) -> Any:
+    # 1 and 1.0 are the same setting: Python code may write the one, and a YAML file gives back the other.
+    if isinstance(value, dict):
+        return {key: _canonical(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_canonical(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -59,7 +59,7 @@ def pooling_operator(batch: Tensor, num_graphs: int, mean: bool) -> SparseMatrix
     matrix = SparseMatrix.from_edges(membership, None, (num_graphs, len(batch)))
     if not mean:
         return matrix
-    sizes = torch.bincount(batch, minlength=num_graphs).clamp(min=1)  # (graphs,)
+    sizes = torch.bincount(batch, minlength=num_graphs)  # (graphs,)
     return matrix.with_values(matrix.values / sizes[matrix.pattern.row])
 
 

@@ -115,7 +115,9 @@ def test_equal_values_have_equal_bytes_wherever_they_lie() -> None:
 def test_the_layout_is_what_the_docstring_says() -> None:
     data = encode({"a": torch.tensor([1.5, -2.0, 3.0])})
     text = b'{"value":{"d":[["a",{"t":0}]]},"tensors":[["f32",[3]]]}'
-    assert data == struct.pack("<4sHHQ", b"ISTH", 1, 0, len(text)) + text + struct.pack("<3f", 1.5, -2.0, 3.0) + bytes(4)
+    assert data == struct.pack("<4sHHQ", b"ISTH", 1, 0, len(text)) + text + struct.pack("<3f", 1.5, -2.0, 3.0) + bytes(
+        4
+    )
 
 
 # ---- what cannot be encoded
@@ -389,7 +391,9 @@ def test_a_missing_field_is_refused_even_when_it_has_a_default(drop: str) -> Non
 
 
 def test_a_record_that_refuses_its_fields_is_a_bad_message() -> None:
-    assert "it must be positive" in refused(message({"value": {"r": "Positive", "f": {"number": -1}}, "tensors": []}), Positive)
+    assert "it must be positive" in refused(
+        message({"value": {"r": "Positive", "f": {"number": -1}}, "tensors": []}), Positive
+    )
 
 
 @pytest.mark.parametrize("tree", [1, {"d": []}, {"d": [["w", 1]]}, []])

@@ -338,7 +338,13 @@ def test_an_interruption_while_a_checkpoint_is_written_writes_it_again() -> None
 
     notes = Hasty()
     with pytest.raises(KeyboardInterrupt):
-        run_course(Counter(), runtime(Counter()), Plan(rounds=9, checkpoint_every=2), InitialModel({"round": torch.zeros(1)}), notes)
+        run_course(
+            Counter(),
+            runtime(Counter()),
+            Plan(rounds=9, checkpoint_every=2),
+            InitialModel({"round": torch.zeros(1)}),
+            notes,
+        )
     assert [standing.round for standing, _ in notes.checkpoints] == [2, 2]
     assert notes.checkpoints[0][1] == notes.checkpoints[1][1]
 

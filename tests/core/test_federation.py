@@ -96,9 +96,7 @@ def stage(
     reports: list[ExchangeReport] = []
     model = InitialModel({"w": torch.zeros(1)}, frozenset({"mean"}))
     rules = rules or ExchangeRules()
-    fed = Federation(
-        script, seed=9, round=4, cohort=cohort, model=model, rules=rules, report=reports.append
-    )
+    fed = Federation(script, seed=9, round=4, cohort=cohort, model=model, rules=rules, report=reports.append)
     return Stage(fed, script, reports)
 
 

@@ -171,7 +171,10 @@ def test_a_record_without_a_weight_counts_once() -> None:
         (Update({"w": torch.ones(3)}, 1.0), r"\.params\['w'\] is float32 \(2,\) in one and float32 \(3,\) in another"),
         (Update({"v": torch.ones(2)}, 1.0), r"\.params\['w'\] is float32 \(2,\) in one and absent in another"),
         (Update({"w": torch.ones(2), "v": torch.ones(1)}, 1.0), r"\.params\['v'\] is absent in one and float32 \(1,\)"),
-        (Update({"w": torch.ones(2).long()}, 1.0), r"\.params\['w'\] is float32 \(2,\) in one and int64 \(2,\) in another"),
+        (
+            Update({"w": torch.ones(2).long()}, 1.0),
+            r"\.params\['w'\] is float32 \(2,\) in one and int64 \(2,\) in another",
+        ),
     ],
     ids=["shape", "key", "more", "dtype"],
 )
@@ -246,7 +249,10 @@ def slow_krum(rows: list[list[float]], num_malicious: int) -> list[float]:
 @quick
 @given(
     st.integers(3, 8).flatmap(
-        lambda n: st.tuples(st.lists(st.lists(st.floats(-50, 50, width=32), min_size=3, max_size=3), min_size=n, max_size=n), st.integers(0, n - 3))
+        lambda n: st.tuples(
+            st.lists(st.lists(st.floats(-50, 50, width=32), min_size=3, max_size=3), min_size=n, max_size=n),
+            st.integers(0, n - 3),
+        )
     )
 )
 def test_krum_chooses_a_reply_of_least_score(case: tuple[list[list[float]], int]) -> None:
@@ -261,7 +267,10 @@ def test_krum_chooses_a_reply_of_least_score(case: tuple[list[list[float]], int]
 
 def test_krum_looks_at_all_float_tensors_of_a_reply() -> None:
     rows = [[0.0, 0.0], [0.1, 0.0], [0.0, 0.1], [0.0, 9.0]]
-    replies = [Update({"a": torch.tensor(a), "b": torch.tensor([b]), "n": torch.tensor([k * 100])}, 1.0) for k, (a, b) in enumerate(rows)]
+    replies = [
+        Update({"a": torch.tensor(a), "b": torch.tensor([b]), "n": torch.tensor([k * 100])}, 1.0)
+        for k, (a, b) in enumerate(rows)
+    ]
     assert Krum(1)(replies) is replies[int(np.argmin(slow_krum(rows, 1)))]
 
 

@@ -86,6 +86,23 @@ def test_a_whole_model_equals_its_dense_formula() -> None:
     assert_close(model(graph, None), linear(linear(h, "decoder.layers.0").relu(), "decoder.layers.1"))
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ModelSpec(GCN(hidden=8, dropout=0.0), encoder=MLPEncoder(6, dropout=0.5)),
+        ModelSpec(GCN(hidden=8, dropout=0.5), decoder=LinearDecoder()),
+        ModelSpec(GCN(hidden=8, dropout=0.0), decoder=MLPDecoder(8, dropout=0.5)),
+    ],
+    ids=["encoder", "gnn", "decoder"],
+)
+def test_the_generator_reaches_each_part(spec: ModelSpec) -> None:
+    graph, model = toy("mixed"), spec.build(FEATURES, 3)
+    randomise(model)
+    assert torch.equal(model(graph, generator(1)), model(graph, generator(1)))
+    assert not torch.allclose(model(graph, generator(1)), model(graph, generator(2)))
+    assert not torch.allclose(model(graph, generator(1)), model(graph, None))
+
+
 def test_an_encoder_does_not_rebuild_the_operators() -> None:
     graph, model = toy("mixed"), ModelSpec(encoder=LinearEncoder(6)).build(FEATURES, 3)
     model(graph, None)

@@ -48,10 +48,10 @@ class Toy(Algorithm[ModelState]):
     def train(self, request: Train, client: Any) -> Any:
         calls = client.state.get("calls", 0) + 1
         client.state["calls"] = calls
-        client.state["params"] = {name: tensor + calls for name, tensor in request.params.items()}
+        reply: Any = Update({name: tensor + calls for name, tensor in request.params.items()}, float(calls))
+        client.state["params"] = reply.params
         wrong = getattr(self, request.how, None)
-        reply = wrong(request, client) if wrong else None
-        return reply or Update(client.state["params"], float(calls))
+        return (wrong(request, client) if wrong else None) or reply
 
     def raises(self, request: Train, client: Any) -> None:
         raise ZeroDivisionError("nothing to divide by")
@@ -82,9 +82,6 @@ class Toy(Algorithm[ModelState]):
 
     def replies_with_a_list(self, request: Train, client: Any) -> Any:
         return Update({"w": [1.0]}, 1.0)  # type: ignore[dict-item]
-
-    def replies_with_nothing(self, request: Train, client: Any) -> Any:
-        return ()
 
     def replies_with_another_record(self, request: Train, client: Any) -> Any:
         return Train({})

@@ -1,0 +1,49 @@
+import pytest
+
+from isthmus.core.errors import BadInput
+from isthmus.report.summary import Table, column, end_of, results_table
+
+END = {
+    "event": "end",
+    "metrics": {
+        "global_model/global_graph": {"accuracy": 0.9},
+        "global_model/local_graph": {"accuracy": 0.8},
+        "local_model/global_graph": {"accuracy": 0.1},
+        "local_model/local_graph": {"accuracy": 0.85},
+    },
+    "client_scores": {"a": {"accuracy": 0.75}, "b": {}},
+}
+
+
+def test_the_whole_graph_is_scored_with_the_global_model_and_clients_with_the_model_they_use() -> None:
+    found = column("mine", [END], "accuracy")
+    assert (found.whole, found.clients_mean, found.clients) == (0.9, 0.85, {"a": 0.75})
+
+
+def test_without_a_global_model_the_local_ones_are_scored() -> None:
+    metrics = {key: value for key, value in END["metrics"].items() if key.startswith("local")}
+    found = column("mine", [{**END, "metrics": metrics}], "accuracy")
+    assert (found.whole, found.clients_mean) == (0.1, 0.85)
+
+
+def test_the_table_has_a_row_for_each_client_and_a_dash_where_there_is_no_number() -> None:
+    table = results_table([column("mine", [END], "accuracy")], ["a", "b"], {"a": "3 nodes"})
+    assert table.headings == ("test on", "holds", "mine")
+    assert table.rows[:2] == (("a", "3 nodes", "0.7500"), ("b", "", "-"))
+    assert table.rows[2:] == (("all clients, own graphs", "", "0.8500"), ("whole graph", "", "0.9000"))
+
+
+def test_markdown_has_a_heading_a_rule_and_aligned_columns() -> None:
+    text = Table(("a", "long heading"), (("wide cell", "x"),)).markdown()
+    assert text.splitlines() == [
+        "| a         | long heading |",
+        "| --------- | ------------ |",
+        "| wide cell | x            |",
+    ]
+
+
+def test_a_journal_without_an_end_says_how_to_go_on() -> None:
+    with pytest.raises(BadInput, match="--resume"):
+        end_of([{"event": "round"}])
+    # After a resume the last end counts.
+    assert end_of([{"event": "end", "n": 1}, {"event": "end", "n": 2}])["n"] == 2

@@ -1,0 +1,184 @@
+"""Each special case equals a simpler method."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from isthmus.algorithms import FedAvg, FedOpt, FedProx, Local, Pooled
+from isthmus.core.codec import decode
+from isthmus.core.protocol import Algorithm
+from isthmus.core.record import Params, State
+from isthmus.data.graph import Graph
+from isthmus.data.zoo import Cora
+from isthmus.learn.batching import NeighborBatch
+from isthmus.learn.optimizers import SGD
+from isthmus.models import GCN, SAGE, GraphInput, ModelSpec
+from isthmus.simulation import Scenario, build_model
+from isthmus.testing import toy_course, toy_graph, toy_scenario
+from isthmus.testing.traces import Trace, require_same, trace_course
+
+STILL = ModelSpec(GCN(hidden=5, dropout=0.0))
+SAMPLED = {"model": ModelSpec(SAGE(hidden=5, batch_norm=True)), "batching": NeighborBatch(8, (2, 2))}
+
+
+def run(algorithm: Algorithm[Any], scenario: Scenario, **fields: Any) -> Trace:
+    trace = trace_course(toy_course(algorithm, **fields), scenario)
+    assert trace.ended_by is None
+    assert not any(report.failures for report in trace.exchanges)
+    return trace
+
+
+def final(trace: Trace) -> Params:
+    state = trace.standings[trace.last].state
+    params: Params = state.params  # type: ignore[attr-defined]
+    return params
+
+
+def running(trace: Trace, client: str) -> Params:
+    memory: State = decode(trace.memories[trace.last][client], State)
+    params: Params = memory["running"]
+    return params
+
+
+def assert_equal(first: Params, second: Params) -> None:
+    require_same({"the model": first}, {"the model": second}, "two methods that should be one disagree")
+
+
+def assert_close(first: Params, second: Params, atol: float) -> None:
+    assert first.keys() == second.keys()
+    gap = {name: float((first[name] - second[name]).abs().max()) for name in first}
+    assert max(gap.values()) <= atol, gap
+
+
+def assert_apart(first: Params, second: Params) -> None:
+    """So that an identity does not hold only because nothing happens."""
+    assert max(float((first[name] - second[name]).abs().max()) for name in first) > 1e-3
+
+
+@pytest.mark.parametrize("fields", [{}, SAMPLED], ids=["full", "sampled"])
+def test_fedprox_with_mu_zero_is_fedavg_to_the_bit(fields: dict[str, Any]) -> None:
+    scenario = toy_scenario()
+    fedavg = run(FedAvg(local_steps=3), scenario, **fields)
+    fedprox = run(FedProx(local_steps=3, mu=0.0), scenario, **fields)
+    require_same(
+        {**fedavg.values(), **fedavg.history()}, {**fedprox.values(), **fedprox.history()}, "FedProx with mu = 0"
+    )
+    assert_apart(final(fedavg), final(run(FedProx(local_steps=3, mu=1.0), scenario, **fields)))
+
+
+@pytest.mark.parametrize("fields", [{}, SAMPLED], ids=["full", "sampled"])
+def test_fedopt_with_plain_server_sgd_is_fedavg(fields: dict[str, Any]) -> None:
+    scenario = toy_scenario()
+    fedavg = final(run(FedAvg(local_steps=3), scenario, **fields))
+    fedopt = final(run(FedOpt(local_steps=3, server="sgd", server_lr=1.0, beta1=0.0), scenario, **fields))
+    assert_close(fedavg, fedopt, 1e-6)
+    assert_apart(fedavg, final(run(FedOpt(local_steps=3, server="sgd", server_lr=0.5, beta1=0.0), scenario, **fields)))
+
+
+def plain_training(graph: Graph, model: ModelSpec, steps: int, lr: float, weight_decay: float) -> Params:
+    """Train as one would without a federation: torch.optim on the whole graph."""
+    module = build_model(toy_course(FedAvg(), model=model), graph)
+    optimizer = torch.optim.SGD(module.parameters(), lr=lr, weight_decay=weight_decay)
+    train = graph.mask("train")
+    for _ in range(steps):
+        optimizer.zero_grad()
+        logits = module(GraphInput(graph.x, graph.edge_index), None)
+        F.cross_entropy(logits[train], graph.y[train]).backward()
+        optimizer.step()
+    return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+
+
+@pytest.mark.parametrize("source", ["toy", "cora"])
+def test_fedavg_with_one_client_is_plain_training(source: str) -> None:
+    graph = toy_graph() if source == "toy" else Cora().load(Path("unused"))
+    algorithm = FedAvg(local_steps=4, optimizer=SGD(lr=0.3, weight_decay=1e-3))
+    found = run(algorithm, Scenario(graph, {"only": graph}), model=STILL, num_clients=1)
+    expected = plain_training(graph, STILL, steps=12, lr=0.3, weight_decay=1e-3)
+    assert_close(final(found), expected, 1e-5)
+    assert_apart(final(found), found.initial)
+
+
+@pytest.mark.parametrize("fields", [{}, SAMPLED], ids=["full", "sampled"])
+def test_fedavg_with_one_client_is_global_to_the_bit(fields: dict[str, Any]) -> None:
+    graph = toy_graph()
+    scenario = Scenario(graph, {"all": graph})  # the id names the random streams, so it is the same
+    pooled = run(Pooled(local_steps=3), scenario, num_clients=1, **fields)
+    fedavg = run(FedAvg(local_steps=3), scenario, num_clients=1, **fields)
+    assert_equal(final(fedavg), running(pooled, "all"))
+    assert_apart(final(fedavg), fedavg.initial)
+
+
+def test_local_with_one_client_is_global_to_the_bit() -> None:
+    graph = toy_graph()
+    scenario = Scenario(graph, {"all": graph})
+    local, pooled = run(Local(local_steps=2), scenario, num_clients=1), run(Pooled(local_steps=2), scenario)
+    require_same(
+        {**local.values(), **local.history()}, {**pooled.values(), **pooled.history()}, "Local with one client"
+    )
+
+
+def even_scenario() -> Scenario:
+    """Clients whose shares of nodes and of training nodes are the same: of every four nodes two are for training."""
+    graph = toy_graph(48)
+    parts = torch.split(torch.arange(48), [8, 16, 24])
+    scenario = Scenario(graph, {f"client-{i}": graph.subgraph(nodes) for i, nodes in enumerate(parts)})
+    assert all(2 * int(p.mask("train").sum()) == p.num_nodes for p in scenario.parts.values())
+    return scenario
+
+
+def test_weighting_by_nodes_is_weighting_by_examples_when_the_shares_are_the_same() -> None:
+    scenario = even_scenario()
+    by_examples, by_nodes, alike = (final(run(FedAvg(weighting=w), scenario)) for w in ("examples", "nodes", "uniform"))
+    assert_close(by_examples, by_nodes, 1e-7)
+    assert_apart(by_examples, alike)
+
+
+def test_weighting_does_not_matter_for_clients_of_one_size() -> None:
+    graph = toy_graph(48)
+    parts = torch.split(torch.arange(48), 16)
+    scenario = Scenario(graph, {f"client-{i}": graph.subgraph(nodes) for i, nodes in enumerate(parts)})
+    by_examples, alike = (final(run(FedAvg(weighting=w), scenario)) for w in ("examples", "uniform"))
+    assert_close(by_examples, alike, 1e-7)
+
+
+@pytest.mark.parametrize("weighting", ["examples", "nodes", "uniform"])
+def test_fedavg_of_identical_copies_is_one_of_them_to_the_bit(weighting: str) -> None:
+    graph = toy_graph(20)
+    copies = Scenario(graph, {name: graph for name in ("a", "b", "c")})
+    algorithm = FedAvg(weighting=weighting, local_steps=3)
+    one = run(algorithm, Scenario(graph, {"a": graph}), model=STILL, num_clients=1)
+    assert_equal(final(run(algorithm, copies, model=STILL)), final(one))
+
+
+def test_fedavg_with_one_step_is_gradient_descent_on_the_union_of_the_clients_graphs() -> None:
+    scenario = toy_scenario(3)
+    algorithm = FedAvg(local_steps=1, optimizer=SGD(lr=0.3, weight_decay=1e-3))
+    found = final(run(algorithm, scenario, model=STILL))
+    assert_close(found, plain_training(union(scenario), STILL, 3, 0.3, 1e-3), 1e-5)
+    # With edges between clients it is another graph, and with more local steps another method.
+    assert_apart(found, plain_training(scenario.whole, STILL, 3, 0.3, 1e-3))
+    assert_apart(found, final(run(replace(algorithm, local_steps=2), scenario, model=STILL)))
+
+
+def union(scenario: Scenario) -> Graph:
+    """The whole graph without the edges between clients."""
+    owner = torch.empty(scenario.whole.num_nodes, dtype=torch.int64)
+    for number, part in enumerate(scenario.parts.values()):
+        owner[part.node_ids] = number
+    source, target = scenario.whole.edge_index
+    inside = owner[source] == owner[target]
+    return replace(scenario.whole, edge_index=scenario.whole.edge_index[:, inside])
+
+
+def test_a_course_of_local_clients_is_as_many_courses_of_one_client() -> None:
+    scenario = toy_scenario(3)
+    together = run(Local(local_steps=2), scenario)
+    for client, part in scenario.parts.items():
+        alone = run(Local(local_steps=2), Scenario(scenario.whole, {client: part}), num_clients=1)
+        assert together.memories[3][client] == alone.memories[3][client]
