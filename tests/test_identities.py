@@ -89,7 +89,7 @@ def plain_training(graph: Graph, model: ModelSpec, steps: int, lr: float, weight
     for _ in range(steps):
         optimizer.zero_grad()
         logits = module(GraphInput(graph.x, graph.edge_index), None)
-        F.cross_entropy(logits[train], graph.y[train]).backward()
+        torch.autograd.backward(F.cross_entropy(logits[train], graph.y[train]))
         optimizer.step()
     return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
 

@@ -35,12 +35,13 @@ def load_params(model: nn.Module, params: Params) -> None:
     if slots.keys() != params.keys():
         odd = sorted(slots.keys() ^ params.keys())
         raise BadInput(f"the parameters do not belong to this model: {odd[:5]} are on one side only")
+    for name, slot in slots.items():
+        if slot.shape != params[name].shape:
+            raise BadInput(
+                f"parameter {name!r} has shape {tuple(params[name].shape)}, this model's has {tuple(slot.shape)}"
+            )
     with torch.no_grad():
         for name, slot in slots.items():
-            if slot.shape != params[name].shape:
-                raise BadInput(
-                    f"parameter {name!r} has shape {tuple(params[name].shape)}, this model's has {tuple(slot.shape)}"
-                )
             slot.copy_(params[name])
 
 

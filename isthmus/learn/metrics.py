@@ -39,14 +39,19 @@ def roc_auc(logits: Tensor, labels: Tensor) -> float:
     """Area under the ROC curve; for more than two classes the mean of one against the rest; NaN if undefined."""
     from sklearn.metrics import roc_auc_score
 
-    scores = logits.softmax(dim=1)
     present = torch.unique(labels).tolist()
     if len(present) < 2:
         return math.nan
-    if logits.shape[1] == 2:
-        return float(roc_auc_score(labels.numpy(), scores[:, 1].numpy()))
-    areas = [roc_auc_score((labels == c).numpy(), scores[:, c].numpy()) for c in present]
+    ranked = [1] if logits.shape[1] == 2 else present
+    areas = [roc_auc_score((labels == c).numpy(), _log_odds(logits, c).numpy()) for c in ranked]
     return float(sum(areas) / len(areas))
+
+
+def _log_odds(logits: Tensor, c: int) -> Tensor:
+    """Return log(p / (1 - p)) of a class, (examples,): ranked as p is, but p itself would be 1 for many at once."""
+    others = torch.cat([logits[:, :c], logits[:, c + 1 :]], dim=1).double()
+    # Rounded far below the precision of the logits, so that equal odds are ties whatever the order of their sum.
+    return (logits[:, c].double() - others.logsumexp(dim=1)).round(decimals=9)
 
 
 CLASSIFICATION: dict[str, Callable[[Tensor, Tensor], float]] = {

@@ -106,7 +106,7 @@ def trace_course(
     fault: Fault | None = None,
     resume_from: tuple[Trace, int] | None = None,
 ) -> Trace:
-    """Run a course on toy clients and return what was seen; an error of Isthmus ends the trace, others are raised.
+    """Run a course on toy clients and return what was seen; an error of Isthmus ends the trace, another is raised.
 
     Fields:
         seed:        seed of the rounds, from the same initial model; by default the course's
@@ -133,6 +133,11 @@ def trace_course(
             run_course(course.algorithm, runtime, plan, simulation.initial, listener, standing)
         except IsthmusError as error:
             trace.ended_by = error
+        except AssertionError:
+            raise
+        except Exception as error:
+            place = f"round {trace.last + 1}" if trace.standings else "the setup"
+            raise AssertionError(f"the server half raised {type(error).__name__} in {place}: {error}") from error
     return trace
 
 

@@ -36,7 +36,7 @@ def test_round_sends_the_model_to_the_cohort_and_takes_the_weighted_mean() -> No
     after = FedAvg().round(ModelState(params), clients.federation(cohort=("a", "c")))
     assert torch.allclose(after.params["w"], torch.tensor([3.0, 30.0]))  # (1 * 1 + 2 * 4) / 3
     assert [(client, type(request)) for client, request in clients.sent] == [("a", TrainModel), ("c", TrainModel)]
-    assert all(request.params is params for _, request in clients.sent)
+    assert all(isinstance(request, TrainModel) and request.params is params for _, request in clients.sent)
 
 
 def test_a_client_that_fails_is_left_out_of_the_mean() -> None:

@@ -25,7 +25,7 @@ def test_setup_gives_everybody_the_same_start_and_round_asks_the_cohort() -> Non
     params = {"w": torch.ones(1)}
     state = Local().setup(clients.federation(params, round=0))
     assert [(client, type(request)) for client, request in clients.sent] == [(c, StartFrom) for c in "abc"]
-    assert all(request.params is params for _, request in clients.sent)
+    assert all(isinstance(request, StartFrom) and request.params is params for _, request in clients.sent)
     clients.sent.clear()
     assert Local().round(state, clients.federation(params, cohort=("b",))) == Nothing()
     assert clients.sent == [("b", TrainAlone())]

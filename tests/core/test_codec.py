@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import struct
 import tracemalloc
@@ -193,10 +194,8 @@ json_trees = st.recursive(
 def test_a_skeleton_of_any_json_is_read_or_refused_and_nothing_else_happens(value: Any, table: Any) -> None:
     for skeleton in ({"value": value, "tensors": []}, {"value": value, "tensors": table}, table):
         for expected in (Any, Outer, State):
-            try:
+            with contextlib.suppress(BadMessage):
                 decode(message(skeleton), expected)
-            except BadMessage:
-                pass
 
 
 def test_a_message_cut_at_any_place_is_refused() -> None:
@@ -264,6 +263,7 @@ def test_a_flipped_bit_in_prefix_or_skeleton_is_refused_or_gives_another_well_ty
         (message({"value": {"d": {}}, "tensors": []}), "is no tensor, dict, record or float"),
         (message({"value": {"r": "Inner", "f": {}}, "tensors": []}), "'Inner', expected no record"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_malformed_message_is_refused_with_its_reason(data: bytes, reason: str) -> None:
     assert reason in refused(data)

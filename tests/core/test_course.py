@@ -57,7 +57,7 @@ class Counter(Algorithm[Count]):
     error: type[BaseException] = CourseFailed
 
     def setup(self, fed: Federation) -> Count:
-        fed.ask(Draw(0), clients=fed.all_clients)
+        fed.ask(Draw(0))
         return Count(0, 0.0, fed.initial_params)
 
     def round(self, state: Count, fed: Federation) -> Count:
@@ -349,19 +349,23 @@ def test_an_interruption_while_a_checkpoint_is_written_writes_it_again() -> None
     assert notes.checkpoints[0][1] == notes.checkpoints[1][1]
 
 
-def test_an_interruption_between_a_round_and_its_mark_keeps_standing_and_memories_together() -> None:
+@pytest.mark.parametrize(("when", "kept"), [("before", 2), ("after", 3)])
+def test_an_interruption_around_the_mark_of_a_round_keeps_standing_and_memories_together(when: str, kept: int) -> None:
     class Late(Interrupting):
         def mark(self, round: int) -> None:
-            if round == 3:
+            if round == 3 and when == "before":
                 raise KeyboardInterrupt
             self.inner.mark(round)
+            if round == 3:
+                raise KeyboardInterrupt
 
     notes = Notes()
     carrier = Late(runtime(Counter()), 99, 0, 0, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         run_course(Counter(), carrier, Plan(rounds=9), InitialModel({"round": torch.zeros(1)}), notes)  # type: ignore[arg-type]
     ((standing, memories),) = notes.checkpoints
-    assert standing.round == 2 and memories["client-0"]["rounds"] == (0, 1, 2)
+    assert standing.round == standing.state.round == kept  # type: ignore[attr-defined]
+    assert memories["client-0"]["rounds"] == tuple(range(kept + 1))
 
 
 @pytest.mark.parametrize("stop", [0, 1, 2, 4, 5])

@@ -164,7 +164,7 @@ def test_a_setup_without_annotation_is_an_error_that_says_what_to_write() -> Non
         def setup(self, fed):  # type: ignore[no-untyped-def]
             return ModelState({})
 
-    with pytest.raises(TypeError, match="Unannotated.setup does not say which record it returns; annotate it"):
+    with pytest.raises(TypeError, match=r"Unannotated\.setup does not say which record it returns; annotate it"):
         Unannotated.state_type()
 
 

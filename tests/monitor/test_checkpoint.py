@@ -108,7 +108,7 @@ def test_a_checkpoint_of_another_course_is_refused_with_both_digests(path: Path)
 
 def test_a_checkpoint_of_another_algorithm_is_refused(path: Path) -> None:
     save_checkpoint(path, "digest", standing(), MEMORIES)
-    with pytest.raises(BadInput, match="not a usable checkpoint: .*'Moments', expected Different"):
+    with pytest.raises(BadInput, match=r"not a usable checkpoint: .*'Moments', expected Different"):
         load_checkpoint(path, "digest", Other())
 
 

@@ -98,8 +98,13 @@ def test_garbage_for_a_request_is_a_named_failure_and_touches_no_memory(strict: 
 
 def test_messages_above_the_limit_are_refused_on_either_side() -> None:
     small = strict_of(Toy(), max_bytes=len(encode(train())) - 1)
-    request = one(small, train()).reply
-    assert isinstance(request, Failure) and request.kind == "malformed" and "above the limit" in request.reason
+    unread = one(small, train())
+    assert isinstance(unread.reply, Failure) and unread.reply.kind == "malformed"
+    assert "above the limit" in unread.reply.reason and unread.bytes_up == 0
+    large = strict_of(Toy(), max_bytes=1000)
+    answered = one(large, train("replies_at_length"))
+    assert isinstance(answered.reply, Failure) and "above the limit of 1000 bytes" in answered.reply.reason
+    assert answered.bytes_up > 4000
 
 
 @pytest.mark.parametrize(

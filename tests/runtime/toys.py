@@ -83,6 +83,9 @@ class Toy(Algorithm[ModelState]):
     def replies_with_a_list(self, request: Train, client: Any) -> Any:
         return Update({"w": [1.0]}, 1.0)  # type: ignore[dict-item]
 
+    def replies_at_length(self, request: Train, client: Any) -> Any:
+        return Update({"w": torch.zeros(1000)}, 1.0)
+
     def replies_with_another_record(self, request: Train, client: Any) -> Any:
         return Train({})
 

@@ -1,0 +1,61 @@
+"""What travels between a server and a silo: a request with its place in the course, an answer with a memory's name.
+
+A silo's memory never leaves it. The server only knows each memory by a name that the silo made up: it says from which
+one the silo shall answer, and learns the name of the one that the answer left behind. So going back to a checkpoint,
+leaving out an answer that came too late, and a silo that comes back after a while are one and the same thing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isthmus.core.federation import Position
+from isthmus.core.protocol import Failure
+from isthmus.core.record import Record
+
+# The memory of a client that was never asked anything.
+BLANK = ""
+
+
+@dataclass(frozen=True)
+class Envelope(Record):
+    """A request to one silo."""
+
+    course: str
+    """Which course this belongs to: a silo answers only for a course it agreed to."""
+    position: Position
+    """Where in the course the exchange stands."""
+    kind: str
+    """The name of the request type."""
+    payload: Tensor
+    """The encoded request."""
+    memory: str
+    """The memory to answer from."""
+    keep: tuple[str, ...]
+    """Memories that the server may yet go back to; the silo can drop all others."""
+
+
+@dataclass(frozen=True)
+class Answer(Record):
+    """What a silo sends back."""
+
+    payload: Tensor
+    """The encoded reply; empty when there is a failure."""
+    failure: Failure | None
+    """Why there is no reply."""
+    memory: str
+    """The name of the memory that this answer left behind."""
+
+
+def pack(data: bytes) -> Tensor:
+    """Return bytes as a tensor, as records hold them."""
+    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
+
+
+def unpack(tensor: Tensor) -> bytes:
+    """Return the bytes in a tensor."""
+    return bytes(tensor.numpy().data)
