@@ -15,7 +15,6 @@ from isthmus.config.load import course_digest, course_to_dict, course_to_yaml, l
 from isthmus.core.course import RoundReport, Standing, run_course
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import ExchangeReport
-from isthmus.core.record import Params, State
 from isthmus.data.zoo import data_root as locate_data
 from isthmus.learn.evaluate import Scores
 from isthmus.monitor.checkpoint import load_checkpoint, save_checkpoint
@@ -74,8 +73,8 @@ def run(
     """
     course = course or Course()
     with torch_threads(course.threads):
-        if run_dir is not None and Path(run_dir).exists() and any(Path(run_dir).iterdir()):
-            RunFolder.create(Path(run_dir), "")  # refuses before the data is loaded
+        if run_dir is not None:
+            RunFolder.check_new(Path(run_dir))  # before the data is loaded
         simulation = Simulation(course, scenario or load_scenario(course, locate_data(data_root)))
         folder = None if run_dir is None else RunFolder.create(Path(run_dir), course_to_yaml(course))
         journal = Journal(folder.journal if folder else None)
@@ -165,7 +164,11 @@ def _result(
 ) -> Result:
     algorithm = course.algorithm
     shared = algorithm.global_params(standing.best_state)
-    models = {name: _client_model(course, simulation, name, shared) for name in simulation.clients}
+    models = {}
+    for name, memory in simulation.memories().items():
+        params = algorithm.client_params(shared, {**memory, **memory.get("best", {})})
+        if params:  # a client that failed in the setup of `local` has no model
+            models[name] = params
     metrics: dict[str, Scores] = {}
     if shared:
         everyone = dict.fromkeys(simulation.clients, shared)
@@ -196,8 +199,3 @@ def _result(
         notes=simulation.notes(),
         run_dir=None if folder is None else folder.path,
     )
-
-
-def _client_model(course: Course, simulation: Simulation, name: str, shared: Params) -> Params:
-    memory: State = simulation.memory(name)
-    return course.algorithm.client_params(shared, {**memory, **memory.get("best", {})})

@@ -80,9 +80,9 @@ class Simulation:
         idle = [name for name, client in self.clients.items() if client.num_examples == 0]
         return [f"{name} has no training examples: it trains nothing and has no weight in any mean" for name in idle]
 
-    def memory(self, client: str) -> State:
-        """Return what a client remembered at the end of the last whole round."""
-        return decode(self.runtime.save_clients()[client], State)
+    def memories(self) -> dict[str, State]:
+        """Return what each client remembered at the end of the last whole round."""
+        return {client: decode(memory, State) for client, memory in self.runtime.save_clients().items()}
 
     def on_global_graph(self, models: dict[str, Params], split: str) -> Scores:
         """Score models on the whole graph."""

@@ -1,10 +1,14 @@
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import isthmus as ist
+from isthmus.algorithms.local import StartFrom
+from isthmus.core.protocol import Kept
 from isthmus.learn.tasks import NodeClassification
 from isthmus.monitor.folder import load_model_file
 from isthmus.simulation import load_scenario
@@ -99,3 +103,26 @@ def test_an_unfinished_run_can_be_resumed_from_python(tmp_path: Path) -> None:
     ist.run(SHORT, run_dir=tmp_path / "run")
     resumed = ist.resume(tmp_path / "run", overrides=["rounds=6"])
     assert all(torch.equal(whole.params[name], resumed.params[name]) for name in whole.params)
+
+
+@dataclass(frozen=True)
+class LocalWithAStumble(ist.Local):
+    """One client cannot start."""
+
+    def client_params(self, params: ist.Params, state: Mapping[str, Any]) -> ist.Params:
+        return super().client_params(params, state)
+
+    @ist.on(StartFrom)
+    def start(self, request: StartFrom, client: ist.GraphClient) -> Kept:
+        if client.id == "client-2":
+            raise RuntimeError("no disk")
+        return super().start(request, client)
+
+
+def test_a_client_that_failed_in_the_setup_is_left_out_and_the_others_are_scored() -> None:
+    result = ist.run(replace(SHORT, algorithm=LocalWithAStumble()))
+    assert set(result.client_scores) == {"client-0", "client-1", "client-3", "client-4"}
+    failures = [f for e in result.events if e["event"] == "exchange" for f in e["failures"]]
+    assert {f["client"] for f in failures} == {"client-2"}
+    assert failures[0]["reason"].startswith("RuntimeError: no disk")
+    assert "it failed in the setup" in failures[1]["reason"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from isthmus.core.errors import CourseFailed
 from isthmus.core.federation import Federation
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Kept, Request, improves, on
 from isthmus.core.record import Params, Record
@@ -71,8 +72,8 @@ class Local(Algorithm[Nothing]):
     # ---- client
 
     def client_params(self, params: Params, state: Mapping[str, Any]) -> Params:
-        """Return the client's best own model."""
-        best: Params = state["params"]
+        """Return the client's best own model; a client that failed in the setup has none."""
+        best: Params = state.get("params", {})
         return best
 
     @on(StartFrom)
@@ -84,6 +85,7 @@ class Local(Algorithm[Nothing]):
     @on(TrainAlone)
     def train(self, request: TrainAlone, client: GraphClient) -> Kept:
         """Train the running model a little further."""
+        _require_start(client)
         fitted = client.fit(
             client.state["running"],
             steps=self.local_steps,
@@ -98,6 +100,7 @@ class Local(Algorithm[Nothing]):
     @on(EvaluateModel)
     def evaluate(self, request: EvaluateModel, client: GraphClient) -> Evaluation:
         """Keep the running model if it is the best so far on the client's validation nodes; report the kept one."""
+        _require_start(client)
         if not request.best:
             metrics, _ = client.evaluate(client.state["running"], ("val",))
             score = metrics["val"].get(request.metric)
@@ -105,3 +108,8 @@ class Local(Algorithm[Nothing]):
                 client.state["params"], client.state["score"] = client.state["running"], score
         metrics, counts = client.evaluate(client.state["params"], request.splits)
         return Evaluation(metrics, counts)
+
+
+def _require_start(client: GraphClient) -> None:
+    if "running" not in client.state:
+        raise CourseFailed("this client has no model of its own: it failed in the setup")

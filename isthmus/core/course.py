@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from isthmus.core.errors import IsthmusError
+from isthmus.core.errors import CourseFailed, IsthmusError
 from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Runtime
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, KeepBest, improves
 from isthmus.core.random import numpy_generator
@@ -156,6 +156,7 @@ class _Course:
     ) -> None:
         self.algorithm, self.runtime, self.plan = algorithm, runtime, plan
         self.model, self.listener = model, listener
+        self.state_type = type(algorithm).state_type()
         self.traffic: list[ExchangeReport] = []
 
     def federation(self, round: int) -> Federation:
@@ -178,13 +179,22 @@ class _Course:
         self.listener.exchanged(report)
 
     def start(self) -> Standing:
-        state = self.algorithm.setup(self.federation(0))
+        state = self._checked(self.algorithm.setup(self.federation(0)))
         return Standing(round=0, state=state, best_state=state, best_round=0, best_score=None)
+
+    def _checked(self, state: Record) -> Record:
+        """Refuse a state that no checkpoint could bring back."""
+        if type(state) is not self.state_type:
+            raise CourseFailed(
+                f"{type(self.algorithm).__name__} gave the server state {type(state).__name__}; "
+                f"its setup is annotated to return {self.state_type.__name__}"
+            )
+        return state
 
     def advance(self, before: Standing) -> Standing:
         round = before.round + 1
         fed = self.federation(round)
-        state = self.algorithm.round(before.state, fed)
+        state = self._checked(self.algorithm.round(before.state, fed))
         after = replace(before, round=round, state=state)
         metric = self.plan.stopping.metric
         evaluations: dict[str, Evaluation] = {}

@@ -230,7 +230,9 @@ class Federation:
         down = up = 0
         client_seconds = 0.0
         started = time.perf_counter()
-        for raw in self._runtime.exchange(position, requests, limit):
+        for request in {id(request): request for request in requests.values()}.values():
+            check_record(request)
+        for raw in self._answered(position, requests, limit):
             outcome = _judged(raw, expected[raw.client])
             down, up = down + outcome.bytes_down, up + outcome.bytes_up
             client_seconds += outcome.seconds
@@ -244,6 +246,17 @@ class Federation:
         self._report(ExchangeReport(position, kind, len(requests), down, up, seconds, client_seconds, tuple(failures)))
         self._require(position, kind, len(requests), failures, min_replies)
         return outcomes
+
+    def _answered(
+        self, position: Position, requests: Mapping[str, Request[Any]], limit: float | None
+    ) -> Iterator[Outcome]:
+        """Yield one outcome per client, also for those of whom the runtime says nothing."""
+        silent = dict.fromkeys(requests)
+        for outcome in self._runtime.exchange(position, requests, limit):
+            del silent[outcome.client]
+            yield outcome
+        for client in silent:
+            yield Outcome(client, Failure(client, "lost", "the runtime brought no outcome"), 0, 0, 0.0)
 
     def _require(
         self,

@@ -221,7 +221,8 @@ class TrimmedMean(Gathered):
 class Krum(Gathered):
     """The reply closest to its neighbours (Blanchard et al., 2017): least squared distance to the n - f - 2 nearest.
 
-    `num_malicious` is f; `num_selected` > 1 is Multi-Krum, the unweighted mean of the best ones.
+    `num_malicious` is f; `num_selected` > 1 is Multi-Krum, the unweighted mean of the best ones. It can be computed
+    from f + 3 replies on; the paper's guarantee needs 2 f + 3.
     """
 
     num_malicious: int = 0

@@ -40,8 +40,9 @@ def score_on_local_graphs(
     """Return the mean over clients, weighted by their examples, and each client's own metrics."""
     each: dict[str, Scores] = {}
     counts: dict[str, int] = {}
-    for name, client in clients.items():
-        each[name], counts[name] = score_model(task, client.model, models[name], client.prepared, split)
+    for name, params in models.items():
+        client = clients[name]
+        each[name], counts[name] = score_model(task, client.model, params, client.prepared, split)
     return weighted(each, counts), each
 
 

@@ -23,12 +23,17 @@ class RunFolder:
         self.path = path
 
     @staticmethod
-    def create(path: Path, course_yaml: str) -> RunFolder:
-        """Make a new run folder; one that exists and holds anything is refused."""
+    def check_new(path: Path) -> None:
+        """Refuse a path that holds anything already."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise BadInput(
                 f"{path} exists already; choose another folder, or go on with it: isthmus run --resume {path}"
             )
+
+    @staticmethod
+    def create(path: Path, course_yaml: str) -> RunFolder:
+        """Make a new run folder."""
+        RunFolder.check_new(path)
         path.mkdir(parents=True, exist_ok=True)
         replace_file(path / COURSE_FILE, course_yaml.encode())
         return RunFolder(path)

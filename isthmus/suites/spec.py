@@ -18,8 +18,8 @@
       - {splitter: random, method: FedAvg, value: 0.8663, std: 0.0135, within: 0.015}
 
 Every combination of one choice per axis is a cell of the table; every cell is run with every seed. A choice changes
-keys of the base course. Where a choice has a `search`, each point of the grid is run with every seed, and the point with
-the best mean validation score over the seeds stands for the cell; test scores play no part in that.
+keys of the base course. Where a choice has a `search`, each point of the grid is run with every seed, and the point
+with the best mean validation score over the seeds stands for the cell; test scores play no part in that.
 """
 
 from __future__ import annotations

@@ -420,3 +420,13 @@ def test_the_metric_is_the_mean_over_clients_weighted_by_their_examples() -> Non
     assert math.isnan(weighted_metric(found, "test", "accuracy"))
     assert math.isnan(weighted_metric(found, "val", "f1"))
     assert math.isnan(weighted_metric({}, "val", "accuracy"))
+
+
+def test_a_server_state_that_no_checkpoint_could_bring_back_is_refused_at_once() -> None:
+    @dataclass(frozen=True)
+    class Stray(Counter):
+        def round(self, state: Count, fed: Federation) -> Any:
+            return Drawn(0.0)
+
+    with pytest.raises(CourseFailed, match="gave the server state Drawn"):
+        run(Plan(rounds=1), algorithm=Stray())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from isthmus.core.errors import CourseFailed, TooFewReplies
+from isthmus.core.errors import BadMessage, CourseFailed, TooFewReplies
 from isthmus.core.federation import (
     ExchangeReport,
     ExchangeRules,
@@ -329,3 +329,19 @@ def test_replies_are_a_mapping_that_does_not_follow_its_source() -> None:
     replies = Replies(source, {})
     source.clear()
     assert dict(replies) == {"a": Kept()}
+
+
+def test_a_client_of_whom_the_runtime_says_nothing_is_lost_and_holds_nobody_up() -> None:
+    at = stage({}, order=("b", "c"), rules=ExchangeRules(min_replies=2))
+    assert at.fed.ask_folded(Train(1), weighted_mean).params["w"].item() == pytest.approx((98 + 99) / 2)
+    assert [(failure.client, failure.kind) for failure in at.reports[0].failures] == [("a", "lost")]
+    assert list(stage({}, order=("b", "c")).fed.ask(Train(1))) == ["b", "c"]
+    with pytest.raises(TooFewReplies, match="2 of 3"):
+        stage({}, order=("b", "c"), rules=ExchangeRules(min_replies=3)).fed.ask(Train(1))
+
+
+def test_a_request_that_does_not_fit_its_own_type_is_not_sent() -> None:
+    at = stage({})
+    with pytest.raises(BadMessage, match="Train"):
+        at.fed.ask(Train("not a number"))  # type: ignore[arg-type]
+    assert not at.script.asked
