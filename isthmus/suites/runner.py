@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.core.errors import BadInput, IsthmusError
-from isthmus.monitor.checkpoint import FILE_NAME as CHECKPOINT_FILE
 from isthmus.monitor.journal import FILE_NAME as JOURNAL_FILE
 from isthmus.monitor.journal import read_journal
 from isthmus.suites.spec import Point, Suite
@@ -107,11 +106,11 @@ def _finish(suite: Suite, point: Point, folder: Path, data_root: Path | None) ->
     path = folder / "runs" / point.key
     course = replace(point.course, threads=1)
     try:
-        if (path / CHECKPOINT_FILE).is_file() and (path / JOURNAL_FILE).is_file():
+        try:
             resume(path, course=course, data_root=data_root)
-        else:
-            if path.exists():
-                shutil.rmtree(path)  # cut off before its first checkpoint, or damaged: nothing in it is of use
+        except BadInput:
+            # Nothing there yet, cut off before the first checkpoint, damaged, or of another version: start anew.
+            shutil.rmtree(path, ignore_errors=True)
             run(course, run_dir=path, data_root=data_root)
     except BadInput:
         raise
