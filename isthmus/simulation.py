@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -41,10 +40,15 @@ def load_scenario(course: Course, root: Path) -> Scenario:
     return Scenario(graph, {f"client-{i:0{width}d}": part for i, part in enumerate(parts)})
 
 
-def build_model(course: Course, data: Any) -> nn.Module:
-    """Return a model for the course's data with its initial parameters."""
+def build_model(course: Course, input_dim: int, output_dim: int) -> nn.Module:
+    """Return the course's model with its initial parameters, which depend on its sizes and the seed alone."""
     with seeded(course.seed, "model"):
-        return course.model.build(course.task.input_dim(data), course.task.output_dim(data))
+        return course.model.build(input_dim, output_dim)
+
+
+def initial_model(model: nn.Module) -> InitialModel:
+    """Return the parameters that a course starts from, and which of them are buffers."""
+    return InitialModel(read_params(model), frozenset(name for name, _ in model.named_buffers()))
 
 
 class Simulation:
@@ -54,13 +58,16 @@ class Simulation:
         self.course = course
         self.scenario = scenario
         self.holdings = {"all": scenario.whole} if course.algorithm.pooled else scenario.parts
-        self.model = build_model(course, scenario.whole)
-        buffers = frozenset(name for name, _ in self.model.named_buffers())
-        self.initial = InitialModel(read_params(self.model), buffers)
+        self.model = self._build()
+        self.initial = initial_model(self.model)
         # One module serves all clients in turn: parameters are loaded before each use.
         self.clients = {name: self._client(name, self.model) for name in self.holdings}
         self.runtime = self._runtime()
         self._whole = course.task.prepare(scenario.whole)
+
+    def _build(self) -> nn.Module:
+        task, whole = self.course.task, self.scenario.whole
+        return build_model(self.course, task.input_dim(whole), task.output_dim(whole))
 
     def _client(self, name: str, model: nn.Module) -> GraphClient:
         return GraphClient(name, self.holdings[name], self.course.task, model, self.course.batching)
@@ -71,7 +78,7 @@ class Simulation:
             return LoopRuntime(algorithm, list(self.clients.values()))
 
         def restarted(name: str) -> GraphClient:
-            return self._client(name, build_model(self.course, self.scenario.whole))
+            return self._client(name, self._build())
 
         return StrictRuntime(algorithm, {name: lambda name=name: restarted(name) for name in self.clients})  # type: ignore[misc]
 

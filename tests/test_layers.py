@@ -30,6 +30,7 @@ ARROWS: dict[str, set[str]] = {
     "report": {"core", "monitor"},
     "config": {"core", "data", "learn", "models", "algorithms"},
     "tune": {"core", "config", "monitor"},
+    "federation": {"core", "config", "data", "learn", "monitor", "runtime", "top"},  # one course, between sites
     "suites": {"core", "config", "monitor", "report", "top"},  # many courses, so above those that run one
     "cli": {"*"},
     "testing": {"*"},

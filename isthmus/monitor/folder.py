@@ -77,11 +77,11 @@ class RunFolder:
     def save_models(self, params: Params, personal: Mapping[str, Params], facts: Mapping[str, str]) -> None:
         """Write the global model and the clients' own; `facts` goes into each file's metadata."""
         if params:
-            _save(self.model, params, facts)
+            save_model_file(self.model, params, facts)
         if personal:
             (self.path / CLIENTS_DIR).mkdir(exist_ok=True)
         for client, own in personal.items():
-            _save(self.client_model(client), own, {**facts, "client": client})
+            save_model_file(self.client_model(client), own, {**facts, "client": client})
 
 
 def new_run_path(parent: Path, label: str) -> Path:
@@ -108,7 +108,8 @@ def load_model_file(path: Path) -> tuple[Params, dict[str, str]]:
         raise BadInput(f"{path} is not a model file: {error}") from None
 
 
-def _save(path: Path, params: Params, facts: Mapping[str, str]) -> None:
+def save_model_file(path: Path, params: Params, facts: Mapping[str, str]) -> None:
+    """Write parameters and facts as a safetensors file, whole or not at all."""
     from safetensors.torch import save
 
     replace_file(path, save({name: tensor.contiguous() for name, tensor in params.items()}, dict(facts)))

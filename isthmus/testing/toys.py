@@ -117,7 +117,13 @@ def toy_client(
     """Return one client for a handler to work with: a toy graph and a narrow GCN without dropout."""
     data = toy_graph() if data is None else data
     course = Course(model=model or ModelSpec(GCN(hidden=5, dropout=0.0)), seed=seed)
-    return GraphClient(id, data, NodeClassification(), build_model(course, data), batching or FullBatch())
+    return GraphClient(
+        id,
+        data,
+        NodeClassification(),
+        build_model(course, data.num_features, data.num_classes),
+        batching or FullBatch(),
+    )
 
 
 def _ragged(num_nodes: int, num_clients: int) -> list[int]:

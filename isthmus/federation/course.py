@@ -1,0 +1,228 @@
+"""A course between sites, from the agreement to the models; it pauses and goes on as silos leave and return."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from isthmus import __version__
+from isthmus.config.course import Course
+from isthmus.config.load import course_digest, course_to_dict, course_to_yaml, load_course
+from isthmus.core.codec import encode
+from isthmus.core.course import Standing, evaluate, run_course, weighted_metric
+from isthmus.core.errors import BadInput, CourseFailed, TooFewReplies
+from isthmus.core.federation import Federation, InitialModel
+from isthmus.federation.hub import Hub, SiteTransport, receipts
+from isthmus.federation.messages import Finish, Proposal
+from isthmus.learn.evaluate import Scores
+from isthmus.monitor.checkpoint import load_checkpoint
+from isthmus.monitor.folder import RunFolder
+from isthmus.monitor.journal import Journal
+from isthmus.results import Result
+from isthmus.runs import Recorder, Watcher
+from isthmus.runtime.remote import RemoteRuntime
+from isthmus.simulation import build_model, initial_model, torch_threads
+
+DEFAULT_TIMEOUT_SECONDS = 300.0
+ID_FILE = "course_id"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long the server waits: for everybody before the start, and for enough sites to come back in a pause."""
+
+    start_seconds: float = 60.0
+    pause_seconds: float = 600.0
+
+
+class SiteCourse:
+    """One course on the sites of a federation, with its run folder at the server."""
+
+    def __init__(
+        self,
+        course: Course,
+        hub: Hub,
+        sites: Sequence[str],
+        run_dir: Path,
+        *,
+        patience: Patience | None = None,
+        watchers: Sequence[Watcher] = (),
+        say: Callable[[str], None] = print,
+    ) -> None:
+        # What a silo answered must never be asked again after a crash, so every round is saved.
+        self.course = replace(course, checkpoint_every=1)
+        self.hub, self.sites, self.run_dir = hub, tuple(sites), run_dir
+        self.patience = patience or Patience()
+        self.watchers, self.say = list(watchers), say
+        self.timeout = course.timeout_seconds or DEFAULT_TIMEOUT_SECONDS
+
+    # ---- start and resume
+
+    def run(self) -> Result:
+        """Run the course from its start."""
+        if self.course.algorithm.pooled:
+            raise BadInput(f"{type(self.course.algorithm).__name__} needs the whole graph in one place")
+        folder = RunFolder.create(self.run_dir, course_to_yaml(self.course))
+        (self.run_dir / ID_FILE).write_text(secrets.token_hex(16))
+        journal = Journal(folder.journal)
+        journal.write("course", version=__version__, sites=list(self.sites), course=course_to_dict(self.course))
+        return self._to_the_end(folder, journal, None)
+
+    def resume(self) -> Result:
+        """Go on with the run in the run folder after the server was stopped or killed."""
+        folder = RunFolder.open(self.run_dir)
+        journal = Journal(folder.journal)
+        standing = None
+        if folder.checkpoint.is_file():
+            standing, _ = load_checkpoint(folder.checkpoint, course_digest(self.course), self.course.algorithm)
+        journal.rewind(standing.round if standing else 0)
+        journal.write("resume", after=standing.round if standing else 0)
+        return self._to_the_end(folder, journal, standing)
+
+    # ---- the way
+
+    def _to_the_end(self, folder: RunFolder, journal: Journal, standing: Standing | None) -> Result:
+        recorder = Recorder(journal, folder, course_digest(self.course), self.watchers)
+        course_id = (self.run_dir / ID_FILE).read_text().strip()
+        proposal = Proposal(course_id, course_to_yaml(self.course), __version__, self.sites)
+        transport = SiteTransport(self.hub, proposal, __version__, self.timeout, lambda s, t: self._note(journal, s, t))
+        self._wait(len(self.sites), self.patience.start_seconds, "the course starts")
+        agreement = transport.agree()
+        for site, text in agreement.holds.items():
+            journal.write("client", client=site, text=text)
+        model = initial_model(build_model(self.course, agreement.input_dim, len(agreement.class_names)))
+        started = time.perf_counter()
+        with torch_threads(self.course.threads):
+            runtime, standing = self._rounds(transport, model, recorder, folder, journal, standing, course_id)
+            result = self._result(runtime, model, standing, journal, agreement, time.perf_counter() - started)
+        journal.write(
+            "end",
+            num_rounds=result.num_rounds,
+            best_round=result.best_round,
+            best_score=standing.best_score,
+            seconds=round(result.seconds, 3),
+            metrics=result.metrics,
+            client_scores=result.client_scores,
+        )
+        facts = {
+            "isthmus": __version__,
+            "input_dim": str(result.input_dim),
+            "output_dim": str(result.output_dim),
+            "class_names": json.dumps(list(agreement.class_names)),
+        }
+        folder.save_models(result.params, {}, facts)
+        self._finish(course_id, result, runtime, journal)
+        return result
+
+    def _rounds(
+        self,
+        transport: SiteTransport,
+        model: InitialModel,
+        recorder: Recorder,
+        folder: RunFolder,
+        journal: Journal,
+        standing: Standing | None,
+        course_id: str,
+    ) -> tuple[RemoteRuntime, Standing]:
+        """Run rounds; below min_replies the course pauses until enough sites are back, and goes on where it was."""
+        digest, algorithm = course_digest(self.course), self.course.algorithm
+        while True:
+            runtime = RemoteRuntime(course_id, self.sites, transport)
+            if folder.checkpoint.is_file():
+                standing, memories = load_checkpoint(folder.checkpoint, digest, algorithm)
+                runtime.load_clients(memories)
+            try:
+                return runtime, run_course(algorithm, runtime, self.course.plan(), model, recorder, standing)
+            except TooFewReplies as error:
+                self.say(f"paused: {error}")
+                journal.write("pause", reason=str(error))
+                self._wait(self.course.min_replies, self.patience.pause_seconds, "the course goes on")
+                self.say("the course goes on")
+
+    def _wait(self, number: int, seconds: float, purpose: str) -> None:
+        """Wait until `number` sites are connected; when time is up, min_replies are enough, fewer are an error."""
+        deadline = time.monotonic() + seconds
+        told = False
+        while True:
+            present = sorted(self.hub.connected() & set(self.sites))
+            if len(present) >= number:
+                return
+            if not told:
+                away = sorted(set(self.sites) - set(present))
+                self.say(f"waiting for {', '.join(away)}, at most {seconds:.0f} s, before {purpose}")
+                told = True
+            if time.monotonic() > deadline:
+                if len(present) >= self.course.min_replies:
+                    return
+                raise CourseFailed(
+                    f"{len(present)} of {len(self.sites)} sites are connected ({', '.join(present) or 'none'}), "
+                    f"{self.course.min_replies} are needed; waited {seconds:.0f} s"
+                )
+            time.sleep(0.05)
+
+    def _note(self, journal: Journal, site: str, text: str) -> None:
+        self.say(f"{site} {text}")
+        journal.write("note", text=f"{site} {text}")
+
+    # ---- the end
+
+    def _result(
+        self,
+        runtime: RemoteRuntime,
+        model: InitialModel,
+        standing: Standing,
+        journal: Journal,
+        agreement: Any,
+        seconds: float,
+    ) -> Result:
+        algorithm, plan = self.course.algorithm, self.course.plan()
+        fed = Federation(
+            runtime,
+            seed=plan.seed,
+            round=standing.round,
+            cohort=self.sites,
+            model=model,
+            rules=plan.rules,
+            report=journal.exchanged,
+        )
+        found = evaluate(algorithm, standing.best_state, fed, ("test",), plan.stopping.metric, best=True)
+        names = sorted({name for e in found.values() for name in e.metrics.get("test", {})})
+        mean: Scores = {name: weighted_metric(found, "test", name) for name in names}
+        mode = "local_model" if algorithm.has_personal_models else "global_model"
+        exchanges = [event for event in journal.events if event["event"] == "exchange"]
+        return Result(
+            course=self.course,
+            metrics={f"{mode}/local_graph": mean},
+            client_scores={site: dict(e.metrics.get("test", {})) for site, e in found.items()},
+            num_rounds=standing.round,
+            best_round=standing.best_round,
+            seconds=seconds,
+            bytes_down=sum(event["bytes_down"] for event in exchanges),
+            bytes_up=sum(event["bytes_up"] for event in exchanges),
+            input_dim=agreement.input_dim,
+            output_dim=len(agreement.class_names),
+            params=algorithm.global_params(standing.best_state),
+            client_params={},
+            events=journal.events,
+            notes=[event["text"] for event in journal.events if event["event"] == "note"],
+            run_dir=self.run_dir,
+        )
+
+    def _finish(self, course_id: str, result: Result, runtime: RemoteRuntime, journal: Journal) -> None:
+        """Tell every connected silo that the course is over, so that it keeps its model."""
+        names: Mapping[str, bytes] = runtime.save_clients()
+        present = [site for site in self.sites if site in self.hub.connected()]
+        messages = {site: encode(Finish(course_id, result.params, names[site].decode())) for site in present}
+        for site, problem in receipts(self.hub.ask("finish", messages, self.timeout)).items():
+            if problem:
+                self._note(journal, site, f"did not keep its model: {problem}")
+
+
+def course_of(run_dir: Path) -> Course:
+    """Return the course of a run folder."""
+    return load_course(RunFolder.open(run_dir).course)

@@ -1,0 +1,162 @@
+"""The silo's side, apart from the network: proposals, exchanges and the end of a course, bytes in, bytes out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from isthmus import __version__
+from isthmus.config.course import Course
+from isthmus.config.load import load_course
+from isthmus.core.codec import decode, encode
+from isthmus.core.errors import BadInput, BadMessage, IsthmusError
+from isthmus.core.protocol import Failure
+from isthmus.core.random import numpy_generator
+from isthmus.core.record import Record
+from isthmus.data.graph import Graph
+from isthmus.data.zoo import Folder
+from isthmus.federation.messages import Finish, Proposal, Receipt, Terms, Verdict
+from isthmus.federation.policy import Policy
+from isthmus.learn.client import GraphClient
+from isthmus.monitor.folder import save_model_file
+from isthmus.runtime.envelope import BLANK, Answer, pack
+from isthmus.runtime.silo import MemoryStore, Silo
+from isthmus.simulation import build_model
+
+_COURSE_ID = re.compile(r"[0-9a-f]{8,64}")
+
+
+class SiloService:
+    """One silo: its graph, its policy, its folder for memories and models."""
+
+    def __init__(
+        self, name: str, data: Path, state: Path, policy: Policy | None = None, say: Callable[[str], None] = print
+    ) -> None:
+        self.name = name
+        self.data = data
+        self.state = state
+        self.policy = policy or Policy()
+        self.say = say
+        self.refused: str = ""  # why the federation does not want this silo, if so
+        self._courses: dict[str, tuple[Course, Silo]] = {}
+
+    def handle(self, kind: str, data: bytes) -> bytes:
+        """Answer a message of the server's, whatever it is."""
+        if len(data) > self.policy.max_message_bytes:
+            problem = f"message of {len(data)} bytes is above this silo's limit of {self.policy.max_message_bytes}"
+            return self._failure(kind, problem)
+        try:
+            if kind == "exchange":
+                return self._exchange(data)
+            if kind == "propose":
+                return encode(self._propose(decode(data, Proposal)))
+            if kind == "verdict":
+                return encode(self._verdict(decode(data, Verdict)))
+            if kind == "finish":
+                return encode(self._finish(decode(data, Finish)))
+            raise BadMessage(f"there is no message of the kind {kind[:40]!r}")
+        except BadMessage as error:
+            return self._failure(kind, str(error))
+
+    def _failure(self, kind: str, problem: str) -> bytes:
+        self.say(f"refused a message of the kind {kind[:40]!r}: {problem}")
+        if kind == "exchange":
+            return encode(Answer(pack(b""), Failure(self.name, "refused", problem), BLANK))
+        answer: Record = self._terms(problem) if kind == "propose" else Receipt(problem)
+        return encode(answer)
+
+    # ---- before the course
+
+    def _propose(self, proposal: Proposal) -> Terms:
+        try:
+            if not _COURSE_ID.fullmatch(proposal.course_id):
+                raise BadInput(f"{proposal.course_id[:40]!r} cannot name a course")
+            if proposal.version != __version__:
+                raise BadInput(
+                    f"the server runs isthmus {proposal.version}, this silo {__version__}; install the same version"
+                )
+            course = read_course(proposal.course)
+            refusal = self.policy.refusal(course, proposal.sites)
+            if refusal:
+                raise BadInput(refusal)
+            graph = self._graph(course)
+            self._courses = {proposal.course_id: (course, self._silo(proposal.course_id, course, graph))}
+        except IsthmusError as error:
+            self.say(f"stays away from a course: {error}")
+            return self._terms(str(error))
+        self.say(f"takes part in a course of {len(proposal.sites)} sites: {type(course.algorithm).__name__}")
+        return Terms("", __version__, course.task.input_dim(graph), graph.class_names, course.task.holds(graph))
+
+    def _terms(self, refusal: str) -> Terms:
+        return Terms(refusal, __version__, 0, (), "")
+
+    def _graph(self, course: Course) -> Graph:
+        dataset = course.dataset
+        if not isinstance(dataset, Folder):
+            raise BadInput(
+                f"dataset.name is {type(dataset).__name__.lower()!r}; between sites every silo brings its own graph: "
+                "use dataset.name=folder"
+            )
+        graph = replace(dataset, path=str(self.data)).load(self.data)
+        if any(bool(mask.any()) for mask in graph.masks.values()):
+            return graph  # the silo's own split stands
+        return course.masks.apply(graph, numpy_generator(course.seed, "masks", self.name))
+
+    def _silo(self, course_id: str, course: Course, graph: Graph) -> Silo:
+        def client() -> GraphClient:
+            model = build_model(course, course.task.input_dim(graph), course.task.output_dim(graph))
+            return GraphClient(self.name, graph, course.task, model, course.batching)
+
+        store = MemoryStore(self.state / "memories" / course_id)
+        return Silo(course_id, course.algorithm, client, store, self.policy.max_message_bytes)
+
+    def _verdict(self, verdict: Verdict) -> Receipt:
+        if verdict.refusal:
+            self._courses.pop(verdict.course_id, None)
+            self.refused = verdict.refusal
+            self.say(f"was refused: {verdict.refusal}")
+        return Receipt("")
+
+    # ---- during and after the course
+
+    def _exchange(self, data: bytes) -> bytes:
+        if not self._courses:
+            return self._failure("exchange", "this silo has not agreed to a course")
+        _, silo = next(iter(self._courses.values()))
+        return silo.answer(data)
+
+    def _finish(self, finish: Finish) -> Receipt:
+        """Keep the model that this silo would use: the global one, or its own where the method has personal parts."""
+        found: tuple[Course, Silo] | None = self._courses.get(finish.course_id)
+        if found is None:
+            return Receipt("this silo has not agreed to that course")
+        course, silo = found
+        memory = silo.store.load(finish.memory)
+        params = course.algorithm.client_params(finish.params, {**memory, **memory.get("best", {})})
+        if params:
+            graph = self._graph(course)
+            facts: dict[str, Any] = {
+                "input_dim": course.task.input_dim(graph),
+                "output_dim": course.task.output_dim(graph),
+            }
+            path = self.state / "models" / f"{finish.course_id}.safetensors"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_model_file(path, params, {**{k: str(v) for k, v in facts.items()}, "client": self.name})
+            self.say(f"the course is over; this silo's model: {path}")
+        return Receipt("")
+
+
+def read_course(text: str) -> Course:
+    """Return the course in a YAML text from elsewhere: installed parts only, never an import path."""
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise BadInput(f"the course is not YAML: {getattr(error, 'problem', error)}") from None
+    if not isinstance(raw, dict):
+        raise BadInput(f"the course is {type(raw).__name__}, expected keys and values")
+    return load_course(raw, allow_import=False)

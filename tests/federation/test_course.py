@@ -1,0 +1,174 @@
+"""A course between sites, with silos in this process: equal to the loop, and to itself whatever happens on the way."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import isthmus as ist
+from isthmus.algorithms import ALGORITHMS
+from isthmus.core.errors import BadInput, CourseFailed
+from isthmus.core.protocol import Failure
+from isthmus.federation.course import Patience, SiteCourse
+from isthmus.federation.policy import Policy
+from isthmus.monitor.folder import load_model_file
+
+from .sites import FakeHub, fake_hub, scenario, site_course
+
+QUICK = Patience(start_seconds=0.1, pause_seconds=0.3)
+SITES = ("client-0", "client-1", "client-2")
+
+
+def on_sites(course: ist.Course, hub: FakeHub, run_dir: Path, said: list[str] | None = None) -> SiteCourse:
+    return SiteCourse(course, hub, SITES, run_dir, patience=QUICK, say=(said if said is not None else []).append)
+
+
+def equal(one: ist.Params, two: ist.Params) -> bool:
+    assert one.keys() == two.keys()
+    return all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in ALGORITHMS.items() if not kind.pooled])
+def test_every_algorithm_ends_with_the_parameters_and_scores_of_the_loop(name: str, tmp_path: Path) -> None:
+    course = site_course(ALGORITHMS[name]())
+    hub = fake_hub(tmp_path)
+    found = on_sites(course, hub, tmp_path / "run").run()
+    loop = ist.run(course, scenario=scenario(), run_dir=tmp_path / "loop")
+    assert equal(found.params, loop.params)
+    assert found.client_scores == loop.client_scores
+    assert found.best_round == loop.best_round
+    for site in SITES:  # every silo keeps the model it would use
+        (path,) = (tmp_path / site / "state" / "models").iterdir()
+        own = loop.client_params.get(site, loop.params)
+        assert equal(load_model_file(path)[0], own)
+
+
+def test_the_server_s_folder_holds_no_client_s_model_and_no_memory(tmp_path: Path) -> None:
+    on_sites(site_course(ist.Local()), fake_hub(tmp_path), tmp_path / "run").run()
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {"course.yaml", "journal.jsonl", "checkpoint.isth", "course_id"}
+    assert (tmp_path / "run" / "checkpoint.isth").stat().st_size < 2000  # names of memories, not memories
+
+
+def test_a_silo_that_dies_in_mid_round_is_a_named_failure_and_is_taken_back(tmp_path: Path) -> None:
+    course, hub, said = site_course(rounds=5), fake_hub(tmp_path), []
+
+    def die_in_round_2(site: str, kind: str, data: bytes) -> None:
+        trained = hub.log.count(("client-1", "exchange"))
+        if site == "client-1" and kind == "exchange" and trained == 3:  # train, evaluate, train
+            hub.away.add("client-1")
+        if site == "client-0" and hub.log.count(("client-0", "exchange")) == 7 and "client-1" in hub.away:
+            hub.restart("client-1")
+
+    hub.hook = die_in_round_2
+    result = on_sites(course, hub, tmp_path / "run", said).run()
+    journal = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    failed = [(e["round"], f["client"], f["kind"]) for e in journal if e["event"] == "exchange" for f in e["failures"]]
+    assert failed[0] == (2, "client-1", "lost") and {site for _, site, _ in failed} == {"client-1"}
+    assert max(round for round, _, _ in failed) < 5 and result.num_rounds == 5
+    assert any("client-1 takes part again" in text for text in said)
+
+
+def test_below_min_replies_the_course_pauses_and_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+    course = site_course(ist.Local(optimizer=ist.SGD(lr=0.1, momentum=0.9)), rounds=4, min_replies=3)
+    undisturbed = on_sites(course, fake_hub(tmp_path / "a"), tmp_path / "a" / "run").run()
+    hub, said = fake_hub(tmp_path / "b"), []
+
+    def lose_one(site: str, kind: str, data: bytes) -> Failure | None:
+        if site == "client-2" and hub.log.count(("client-2", "exchange")) == 6 and hub.generations["client-2"] == 1:
+            answer = hub.silos[site].handle(kind, data)  # it has trained, but nobody hears of it
+            assert answer
+            hub.restart("client-2")
+            return Failure(site, "lost", "the line was cut")
+        return None
+
+    hub.hook = lose_one
+    result = on_sites(course, hub, tmp_path / "b" / "run", said).run()
+    assert any(text.startswith("paused: ") for text in said) and "the course goes on" in said
+    assert result.client_scores == undisturbed.client_scores
+    for site in SITES:
+        (one,) = (tmp_path / "a" / site / "state" / "models").iterdir()
+        (two,) = (tmp_path / "b" / site / "state" / "models").iterdir()
+        assert equal(load_model_file(one)[0], load_model_file(two)[0])
+
+
+def test_when_too_few_come_back_the_course_ends_with_an_error_and_a_checkpoint(tmp_path: Path) -> None:
+    course, hub = site_course(rounds=5, min_replies=2), fake_hub(tmp_path)
+
+    def leave(site: str, kind: str, data: bytes) -> None:
+        if hub.log.count((site, "exchange")) == 4 and site != "client-0":
+            hub.away.add(site)
+
+    hub.hook = leave
+    with pytest.raises(CourseFailed, match=r"1 of 3 sites are connected \(client-0\), 2 are needed"):
+        on_sites(course, hub, tmp_path / "run").run()
+    hub.hook = lambda site, kind, data: None
+    hub.away.clear()
+    resumed = on_sites(course, hub, tmp_path / "run").resume()
+    assert resumed.num_rounds == 5
+
+
+def test_a_killed_server_resumes_from_its_checkpoint_with_the_same_bits(tmp_path: Path) -> None:
+    for algorithm in (ist.FedOpt(server="adam"), ist.Local()):
+        folder = tmp_path / type(algorithm).__name__
+        course = site_course(algorithm, rounds=5)
+        undisturbed = on_sites(course, fake_hub(folder / "a"), folder / "a" / "run").run()
+        hub = fake_hub(folder / "b")
+
+        def crash(site: str, kind: str, data: bytes, hub: FakeHub = hub) -> None:
+            if hub.log.count(("client-0", "exchange")) == 7:
+                raise RuntimeError("the power went out")
+
+        hub.hook = crash
+        with pytest.raises(RuntimeError, match="power"):
+            on_sites(course, hub, folder / "b" / "run").run()
+        hub.hook = lambda site, kind, data: None
+        for site in SITES:  # everything starts anew
+            hub.restart(site)
+        resumed = on_sites(course, hub, folder / "b" / "run").resume()
+        assert equal(resumed.params, undisturbed.params) and resumed.client_scores == undisturbed.client_scores
+        rounds = [e["round"] for e in resumed.events if e["event"] == "round"]
+        assert rounds == [1, 2, 3, 4, 5]
+
+
+def test_a_silo_refuses_by_its_policy_and_the_others_go_on(tmp_path: Path) -> None:
+    hub = fake_hub(tmp_path, {"client-1": Policy(algorithms=("fedprox",))})
+    result = on_sites(site_course(), hub, tmp_path / "run").run()
+    assert set(result.client_scores) == {"client-0", "client-2"}
+    failures = {f["reason"] for e in result.events if e["event"] == "exchange" for f in e["failures"]}
+    assert failures == {"its policy allows the algorithms fedprox, not fedavg"}
+
+
+def test_nobody_takes_part_when_all_refuse(tmp_path: Path) -> None:
+    hub = fake_hub(tmp_path, dict.fromkeys(SITES, Policy(min_sites=4)))
+    with pytest.raises(CourseFailed, match="its policy asks for 4 sites at least; this course has 3"):
+        on_sites(site_course(), hub, tmp_path / "run").run()
+
+
+def test_a_silo_with_other_classes_is_refused_and_told_why(tmp_path: Path) -> None:
+    made = scenario()
+    odd = replace(made.parts["client-2"], class_names=("red", "green", "violet"))
+    made.parts["client-2"] = odd
+    course = site_course(dataset=type(site_course().dataset)())  # no class list in the course: each silo infers its own
+    hub = fake_hub(tmp_path, made=made)
+    on_sites(course, hub, tmp_path / "run").run()
+    assert "it has the class 'violet', the others do not" in hub.silos["client-2"].refused
+    assert not hub.silos["client-0"].refused
+
+
+@pytest.mark.parametrize("junk", [b"", b"garbage", b"\x00" * 200])
+def test_a_silo_that_answers_garbage_is_left_out(junk: bytes, tmp_path: Path) -> None:
+    hub = fake_hub(tmp_path)
+    hub.hook = lambda site, kind, data: junk if site == "client-0" and kind == "exchange" else None
+    result = on_sites(site_course(), hub, tmp_path / "run").run()
+    assert set(result.client_scores) == {"client-1", "client-2"} and result.num_rounds == 3
+
+
+def test_the_centralised_method_is_not_for_sites(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="whole graph in one place"):
+        on_sites(site_course(ist.Pooled()), fake_hub(tmp_path), tmp_path / "run").run()
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,151 @@
+"""What a silo says to proposals, good and bad."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import isthmus as ist
+from isthmus.config.load import course_to_dict, course_to_yaml
+from isthmus.core.codec import decode, encode
+from isthmus.core.errors import BadInput
+from isthmus.federation.agreement import agree
+from isthmus.federation.messages import Finish, Proposal, Receipt, Terms
+from isthmus.federation.policy import Policy, load_policy
+from isthmus.federation.service import SiloService
+from isthmus.runtime.envelope import Answer
+
+from .sites import CLASSES, fake_hub, site_course
+
+ID = "0123456789abcdef"
+
+
+def silo(tmp_path: Path, policy: Policy | None = None) -> SiloService:
+    return fake_hub(tmp_path, {"client-0": policy or Policy()}).silos["client-0"]
+
+
+def proposal(**changes: Any) -> Proposal:
+    fields: dict[str, Any] = {
+        "course_id": ID,
+        "course": course_to_yaml(site_course()),
+        "version": ist.__version__,
+        "sites": ("client-0", "client-1", "client-2"),
+    }
+    return Proposal(**{**fields, **changes})
+
+
+def terms(service: SiloService, offered: Proposal) -> Terms:
+    return decode(service.handle("propose", encode(offered)), Terms)
+
+
+def with_key(path: str, value: Any) -> str:
+    raw = course_to_dict(site_course())
+    place = raw
+    for key in path.split(".")[:-1]:
+        place = place[key]
+    place[path.split(".")[-1]] = value
+    return yaml.safe_dump(raw)
+
+
+def test_a_silo_that_agrees_states_its_terms(tmp_path: Path) -> None:
+    found = terms(silo(tmp_path), proposal())
+    assert (found.refusal, found.input_dim, found.class_names) == ("", 6, CLASSES)
+    assert "nodes" in found.holds
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"version": "9.9"}, "the server runs isthmus 9.9"),
+        ({"course_id": "../../etc"}, "cannot name a course"),
+        ({"course": "{"}, "not YAML"),
+        ({"course": "[1, 2]"}, "expected keys and values"),
+        ({"course": with_key("algorithm.name", "os:system")}, "import paths are not allowed here"),
+        ({"course": with_key("algorithm.name", "fedavgg")}, "Did you mean 'fedavg'?"),
+        (
+            {"course": with_key("dataset.name", "cora").replace("path: ''", "").replace("undirected: true", "")},
+            "dataset",
+        ),
+        ({"course": "!!python/object/apply:os.system [ls]"}, "not YAML"),
+        ({"course": course_to_yaml(site_course(ist.Pooled()))}, "whole graph in one place"),
+    ],
+)
+def test_a_silo_refuses_what_it_cannot_or_must_not_run(changes: dict[str, Any], part: str, tmp_path: Path) -> None:
+    found = terms(silo(tmp_path), proposal(**changes))
+    assert part in found.refusal
+    assert found.input_dim == 0 and found.holds == ""  # a refusal reveals nothing of the data
+
+
+@pytest.mark.parametrize(
+    ("policy", "course", "part"),
+    [
+        (Policy(algorithms=("fedopt",)), site_course(), "allows the algorithms fedopt, not fedavg"),
+        (Policy(min_sites=4), site_course(), "4 sites at least; this course has 3"),
+        (Policy(required_defences=("secure_aggregation",)), site_course(), "requires the defence 'secure_aggregation'"),
+        (Policy(algorithms=("fedavg",), min_sites=3, only_folded=True), site_course(), ""),
+        (Policy(only_folded=True), site_course(ist.Local()), ""),
+    ],
+)
+def test_a_policy_decides(policy: Policy, course: ist.Course, part: str, tmp_path: Path) -> None:
+    found = terms(silo(tmp_path, policy), proposal(course=course_to_yaml(course))).refusal
+    assert part in found if part else not found
+
+
+def test_a_message_above_the_policy_s_limit_is_refused(tmp_path: Path) -> None:
+    service = silo(tmp_path, Policy(max_message_bytes=500))
+    assert "above this silo's limit of 500" in terms(service, proposal()).refusal
+    answer: Answer = decode(service.handle("exchange", b"x" * 501), Answer)
+    assert answer.failure is not None and "limit" in answer.failure.reason
+
+
+def test_an_exchange_before_any_agreement_and_an_unknown_kind_are_refused(tmp_path: Path) -> None:
+    service = silo(tmp_path)
+    answer: Answer = decode(service.handle("exchange", b"anything"), Answer)
+    assert answer.failure is not None and "not agreed" in answer.failure.reason
+    for kind in ("finish", "format the disk"):
+        receipt: Receipt = decode(service.handle(kind, b"anything"), Receipt)
+        assert receipt.problem
+    unknown: Receipt = decode(service.handle("finish", encode(Finish(ID, {}, ""))), Receipt)
+    assert "not agreed" in unknown.problem
+
+
+def test_a_broken_graph_folder_is_a_refusal_that_says_what_is_wrong(tmp_path: Path) -> None:
+    service = silo(tmp_path)
+    (service.data / "edges.parquet").unlink()
+    assert "edges" in terms(service, proposal()).refusal
+
+
+def test_a_policy_file_is_read_and_its_mistakes_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text("algorithms: [fedavg]\nmin_sites: 3\n")
+    assert load_policy(path) == Policy(algorithms=("fedavg",), min_sites=3)
+    assert load_policy(None) == Policy()
+    path.write_text("min_site: 3\n")
+    with pytest.raises(BadInput, match="Did you mean 'min_sites'"):
+        load_policy(path)
+    path.write_text("min_sites: 0\n")
+    with pytest.raises(BadInput, match="must be positive"):
+        load_policy(path)
+
+
+GOOD = Terms("", "1.0", 5, ("a", "b"), "10 nodes")
+
+
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        (replace(GOOD, version="2.0"), "it runs isthmus 2.0, the server runs 1.0"),
+        (replace(GOOD, input_dim=6), "its nodes have 6 features, the others' have 5"),
+        (replace(GOOD, class_names=("a", "c")), "it has the class 'c', the others do not; it lacks the class 'b'"),
+        (replace(GOOD, class_names=("b", "a")), "in the order b, a, the others in the order a, b"),
+        (replace(GOOD, refusal="no"), "no"),
+    ],
+)
+def test_the_odd_one_out_is_refused_by_what_differs(odd: Terms, reason: str) -> None:
+    found = agree({"x": odd, "y": GOOD, "z": GOOD}, "1.0")
+    assert reason in found.refused["x"] and set(found.refused) == {"x"}
+    assert (found.input_dim, found.class_names, set(found.holds)) == (5, ("a", "b"), {"y", "z"})
