@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from isthmus.cli import compare, inventory, predict, run
+from isthmus.cli import compare, data, federation, inventory, predict, run
 
 app = typer.Typer(
     name="isthmus",
@@ -20,6 +20,12 @@ app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
 app.command("predict", epilog=predict.EXAMPLES)(predict.predict)
 app.command("list", epilog=inventory.LIST_EXAMPLES)(inventory.list_parts)
 app.command("show", epilog=inventory.SHOW_EXAMPLES)(inventory.show_part)
+app.add_typer(data.app, name="data")
+app.add_typer(federation.app, name="federation")
+app.command("serve", epilog=federation.SERVE_EXAMPLES)(federation.serve)
+app.command("join", epilog=federation.JOIN_EXAMPLES)(federation.join)
+app.command("submit", epilog=federation.SUBMIT_EXAMPLES)(federation.submit)
+app.command("up", epilog=federation.UP_EXAMPLES)(federation.up)
 
 
 def _version(wanted: bool) -> None:

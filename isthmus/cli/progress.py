@@ -47,10 +47,12 @@ class ProgressBar:
 
     def round_done(self, report: RoundReport) -> None:
         """Move the bar."""
-        facts = f"up {human_bytes(self._up)} down {human_bytes(self._down)}"
-        if report.evaluations:
-            loss = weighted_metric(report.evaluations, "train", "loss")
-            score = weighted_metric(report.evaluations, "val", self._metric)
-            shown = "" if loss != loss else f"loss {loss:.3f} "
-            facts = f"{shown}val {self._metric} {score:.3f} {facts}"
-        self._progress.update(self._task, completed=report.round, facts=facts)
+        loss = weighted_metric(report.evaluations, "train", "loss") if report.evaluations else None
+        self.show(report.round, None if loss is None or loss != loss else loss, report.score, self._up, self._down)
+
+    def show(self, round: int, loss: float | None, score: float | None, up: int, down: int) -> None:
+        """Show where the course is."""
+        facts = [] if loss is None else [f"loss {loss:.3f}"]
+        facts += [] if score is None else [f"val {self._metric} {score:.3f}"]
+        facts.append(f"up {human_bytes(up)} down {human_bytes(down)}")
+        self._progress.update(self._task, completed=round, facts=" ".join(facts))

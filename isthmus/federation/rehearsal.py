@@ -1,0 +1,82 @@
+"""A whole federation on one machine, on loopback: for a first try, and for tests of the real engine."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from isthmus.config.course import Course
+from isthmus.data.sources import write_graph_folder
+from isthmus.data.zoo import Folder
+from isthmus.data.zoo import data_root as locate_data
+from isthmus.federation.course import Patience
+from isthmus.federation.kit import SERVER, make_federation, open_kit
+from isthmus.federation.server import Server
+from isthmus.results import Result
+from isthmus.runs import Watcher
+from isthmus.simulation import load_scenario
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Rehearsal:
+    """Splits a course's graph into folders, makes kits, starts a silo process for each, and serves the course here."""
+
+    def __init__(self, course: Course, data_root: str | Path | None = None, say: Callable[[str], None] = print) -> None:
+        scenario = load_scenario(course, locate_data(data_root))
+        names = scenario.whole.class_names or tuple(str(number) for number in range(scenario.whole.num_classes))
+        self.course = replace(course, dataset=Folder(class_names=names))
+        self.say = say
+        self._scratch = tempfile.TemporaryDirectory(prefix="isthmus-")
+        self.folder = Path(self._scratch.name)
+        self.data: dict[str, Path] = {}
+        for site, part in scenario.parts.items():
+            self.data[site] = self.folder / "data" / site
+            self.data[site].parent.mkdir(exist_ok=True)
+            write_graph_folder(replace(part, class_names=names), self.data[site])
+        self.kits = make_federation(self.folder / "federation", f"localhost:{free_port()}", list(self.data))
+        self.silos: dict[str, subprocess.Popen[bytes]] = {}
+        self.server: Server | None = None
+
+    def __enter__(self) -> Rehearsal:
+        self.server = Server(open_kit(self.kits[SERVER], "server"), say=self.say)
+        for site in self.data:
+            self.start(site)
+        return self
+
+    def start(self, site: str) -> None:
+        """Start a silo's process."""
+        command = [sys.executable, "-m", "isthmus", "join", str(self.kits[site]), "--data", str(self.data[site])]
+        with (self.folder / f"{site}.log").open("ab") as log:
+            self.silos[site] = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+    def run(self, run_dir: Path, watchers: Sequence[Watcher] = (), patience: Patience | None = None) -> Result:
+        """Run the course on the silos."""
+        assert self.server is not None
+        return self.server.run(self.course, run_dir, watchers=watchers, patience=patience)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self.silos.values():
+            process.terminate()
+        for process in self.silos.values():
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if self.server is not None:
+            self.server.stop()
+        self._scratch.cleanup()

@@ -1,0 +1,313 @@
+"""Links between parties over FLARE cells: mutual TLS, names from certificates, messages in parts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.cellnet.defs import (
+    CellChannel,
+    CellChannelTopic,
+    Encoding,
+    MessageHeaderKey,
+    MessagePropKey,
+    MessageType,
+)
+from nvflare.fuel.f3.comm_config import CommConfigurator
+from nvflare.fuel.f3.drivers.driver_params import DriverParams
+from nvflare.fuel.f3.message import Message
+
+from isthmus.core.codec import DEFAULT_MAX_BYTES
+from isthmus.core.protocol import Failure
+
+SERVER = "server"
+CHANNEL, TOPIC = "isthmus", "part"
+PART_BYTES = 1 << 20  # a message travels in parts of this size, so that no frame is ever larger
+FRAME_BYTES = PART_BYTES + (64 << 10)
+
+log = logging.getLogger("isthmus.link")
+
+OnMessage = Callable[[str, str, str, bytes], None]  # peer, kind, id, data
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Where a party's certificate, its key and the root certificate lie."""
+
+    root: Path
+    certificate: Path
+    key: Path
+
+
+def configure() -> None:
+    """Set what FLARE would read from comm_config.json; once per process, before the first cell."""
+    CommConfigurator._config_loaded = True
+    CommConfigurator._configuration = {
+        "max_message_size": FRAME_BYTES,
+        "allow_adhoc_conns": False,  # sites speak to the server and to nobody else
+        "heartbeat_interval": 5,
+        "grpc": {
+            "max_workers": 100,
+            "options": [
+                ["grpc.max_send_message_length", FRAME_BYTES],
+                ["grpc.max_receive_message_length", FRAME_BYTES],
+                # A peer whose network is cut is seen as gone after 15 s at the latest.
+                ["grpc.keepalive_time_ms", 10_000],
+                ["grpc.keepalive_timeout_ms", 5_000],
+                ["grpc.http2.max_pings_without_data", 0],
+                ["grpc.keepalive_permit_without_calls", 1],
+                ["grpc.http2.min_recv_ping_interval_without_data_ms", 5_000],
+                ["grpc.so_reuseport", 0],  # a port in use must be an error
+            ],
+        },
+    }
+
+
+class Link:
+    """One party's end. `allowed` names who may speak to it; everything else is dropped before it is looked at."""
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        credentials: Credentials,
+        allowed: set[str],
+        on_message: OnMessage,
+        *,
+        on_up: Callable[[str], None] = lambda peer: None,
+        on_down: Callable[[str], None] = lambda peer: None,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+    ) -> None:
+        configure()
+        self.name, self.allowed, self.max_bytes = name, allowed, max_bytes
+        self._on_message, self._on_up, self._on_down = on_message, on_up, on_down
+        self._lock = threading.Lock()
+        self._partial: dict[tuple[str, str], dict[int, bytes]] = {}
+        self._cell = CoreCell(
+            fqcn=name,
+            root_url=f"grpc://{address}",
+            secure=True,
+            credentials=_driver_params(credentials, name == SERVER),
+            auth_identity_map={SERVER: SERVER},
+        )
+        self._cell.set_cell_connected_cb(lambda agent: self._on_up(agent.get_fqcn()))
+        self._cell.set_cell_disconnected_cb(self._down)
+        self._cell.add_incoming_filter("*", "*", self._refuse)
+        self._cell.register_request_cb(CHANNEL, TOPIC, self._part)
+        self._cell.start()
+
+    def peers(self) -> set[str]:
+        """Return who is connected."""
+        return set(self._cell.agents)
+
+    def send(self, peer: str, kind: str, ident: str, data: bytes) -> str:
+        """Send a message in parts; return the reason if it could not be sent, else nothing."""
+        view, message = memoryview(data), uuid.uuid4().hex
+        for number, start in enumerate(range(0, max(len(data), 1), PART_BYTES)):
+            head = {"kind": kind, "ident": ident, "message": message, "number": number, "size": len(data)}
+            part = Message(head, bytes(view[start : start + PART_BYTES]))
+            problem = self._cell.fire_and_forget(CHANNEL, TOPIC, peer, part, optional=True)[peer]
+            if problem:
+                return str(problem)
+        return ""
+
+    def stop(self) -> None:
+        """Close every connection."""
+        self._cell.stop()
+
+    def _down(self, agent: Any) -> None:
+        peer = agent.get_fqcn()
+        with self._lock:
+            for key in [key for key in self._partial if key[0] == peer]:
+                del self._partial[key]
+        self._on_down(peer)
+
+    def _refuse(self, message: Message) -> bool | None:
+        """Drop what is not plain bytes on our own topic, straight from a party that may speak to us.
+
+        FLARE would otherwise decode other encodings, forward messages and answer on its own topics.
+        """
+        peer = message.get_prop(MessagePropKey.ENDPOINT).name
+        place = (message.get_header(MessageHeaderKey.CHANNEL), message.get_header(MessageHeaderKey.TOPIC))
+        is_part = place == (CHANNEL, TOPIC) and message.get_header(MessageHeaderKey.MSG_TYPE) == MessageType.REQ
+        fine = (
+            peer in self.allowed
+            and message.get_header(MessageHeaderKey.ORIGIN) == peer
+            and message.get_header(MessageHeaderKey.DESTINATION) == self.name
+            and not message.get_header(MessageHeaderKey.SECURE)
+            and message.get_header(MessageHeaderKey.PAYLOAD_ENCODING, Encoding.NONE) in (Encoding.NONE, Encoding.BYTES)
+            and (is_part or place == (CellChannel.CELLNET, CellChannelTopic.Bye))
+        )
+        if fine:
+            return None
+        log.warning("refused a message of %s on %s", peer, place)
+        return True
+
+    def _part(self, message: Message) -> None:
+        peer = message.get_prop(MessagePropKey.ENDPOINT).name
+        head = {key: message.get_header(key) for key in ("kind", "ident", "message", "number", "size")}
+        data = bytes(message.payload) if message.payload is not None else b""
+        problem = _head_problem(head, self.max_bytes)
+        if problem:
+            log.warning("refused a message of %s: %s", peer, problem)
+            return
+        num_parts = max(-(-head["size"] // PART_BYTES), 1)
+        if num_parts > 1:
+            with self._lock:
+                parts = self._partial.setdefault((peer, head["message"]), {})
+                parts[head["number"]] = data
+                if len(parts) < num_parts:
+                    return
+                del self._partial[peer, head["message"]]
+            data = b"".join(parts[number] for number in range(num_parts))
+        if len(data) != head["size"]:
+            log.warning("a message of %s has %s bytes, announced %s", peer, len(data), head["size"])
+            return
+        self._on_message(peer, head["kind"], head["ident"], data)
+
+
+def _head_problem(head: Mapping[str, Any], max_bytes: int) -> str:
+    if not all(isinstance(head[key], str) and len(head[key]) <= 64 for key in ("kind", "ident", "message")):
+        return "its head is malformed"
+    size, number = head["size"], head["number"]
+    if type(size) is not int or type(number) is not int or not 0 <= number < max(-(-size // PART_BYTES), 1):
+        return "its parts are misnumbered"
+    if size > max_bytes:
+        return f"it announces {size} bytes, the limit is {max_bytes}"
+    return ""
+
+
+def _driver_params(credentials: Credentials, is_server: bool) -> dict[str, str]:
+    certificate, key = (
+        (DriverParams.SERVER_CERT, DriverParams.SERVER_KEY)
+        if is_server
+        else (DriverParams.CLIENT_CERT, DriverParams.CLIENT_KEY)
+    )
+    return {
+        DriverParams.CA_CERT.value: str(credentials.root),
+        certificate.value: str(credentials.certificate),
+        key.value: str(credentials.key),
+        DriverParams.CONNECTION_SECURITY.value: "mtls",
+    }
+
+
+class LinkHub:
+    """The server's end: asks parties and gives their answers as they come; hears what the operator says unasked."""
+
+    def __init__(
+        self,
+        address: str,
+        credentials: Credentials,
+        parties: set[str],
+        *,
+        on_unasked: OnMessage = lambda peer, kind, ident, data: None,
+        on_change: Callable[[str, str], None] = lambda peer, what: None,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+    ) -> None:
+        self._parties = parties
+        self._on_unasked, self._on_change = on_unasked, on_change
+        self._lock = threading.Lock()
+        self._waiting: dict[str, tuple[queue.Queue[tuple[str, bytes | Failure]], set[str]]] = {}
+        self._generations: dict[str, int] = {}
+        self.link = Link(
+            SERVER,
+            address,
+            credentials,
+            parties,
+            self._answer,
+            on_up=self._up,
+            on_down=self._down,
+            max_bytes=max_bytes,
+        )
+
+    def connected(self) -> set[str]:
+        """Return the parties that are connected now."""
+        return self.link.peers() & self._parties
+
+    def generation(self, site: str) -> int:
+        """Return how often a site has connected."""
+        return self._generations.get(site, 0)
+
+    def tell(self, peer: str, kind: str, data: bytes) -> str:
+        """Send a message that needs no answer; return the reason if it could not be sent."""
+        return self.link.send(peer, kind, "", data)
+
+    def stop(self) -> None:
+        """Close every connection."""
+        self.link.stop()
+
+    def ask(
+        self, kind: str, messages: Mapping[str, bytes], timeout_seconds: float
+    ) -> Iterator[tuple[str, bytes | Failure]]:
+        """Send each party its message; yield each one's answer, or why there is none, once, as they come."""
+        ident, open_ = uuid.uuid4().hex, set(messages)
+        answers: queue.Queue[tuple[str, bytes | Failure]] = queue.Queue()
+        with self._lock:
+            self._waiting[ident] = (answers, open_)
+        deadline = time.monotonic() + timeout_seconds
+        try:
+            for site, data in messages.items():
+                threading.Thread(target=self._deliver, args=(site, kind, ident, data), daemon=True).start()
+            for _ in messages:
+                try:
+                    yield answers.get(timeout=max(deadline - time.monotonic(), 0.001))
+                except queue.Empty:
+                    yield from self._late(ident, timeout_seconds)
+                    return
+        finally:
+            with self._lock:
+                self._waiting.pop(ident, None)
+
+    def _deliver(self, site: str, kind: str, ident: str, data: bytes) -> None:
+        problem = self.link.send(site, kind, ident, data)
+        if problem:
+            self._settle(site, ident, Failure(site, "lost", f"the request could not be delivered: {problem}"))
+
+    def _late(self, ident: str, timeout_seconds: float) -> Iterator[tuple[str, bytes | Failure]]:
+        with self._lock:
+            answers, open_ = self._waiting[ident]
+            late = sorted(open_)
+            open_.clear()
+        while not answers.empty():
+            yield answers.get()
+        for site in late:
+            yield site, Failure(site, "late", f"no answer within {timeout_seconds} s")
+
+    def _settle(self, site: str, ident: str, answer: bytes | Failure) -> bool:
+        with self._lock:
+            answers, open_ = self._waiting.get(ident, (None, set()))
+            if answers is None or site not in open_:
+                return False
+            open_.discard(site)
+            answers.put((site, answer))
+            return True
+
+    def _answer(self, peer: str, kind: str, ident: str, data: bytes) -> None:
+        if kind != "answer":
+            self._on_unasked(peer, kind, ident, data)
+        elif not self._settle(peer, ident, data):
+            log.info("an answer of %s came too late, or to no question", peer)
+
+    def _up(self, peer: str) -> None:
+        if peer in self._parties:
+            self._generations[peer] = self._generations.get(peer, 0) + 1
+            self._on_change(peer, "is connected")
+
+    def _down(self, peer: str) -> None:
+        if peer in self._parties:
+            self._on_change(peer, "is gone")
+        with self._lock:
+            idents = [ident for ident, (_, open_) in self._waiting.items() if peer in open_]
+        for ident in idents:
+            self._settle(peer, ident, Failure(peer, "lost", "the connection was lost"))
