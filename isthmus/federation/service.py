@@ -26,7 +26,7 @@ from isthmus.learn.client import GraphClient
 from isthmus.monitor.folder import save_model_file
 from isthmus.runtime.envelope import BLANK, Answer, pack
 from isthmus.runtime.silo import MemoryStore, Silo
-from isthmus.simulation import build_model
+from isthmus.simulation import build_model, torch_threads
 
 _COURSE_ID = re.compile(r"[0-9a-f]{8,64}")
 
@@ -127,8 +127,9 @@ class SiloService:
     def _exchange(self, data: bytes) -> bytes:
         if not self._courses:
             return self._failure("exchange", "this silo has not agreed to a course")
-        _, silo = next(iter(self._courses.values()))
-        return silo.answer(data)
+        course, silo = next(iter(self._courses.values()))
+        with torch_threads(course.threads):  # the last bits of a result depend on it
+            return silo.answer(data)
 
     def _finish(self, finish: Finish) -> Receipt:
         """Keep the model that this silo would use: the global one, or its own where the method has personal parts."""

@@ -27,6 +27,7 @@ from nvflare.fuel.f3.cellnet.defs import (
 from nvflare.fuel.f3.comm_config import CommConfigurator
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.stats_pool import StatsPoolManager
 
 from isthmus.core.codec import DEFAULT_MAX_BYTES
 from isthmus.core.protocol import Failure
@@ -123,8 +124,11 @@ class Link:
         return ""
 
     def stop(self) -> None:
-        """Close every connection."""
+        """Close every connection; afterwards the same party can make a new link."""
         self._cell.stop()
+        # FLARE keeps these for the life of the process, and refuses a second cell of the same name because of them.
+        CoreCell.ALL_CELLS.pop(self.name, None)
+        StatsPoolManager.pools.clear()
 
     def _down(self, agent: Any) -> None:
         peer = agent.get_fqcn()

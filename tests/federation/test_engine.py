@@ -1,0 +1,416 @@
+"""The real engine: processes, certificates and sockets on loopback. A few of these are in the default set."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import isthmus as ist
+from isthmus.algorithms import ALGORITHMS
+from isthmus.core.course import RoundReport
+from isthmus.core.errors import BadInput
+from isthmus.core.federation import ExchangeReport
+from isthmus.federation.course import Patience
+from isthmus.federation.kit import make_federation, open_kit
+from isthmus.federation.preflight import connection_problem
+from isthmus.federation.rehearsal import Rehearsal, free_port
+from isthmus.federation.server import Server
+
+pytestmark = pytest.mark.sites
+
+QUICK = Patience(start_seconds=60, pause_seconds=60)
+
+
+class Hook:
+    """Calls back at rounds and exchanges of a course."""
+
+    def __init__(self, on_exchange: Callable[[ExchangeReport], None], on_round: Callable[[RoundReport], None]) -> None:
+        self.exchanged, self.round_done = on_exchange, on_round
+
+
+def nothing(report: Any) -> None: ...
+
+
+def small(**changes: Any) -> ist.Course:
+    """Three silos on Cora with a narrow model."""
+    course = ist.Course(rounds=4, num_clients=3, model=ist.ModelSpec(type(ist.ModelSpec().gnn)(hidden=8)))
+    return replace(course, **changes)
+
+
+def equal(one: ist.Params, two: ist.Params) -> bool:
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def no_process_left(rehearsal: Rehearsal) -> bool:
+    return all(process.poll() is not None for process in rehearsal.silos.values())
+
+
+@pytest.fixture(scope="module")
+def silent() -> list[str]:
+    return []
+
+
+def test_three_sites_end_with_the_parameters_of_the_loop_to_the_bit(tmp_path: Path, silent: list[str]) -> None:
+    course = small()
+    with Rehearsal(course, say=silent.append) as rehearsal:
+        found = rehearsal.run(tmp_path / "run", patience=QUICK)
+    loop = ist.run(course)
+    assert equal(found.params, loop.params)
+    assert found.client_scores == loop.client_scores
+    assert no_process_left(rehearsal) and not rehearsal.folder.exists()
+
+
+def test_a_site_killed_in_mid_round_is_a_named_failure_and_returns(tmp_path: Path, silent: list[str]) -> None:
+    course = small(rounds=8, algorithm=ist.FedAvg(local_steps=30))
+    with Rehearsal(course, say=silent.append) as rehearsal:
+
+        def strike(report: RoundReport) -> None:
+            if report.round == 2:  # the next request is on its way in a moment; the silo dies while it trains
+                victim = rehearsal.silos["client-1"]
+                time.sleep(0.05)
+                victim.kill()
+                victim.wait()
+            if report.round == 4:
+                rehearsal.start("client-1")
+                deadline = time.monotonic() + 60
+                while "client-1" not in rehearsal.server.hub.connected() and time.monotonic() < deadline:
+                    time.sleep(0.05)
+
+        result = rehearsal.run(tmp_path / "run", watchers=[Hook(nothing, strike)], patience=QUICK)
+    failed = {
+        e["round"]: [f["client"] for f in e["failures"]]
+        for e in result.events
+        if e["event"] == "exchange" and e["request"] == "TrainModel" and e["failures"]
+    }
+    assert set(failed) == {3, 4} and all(clients == ["client-1"] for clients in failed.values())
+    assert result.num_rounds == 8 and set(result.client_scores) == {"client-0", "client-1", "client-2"}
+
+
+def test_a_stranger_is_refused(tmp_path: Path, silent: list[str]) -> None:
+    port = free_port()
+    ours = make_federation(tmp_path / "ours", f"localhost:{port}", ["bank-a"])
+    theirs = make_federation(tmp_path / "theirs", f"localhost:{port}", ["bank-a"])
+    server = Server(open_kit(ours["server"], "server"), say=silent.append)
+    try:
+        assert connection_problem(open_kit(ours["bank-a"], "site")) == ""
+        problem = connection_problem(open_kit(theirs["bank-a"], "site"))
+        assert "not of this federation" in problem
+        done = subprocess.run(
+            [sys.executable, "-m", "isthmus", "join", str(theirs["bank-a"]), "--data", str(_graph(tmp_path))],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 2 and "not of this federation" in done.stderr and "Traceback" not in done.stderr
+        assert server.hub.connected() == set()
+    finally:
+        server.stop()
+
+
+def _graph(folder: Path) -> Path:
+    from .sites import write_silos
+
+    return write_silos(folder / "silos")["client-0"]
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        kits = make_federation(tmp_path, f"localhost:{taken.getsockname()[1]}", ["bank-a"])
+        with pytest.raises(BadInput, match="cannot be used: Address already in use"):
+            Server(open_kit(kits["server"], "server"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, kind in ALGORITHMS.items() if not kind.pooled])
+def test_every_algorithm_between_sites_equals_the_loop(name: str, tmp_path: Path, silent: list[str]) -> None:
+    course = small(algorithm=ALGORITHMS[name]())
+    with Rehearsal(course, say=silent.append) as rehearsal:
+        found = rehearsal.run(tmp_path / "run", patience=QUICK)
+    loop = ist.run(course)
+    assert equal(found.params, loop.params) and found.client_scores == loop.client_scores
+
+
+@pytest.mark.slow
+def test_twenty_kills_over_a_course_lose_nothing_but_the_rounds_under_way(tmp_path: Path, silent: list[str]) -> None:
+    course = small(rounds=60, algorithm=ist.FedAvg(local_steps=4))
+    kills = 0
+    with Rehearsal(course, say=silent.append) as rehearsal:
+
+        def strike(report: RoundReport) -> None:
+            nonlocal kills
+            if report.round % 3 == 0 and kills < 20:
+                site = f"client-{kills % 3}"
+                rehearsal.silos[site].kill()
+                rehearsal.silos[site].wait()
+                kills += 1
+                rehearsal.start(site)
+            if report.round % 3 == 2:  # all are back before the next blow
+                deadline = time.monotonic() + 60
+                while len(rehearsal.server.hub.connected()) < 3 and time.monotonic() < deadline:
+                    time.sleep(0.05)
+
+        result = rehearsal.run(tmp_path / "run", watchers=[Hook(nothing, strike)], patience=QUICK)
+    took_part = {e["round"]: 3 - len(e["failures"]) for e in result.events if e.get("request") == "TrainModel"}
+    assert kills == 20 and result.num_rounds == 60 and min(took_part.values()) >= 2
+    assert result.score("local_graph") > 0.75
+
+
+def _wait_for(path: Path, text: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if path.exists() and text in path.read_text():
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{text!r} did not appear in {path}")
+
+
+class Machines:
+    """Server, silos and operator as a person starts them: commands in folders."""
+
+    def __init__(self, folder: Path, course: ist.Course) -> None:
+        self.folder = folder
+        rehearsal = Rehearsal(course, say=lambda text: None)
+        self.course, self.data = rehearsal.course, {}
+        for site, path in rehearsal.data.items():
+            self.data[site] = folder / "data" / site
+            self.data[site].parent.mkdir(parents=True, exist_ok=True)
+            path.rename(self.data[site])
+        rehearsal._scratch.cleanup()
+        self.port = free_port()
+        self.kits = make_federation(folder / "kits", f"localhost:{self.port}", list(self.data))
+        from isthmus.config.load import course_to_yaml
+
+        (folder / "course.yaml").write_text(course_to_yaml(self.course))
+        self.processes: dict[str, subprocess.Popen[str]] = {}
+
+    def start(self, name: str, *args: str) -> subprocess.Popen[str]:
+        log = (self.folder / f"{name}.log").open("a")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "isthmus", *args], cwd=self.folder, stdout=log, stderr=log, text=True
+        )
+        self.processes[name] = process
+        return process
+
+    def join(self, site: str) -> None:
+        self.start(site, "join", str(self.kits[site]), "--data", str(self.data[site]))
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[Callable[[ist.Course], Machines]]:
+    made: list[Machines] = []
+
+    def make(course: ist.Course) -> Machines:
+        made.append(Machines(tmp_path, course))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def port_is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))
+        except OSError:
+            return False
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["server", "server and a silo", "everybody"])
+def test_a_killed_server_resumes_and_ends_with_the_same_bits(
+    who: str, machines: Callable[[ist.Course], Machines], tmp_path: Path
+) -> None:
+    course = small(rounds=30, algorithm=ist.FedOpt(server="adam", server_lr=0.01), min_replies=3)
+    site = machines(course)
+    for name in site.data:
+        site.join(name)
+    site.start("server", "serve", str(site.kits["server"]), "course.yaml", "--out", "run")
+    _wait_for(tmp_path / "run" / "journal.jsonl", '"event": "round", ')
+    _wait_for(tmp_path / "run" / "journal.jsonl", '"round": 4,')
+    doomed = {"server": ["server"], "server and a silo": ["server", "client-1"]}.get(who, list(site.processes))
+    for name in doomed:
+        site.processes[name].send_signal(signal.SIGKILL)
+        site.processes[name].wait()
+    for name in doomed:
+        if name != "server":
+            site.join(name)
+    done = site.start("server", "serve", str(site.kits["server"]), "--resume", "run")
+    assert done.wait(timeout=180) == 0, (tmp_path / "server.log").read_text()
+    loop = ist.run(small(rounds=30, algorithm=course.algorithm))
+    from isthmus.monitor.folder import load_model_file
+
+    assert equal(load_model_file(tmp_path / "run" / "model.safetensors")[0], loop.params)
+    assert port_is_free(site.port)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_each_side_cleanly(machines: Callable[[ist.Course], Machines], tmp_path: Path) -> None:
+    site = machines(small(rounds=500))
+    for name in site.data:
+        site.join(name)
+    site.start("server", "serve", str(site.kits["server"]), "course.yaml", "--out", "run")
+    _wait_for(tmp_path / "run" / "journal.jsonl", '"round": 3,')
+    silo = site.processes["client-0"]
+    silo.send_signal(signal.SIGINT)
+    assert silo.wait(timeout=20) == 130
+    _wait_for(tmp_path / "run" / "journal.jsonl", '"client": "client-0", "kind": "lost"')
+    server = site.processes["server"]
+    server.send_signal(signal.SIGINT)
+    assert server.wait(timeout=30) == 130
+    assert (tmp_path / "run" / "checkpoint.isth").is_file() and port_is_free(site.port)
+    for name in ("client-1", "client-2"):
+        assert site.processes[name].poll() is None  # they wait for the server
+        site.processes[name].send_signal(signal.SIGTERM)
+        assert site.processes[name].wait(timeout=20) == 130
+    logs = "".join((tmp_path / f"{name}.log").read_text() for name in site.processes)
+    assert "Traceback" not in logs, logs
+
+
+@pytest.mark.slow
+def test_the_operator_submits_watches_and_gets_the_run_folder(
+    machines: Callable[[ist.Course], Machines], tmp_path: Path
+) -> None:
+    course = small(rounds=5)
+    site = machines(course)
+    site.start("server", "serve", str(site.kits["server"]))
+    for name in site.data:
+        site.join(name)
+    _wait_for(tmp_path / "server.log", "client-2 is connected")
+    done = subprocess.run(
+        [sys.executable, "-m", "isthmus", "submit", str(site.kits["operator"]), "course.yaml", "--out", "mine"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "client-2" in done.stdout and "run folder: mine" in done.stdout
+    names = {path.name for path in (tmp_path / "mine").iterdir()}
+    assert {"course.yaml", "journal.jsonl", "checkpoint.isth", "model.safetensors", "report.md"} <= names
+    from isthmus.monitor.folder import load_model_file
+
+    assert equal(load_model_file(tmp_path / "mine" / "model.safetensors")[0], ist.run(course).params)
+    # A mistake in a course is answered, and the server goes on serving.
+    bad = subprocess.run(
+        [sys.executable, "-m", "isthmus", "submit", str(site.kits["operator"]), "course.yaml", "algorithm.name=global"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert bad.returncode in (1, 2) and "whole graph in one place" in bad.stderr, bad.stderr
+    assert site.processes["server"].poll() is None
+
+
+@pytest.mark.slow
+def test_a_silo_that_hangs_is_late_and_the_course_goes_on(tmp_path: Path, silent: list[str]) -> None:
+    course = small(rounds=4, timeout_seconds=3.0)
+    with Rehearsal(course, say=silent.append) as rehearsal:
+
+        def freeze(report: RoundReport) -> None:
+            if report.round == 1:
+                os.kill(rehearsal.silos["client-2"].pid, signal.SIGSTOP)
+
+        result = rehearsal.run(tmp_path / "run", watchers=[Hook(nothing, freeze)], patience=QUICK)
+        os.kill(rehearsal.silos["client-2"].pid, signal.SIGCONT)
+    kinds = {(f["client"], f["kind"]) for e in result.events if e["event"] == "exchange" for f in e["failures"]}
+    assert kinds <= {("client-2", "late"), ("client-2", "lost")} and ("client-2", "late") in kinds
+    assert result.num_rounds == 4
+
+
+@pytest.mark.slow
+def test_a_site_cannot_pose_as_another(tmp_path: Path, silent: list[str]) -> None:
+    port = free_port()
+    kits = make_federation(tmp_path / "kits", f"localhost:{port}", ["bank-a", "bank-b"])
+    server = Server(open_kit(kits["server"], "server"), say=silent.append)
+    facts = json.loads((kits["bank-b"] / "kit.json").read_text())
+    (kits["bank-b"] / "kit.json").write_text(json.dumps({**facts, "party": "bank-a"}))
+    poser = subprocess.Popen(
+        [sys.executable, "-m", "isthmus", "join", str(kits["bank-b"]), "--data", str(_graph(tmp_path))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        time.sleep(8)
+        assert server.hub.connected() == set()
+    finally:
+        poser.kill()
+        poser.communicate()
+        server.stop()
+
+
+def test_a_kit_of_another_role_and_a_damaged_kit_are_named(tmp_path: Path) -> None:
+    kits = make_federation(tmp_path, "localhost:9", ["bank-a"])
+    with pytest.raises(BadInput, match="is the kit of the site 'bank-a'; this command needs the kit of a server"):
+        open_kit(kits["bank-a"], "server")
+    (kits["bank-a"] / "party.key").unlink()
+    with pytest.raises(BadInput, match=r"party\.key is missing"):
+        open_kit(kits["bank-a"], "site")
+    (kits["bank-a"] / "kit.json").write_text("{")
+    with pytest.raises(BadInput, match="is damaged"):
+        open_kit(kits["bank-a"], "site")
+    with pytest.raises(BadInput, match="is not a kit"):
+        open_kit(tmp_path, "site")
+
+
+def test_sites_added_later_are_of_the_same_root_and_old_kits_keep_their_keys(tmp_path: Path) -> None:
+    before = make_federation(tmp_path, "localhost:9", ["bank-a"])
+    key, root = (before["bank-a"] / "party.key").read_bytes(), (before["bank-a"] / "rootCA.pem").read_bytes()
+    after = make_federation(tmp_path, "localhost:9", ["bank-a", "bank-b"])
+    assert (after["bank-a"] / "party.key").read_bytes() == key
+    assert (after["bank-b"] / "rootCA.pem").read_bytes() == root
+    assert open_kit(after["server"], "server").sites == ("bank-a", "bank-b")
+    assert (after["bank-b"] / "party.key").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("sites", "server", "part"),
+    [
+        (["bank a"], "localhost:9", "'bank a'"),
+        (["server"], "localhost:9", "'server'"),
+        (["../x"], "localhost:9", "'../x'"),
+        (["a", "a"], "localhost:9", "'a' twice"),
+        ([], "localhost:9", "--sites is empty"),
+        (["a"], "localhost", "HOST:PORT"),
+        (["a"], "localhost:99999", "HOST:PORT"),
+    ],
+)
+def test_bad_names_and_addresses_are_refused_before_anything_is_made(
+    sites: list[str], server: str, part: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        make_federation(tmp_path / "out", server, sites)
+    assert part in str(caught.value) and not (tmp_path / "out").exists()
+
+
+def test_a_clock_far_off_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from isthmus.federation import preflight
+
+    kit = open_kit(make_federation(tmp_path, "localhost:9", ["bank-a"])["bank-a"], "site")
+    assert preflight.clock_problem(kit) == ""
+    monkeypatch.setattr(preflight.time, "time", lambda: 0.0)
+    assert "this machine's clock says 1970-01-01" in preflight.clock_problem(kit)
