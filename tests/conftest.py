@@ -1,8 +1,11 @@
 """Tests run in several processes, so each keeps to one thread; so do the processes that tests start."""
 
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell's background job ignores Ctrl-C, and so would every process that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import torch
 

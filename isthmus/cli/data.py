@@ -17,6 +17,14 @@ CHECK_EXAMPLES = """Examples:
 """
 
 
+SPLIT_EXAMPLES = """Examples:
+
+  isthmus data split cora --clients 3 --out silos
+
+  isthmus data split cora --names bank-a,bank-b,bank-c --out silos splitter.name=random
+"""
+
+
 @app.callback()
 def data() -> None:
     """Look at graphs before training on them."""
@@ -38,3 +46,36 @@ def check(
     )
     for split in ("train", "val", "test"):
         typer.echo(f"{split}: {int(graph.mask(split).sum())} nodes")
+
+
+@app.command("split", epilog=SPLIT_EXAMPLES)
+def split(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A dataset's name, as in isthmus list datasets.")],
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Splitter, masks and seed, as in a course.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the graph folders go.")] = Path("silos"),
+    clients: Annotated[int, typer.Option("--clients", min=1, help="How many parts.")] = 3,
+    names: Annotated[
+        str, typer.Option("--names", metavar="A,B,C", help="The parts' names, in place of --clients.")
+    ] = "",
+    data_root: Annotated[Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie.")] = None,
+) -> None:
+    """Divide a dataset into graph folders, one for each of several organisations, as a course would."""
+    from isthmus.config.load import load_course
+    from isthmus.core.errors import BadInput
+    from isthmus.data.sources import write_graph_folder
+    from isthmus.data.zoo import data_root as locate_data
+    from isthmus.simulation import load_scenario
+
+    chosen = [name.strip() for name in names.split(",") if name.strip()]
+    number = len(chosen) or clients
+    course = load_course(None, [f"dataset.name={dataset}", f"num_clients={number}", *(words or [])])
+    if out.exists() and any(out.iterdir()):
+        raise BadInput(f"{out} exists already; choose another folder")
+    scenario = load_scenario(course, locate_data(data_root))
+    out.mkdir(parents=True, exist_ok=True)
+    for name, (client, part) in zip(chosen or scenario.parts, scenario.parts.items(), strict=True):
+        write_graph_folder(part, out / name)
+        typer.echo(f"{out / name}: {course.task.holds(scenario.parts[client])}")
+    typer.echo(f"classes: {','.join(scenario.whole.class_names)}")

@@ -157,7 +157,7 @@ def submit(
             if "round" in fact:
                 bar.show(fact["round"], fact["loss"], fact["score"], fact["bytes_up"], fact["bytes_down"])
 
-        submit_course(opened, course, path, on_news=on_news)
+        submit_course(opened, course, path, on_news=on_news, say=say)
     show_folder(path)
 
 

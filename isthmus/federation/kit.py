@@ -90,7 +90,8 @@ def make_federation(out: Path, server: str, sites: list[str], name: str = "feder
         raise BadInput(f"{out} exists already and is no federation; choose another folder")
     out.mkdir(parents=True, exist_ok=True)
     certificates = provision(out / AUTHORITY, name, host, port, [p for p in parties if p != SERVER])
-    (out / AUTHORITY).chmod(0o700)
+    for path in (out / AUTHORITY, *(out / AUTHORITY).rglob("*")):
+        path.chmod(0o700 if path.is_dir() else 0o600)  # FLARE leaves the root's key readable for all
     made = {}
     for party, role in parties.items():
         facts = {"federation": name, "party": party, "role": role, "host": host, "port": port, "sites": sites}

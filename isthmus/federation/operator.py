@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadInput, BadMessage, CourseFailed, MissingExtra
 from isthmus.federation.kit import SERVER, Kit
 from isthmus.federation.messages import News, Receipt, RunFile, Submission
-from isthmus.federation.preflight import clock_problem, connection_problem
+from isthmus.federation.preflight import connection_problem, wait_for_server
 from isthmus.monitor.folder import RunFolder
 from isthmus.monitor.journal import replace_file
 from isthmus.runtime.envelope import unpack
@@ -30,6 +31,8 @@ def submit(
     run_dir: Path,
     *,
     on_news: Callable[[dict[str, Any]], None] = lambda fact: None,
+    say: Callable[[str], None] = print,
+    patience_seconds: float = 60.0,
     silence_seconds: float = 3600.0,
 ) -> None:
     """Submit a course and wait for its end; the run folder is brought to `run_dir`. Ctrl-C cancels the course."""
@@ -38,9 +41,9 @@ def submit(
     except ImportError:
         raise MissingExtra("nvflare", "sites", "submitting a course") from None
     RunFolder.check_new(run_dir)
-    problem = clock_problem(kit) or connection_problem(kit)
-    if problem:
-        raise BadInput(problem)
+    deadline = time.monotonic() + patience_seconds
+    if not wait_for_server(kit, say, lambda: time.monotonic() > deadline):
+        raise BadInput(connection_problem(kit) or "the server came too late; try again")
     inbox: queue.Queue[tuple[str, bytes]] = queue.Queue()
     link = Link(
         kit.party,

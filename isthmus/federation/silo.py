@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import importlib.util
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from isthmus.core.errors import BadInput, MissingExtra
@@ -23,14 +26,31 @@ def join(
     stop: threading.Event | None = None,
 ) -> None:
     """Serve courses on the graph in `data` until `stop` is set; refused by the federation, it ends with an error."""
-    try:
-        from isthmus.runtime.flare.link import Credentials, Link
-    except ImportError:
-        raise MissingExtra("nvflare", "sites", "joining a federation") from None
+    if importlib.util.find_spec("nvflare") is None:
+        raise MissingExtra("nvflare", "sites", "joining a federation")
     stop = stop or threading.Event()
     service = SiloService(kit.party, data, kit.path / "state", policy, say)
     if not wait_for_server(kit, say, stop.is_set):
         return
+    with _alone(kit):
+        _answer(kit, service, policy, say, stop)
+
+
+@contextmanager
+def _alone(kit: Kit) -> Iterator[None]:
+    """Hold the kit's lock: a second process with the same name would push the first one out."""
+    kit.path.joinpath("state").mkdir(exist_ok=True)
+    with (kit.path / "state" / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BadInput(f"{kit.path} is in use by another process; a site joins once") from None
+        yield
+
+
+def _answer(kit: Kit, service: SiloService, policy: Policy, say: Callable[[str], None], stop: threading.Event) -> None:
+    from isthmus.runtime.flare.link import Credentials, Link
+
     inbox: queue.Queue[tuple[str, str, bytes]] = queue.Queue()
     link = Link(
         kit.party,

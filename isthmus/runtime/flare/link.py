@@ -102,15 +102,22 @@ class Link:
             credentials=_driver_params(credentials, name == SERVER),
             auth_identity_map={SERVER: SERVER},
         )
-        self._cell.set_cell_connected_cb(lambda agent: self._on_up(agent.get_fqcn()))
-        self._cell.set_cell_disconnected_cb(self._down)
+        self._live: set[str] = set()
+        self._cell.set_cell_connected_cb(lambda agent: self._came(agent.get_fqcn()))
+        self._cell.set_cell_disconnected_cb(lambda agent: self._gone(agent.get_fqcn()))
         self._cell.add_incoming_filter("*", "*", self._refuse)
         self._cell.register_request_cb(CHANNEL, TOPIC, self._part)
         self._cell.start()
 
     def peers(self) -> set[str]:
         """Return who is connected."""
-        return set(self._cell.agents)
+        with self._lock:
+            return set(self._live)
+
+    def _came(self, peer: str) -> None:
+        with self._lock:
+            self._live.add(peer)
+        self._on_up(peer)
 
     def send(self, peer: str, kind: str, ident: str, data: bytes) -> str:
         """Send a message in parts; return the reason if it could not be sent, else nothing."""
@@ -130,9 +137,11 @@ class Link:
         CoreCell.ALL_CELLS.pop(self.name, None)
         StatsPoolManager.pools.clear()
 
-    def _down(self, agent: Any) -> None:
-        peer = agent.get_fqcn()
+    def _gone(self, peer: str) -> None:
         with self._lock:
+            if peer not in self._live:
+                return
+            self._live.discard(peer)
             for key in [key for key in self._partial if key[0] == peer]:
                 del self._partial[key]
         self._on_down(peer)
@@ -153,6 +162,9 @@ class Link:
             and message.get_header(MessageHeaderKey.PAYLOAD_ENCODING, Encoding.NONE) in (Encoding.NONE, Encoding.BYTES)
             and (is_part or place == (CellChannel.CELLNET, CellChannelTopic.Bye))
         )
+        if fine and not is_part and message.get_header(MessageHeaderKey.MSG_TYPE) == MessageType.REQ:
+            # A clean goodbye; FLARE does not call the disconnected callback after one.
+            threading.Thread(target=self._gone, args=(peer,), daemon=True).start()
         if fine:
             return None
         log.warning("refused a message of %s on %s", peer, place)
@@ -162,7 +174,7 @@ class Link:
         peer = message.get_prop(MessagePropKey.ENDPOINT).name
         head = {key: message.get_header(key) for key in ("kind", "ident", "message", "number", "size")}
         data = bytes(message.payload) if message.payload is not None else b""
-        problem = _head_problem(head, self.max_bytes)
+        problem = _head_problem(head, len(data), self.max_bytes)
         if problem:
             log.warning("refused a message of %s: %s", peer, problem)
             return
@@ -175,13 +187,10 @@ class Link:
                     return
                 del self._partial[peer, head["message"]]
             data = b"".join(parts[number] for number in range(num_parts))
-        if len(data) != head["size"]:
-            log.warning("a message of %s has %s bytes, announced %s", peer, len(data), head["size"])
-            return
         self._on_message(peer, head["kind"], head["ident"], data)
 
 
-def _head_problem(head: Mapping[str, Any], max_bytes: int) -> str:
+def _head_problem(head: Mapping[str, Any], num_bytes: int, max_bytes: int) -> str:
     if not all(isinstance(head[key], str) and len(head[key]) <= 64 for key in ("kind", "ident", "message")):
         return "its head is malformed"
     size, number = head["size"], head["number"]
@@ -189,6 +198,8 @@ def _head_problem(head: Mapping[str, Any], max_bytes: int) -> str:
         return "its parts are misnumbered"
     if size > max_bytes:
         return f"it announces {size} bytes, the limit is {max_bytes}"
+    if num_bytes != min(PART_BYTES, size - number * PART_BYTES):
+        return f"part {number} has {num_bytes} bytes, which does not fit the {size} announced"
     return ""
 
 

@@ -1,0 +1,38 @@
+"""The tutorial's commands, as they stand, in one shell."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from isthmus.federation.rehearsal import free_port
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.sites
+def test_the_three_silos_of_the_tutorial_get_their_model(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "tutorial-three-silos.md").read_text()
+    commands = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).replace("8443", str(free_port()))
+    # A command of its own on the path, as it is installed, so that a background job is the process itself.
+    command = tmp_path / "bin" / "isthmus"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m isthmus "$@"\n')
+    command.chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-c", f"set -e\n{commands}"],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    # The last command is `wait`, whose code is that of the last silo, which was told to stop.
+    assert done.returncode in (0, 130, 143), done.stderr
+    assert "all clients, own graphs" in done.stdout, done.stderr
+    assert len((tmp_path / "labels.csv").read_text().splitlines()) > 800
+    assert list((tmp_path / "federation" / "bank-c" / "state" / "models").glob("*.safetensors"))
+    assert "Traceback" not in done.stderr
