@@ -37,6 +37,16 @@ def test_every_isthmus_command_of_the_readme_works_in_order(tmp_path: Path) -> N
     assert len((tmp_path / "labels.csv").read_text().splitlines()) == 2709
 
 
+@pytest.mark.sites
+def test_the_rehearsal_of_the_readme_works(tmp_path: Path) -> None:
+    (line,) = blocks(README, "sh")[2].strip().splitlines()
+    words = shlex.split(line)
+    done = subprocess.run(
+        [sys.executable, "-m", "isthmus", *words[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0 and "all clients, own graphs" in done.stdout, done.stderr
+
+
 @pytest.mark.parametrize("number", range(len(blocks(README, "python"))))
 def test_the_python_of_the_readme_runs(number: int) -> None:
     space: dict[str, object] = {"__name__": "readme"}

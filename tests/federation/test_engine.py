@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -181,7 +182,7 @@ def _wait_for(path: Path, text: str, seconds: float = 60) -> None:
 class Machines:
     """Server, silos and operator as a person starts them: commands in folders."""
 
-    def __init__(self, folder: Path, course: ist.Course) -> None:
+    def __init__(self, folder: Path, course: ist.Course, host: str = "localhost") -> None:
         self.folder = folder
         rehearsal = Rehearsal(course, say=lambda text: None)
         self.course, self.data = rehearsal.course, {}
@@ -191,22 +192,22 @@ class Machines:
             path.rename(self.data[site])
         rehearsal._scratch.cleanup()
         self.port = free_port()
-        self.kits = make_federation(folder / "kits", f"localhost:{self.port}", list(self.data))
+        self.kits = make_federation(folder / "kits", f"{host}:{self.port}", list(self.data))
         from isthmus.config.load import course_to_yaml
 
         (folder / "course.yaml").write_text(course_to_yaml(self.course))
         self.processes: dict[str, subprocess.Popen[str]] = {}
 
-    def start(self, name: str, *args: str) -> subprocess.Popen[str]:
+    def start(self, name: str, *args: str, within: Sequence[str] = ()) -> subprocess.Popen[str]:
         log = (self.folder / f"{name}.log").open("a")
         process = subprocess.Popen(
-            [sys.executable, "-m", "isthmus", *args], cwd=self.folder, stdout=log, stderr=log, text=True
+            [*within, sys.executable, "-m", "isthmus", *args], cwd=self.folder, stdout=log, stderr=log, text=True
         )
         self.processes[name] = process
         return process
 
-    def join(self, site: str) -> None:
-        self.start(site, "join", str(self.kits[site]), "--data", str(self.data[site]))
+    def join(self, site: str, within: Sequence[str] = ()) -> None:
+        self.start(site, "join", str(self.kits[site]), "--data", str(self.data[site]), within=within)
 
     def close(self) -> None:
         for process in self.processes.values():
@@ -216,11 +217,11 @@ class Machines:
 
 
 @pytest.fixture
-def machines(tmp_path: Path) -> Iterator[Callable[[ist.Course], Machines]]:
+def machines(tmp_path: Path) -> Iterator[Callable[..., Machines]]:
     made: list[Machines] = []
 
-    def make(course: ist.Course) -> Machines:
-        made.append(Machines(tmp_path, course))
+    def make(course: ist.Course, host: str = "localhost") -> Machines:
+        made.append(Machines(tmp_path, course, host))
         return made[-1]
 
     yield make
@@ -241,7 +242,7 @@ def port_is_free(port: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["server", "server and a silo", "everybody"])
 def test_a_killed_server_resumes_and_ends_with_the_same_bits(
-    who: str, machines: Callable[[ist.Course], Machines], tmp_path: Path
+    who: str, machines: Callable[..., Machines], tmp_path: Path
 ) -> None:
     course = small(rounds=30, algorithm=ist.FedOpt(server="adam", server_lr=0.01), min_replies=3)
     site = machines(course)
@@ -267,7 +268,7 @@ def test_a_killed_server_resumes_and_ends_with_the_same_bits(
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_each_side_cleanly(machines: Callable[[ist.Course], Machines], tmp_path: Path) -> None:
+def test_ctrl_c_ends_each_side_cleanly(machines: Callable[..., Machines], tmp_path: Path) -> None:
     site = machines(small(rounds=500))
     for name in site.data:
         site.join(name)
@@ -291,7 +292,7 @@ def test_ctrl_c_ends_each_side_cleanly(machines: Callable[[ist.Course], Machines
 
 @pytest.mark.slow
 def test_the_operator_submits_watches_and_gets_the_run_folder(
-    machines: Callable[[ist.Course], Machines], tmp_path: Path
+    machines: Callable[..., Machines], tmp_path: Path
 ) -> None:
     course = small(rounds=5)
     site = machines(course)
@@ -414,3 +415,49 @@ def test_a_clock_far_off_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert preflight.clock_problem(kit) == ""
     monkeypatch.setattr(preflight.time, "time", lambda: 0.0)
     assert "this machine's clock says 1970-01-01" in preflight.clock_problem(kit)
+
+
+@pytest.fixture
+def remote_host() -> Iterator[tuple[str, list[str], Callable[[str], None]]]:
+    """A network namespace that stands for another machine: the server's address, how to run there, and the cable."""
+    if os.geteuid() != 0 or not shutil.which("ip"):
+        pytest.skip("needs root and iproute2 to make a network namespace")
+    name, inner, outer = f"isth-{os.getpid()}", f"isi{os.getpid() % 10000}", f"iso{os.getpid() % 10000}"
+
+    def ip(*words: str) -> None:
+        subprocess.run(["ip", *words], check=True, capture_output=True)
+
+    ip("netns", "add", name)
+    try:
+        ip("link", "add", outer, "type", "veth", "peer", "name", inner)
+        ip("link", "set", inner, "netns", name)
+        ip("addr", "add", "10.77.0.1/24", "dev", outer)
+        ip("link", "set", outer, "up")
+        within = ["ip", "netns", "exec", name]
+        subprocess.run([*within, "ip", "addr", "add", "10.77.0.2/24", "dev", inner], check=True)
+        subprocess.run([*within, "ip", "link", "set", inner, "up"], check=True)
+        yield "10.77.0.1", within, lambda state: ip("link", "set", outer, state)
+    finally:
+        ip("netns", "del", name)
+
+
+@pytest.mark.slow
+def test_a_cut_cable_is_a_lost_silo_that_is_taken_back_when_it_is_mended(
+    machines: Callable[..., Machines], remote_host: Any, tmp_path: Path
+) -> None:
+    host, within, cable = remote_host
+    site = machines(small(rounds=400, timeout_seconds=3.0), host)
+    site.join("client-0")
+    site.join("client-1")
+    site.join("client-2", within=within)
+    server = site.start("server", "serve", str(site.kits["server"]), "course.yaml", "--out", "run")
+    journal = tmp_path / "run" / "journal.jsonl"
+    _wait_for(journal, '"round": 5,')
+    cable("down")
+    _wait_for(journal, '"client": "client-2", "kind": "lost"')  # late at first, then seen as gone
+    cable("up")
+    _wait_for(tmp_path / "server.log", "client-2 takes part again", seconds=90)
+    assert server.wait(timeout=180) == 0, (tmp_path / "server.log").read_text()
+    events = [json.loads(line) for line in journal.read_text().splitlines()]
+    failures = [f["client"] for e in events if e["event"] == "exchange" for f in e["failures"]]
+    assert set(failures) == {"client-2"} and set(events[-1]["client_scores"]) == {"client-0", "client-1", "client-2"}
