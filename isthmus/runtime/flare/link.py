@@ -194,7 +194,7 @@ def _head_problem(head: Mapping[str, Any], num_bytes: int, max_bytes: int) -> st
     if not all(isinstance(head[key], str) and len(head[key]) <= 64 for key in ("kind", "ident", "message")):
         return "its head is malformed"
     size, number = head["size"], head["number"]
-    if type(size) is not int or type(number) is not int or not 0 <= number < max(-(-size // PART_BYTES), 1):
+    if type(size) is not int or type(number) is not int or size < 0 or not 0 <= number < max(-(-size // PART_BYTES), 1):
         return "its parts are misnumbered"
     if size > max_bytes:
         return f"it announces {size} bytes, the limit is {max_bytes}"
