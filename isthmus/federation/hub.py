@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from isthmus.core.codec import decode, encode
-from isthmus.core.errors import BadMessage
+from isthmus.core.errors import BadMessage, CourseFailed
 from isthmus.core.protocol import Failure
 from isthmus.federation.agreement import Agreement, agree
 from isthmus.federation.messages import Proposal, Receipt, Terms, Verdict
@@ -41,32 +41,39 @@ class SiteTransport:
         self.hub, self.proposal, self.version, self.timeout_seconds = hub, proposal, version, timeout_seconds
         self.note = note
         self.agreement: Agreement | None = None
-        self._agreed: dict[str, int] = {}  # site -> its generation when it agreed
+        # When a site agreed, and when it was refused, by its generation: one that comes back is asked anew.
+        self._agreed: dict[str, int] = {}
+        self._refused: dict[str, tuple[int, str]] = {}
 
     def agree(self) -> Agreement:
-        """Propose the course to everybody who is connected, compare their terms and tell them the verdict."""
+        """Propose the course to everybody who is connected, compare their terms and tell them the verdict.
+
+        A site that does not answer is not refused: it is asked again when it is next needed.
+        """
         present = [site for site in self.proposal.sites if site in self.hub.connected()]
         generations = {site: self.hub.generation(site) for site in present}
-        self.agreement = agree(self._terms(present), self.version)
+        terms = self._terms(present)
+        if not terms:
+            raise CourseFailed("no silo answered the proposal")
+        self.agreement = agree(terms, self.version)
         self._agreed = {site: generations[site] for site in self.agreement.holds}
-        self._tell({site: self.agreement.refused.get(site, "") for site in present})
+        self._refused = {site: (generations[site], why) for site, why in self.agreement.refused.items()}
+        self._tell({site: self.agreement.refused.get(site, "") for site in terms})
         return self.agreement
 
     def _terms(self, sites: list[str]) -> dict[str, Terms]:
+        """Return the terms of the sites that answered."""
         message = encode(self.proposal)
         found: dict[str, Terms] = {}
         for site, answer in self.hub.ask("propose", dict.fromkeys(sites, message), self.timeout_seconds):
-            found[site] = self._opened(answer)
-        return {site: found[site] for site in sites}
-
-    def _opened(self, answer: bytes | Failure) -> Terms:
-        if isinstance(answer, Failure):
-            return Terms(f"it did not answer: {answer.reason}", "", 0, (), "")
-        try:
-            terms: Terms = decode(answer, Terms)
-            return terms
-        except BadMessage as error:
-            return Terms(f"it answered nonsense: {error}", "", 0, (), "")
+            if isinstance(answer, Failure):
+                self.note(site, f"did not answer the proposal: {answer.reason}")
+                continue
+            try:
+                found[site] = decode(answer, Terms)
+            except BadMessage as error:
+                found[site] = Terms(f"it answered nonsense: {error}", "", 0, (), "")
+        return {site: found[site] for site in sites if site in found}
 
     def _tell(self, verdicts: Mapping[str, str]) -> None:
         messages = {site: encode(Verdict(self.proposal.course_id, why)) for site, why in verdicts.items()}
@@ -79,46 +86,43 @@ class SiteTransport:
     def _take_back(self, sites: list[str]) -> None:
         """Let sites that connected anew agree again; their terms must be those of the course."""
         assert self.agreement is not None
+        ours = (self.version, self.agreement.input_dim, self.agreement.class_names)
         generations = {site: self.hub.generation(site) for site in sites}
         verdicts = {}
         for site, terms in self._terms(sites).items():
             why = terms.refusal
-            if not why and (terms.version, terms.input_dim, terms.class_names) != (
-                self.version,
-                self.agreement.input_dim,
-                self.agreement.class_names,
-            ):
+            if not why and (terms.version, terms.input_dim, terms.class_names) != ours:
                 why = "it came back with another version, other features or other classes than the course has"
             verdicts[site] = why
+            self._refused.pop(site, None)
             if why:
-                self.agreement.refused[site] = why
+                self._refused[site] = (generations[site], why)
             else:
-                self.agreement.refused.pop(site, None)
                 self._agreed[site] = generations[site]
                 self.note(site, "takes part again")
         self._tell(verdicts)
+
+    def _is_settled(self, site: str) -> bool:
+        """Whether a site has agreed or was refused since it last connected."""
+        generation = self.hub.generation(site)
+        return self._agreed.get(site) == generation or self._refused.get(site, (None, ""))[0] == generation
 
     def send(
         self, messages: Mapping[str, bytes], timeout_seconds: float | None
     ) -> Iterator[tuple[str, bytes | Failure]]:
         """Deliver exchanges; a site that is away, or was refused, is a failure at once."""
-        assert self.agreement is not None
         present = self.hub.connected()
-        back = [
-            site
-            for site in messages
-            if site in present
-            and self._agreed.get(site) != self.hub.generation(site)
-            and site not in self.agreement.refused
-        ]
+        back = [site for site in messages if site in present and not self._is_settled(site)]
         if back:
             self._take_back(back)
         reachable = {}
         for site, message in messages.items():
-            if site in self.agreement.refused:
-                yield site, Failure(site, "refused", self.agreement.refused[site])
-            elif site not in present:
+            if site not in present:
                 yield site, Failure(site, "lost", "it is not connected")
+            elif site in self._refused:
+                yield site, Failure(site, "refused", self._refused[site][1])
+            elif not self._is_settled(site):
+                yield site, Failure(site, "lost", "it came back, but does not answer")
             else:
                 reachable[site] = message
         yield from self.hub.ask("exchange", reachable, timeout_seconds or self.timeout_seconds)

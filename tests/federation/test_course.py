@@ -172,3 +172,32 @@ def test_the_centralised_method_is_not_for_sites(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="whole graph in one place"):
         on_sites(site_course(ist.Pooled()), fake_hub(tmp_path), tmp_path / "run").run()
     assert not (tmp_path / "run").exists()
+
+
+def test_a_silo_that_does_not_answer_a_proposal_is_asked_again_and_not_shut_out(tmp_path: Path) -> None:
+    hub = fake_hub(tmp_path)
+    deaf = {"client-1": 1}
+
+    def miss_the_first_proposal(site: str, kind: str, data: bytes) -> Failure | None:
+        if kind == "propose" and deaf.get(site, 0):
+            deaf[site] -= 1
+            return Failure(site, "late", "no answer within 1 s")
+        return None
+
+    hub.hook = miss_the_first_proposal
+    result = on_sites(site_course(rounds=3), hub, tmp_path / "run").run()
+    assert set(result.client_scores) == set(SITES)
+    assert not [f for e in result.events if e["event"] == "exchange" for f in e["failures"]]
+
+
+def test_a_silo_that_changed_its_policy_may_come_back(tmp_path: Path) -> None:
+    hub = fake_hub(tmp_path, {"client-1": Policy(algorithms=("fedprox",))})
+
+    def relent(site: str, kind: str, data: bytes) -> None:
+        if site == "client-0" and hub.log.count(("client-0", "exchange")) == 3 and hub.generations["client-1"] == 1:
+            hub.silos["client-1"].policy = Policy()
+            hub.restart("client-1")
+
+    hub.hook = relent
+    result = on_sites(site_course(rounds=4), hub, tmp_path / "run").run()
+    assert set(result.client_scores) == set(SITES)

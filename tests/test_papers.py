@@ -1,0 +1,28 @@
+"""The papers' suites: all can be read; the long ones run in the slow set."""
+
+from pathlib import Path
+
+import pytest
+
+from isthmus.suites.runner import run_suite
+from isthmus.suites.spec import load_suite
+from isthmus.suites.table import cells
+
+PAPERS = Path(__file__).parent.parent / "papers"
+SUITES = sorted(PAPERS.rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", SUITES, ids=[str(path.relative_to(PAPERS)) for path in SUITES])
+def test_every_suite_can_be_read_and_every_expectation_is_met_by_a_cell(path: Path) -> None:
+    suite = load_suite(path)
+    found = [suite.expectation(cell) for cell in suite.cells()]
+    assert suite.points() and {id(e) for e in suite.expected} <= {id(e) for e in found}
+
+
+@pytest.mark.slow
+def test_fs_g_tables_2_and_3_on_the_authors_split_are_as_near_as_asked(tmp_path: Path) -> None:
+    suite = load_suite(PAPERS / "fs_g" / "gcn_cora.yaml")
+    only = {"232 per class": suite.axes["split"]["232 per class"]}
+    suite = type(suite)(**{**vars(suite), "axes": {**suite.axes, "split": only}})
+    for cell in cells(suite, run_suite(suite, tmp_path)):
+        assert cell.holds, f"{cell.choices}: {cell.mean} against {cell.expected}"
