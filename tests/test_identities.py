@@ -83,7 +83,7 @@ def test_fedopt_with_plain_server_sgd_is_fedavg(fields: dict[str, Any]) -> None:
 
 def plain_training(graph: Graph, model: ModelSpec, steps: int, lr: float, weight_decay: float) -> Params:
     """Train as one would without a federation: torch.optim on the whole graph."""
-    module = build_model(toy_course(FedAvg(), model=model), graph)
+    module = build_model(toy_course(FedAvg(), model=model), graph.num_features, graph.num_classes)
     optimizer = torch.optim.SGD(module.parameters(), lr=lr, weight_decay=weight_decay)
     train = graph.mask("train")
     for _ in range(steps):

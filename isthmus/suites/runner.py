@@ -78,7 +78,7 @@ def _in_parallel(
             while waiting or under_way:
                 while waiting and len(under_way) < number:
                     point = waiting.pop()
-                    under_way[pool.submit(_finish, suite, point, folder, data_root)] = point
+                    under_way[pool.submit(_finish_in_worker, suite, point, folder, data_root)] = point
                 done, _ = wait(under_way, return_when=FIRST_COMPLETED)
                 for future in done:
                     found[under_way.pop(future).key] = _tell(on_done, future.result())
@@ -88,10 +88,39 @@ def _in_parallel(
             raise
 
 
+_at_work = False
+
+
 def _quiet_worker() -> None:
-    # Ctrl-C goes to the whole group of processes; a worker leaves its checkpoint and ends without a word.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Set a worker up to end without a word: at once when idle, after its checkpoint when at work.
+
+    Ctrl-C goes to the whole group of processes and the parent terminates its workers besides, so only the first counts.
+    """
+
+    told = False
+
+    def end(number: int, frame: Any) -> None:
+        nonlocal told
+        if not _at_work:
+            os._exit(130)
+        if not told:
+            told = True
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGTERM, end)
     warnings.simplefilter("ignore")
+
+
+def _finish_in_worker(suite: Suite, point: Point, folder: Path, data_root: Path | None) -> Run:
+    global _at_work
+    _at_work = True
+    try:
+        return _finish(suite, point, folder, data_root)
+    except KeyboardInterrupt:
+        os._exit(130)
+    finally:
+        _at_work = False
 
 
 def _tell(on_done: Callable[[Run], None], run: Run) -> Run:

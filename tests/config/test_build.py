@@ -309,7 +309,12 @@ def test_an_unknown_key_is_refused_with_the_nearest() -> None:
 
 
 def test_a_missing_field_is_named() -> None:
-    assert reason({"dataset": "folder"}) == "file.yaml: dataset.path is missing; give it a value"
+    @dataclass(frozen=True)
+    class Needy:
+        must: int
+
+    with pytest.raises(BadInput, match=r"^file\.yaml: here\.must is missing; give it a value$"):
+        Builder("file.yaml").fields(Needy, {}, "here")
 
 
 def test_a_value_that_a_class_refuses_is_told_with_its_place() -> None:
