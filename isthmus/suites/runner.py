@@ -96,7 +96,6 @@ def _quiet_worker() -> None:
 
     Ctrl-C goes to the whole group of processes and the parent terminates its workers besides, so only the first counts.
     """
-
     told = False
 
     def end(number: int, frame: Any) -> None:
