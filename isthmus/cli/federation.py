@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -101,7 +103,8 @@ def serve(
     if resume is not None and (words or out):
         raise BadInput("--resume goes on with a run as it is: give no course or --out with it")
     opened, patience = open_kit(kit, "server"), Patience(wait, pause)
-    course = course_of(resume) if resume else load_course(source, overrides) if words else None
+    sites = f"num_clients={len(opened.sites)}"
+    course = course_of(resume) if resume else load_course(source, [sites, *overrides]) if words else None
     with interruptible():
         server = Server(opened, say=say)
         try:
@@ -123,6 +126,7 @@ def join(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="This site's kit.")],
     data: Annotated[Path, typer.Option("--data", metavar="FOLDER", help="This site's graph folder.")],
     policy: Annotated[Path | None, typer.Option("--policy", metavar="FILE", help="What this site allows.")] = None,
+    until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
 ) -> None:
     """Run a silo on its own graph: it takes part in the federation's courses until it is stopped."""
     from isthmus.federation.kit import open_kit
@@ -132,6 +136,8 @@ def join(
     opened, allowed = open_kit(kit, "site"), load_policy(policy)
     check_folder(data)
     stop = threading.Event()
+    if until_eof:
+        threading.Thread(target=_end_with_input, daemon=True).start()
     with interruptible():
         join_federation(opened, data, allowed, say=say, stop=stop)
 
@@ -149,7 +155,8 @@ def submit(
     from isthmus.monitor.folder import new_run_path
 
     source, overrides = split_words(words or [])
-    opened, course = open_kit(kit, "operator"), load_course(source, overrides)
+    opened = open_kit(kit, "operator")
+    course = load_course(source, [f"num_clients={len(opened.sites)}", *overrides])
     path = out or new_run_path(Path("runs"), course_title(course))
     with interruptible(), _bar(course) as bar:
 
@@ -184,14 +191,22 @@ def up(
 
 def say(text: str) -> None:
     """Print a line about what happens, apart from results."""
-    typer.echo(text, err=True)
+    from isthmus.cli.output import plain
+
+    typer.echo(plain(text), err=True)
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Take being told to end as Ctrl-C, so that everything is closed on the way out."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     yield
+
+
+def _end_with_input() -> None:
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _bar(course: Course) -> Any:
@@ -210,7 +225,7 @@ def check_folder(data: Path) -> None:
 
 def show_folder(path: Path) -> None:
     """Print the table of a finished run from its journal."""
-    from isthmus.cli.output import print_table
+    from isthmus.cli.output import plain, print_table
     from isthmus.cli.run import course_title
     from isthmus.federation.course import course_of
     from isthmus.monitor.folder import RunFolder
@@ -223,5 +238,7 @@ def show_folder(path: Path) -> None:
     facts = {event["client"]: event["text"] for event in events if event["event"] == "client"}
     table = results_table([column(course_title(course), events, metric)], list(facts), facts)
     print_table(table, f"test {metric}, best round {end['best_round']} of {end['num_rounds']}")
+    for note in [event["text"] for event in events if event["event"] == "note"]:
+        typer.echo(f"note: {plain(note)}")
     replace_file(folder.report, table.markdown().encode())
     typer.echo(f"run folder: {path}")

@@ -29,17 +29,23 @@ def print_json(value: Any) -> None:
 def print_table(table: Table, title: str = "") -> None:
     """Print a table as wide as it needs, also where the output is not a terminal."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table as RichTable
 
-    shown = RichTable(title=title or None, title_justify="left")
+    shown = RichTable(title=escape(plain(title)) or None, title_justify="left")
     for index, heading in enumerate(table.headings):
         shown.add_column(heading, justify="left" if index < 2 else "right")
     for row in table.rows:
-        shown.add_row(*row)
+        shown.add_row(*(escape(plain(cell)) for cell in row))
     console = Console()
     if not console.is_terminal:
         console = Console(width=200)
     console.print(shown)
+
+
+def plain(text: str) -> str:
+    """Return a text from elsewhere without control characters, which a terminal might obey."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def human_bytes(number: int) -> str:

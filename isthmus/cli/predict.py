@@ -66,9 +66,12 @@ def predictions(run: Path, graph: str, client: str | None = None, root: Path | N
     if not path.is_file():
         raise BadInput(f"{run} has no {path.relative_to(run)}; {_models_there(folder)}")
     params, facts = load_model_file(path)
-    course = load_course(folder.course)
+    # A run between sites came from the server: only installed parts, no import paths.
+    course = load_course(folder.course, allow_import=not (run / "course_id").exists())
     class_names = tuple(json.loads(facts.get("class_names", "[]")))
     data, ids = _graph(graph, class_names, root)
+    if "input_dim" not in facts or "output_dim" not in facts:
+        raise BadInput(f"{path} does not say its dimensions; it was not written by isthmus")
     width = int(facts["input_dim"])
     if data.num_features != width:
         raise BadInput(f"{graph} has {data.num_features} features, the model was trained on {width}")

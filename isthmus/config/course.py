@@ -20,6 +20,7 @@ from isthmus.models.model import ModelFactory
 
 RUNTIMES = ("loop", "strict")
 SINKS = ("tensorboard",)
+MAX_THREADS = 256
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ class Course:
         for name in ("num_clients", "rounds", "evaluate_every", "threads", "min_replies"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least 1")
+        if self.threads > MAX_THREADS:
+            raise ValueError(f"threads is {self.threads!r}; it must be at most {MAX_THREADS}")
         if self.checkpoint_every < 0:
             raise ValueError(f"checkpoint_every is {self.checkpoint_every!r}; it must be at least 0")
         if self.timeout_seconds is not None and not self.timeout_seconds > 0:

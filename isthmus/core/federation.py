@@ -14,7 +14,7 @@ from isthmus.core.errors import BadMessage, TooFewReplies
 from isthmus.core.folds import Fold
 from isthmus.core.protocol import Failure, ReplyT, Request, reply_type
 from isthmus.core.random import numpy_generator, torch_generator
-from isthmus.core.record import Params, Record, check_record, non_finite
+from isthmus.core.record import Params, Record, check_record, leaves, non_finite
 
 R = TypeVar("R", bound=Record)
 
@@ -233,7 +233,7 @@ class Federation:
         for request in {id(request): request for request in requests.values()}.values():
             check_record(request)
         for raw in self._answered(position, requests, limit):
-            outcome = _judged(raw, expected[raw.client])
+            outcome = _judged(raw, requests[raw.client], expected[raw.client])
             down, up = down + outcome.bytes_down, up + outcome.bytes_up
             client_seconds += outcome.seconds
             if isinstance(outcome.reply, Failure):
@@ -276,8 +276,13 @@ class Federation:
             )
 
 
-def _judged(outcome: Outcome, expected: type[Record]) -> Outcome:
-    """Turn a reply of another type, of wrong fields or with NaN into a named failure."""
+# Numbers beyond these are no counts and no weights, and arithmetic on them would spoil the others' replies.
+MAX_INTEGER = 2**63
+MAX_WEIGHT = 1e15
+
+
+def _judged(outcome: Outcome, request: Request[Any], expected: type[Record]) -> Outcome:
+    """Turn a reply of another type, of wrong fields, with NaN or with impossible numbers into a named failure."""
     reply = outcome.reply
     if isinstance(reply, Failure):
         return outcome
@@ -286,11 +291,38 @@ def _judged(outcome: Outcome, expected: type[Record]) -> Outcome:
         if type(reply) is not expected:
             raise BadMessage(f"found the record {type(reply).__name__}, expected {expected.__name__}")
         check_record(reply)
+        _check_numbers(reply)
+        _check_params(reply, request)
         place = non_finite(reply, type(reply).__name__)
         if place:
             failure = Failure(outcome.client, "not_finite", place)
-    except BadMessage as error:
+    except (BadMessage, ArithmeticError, ValueError) as error:
         failure = Failure(outcome.client, "malformed", str(error))
     if failure is None:
         return outcome
     return Outcome(outcome.client, failure, outcome.bytes_down, outcome.bytes_up, outcome.seconds)
+
+
+def _check_numbers(reply: Record) -> None:
+    for path, leaf in leaves(reply).items():
+        if isinstance(leaf, int) and abs(leaf) >= MAX_INTEGER:
+            raise BadMessage(f"{type(reply).__name__}{path} is an integer of {leaf.bit_length()} bits")
+    weight = getattr(reply, "weight", 0.0)
+    if isinstance(weight, int | float) and (weight < 0 or weight > MAX_WEIGHT):
+        raise BadMessage(f"{type(reply).__name__}.weight is {float(weight):g}; it must be in [0, {MAX_WEIGHT:g}]")
+
+
+def _check_params(reply: Record, request: Request[Any]) -> None:
+    """Refuse a model that is not of the kind that was sent out."""
+    sent, back = getattr(request, "params", None), getattr(reply, "params", None)
+    if not isinstance(sent, dict) or not isinstance(back, dict) or not sent:
+        return
+    odd = sorted(sent.keys() ^ back.keys())
+    if odd:
+        raise BadMessage(f"{type(reply).__name__}.params: {odd[0]!r} is in the request or in the reply only")
+    for name, tensor in sent.items():
+        if tensor.shape != back[name].shape or tensor.dtype != back[name].dtype:
+            raise BadMessage(
+                f"{type(reply).__name__}.params[{name!r}] has shape {tuple(back[name].shape)} of {back[name].dtype}, "
+                f"sent was {tuple(tensor.shape)} of {tensor.dtype}"
+            )

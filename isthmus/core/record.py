@@ -175,6 +175,8 @@ def _kind(value: Value) -> str:
         return f"the record {type(value).__name__}"
     if value is None:
         return "None"
+    if not isinstance(value, bool | int | float | str | tuple | list | dict):
+        return f"a {type(value).__name__}"  # its text may hold an address, which would differ from run to run
     return f"{type(value).__name__} {str(value)[:40]!r}"
 
 

@@ -20,12 +20,17 @@ class Agreement:
     holds: dict[str, str]  # site -> what it holds
 
 
-def agree(terms: Mapping[str, Terms], version: str) -> Agreement:
-    """Compare terms; where they differ, the largest group stands and the others are refused, each with the reason."""
+def agree(terms: Mapping[str, Terms], version: str, stated: tuple[str, ...] = ()) -> Agreement:
+    """Compare terms; where they differ, the largest group stands and the others are refused, each with the reason.
+
+    `stated` is the class list of the course, if it has one: then that is what stands.
+    """
     refused = {site: found.refusal for site, found in terms.items() if found.refusal}
     for site, found in terms.items():
         if site not in refused and found.version != version:
             refused[site] = f"it runs isthmus {found.version}, the server runs {version}; install the same version"
+        if site not in refused and stated and found.class_names != stated:
+            refused[site] = _class_difference(found.class_names, stated)
     willing = {site: found for site, found in terms.items() if site not in refused}
     if not willing:
         raise CourseFailed("no silo takes part: " + "; ".join(f"{site}: {why}" for site, why in refused.items()))

@@ -22,7 +22,7 @@ from isthmus.federation.messages import Finish, Proposal
 from isthmus.learn.evaluate import Scores
 from isthmus.monitor.checkpoint import load_checkpoint
 from isthmus.monitor.folder import RunFolder
-from isthmus.monitor.journal import Journal
+from isthmus.monitor.journal import Journal, replace_file
 from isthmus.results import Result
 from isthmus.runs import Recorder, Watcher
 from isthmus.runtime.remote import RemoteRuntime
@@ -38,6 +38,8 @@ class Patience:
 
     start_seconds: float = 60.0
     pause_seconds: float = 600.0
+    num_retries: int = 2  # of a round that fails although enough sites are there
+    retry_seconds: float = 1.0
 
 
 class SiteCourse:
@@ -55,7 +57,10 @@ class SiteCourse:
         say: Callable[[str], None] = print,
     ) -> None:
         # What a silo answered must never be asked again after a crash, so every round is saved.
-        self.course = replace(course, checkpoint_every=1)
+        try:
+            self.course = replace(course, checkpoint_every=1, num_clients=len(sites))
+        except ValueError as error:
+            raise BadInput(str(error)) from None
         self.hub, self.sites, self.run_dir = hub, tuple(sites), run_dir
         self.patience = patience or Patience()
         self.watchers, self.say = list(watchers), say
@@ -67,8 +72,11 @@ class SiteCourse:
         """Run the course from its start."""
         if self.course.algorithm.pooled:
             raise BadInput(f"{type(self.course.algorithm).__name__} needs the whole graph in one place")
-        folder = RunFolder.create(self.run_dir, course_to_yaml(self.course))
-        (self.run_dir / ID_FILE).write_text(secrets.token_hex(16))
+        RunFolder.check_new(self.run_dir)
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        folder = RunFolder(self.run_dir)
+        replace_file(self.run_dir / ID_FILE, secrets.token_hex(16).encode())
+        replace_file(folder.course, course_to_yaml(self.course).encode())
         journal = Journal(folder.journal)
         journal.write("course", version=__version__, sites=list(self.sites), course=course_to_dict(self.course))
         return self._to_the_end(folder, journal, None)
@@ -90,7 +98,10 @@ class SiteCourse:
         recorder = Recorder(journal, folder, course_digest(self.course), self.watchers)
         course_id = (self.run_dir / ID_FILE).read_text().strip()
         proposal = Proposal(course_id, course_to_yaml(self.course), __version__, self.sites)
-        transport = SiteTransport(self.hub, proposal, __version__, self.timeout, lambda s, t: self._note(journal, s, t))
+        stated = getattr(self.course.dataset, "class_names", ())
+        transport = SiteTransport(
+            self.hub, proposal, __version__, self.timeout, lambda s, t: self._note(journal, s, t), stated
+        )
         self._wait(len(self.sites), self.patience.start_seconds, "the course starts")
         agreement = transport.agree()
         for site, text in agreement.holds.items():
@@ -131,6 +142,7 @@ class SiteCourse:
     ) -> tuple[RemoteRuntime, Standing]:
         """Run rounds; below min_replies the course pauses until enough sites are back, and goes on where it was."""
         digest, algorithm = course_digest(self.course), self.course.algorithm
+        failed: dict[int, int] = {}  # round -> how often it failed although enough sites were there
         while True:
             runtime = RemoteRuntime(course_id, self.sites, transport)
             if folder.checkpoint.is_file():
@@ -139,6 +151,14 @@ class SiteCourse:
             try:
                 return runtime, run_course(algorithm, runtime, self.course.plan(), model, recorder, standing)
             except TooFewReplies as error:
+                if len(transport.available()) >= self.course.min_replies:
+                    # Nobody is missing: the silos fail, or answer with what cannot be used. A pause would not help.
+                    round = standing.round if standing else 0
+                    failed[round] = failed.get(round, 0) + 1
+                    if failed[round] > self.patience.num_retries:
+                        raise
+                    time.sleep(self.patience.retry_seconds)
+                    continue
                 self.say(f"paused: {error}")
                 journal.write("pause", reason=str(error))
                 self._wait(self.course.min_replies, self.patience.pause_seconds, "the course goes on")
@@ -225,4 +245,9 @@ class SiteCourse:
 
 def course_of(run_dir: Path) -> Course:
     """Return the course of a run folder."""
-    return load_course(RunFolder.open(run_dir).course)
+    folder = RunFolder.open(run_dir)
+    if not (run_dir / ID_FILE).is_file():
+        raise BadInput(
+            f"{run_dir} is not the run of a course between sites; go on with: isthmus run --resume {run_dir}"
+        )
+    return load_course(folder.course, allow_import=False)  # it may have come from elsewhere

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadMessage, CourseFailed
 from isthmus.core.protocol import Failure
 from isthmus.federation.agreement import Agreement, agree
-from isthmus.federation.messages import Proposal, Receipt, Terms, Verdict
+from isthmus.federation.messages import NOT_AGREED, Proposal, Receipt, Terms, Verdict
+
+MAX_TERMS_BYTES = 10**6
+MAX_INPUT_DIM = 10**7
 
 
 class Hub(Protocol):
@@ -37,7 +41,9 @@ class SiteTransport:
         version: str,
         timeout_seconds: float,
         note: Callable[[str, str], None] = lambda site, text: None,
+        class_names: tuple[str, ...] = (),
     ) -> None:
+        self.class_names = class_names
         self.hub, self.proposal, self.version, self.timeout_seconds = hub, proposal, version, timeout_seconds
         self.note = note
         self.agreement: Agreement | None = None
@@ -55,7 +61,7 @@ class SiteTransport:
         terms = self._terms(present)
         if not terms:
             raise CourseFailed("no silo answered the proposal")
-        self.agreement = agree(terms, self.version)
+        self.agreement = agree(terms, self.version, self.class_names)
         self._agreed = {site: generations[site] for site in self.agreement.holds}
         self._refused = {site: (generations[site], why) for site, why in self.agreement.refused.items()}
         self._tell({site: self.agreement.refused.get(site, "") for site in terms})
@@ -70,7 +76,7 @@ class SiteTransport:
                 self.note(site, f"did not answer the proposal: {answer.reason}")
                 continue
             try:
-                found[site] = decode(answer, Terms)
+                found[site] = checked_terms(decode(answer, Terms, max_bytes=MAX_TERMS_BYTES))
             except BadMessage as error:
                 found[site] = Terms(f"it answered nonsense: {error}", "", 0, (), "")
         return {site: found[site] for site in sites if site in found}
@@ -125,7 +131,33 @@ class SiteTransport:
                 yield site, Failure(site, "lost", "it came back, but does not answer")
             else:
                 reachable[site] = message
-        yield from self.hub.ask("exchange", reachable, timeout_seconds or self.timeout_seconds)
+        for site, answer in self.hub.ask("exchange", reachable, timeout_seconds or self.timeout_seconds):
+            if answer == NOT_AGREED:
+                # It was restarted without our seeing it go; it is asked to agree before the next exchange.
+                self._agreed.pop(site, None)
+                answer = Failure(site, "lost", "it was restarted and has to agree again")
+            yield site, answer
+
+    def available(self) -> set[str]:
+        """Return the sites that are connected and not refused."""
+        return {site for site in self.hub.connected() & set(self.proposal.sites) if site not in self._refused}
+
+
+def checked_terms(terms: Terms) -> Terms:
+    """Refuse terms with impossible numbers, and take control characters out of texts that will be shown."""
+    if not 0 <= terms.input_dim <= MAX_INPUT_DIM:
+        raise BadMessage(f"it states {float(terms.input_dim):.3g} features")
+    return replace(
+        terms,
+        refusal=_clean(terms.refusal),
+        version=_clean(terms.version),
+        holds=_clean(terms.holds),
+        class_names=tuple(_clean(name) for name in terms.class_names),
+    )
+
+
+def _clean(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text[:300])
 
 
 def receipts(answers: Iterator[tuple[str, bytes | Failure]]) -> dict[str, str]:

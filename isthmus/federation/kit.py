@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +53,8 @@ def open_kit(path: Path, role: str) -> Kit:
     try:
         facts = json.loads((path / KIT_FILE).read_text(encoding="utf-8"))
         kit = Kit(path=path, **{**facts, "sites": tuple(facts["sites"])})
+        if not isinstance(kit.host, str) or type(kit.port) is not int or not 0 < kit.port < 65536:
+            raise ValueError(f"the server is at {kit.host!r}:{kit.port!r}")
     except OSError as error:
         raise BadInput(f"{path} is not a kit: {KIT_FILE} cannot be read ({error.strerror or error})") from None
     except (ValueError, TypeError, KeyError) as error:
@@ -57,13 +62,25 @@ def open_kit(path: Path, role: str) -> Kit:
     if kit.role != role:
         verb = {"server": "isthmus serve", "site": "isthmus join", "operator": "isthmus submit"}
         raise BadInput(
-            f"{path} is the kit of the {kit.role} {kit.party!r}; this command needs the kit of a {role} "
+            f"{path} is the kit of the {kit.role} {kit.party!r}; this command needs a kit for the role {role} "
             f"(a {kit.role}'s kit is for: {verb.get(kit.role, 'nothing known')})"
         )
     for needed in (kit.root, kit.certificate, kit.key):
         if not needed.is_file():
             raise BadInput(f"{path} is incomplete: {needed.name} is missing; ask for a new kit")
     return kit
+
+
+@contextmanager
+def hold(kit: Kit) -> Iterator[None]:
+    """Hold the kit's lock: a second process with the same name would push the first one out."""
+    kit.path.joinpath("state").mkdir(exist_ok=True)
+    with (kit.path / "state" / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BadInput(f"{kit.path} is in use by another process") from None
+        yield
 
 
 def parse_server(text: str) -> tuple[str, int]:
@@ -81,6 +98,8 @@ def make_federation(out: Path, server: str, sites: list[str], name: str = "feder
     """
     host, port = parse_server(server)
     _check_names(sites)
+    if not _NAME.fullmatch(name):
+        raise BadInput(f"--name is {name!r}; a federation's name is of small letters, digits and hyphens")
     try:
         from isthmus.runtime.flare.provision import provision
     except ImportError:
@@ -88,6 +107,12 @@ def make_federation(out: Path, server: str, sites: list[str], name: str = "feder
     parties = {SERVER: SERVER, OPERATOR: OPERATOR, **dict.fromkeys(sites, "site")}
     if out.exists() and any(out.iterdir()) and not (out / AUTHORITY).is_dir():
         raise BadInput(f"{out} exists already and is no federation; choose another folder")
+    before = open_kit(out / SERVER, SERVER).host if (out / SERVER / KIT_FILE).is_file() else host
+    if before != host:
+        raise BadInput(
+            f"--server is {server!r}, but the server's certificate in {out} is for {before!r}; "
+            "make a new federation for another host"
+        )
     out.mkdir(parents=True, exist_ok=True)
     certificates = provision(out / AUTHORITY, name, host, port, [p for p in parties if p != SERVER])
     for path in (out / AUTHORITY, *(out / AUTHORITY).rglob("*")):

@@ -8,6 +8,9 @@ from torch import Tensor
 
 from isthmus.core.record import Params, Record
 
+# What a silo answers to an exchange of a course that it has not agreed to, for instance after a restart.
+NOT_AGREED = b"isthmus: not agreed"
+
 
 @dataclass(frozen=True)
 class Proposal(Record):

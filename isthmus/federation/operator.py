@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import queue
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,14 +15,15 @@ from isthmus.config.course import Course
 from isthmus.config.load import course_to_yaml
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadInput, BadMessage, CourseFailed, MissingExtra
-from isthmus.federation.kit import SERVER, Kit
+from isthmus.federation.kit import SERVER, Kit, hold
 from isthmus.federation.messages import News, Receipt, RunFile, Submission
 from isthmus.federation.preflight import connection_problem, wait_for_server
 from isthmus.monitor.folder import RunFolder
 from isthmus.monitor.journal import replace_file
 from isthmus.runtime.envelope import unpack
 
-_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
+# What the server may write into the operator's run folder.
+RUN_FILES = ("course.yaml", "course_id", "journal.jsonl", "checkpoint.isth", "model.safetensors", "report.md")
 
 
 def submit(
@@ -36,14 +37,21 @@ def submit(
     silence_seconds: float = 3600.0,
 ) -> None:
     """Submit a course and wait for its end; the run folder is brought to `run_dir`. Ctrl-C cancels the course."""
-    try:
-        from isthmus.runtime.flare.link import Credentials, Link
-    except ImportError:
-        raise MissingExtra("nvflare", "sites", "submitting a course") from None
+    if importlib.util.find_spec("nvflare") is None:
+        raise MissingExtra("nvflare", "sites", "submitting a course")
     RunFolder.check_new(run_dir)
     deadline = time.monotonic() + patience_seconds
     if not wait_for_server(kit, say, lambda: time.monotonic() > deadline):
         raise BadInput(connection_problem(kit) or "the server came too late; try again")
+    with hold(kit):
+        _submit(kit, course, run_dir, on_news, silence_seconds)
+
+
+def _submit(
+    kit: Kit, course: Course, run_dir: Path, on_news: Callable[[dict[str, Any]], None], silence_seconds: float
+) -> None:
+    from isthmus.runtime.flare.link import Credentials, Link
+
     inbox: queue.Queue[tuple[str, bytes]] = queue.Queue()
     link = Link(
         kit.party,
@@ -100,8 +108,8 @@ def _follow(
                     if file.problem:
                         raise CourseFailed(file.problem)
                     return
-                if not _FILE_NAME.fullmatch(file.name):  # it becomes a path here
-                    raise CourseFailed(f"the server sent a file with the impossible name {file.name[:60]!r}")
+                if file.name not in RUN_FILES:
+                    raise CourseFailed(f"the server sent a file that is no part of a run: {file.name[:60]!r}")
                 run_dir.mkdir(parents=True, exist_ok=True)
                 replace_file(run_dir / file.name, unpack(file.content))
             elif kind == "down":

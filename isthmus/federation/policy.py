@@ -20,9 +20,10 @@ class Policy:
 
     Fields:
         algorithms:        names of the algorithms that may run here; null allows all
-        min_sites:         with fewer sites in the course, the silo stays away
+        min_sites:         with fewer sites in the course, or a course that goes on with fewer, the silo stays away
         max_message_bytes: a larger message is refused
-        only_folded:       whether the server may see nothing of a client's replies but their fold (metrics excepted)
+        only_folded:       whether the algorithm must look at nothing of a client's replies but their fold (metrics
+                           excepted). It binds the algorithm, not a dishonest server, whose process gets every reply
         required_defences: names of defences that a course must have
     """
 
@@ -47,6 +48,11 @@ class Policy:
             return f"{name} needs the whole graph in one place, and this silo's graph stays here"
         if len(sites) < self.min_sites:
             return f"its policy asks for {self.min_sites} sites at least; this course has {len(sites)}"
+        if course.min_replies < self.min_sites:
+            return (
+                f"its policy asks for {self.min_sites} sites at least; this course goes on with "
+                f"min_replies={course.min_replies}"
+            )
         missing = [defence for defence in self.required_defences if defence not in getattr(course, "defences", ())]
         if missing:
             return f"its policy requires the defence {missing[0]!r}, which the course does not have"

@@ -17,7 +17,10 @@ def clock_problem(kit: Kit) -> str:
     """Return why this machine's clock and the kit's certificate do not go together, or nothing."""
     from cryptography import x509
 
-    certificate = x509.load_pem_x509_certificate(kit.certificate.read_bytes())
+    try:
+        certificate = x509.load_pem_x509_certificate(kit.certificate.read_bytes())
+    except ValueError as error:
+        return f"{kit.certificate} is no certificate: {error}"
     first, last = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
     now = time.time()
     if first <= now <= last:
@@ -28,8 +31,11 @@ def clock_problem(kit: Kit) -> str:
 
 def connection_problem(kit: Kit, timeout_seconds: float = 5.0) -> str:
     """Try a mutual TLS handshake with the server; return what is wrong, or nothing."""
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(kit.root))
-    context.load_cert_chain(kit.certificate, kit.key)
+    try:
+        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(kit.root))
+        context.load_cert_chain(kit.certificate, kit.key)
+    except ssl.SSLError as error:
+        return f"{kit.path} is damaged: its certificate, key or root cannot be used together ({error.reason})"
     context.set_alpn_protocols(["h2"])
     place = f"{kit.host}:{kit.port}"
     try:

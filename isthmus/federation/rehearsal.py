@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +32,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def ignore_interrupts() -> None:
+    """Let nothing interrupt the clean-up that follows; outside the main thread, signals do not arrive anyway."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda number, frame: None)
+
+
 class Rehearsal:
     """Splits a course's graph into folders, makes kits, starts a silo process for each, and serves the course here."""
 
@@ -50,7 +59,7 @@ class Rehearsal:
         self.server: Server | None = None
 
     def __enter__(self) -> Rehearsal:
-        self.server = Server(open_kit(self.kits[SERVER], "server"), say=self.say)
+        self.server = Server(open_kit(self.kits[SERVER], "server"), interface="localhost", say=self.say)
         for site in self.data:
             self.start(site)
         return self
@@ -59,7 +68,10 @@ class Rehearsal:
         """Start a silo's process."""
         command = [sys.executable, "-m", "isthmus", "join", str(self.kits[site]), "--data", str(self.data[site])]
         with (self.folder / f"{site}.log").open("ab") as log:
-            self.silos[site] = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            # A silo ends when its standard input does: also when this process is killed and cannot say goodbye.
+            self.silos[site] = subprocess.Popen(
+                [*command, "--until-eof"], stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+            )
 
     def run(self, run_dir: Path, watchers: Sequence[Watcher] = (), patience: Patience | None = None) -> Result:
         """Run the course on the silos."""
@@ -69,6 +81,7 @@ class Rehearsal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        ignore_interrupts()  # a second Ctrl-C must not leave half of this undone
         for process in self.silos.values():
             process.terminate()
         for process in self.silos.values():

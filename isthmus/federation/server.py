@@ -27,9 +27,9 @@ from isthmus.runtime.envelope import pack
 
 
 class Server:
-    """A federation's server: listens from the moment it is made until `stop`."""
+    """A federation's server: listens from the moment it is made until `stop`; "0" is every interface."""
 
-    def __init__(self, kit: Kit, *, say: Callable[[str], None] = print) -> None:
+    def __init__(self, kit: Kit, *, interface: str = "0", say: Callable[[str], None] = print) -> None:
         try:
             from isthmus.runtime.flare.link import Credentials, LinkHub
         except ImportError:
@@ -41,7 +41,7 @@ class Server:
         self._submitted: queue.Queue[tuple[str, bytes]] = queue.Queue()
         self._cancelled = False
         self.hub = LinkHub(
-            f"0:{kit.port}",
+            f"{interface}:{kit.port}",
             Credentials(kit.root, kit.certificate, kit.key),
             {*kit.sites, OPERATOR},
             on_unasked=self._unasked,
@@ -89,7 +89,7 @@ class Server:
                     f"the operator runs isthmus {submission.version}, the server {__version__}; install the same"
                 )
             course = read_course(submission.course)
-        except (BadMessage, BadInput) as error:
+        except (BadMessage, BadInput, ValueError) as error:
             self.hub.link.send(OPERATOR, "answer", ident, encode(Receipt(str(error))))
             return
         self.hub.link.send(OPERATOR, "answer", ident, encode(Receipt("")))
@@ -104,6 +104,8 @@ class Server:
             problem = f"cancelled by the operator; the server's run folder {path} can be resumed"
         except IsthmusError as error:
             problem = str(error)
+        except Exception as error:  # a course that breaks must not end the server
+            problem = f"{type(error).__name__}: {error}"
         self.say(problem or f"finished: {path}")
         self._bring(path, problem)
 

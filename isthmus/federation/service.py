@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +21,7 @@ from isthmus.core.random import numpy_generator
 from isthmus.core.record import Record
 from isthmus.data.graph import Graph
 from isthmus.data.zoo import Folder
-from isthmus.federation.messages import Finish, Proposal, Receipt, Terms, Verdict
+from isthmus.federation.messages import NOT_AGREED, Finish, Proposal, Receipt, Terms, Verdict
 from isthmus.federation.policy import Policy
 from isthmus.learn.client import GraphClient
 from isthmus.monitor.folder import save_model_file
@@ -28,6 +29,7 @@ from isthmus.runtime.envelope import BLANK, Answer, pack
 from isthmus.runtime.silo import MemoryStore, Silo
 from isthmus.simulation import build_model, torch_threads
 
+MAX_COURSE_CHARACTERS = 2**16
 _COURSE_ID = re.compile(r"[0-9a-f]{8,64}")
 
 
@@ -62,6 +64,8 @@ class SiloService:
             raise BadMessage(f"there is no message of the kind {kind[:40]!r}")
         except BadMessage as error:
             return self._failure(kind, str(error))
+        except Exception as error:  # whatever a message brings about must not end the silo's process
+            return self._failure(kind, f"{type(error).__name__}: {error}")
 
     def _failure(self, kind: str, problem: str) -> bytes:
         self.say(f"refused a message of the kind {kind[:40]!r}: {problem}")
@@ -126,9 +130,10 @@ class SiloService:
 
     def _exchange(self, data: bytes) -> bytes:
         if not self._courses:
-            return self._failure("exchange", "this silo has not agreed to a course")
+            return NOT_AGREED
         course, silo = next(iter(self._courses.values()))
-        with torch_threads(course.threads):  # the last bits of a result depend on it
+        # The last bits of a result depend on the number of threads; more than there are cores help nobody.
+        with torch_threads(min(course.threads, os.cpu_count() or 1)):
             return silo.answer(data)
 
     def _finish(self, finish: Finish) -> Receipt:
@@ -154,9 +159,13 @@ class SiloService:
 
 def read_course(text: str) -> Course:
     """Return the course in a YAML text from elsewhere: installed parts only, never an import path."""
+    if len(text) > MAX_COURSE_CHARACTERS:
+        raise BadInput(f"the course has {len(text)} characters, the limit is {MAX_COURSE_CHARACTERS}")
     try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            raise BadInput("the course has YAML aliases, which can grow without bound")
         raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise BadInput(f"the course is not YAML: {getattr(error, 'problem', error)}") from None
     if not isinstance(raw, dict):
         raise BadInput(f"the course is {type(raw).__name__}, expected keys and values")

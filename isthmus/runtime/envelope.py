@@ -7,6 +7,7 @@ leaving out an answer that came too late, and a silo that comes back after a whi
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,7 @@ from isthmus.core.record import Record
 
 # The memory of a client that was never asked anything.
 BLANK = ""
+MEMORY_NAME = re.compile(r"(?:[0-9a-f]{32})?")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from isthmus.core.errors import BadInput, BadMessage
 from isthmus.core.federation import Outcome, Position
 from isthmus.core.protocol import Failure, Request, reply_type
 from isthmus.core.record import Record
-from isthmus.runtime.envelope import BLANK, Answer, Envelope, pack, unpack
+from isthmus.runtime.envelope import BLANK, MEMORY_NAME, Answer, Envelope, pack, unpack
 
 
 class Transport(Protocol):
@@ -73,6 +73,8 @@ class RemoteRuntime:
             if answer.failure is not None:
                 return Failure(client, answer.failure.kind, answer.failure.reason)
             reply: Record = decode(unpack(answer.payload), expected, max_bytes=self.max_bytes)
+            if not MEMORY_NAME.fullmatch(answer.memory):
+                raise BadMessage(f"{answer.memory[:40]!r} is not the name of a memory")
         except BadMessage as error:
             return Failure(client, "malformed", str(error))
         self._names[client] = answer.memory

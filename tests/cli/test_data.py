@@ -45,4 +45,4 @@ def test_joining_with_a_broken_folder_ends_before_anything_is_connected(tmp_path
     code, text = call("join", str(kits["bank-a"]), "--data", str(folder))
     assert code == 2 and "nobody" in text
     code, text = call("join", str(kits["server"]), "--data", str(folder))
-    assert code == 2 and "kit of a site" in text
+    assert code == 2 and "kit for the role site" in text

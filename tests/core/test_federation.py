@@ -345,3 +345,31 @@ def test_a_request_that_does_not_fit_its_own_type_is_not_sent() -> None:
     with pytest.raises(BadMessage, match="Train"):
         at.fed.ask(Train("not a number"))  # type: ignore[arg-type]
     assert not at.script.asked
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (update(1.0, weight=-1.0), "weight is -1"),
+        (update(1.0, weight=1e308), "weight is 1e+308"),
+        (update(1.0, weight=10**400), "bits"),
+    ],
+)
+def test_a_weight_that_would_spoil_the_mean_is_a_named_failure(reply: Update, reason: str) -> None:
+    at = stage({"a": reply})
+    assert at.fed.ask_folded(Train(1), weighted_mean).params["w"].item() == pytest.approx((98 + 99) / 2)
+    (failure,) = at.reports[0].failures
+    assert (failure.client, failure.kind) == ("a", "malformed") and reason in failure.reason
+
+
+@dataclass(frozen=True)
+class Send(Request[Update]):
+    params: Params
+
+
+@pytest.mark.parametrize("params", [{"w": torch.zeros(2)}, {"v": torch.zeros(1)}, {"w": torch.zeros(1).long()}])
+def test_a_model_of_another_shape_than_was_sent_is_its_sender_s_failure(params: Params) -> None:
+    good = {name: Update({"w": torch.ones(1)}, 1.0) for name in "bcd"}
+    at = stage({"a": Update(params, 1.0), **good})
+    assert at.fed.ask_folded(Send({"w": torch.zeros(1)}), weighted_mean).params["w"].item() == 1.0
+    assert [(f.client, f.kind) for f in at.reports[0].failures] == [("a", "malformed")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 
 import isthmus as ist
 from isthmus.algorithms import ALGORITHMS
-from isthmus.core.errors import BadInput, CourseFailed
+from isthmus.core.errors import BadInput, CourseFailed, TooFewReplies
 from isthmus.core.protocol import Failure
 from isthmus.federation.course import Patience, SiteCourse
 from isthmus.federation.policy import Policy
@@ -80,9 +81,9 @@ def test_below_min_replies_the_course_pauses_and_goes_on_as_if_nothing_had_been(
 
     def lose_one(site: str, kind: str, data: bytes) -> Failure | None:
         if site == "client-2" and hub.log.count(("client-2", "exchange")) == 6 and hub.generations["client-2"] == 1:
-            answer = hub.silos[site].handle(kind, data)  # it has trained, but nobody hears of it
-            assert answer
-            hub.restart("client-2")
+            assert hub.silos[site].handle(kind, data)  # it has trained, but nobody hears of it
+            hub.away.add("client-2")
+            threading.Timer(0.15, hub.restart, ["client-2"]).start()
             return Failure(site, "lost", "the line was cut")
         return None
 
@@ -201,3 +202,36 @@ def test_a_silo_that_changed_its_policy_may_come_back(tmp_path: Path) -> None:
     hub.hook = relent
     result = on_sites(site_course(rounds=4), hub, tmp_path / "run").run()
     assert set(result.client_scores) == set(SITES)
+
+
+def test_a_round_that_fails_although_everybody_is_there_is_tried_again_and_then_ends_the_course(tmp_path: Path) -> None:
+    """A pause would go on for ever: nobody is missing."""
+    hub, said = fake_hub(tmp_path), []
+    hub.hook = lambda site, kind, data: b"junk" if kind == "exchange" else None
+    course = on_sites(site_course(), hub, tmp_path / "run", said)
+    course.patience = replace(QUICK, num_retries=2, retry_seconds=0.01)
+    with pytest.raises(TooFewReplies, match="0 of 3 clients replied"):
+        course.run()
+    assert not any(text.startswith("paused") for text in said)
+    assert hub.log.count(("client-0", "exchange")) == 3
+
+
+def test_a_silo_that_was_restarted_unseen_is_asked_to_agree_again(tmp_path: Path) -> None:
+    hub = fake_hub(tmp_path)
+
+    def forget(site: str, kind: str, data: bytes) -> None:
+        if site == "client-1" and kind == "exchange" and hub.log.count(("client-1", "exchange")) == 3:
+            old = hub.silos[site]  # a new process on the same connection: the generation stays
+            hub.silos[site] = type(old)(old.name, old.data, old.state, old.policy, old.say)
+
+    hub.hook = forget
+    result = on_sites(site_course(rounds=5), hub, tmp_path / "run").run()
+    failed = [(e["round"], f["reason"]) for e in result.events if e["event"] == "exchange" for f in e["failures"]]
+    assert failed == [(2, "it was restarted and has to agree again")]
+    assert set(result.client_scores) == set(SITES)
+
+
+def test_more_replies_than_sites_cannot_be_asked_for(tmp_path: Path) -> None:
+    course = site_course()
+    with pytest.raises(BadInput, match="min_replies is 4 but there are 3 clients"):
+        on_sites(replace(course, num_clients=9, min_replies=4), fake_hub(tmp_path), tmp_path / "run")

@@ -365,7 +365,7 @@ def test_a_site_cannot_pose_as_another(tmp_path: Path, silent: list[str]) -> Non
 
 def test_a_kit_of_another_role_and_a_damaged_kit_are_named(tmp_path: Path) -> None:
     kits = make_federation(tmp_path, "localhost:9", ["bank-a"])
-    with pytest.raises(BadInput, match="is the kit of the site 'bank-a'; this command needs the kit of a server"):
+    with pytest.raises(BadInput, match="is the kit of the site 'bank-a'; this command needs a kit for the role server"):
         open_kit(kits["bank-a"], "server")
     (kits["bank-a"] / "party.key").unlink()
     with pytest.raises(BadInput, match=r"party\.key is missing"):

@@ -12,9 +12,10 @@ import yaml
 import isthmus as ist
 from isthmus.config.load import course_to_dict, course_to_yaml
 from isthmus.core.codec import decode, encode
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, BadMessage
 from isthmus.federation.agreement import agree
-from isthmus.federation.messages import Finish, Proposal, Receipt, Terms
+from isthmus.federation.hub import checked_terms
+from isthmus.federation.messages import NOT_AGREED, Finish, Proposal, Receipt, Terms
 from isthmus.federation.policy import Policy, load_policy
 from isthmus.federation.service import SiloService
 from isthmus.runtime.envelope import Answer
@@ -70,6 +71,11 @@ def test_a_silo_that_agrees_states_its_terms(tmp_path: Path) -> None:
             {"course": with_key("dataset.name", "cora").replace("path: ''", "").replace("undirected: true", "")},
             "dataset",
         ),
+        ({"course": "rounds: 2026-13-45"}, "not YAML"),
+        ({"course": "[" * 5000}, "not YAML"),
+        ({"course": "a: &x [1]\nb: *x"}, "aliases"),
+        ({"course": "#" * 100_000}, "the limit is 65536"),
+        ({"course": with_key("threads", 1_000_000)}, "threads is 1000000"),
         ({"course": "!!python/object/apply:os.system [ls]"}, "not YAML"),
         ({"course": course_to_yaml(site_course(ist.Pooled()))}, "whole graph in one place"),
     ],
@@ -86,7 +92,8 @@ def test_a_silo_refuses_what_it_cannot_or_must_not_run(changes: dict[str, Any], 
         (Policy(algorithms=("fedopt",)), site_course(), "allows the algorithms fedopt, not fedavg"),
         (Policy(min_sites=4), site_course(), "4 sites at least; this course has 3"),
         (Policy(required_defences=("secure_aggregation",)), site_course(), "requires the defence 'secure_aggregation'"),
-        (Policy(algorithms=("fedavg",), min_sites=3, only_folded=True), site_course(), ""),
+        (Policy(algorithms=("fedavg",), min_sites=3, only_folded=True), site_course(min_replies=3), ""),
+        (Policy(min_sites=3), site_course(min_replies=2), "goes on with min_replies=2"),
         (Policy(only_folded=True), site_course(ist.Local()), ""),
     ],
 )
@@ -104,8 +111,7 @@ def test_a_message_above_the_policy_s_limit_is_refused(tmp_path: Path) -> None:
 
 def test_an_exchange_before_any_agreement_and_an_unknown_kind_are_refused(tmp_path: Path) -> None:
     service = silo(tmp_path)
-    answer: Answer = decode(service.handle("exchange", b"anything"), Answer)
-    assert answer.failure is not None and "not agreed" in answer.failure.reason
+    assert service.handle("exchange", b"anything") == NOT_AGREED
     for kind in ("finish", "format the disk"):
         receipt: Receipt = decode(service.handle(kind, b"anything"), Receipt)
         assert receipt.problem
@@ -149,3 +155,24 @@ def test_the_odd_one_out_is_refused_by_what_differs(odd: Terms, reason: str) -> 
     found = agree({"x": odd, "y": GOOD, "z": GOOD}, "1.0")
     assert reason in found.refused["x"] and set(found.refused) == {"x"}
     assert (found.input_dim, found.class_names, set(found.holds)) == (5, ("a", "b"), {"y", "z"})
+
+
+def test_the_course_s_class_list_stands_before_any_majority() -> None:
+    odd = replace(GOOD, class_names=("x",), input_dim=10**6)
+    found = agree({"p": odd, "q": odd, "r": GOOD}, "1.0", ("a", "b"))
+    assert set(found.refused) == {"p", "q"} and (found.input_dim, found.class_names) == (5, ("a", "b"))
+
+
+def test_terms_with_impossible_numbers_or_control_characters_do_no_harm() -> None:
+    with pytest.raises(BadMessage, match="features"):
+        checked_terms(replace(GOOD, input_dim=10**12))
+    shown = checked_terms(replace(GOOD, holds="\x1b[31mred" + "x" * 1000, class_names=("a\nb",)))
+    assert "\x1b" not in shown.holds and len(shown.holds) <= 300 and shown.class_names == ("a?b",)
+
+
+def test_a_message_that_breaks_the_silo_is_a_refusal_and_not_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = silo(tmp_path)
+    monkeypatch.setattr(service, "_graph", lambda course: 1 / 0)
+    assert "ZeroDivisionError" in terms(service, proposal()).refusal

@@ -36,7 +36,7 @@ def test_an_error_made_for_users_is_told_as_it_is(site: Site) -> None:
     ("how", "place"),
     [
         ("remembers_a_list", "state of client a['calls']: found list"),
-        ("remembers_an_object", "state of client a['deep']['x'][0]: found ToyClient"),
+        ("remembers_an_object", "state of client a['deep']['x'][0]: found a ToyClient"),
         ("remembers_a_record", "state of client a['update']: found the record Update"),
         ("remembers_a_sparse_tensor", "state of client a['w']: found a sparse_coo tensor"),
         ("remembers_a_complex_tensor", "state of client a['w']: found a strided tensor of complex64"),

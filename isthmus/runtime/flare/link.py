@@ -86,15 +86,19 @@ class Link:
         allowed: set[str],
         on_message: OnMessage,
         *,
+        on_coming: Callable[[str], None] = lambda peer: None,
         on_up: Callable[[str], None] = lambda peer: None,
         on_down: Callable[[str], None] = lambda peer: None,
+        on_refused: Callable[[str, str, str], None] = lambda peer, ident, problem: None,
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
         configure()
+        self._on_refused, self._on_coming = on_refused, on_coming
         self.name, self.allowed, self.max_bytes = name, allowed, max_bytes
         self._on_message, self._on_up, self._on_down = on_message, on_up, on_down
         self._lock = threading.Lock()
-        self._partial: dict[tuple[str, str], dict[int, bytes]] = {}
+        # Of each peer only the message under way: its name, its size, its parts.
+        self._partial: dict[str, tuple[str, int, dict[int, bytes]]] = {}
         self._cell = CoreCell(
             fqcn=name,
             root_url=f"grpc://{address}",
@@ -116,6 +120,7 @@ class Link:
 
     def _came(self, peer: str) -> None:
         with self._lock:
+            self._on_coming(peer)  # before anybody can see the peer as connected
             self._live.add(peer)
         self._on_up(peer)
 
@@ -142,8 +147,7 @@ class Link:
             if peer not in self._live:
                 return
             self._live.discard(peer)
-            for key in [key for key in self._partial if key[0] == peer]:
-                del self._partial[key]
+            self._partial.pop(peer, None)
         self._on_down(peer)
 
     def _refuse(self, message: Message) -> bool | None:
@@ -177,17 +181,26 @@ class Link:
         problem = _head_problem(head, len(data), self.max_bytes)
         if problem:
             log.warning("refused a message of %s: %s", peer, problem)
+            if isinstance(head["ident"], str):
+                self._on_refused(peer, head["ident"][:64], problem)
             return
         num_parts = max(-(-head["size"] // PART_BYTES), 1)
         if num_parts > 1:
             with self._lock:
-                parts = self._partial.setdefault((peer, head["message"]), {})
+                name, size, parts = self._partial.get(peer, ("", 0, {}))
+                if (name, size) != (head["message"], head["size"]):
+                    parts = {}  # a new message; of one that was not finished nothing is kept
                 parts[head["number"]] = data
+                self._partial[peer] = (head["message"], head["size"], parts)
                 if len(parts) < num_parts:
                     return
-                del self._partial[peer, head["message"]]
+                del self._partial[peer]
             data = b"".join(parts[number] for number in range(num_parts))
         self._on_message(peer, head["kind"], head["ident"], data)
+
+
+def void(value: object) -> None:
+    """Take a value and return nothing, where a callback must not."""
 
 
 def _head_problem(head: Mapping[str, Any], num_bytes: int, max_bytes: int) -> str:
@@ -241,8 +254,10 @@ class LinkHub:
             credentials,
             parties,
             self._answer,
+            on_coming=self._coming,
             on_up=self._up,
             on_down=self._down,
+            on_refused=lambda peer, ident, why: void(self._settle(peer, ident, Failure(peer, "oversized", why))),
             max_bytes=max_bytes,
         )
 
@@ -309,14 +324,18 @@ class LinkHub:
             return True
 
     def _answer(self, peer: str, kind: str, ident: str, data: bytes) -> None:
-        if kind != "answer":
+        if kind == "refused":
+            self._settle(peer, ident, Failure(peer, "oversized", data[:300].decode(errors="replace")))
+        elif kind != "answer":
             self._on_unasked(peer, kind, ident, data)
         elif not self._settle(peer, ident, data):
             log.info("an answer of %s came too late, or to no question", peer)
 
+    def _coming(self, peer: str) -> None:
+        self._generations[peer] = self._generations.get(peer, 0) + 1
+
     def _up(self, peer: str) -> None:
         if peer in self._parties:
-            self._generations[peer] = self._generations.get(peer, 0) + 1
             self._on_change(peer, "is connected")
 
     def _down(self, peer: str) -> None:
