@@ -352,7 +352,7 @@ def test_a_request_that_does_not_fit_its_own_type_is_not_sent() -> None:
     [
         (update(1.0, weight=-1.0), "weight is -1"),
         (update(1.0, weight=1e308), "weight is 1e+308"),
-        (update(1.0, weight=10**400), "bits"),
+        (update(1.0, weight=10**400), "too large"),
     ],
 )
 def test_a_weight_that_would_spoil_the_mean_is_a_named_failure(reply: Update, reason: str) -> None:

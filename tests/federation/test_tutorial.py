@@ -23,7 +23,7 @@ def test_the_three_silos_of_the_tutorial_get_their_model(tmp_path: Path) -> None
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m isthmus "$@"\n')
     command.chmod(0o755)
     done = subprocess.run(
-        ["bash", "-c", f"set -e\ntrap 'kill $(jobs -p) 2> /dev/null' EXIT\n{commands}"],
+        ["bash", "-c", f"set -e\ntrap 'kill $(jobs -p) 2> /dev/null || true' EXIT\n{commands}"],
         cwd=tmp_path,
         env={**os.environ, "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"},
         capture_output=True,
