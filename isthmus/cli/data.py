@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -69,6 +70,9 @@ def split(
     from isthmus.simulation import load_scenario
 
     chosen = [name.strip() for name in names.split(",") if name.strip()]
+    odd = [name for name in chosen if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name) or chosen.count(name) > 1]
+    if odd:
+        raise BadInput(f"--names has {odd[0]!r}; names are of letters, digits, - and _, each once")
     number = len(chosen) or clients
     course = load_course(None, [f"dataset.name={dataset}", f"num_clients={number}", *(words or [])])
     if out.exists() and any(out.iterdir()):

@@ -13,6 +13,7 @@ from typing import Any
 from isthmus import __version__
 from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_dict, course_to_yaml, load_course
+from isthmus.config.tables import name_of
 from isthmus.core.codec import encode
 from isthmus.core.course import Standing, evaluate, run_course, weighted_metric
 from isthmus.core.errors import BadInput, CourseFailed, TooFewReplies
@@ -71,7 +72,7 @@ class SiteCourse:
     def run(self) -> Result:
         """Run the course from its start."""
         if self.course.algorithm.pooled:
-            raise BadInput(f"{type(self.course.algorithm).__name__} needs the whole graph in one place")
+            raise BadInput(f"{name_of(type(self.course.algorithm))} needs the whole graph in one place")
         RunFolder.check_new(self.run_dir)
         self.run_dir.mkdir(parents=True, exist_ok=True)
         folder = RunFolder(self.run_dir)

@@ -35,6 +35,9 @@ def test_a_dataset_is_divided_into_folders_that_pass_the_check(tmp_path: Path) -
     code, text = call("data", "check", str(out / "bank-a"))
     assert code == 0 and "1354 nodes" in text
     assert call("data", "split", "cora", "--out", str(out))[0] == 2
+    for names in ("a,../evil", "a,a"):
+        code, text = call("data", "split", "cora", "--out", str(tmp_path / "other"), "--names", names)
+        assert code == 2 and "--names" in text and not (tmp_path / "other").exists()
 
 
 def test_joining_with_a_broken_folder_ends_before_anything_is_connected(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -460,3 +461,23 @@ def test_a_cut_cable_is_a_lost_silo_that_is_taken_back_when_it_is_mended(
     events = [json.loads(line) for line in journal.read_text().splitlines()]
     failures = [f["client"] for e in events if e["event"] == "exchange" for f in e["failures"]]
     assert set(failures) == {"client-2"} and set(events[-1]["client_scores"]) == {"client-0", "client-1", "client-2"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signals", [[signal.SIGKILL], [signal.SIGHUP], [signal.SIGINT, signal.SIGINT]])
+def test_a_rehearsal_leaves_no_process_behind_however_it_ends(signals: list[signal.Signals], tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "isthmus", "up", "--sites", "2", "--out", "run", "rounds=2000"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    _wait_for(tmp_path / "run" / "journal.jsonl", '"round": 2,')
+    silos = psutil.Process(process.pid).children(recursive=True)
+    assert len(silos) >= 2
+    for number in signals:
+        process.send_signal(number)
+        time.sleep(0.3)
+    process.wait(timeout=30)
+    _, alive = psutil.wait_procs(silos, timeout=30)
+    assert not alive
