@@ -481,3 +481,20 @@ def test_a_rehearsal_leaves_no_process_behind_however_it_ends(signals: list[sign
     process.wait(timeout=30)
     _, alive = psutil.wait_procs(silos, timeout=30)
     assert not alive
+
+
+def test_a_server_that_the_engine_forgets_to_end_is_ended_all_the_same(
+    tmp_path: Path, silent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from isthmus.runtime.flare import link
+
+    monkeypatch.setattr(link, "STOP_SECONDS", 1.0)
+    port = free_port()
+    kits = make_federation(tmp_path, f"localhost:{port}", ["bank-a"])
+    server = Server(open_kit(kits["server"], "server"), say=silent.append)
+    assert connection_problem(open_kit(kits["bank-a"], "site")) == ""
+    (connector,) = server.hub.link._cell.communicator.conn_manager.connectors.values()
+    connector.driver.closing = True  # what makes FLARE's own shutdown return without doing anything
+    started = time.monotonic()
+    server.stop()
+    assert time.monotonic() - started < 10 and port_is_free(port)

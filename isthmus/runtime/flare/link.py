@@ -36,6 +36,7 @@ SERVER = "server"
 CHANNEL, TOPIC = "isthmus", "part"
 PART_BYTES = 1 << 20  # a message travels in parts of this size, so that no frame is ever larger
 FRAME_BYTES = PART_BYTES + (64 << 10)
+STOP_SECONDS = 5.0
 
 log = logging.getLogger("isthmus.link")
 
@@ -136,11 +137,27 @@ class Link:
         return ""
 
     def stop(self) -> None:
-        """Close every connection; afterwards the same party can make a new link."""
-        self._cell.stop()
+        """Close every connection; afterwards the same party can make a new link.
+
+        FLARE waits without a limit for its gRPC server to end, which was once seen not to; we end it ourselves then.
+        """
+        servers = self._grpc_servers()
+        ending = threading.Thread(target=self._cell.stop, daemon=True)
+        ending.start()
+        ending.join(STOP_SECONDS)
+        if ending.is_alive():
+            log.warning("the engine does not end by itself; ending its servers")
+            for server in [*servers, *self._grpc_servers()]:
+                server.stop(None)
+            ending.join(STOP_SECONDS)
         # FLARE keeps these for the life of the process, and refuses a second cell of the same name because of them.
         CoreCell.ALL_CELLS.pop(self.name, None)
         StatsPoolManager.pools.clear()
+
+    def _grpc_servers(self) -> list[Any]:
+        connectors = list(self._cell.communicator.conn_manager.connectors.values())
+        found = [getattr(getattr(connector.driver, "server", None), "grpc_server", None) for connector in connectors]
+        return [server for server in found if server is not None]
 
     def _gone(self, peer: str) -> None:
         with self._lock:
