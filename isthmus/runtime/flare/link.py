@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import socket
 import threading
 import time
 import uuid
@@ -30,6 +31,7 @@ from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.stats_pool import StatsPoolManager
 
 from isthmus.core.codec import DEFAULT_MAX_BYTES
+from isthmus.core.errors import IsthmusError
 from isthmus.core.protocol import Failure
 
 SERVER = "server"
@@ -37,6 +39,7 @@ CHANNEL, TOPIC = "isthmus", "part"
 PART_BYTES = 1 << 20  # a message travels in parts of this size, so that no frame is ever larger
 FRAME_BYTES = PART_BYTES + (64 << 10)
 STOP_SECONDS = 5.0
+LISTEN_SECONDS = 20.0
 
 log = logging.getLogger("isthmus.link")
 
@@ -139,7 +142,8 @@ class Link:
     def stop(self) -> None:
         """Close every connection; afterwards the same party can make a new link.
 
-        FLARE waits without a limit for its gRPC server to end, which was once seen not to; we end it ourselves then.
+        FLARE waits without a limit for its gRPC server to end, and loses a stop that comes while it starts; after a
+        while we end it ourselves.
         """
         servers = self._grpc_servers()
         ending = threading.Thread(target=self._cell.stop, daemon=True)
@@ -277,6 +281,20 @@ class LinkHub:
             on_refused=lambda peer, ident, why: void(self._settle(peer, ident, Failure(peer, "oversized", why))),
             max_bytes=max_bytes,
         )
+
+        self._wait_until_listening(int(address.rpartition(":")[2]))
+
+    def _wait_until_listening(self, port: int) -> None:
+        """Return when the port answers: FLARE listens from a thread of its own, and a stop before that is lost."""
+        deadline = time.monotonic() + LISTEN_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                with socket.create_connection(("localhost", port), 1.0):
+                    return
+            except OSError:
+                time.sleep(0.01)
+        self.link.stop()
+        raise IsthmusError(f"the engine does not listen on port {port} after {LISTEN_SECONDS:.0f} s")
 
     def connected(self) -> set[str]:
         """Return the parties that are connected now."""
