@@ -80,6 +80,16 @@ def decode(data: bytes, expected: type[T] | Any, *, max_bytes: int = DEFAULT_MAX
     return typing.cast(T, value)
 
 
+def pack(data: bytes) -> Tensor:
+    """Return bytes as a tensor, which is how a record holds them."""
+    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
+
+
+def unpack(tensor: Tensor) -> bytes:
+    """Return the bytes that `pack` put into a tensor."""
+    return bytes(tensor.numpy().data)
+
+
 # ---- writing
 
 

@@ -13,14 +13,14 @@ from typing import Any
 from isthmus import __version__
 from isthmus.config.course import Course
 from isthmus.config.load import course_to_yaml
-from isthmus.core.codec import decode, encode
+from isthmus.core.codec import decode, encode, unpack
 from isthmus.core.errors import BadInput, BadMessage, CourseFailed, MissingExtra
+from isthmus.federation.course import ID_FILE
 from isthmus.federation.kit import SERVER, Kit, hold
 from isthmus.federation.messages import News, Receipt, RunFile, Submission
 from isthmus.federation.preflight import connection_problem, wait_for_server
 from isthmus.monitor.folder import RunFolder
 from isthmus.monitor.journal import replace_file
-from isthmus.runtime.envelope import unpack
 
 # What the server may write into the operator's run folder.
 RUN_FILES = ("course.yaml", "course_id", "journal.jsonl", "checkpoint.isth", "model.safetensors", "report.md")
@@ -69,6 +69,8 @@ def _submit(
         if receipt.problem:
             raise BadInput(f"the server does not take the course: {receipt.problem}")
         _follow(inbox, run_dir, on_news, silence_seconds)
+        # Marks the folder as one that came from elsewhere, whatever the server left out.
+        (run_dir / ID_FILE).touch()
     except KeyboardInterrupt:
         link.send(SERVER, "cancel", "", b"")
         raise

@@ -11,8 +11,8 @@ from typing import Any
 from isthmus import __version__
 from isthmus.config.course import Course
 from isthmus.config.tables import name_of
-from isthmus.core.codec import decode, encode
-from isthmus.core.course import RoundReport
+from isthmus.core.codec import decode, encode, pack
+from isthmus.core.course import RoundReport, weighted_metric
 from isthmus.core.errors import BadInput, BadMessage, IsthmusError, MissingExtra
 from isthmus.core.federation import ExchangeReport
 from isthmus.federation.course import Patience, SiteCourse, course_of
@@ -23,7 +23,6 @@ from isthmus.federation.service import read_course
 from isthmus.monitor.folder import new_run_path
 from isthmus.results import Result
 from isthmus.runs import Watcher
-from isthmus.runtime.envelope import pack
 
 
 class Server:
@@ -149,8 +148,6 @@ class _Reporter:
 
     def round_done(self, report: RoundReport) -> None:
         """Send the round's numbers."""
-        from isthmus.core.course import weighted_metric
-
         metric = weighted_metric(report.evaluations, "train", "loss")
         self._tell(
             {

@@ -14,7 +14,7 @@ import yaml
 from isthmus import __version__
 from isthmus.config.course import Course
 from isthmus.config.load import load_course
-from isthmus.core.codec import decode, encode
+from isthmus.core.codec import decode, encode, pack
 from isthmus.core.errors import BadInput, BadMessage, IsthmusError
 from isthmus.core.protocol import Failure
 from isthmus.core.random import numpy_generator
@@ -25,7 +25,7 @@ from isthmus.federation.messages import NOT_AGREED, Finish, Proposal, Receipt, T
 from isthmus.federation.policy import Policy
 from isthmus.learn.client import GraphClient
 from isthmus.monitor.folder import save_model_file
-from isthmus.runtime.envelope import BLANK, Answer, pack
+from isthmus.runtime.envelope import BLANK, Answer
 from isthmus.runtime.silo import MemoryStore, Silo
 from isthmus.simulation import build_model, torch_threads
 

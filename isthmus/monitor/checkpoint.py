@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from isthmus.core.codec import decode, encode
+from isthmus.core.codec import decode, encode, pack, unpack
 from isthmus.core.course import Standing
 from isthmus.core.errors import BadInput, BadMessage
 from isthmus.core.protocol import Algorithm
@@ -46,11 +44,11 @@ def save_checkpoint(path: Path, course: str, standing: Standing, memories: Mappi
     checkpoint = Checkpoint(
         course=course,
         round=standing.round,
-        state=_pack(encode(standing.state)),
-        best_state=_pack(encode(standing.best_state)),
+        state=pack(encode(standing.state)),
+        best_state=pack(encode(standing.best_state)),
         best_round=standing.best_round,
         best_score=standing.best_score,
-        memories={client: _pack(memory) for client, memory in memories.items()},
+        memories={client: pack(memory) for client, memory in memories.items()},
     )
     replace_file(path, encode(checkpoint))
 
@@ -71,19 +69,11 @@ def load_checkpoint(path: Path, course: str, algorithm: Algorithm[Any]) -> tuple
         kind = type(algorithm).state_type()
         standing = Standing(
             round=found.round,
-            state=decode(_unpack(found.state), kind, max_bytes=len(data)),
-            best_state=decode(_unpack(found.best_state), kind, max_bytes=len(data)),
+            state=decode(unpack(found.state), kind, max_bytes=len(data)),
+            best_state=decode(unpack(found.best_state), kind, max_bytes=len(data)),
             best_round=found.best_round,
             best_score=found.best_score,
         )
     except BadMessage as error:
         raise BadInput(f"{path} is not a usable checkpoint: {error}") from None
-    return standing, {client: _unpack(memory) for client, memory in found.memories.items()}
-
-
-def _pack(data: bytes) -> Tensor:
-    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
-
-
-def _unpack(tensor: Tensor) -> bytes:
-    return bytes(tensor.numpy().data)
+    return standing, {client: unpack(memory) for client, memory in found.memories.items()}

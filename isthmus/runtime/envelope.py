@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from isthmus.core.federation import Position
@@ -51,13 +49,3 @@ class Answer(Record):
     """Why there is no reply."""
     memory: str
     """The name of the memory that this answer left behind."""
-
-
-def pack(data: bytes) -> Tensor:
-    """Return bytes as a tensor, as records hold them."""
-    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
-
-
-def unpack(tensor: Tensor) -> bytes:
-    """Return the bytes in a tensor."""
-    return bytes(tensor.numpy().data)

@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode
+from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode, pack, unpack
 from isthmus.core.errors import BadInput, BadMessage
 from isthmus.core.federation import Outcome, Position
 from isthmus.core.protocol import Failure, Request, reply_type
 from isthmus.core.record import Record
-from isthmus.runtime.envelope import BLANK, MEMORY_NAME, Answer, Envelope, pack, unpack
+from isthmus.runtime.envelope import BLANK, MEMORY_NAME, Answer, Envelope
 
 
 class Transport(Protocol):

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.core.client import Client
-from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode
+from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode, pack, unpack
 from isthmus.core.errors import BadMessage
 from isthmus.core.protocol import Algorithm, Failure, Request
 from isthmus.core.record import State
-from isthmus.runtime.envelope import BLANK, Answer, Envelope, pack, unpack
+from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.runtime.site import Site
 
 _NAME = re.compile(r"[0-9a-f]{32}")

@@ -9,13 +9,13 @@ import torch
 
 from isthmus.algorithms import ALGORITHMS
 from isthmus.config.course import Course
-from isthmus.core.codec import decode, encode
+from isthmus.core.codec import decode, encode, pack
 from isthmus.core.course import Standing, run_course
 from isthmus.core.errors import BadMessage
 from isthmus.core.federation import Position
 from isthmus.core.protocol import EvaluateModel, Failure
 from isthmus.core.record import leaves
-from isthmus.runtime.envelope import BLANK, Answer, Envelope, pack
+from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.runtime.remote import RemoteRuntime
 from isthmus.runtime.silo import MemoryStore, Silo
 from isthmus.simulation import Simulation

@@ -220,10 +220,6 @@ class Link:
         self._on_message(peer, head["kind"], head["ident"], data)
 
 
-def void(value: object) -> None:
-    """Take a value and return nothing, where a callback must not."""
-
-
 def _head_problem(head: Mapping[str, Any], num_bytes: int, max_bytes: int) -> str:
     if not all(isinstance(head[key], str) and len(head[key]) <= 64 for key in ("kind", "ident", "message")):
         return "its head is malformed"
@@ -278,7 +274,7 @@ class LinkHub:
             on_coming=self._coming,
             on_up=self._up,
             on_down=self._down,
-            on_refused=lambda peer, ident, why: void(self._settle(peer, ident, Failure(peer, "oversized", why))),
+            on_refused=self._oversized,
             max_bytes=max_bytes,
         )
 
@@ -358,9 +354,12 @@ class LinkHub:
             answers.put((site, answer))
             return True
 
+    def _oversized(self, peer: str, ident: str, why: str) -> None:
+        self._settle(peer, ident, Failure(peer, "oversized", why))
+
     def _answer(self, peer: str, kind: str, ident: str, data: bytes) -> None:
         if kind == "refused":
-            self._settle(peer, ident, Failure(peer, "oversized", data[:300].decode(errors="replace")))
+            self._oversized(peer, ident, data[:300].decode(errors="replace"))
         elif kind != "answer":
             self._on_unasked(peer, kind, ident, data)
         elif not self._settle(peer, ident, data):
