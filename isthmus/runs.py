@@ -124,6 +124,14 @@ def _carry_out(
     started = time.perf_counter()
     standing = run_course(course.algorithm, simulation.runtime, course.plan(), simulation.initial, recorder, standing)
     result = _result(course, simulation, folder, journal, standing, time.perf_counter() - started)
+    finish(result, standing, journal, folder, simulation.scenario.whole.class_names)
+    return result
+
+
+def finish(
+    result: Result, standing: Standing, journal: Journal, folder: RunFolder | None, class_names: Sequence[str]
+) -> None:
+    """Write the last event and the models of a run."""
     journal.write(
         "end",
         num_rounds=result.num_rounds,
@@ -138,10 +146,9 @@ def _carry_out(
             "isthmus": __version__,
             "input_dim": str(result.input_dim),
             "output_dim": str(result.output_dim),
-            "class_names": json.dumps(list(simulation.scenario.whole.class_names)),
+            "class_names": json.dumps(list(class_names)),
         }
         folder.save_models(result.params, result.client_params, facts)
-    return result
 
 
 def _sinks(course: Course, folder: RunFolder | None) -> list[Watcher]:

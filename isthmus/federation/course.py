@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +24,7 @@ from isthmus.monitor.checkpoint import load_checkpoint
 from isthmus.monitor.folder import RunFolder
 from isthmus.monitor.journal import Journal, replace_file
 from isthmus.results import Result
-from isthmus.runs import Recorder, Watcher
+from isthmus.runs import Recorder, Watcher, finish
 from isthmus.runtime.remote import RemoteRuntime
 from isthmus.simulation import build_model, initial_model, torch_threads
 
@@ -112,22 +111,7 @@ class SiteCourse:
         with torch_threads(self.course.threads):
             runtime, standing = self._rounds(transport, model, recorder, folder, journal, standing, course_id)
             result = self._result(runtime, model, standing, journal, agreement, time.perf_counter() - started)
-        journal.write(
-            "end",
-            num_rounds=result.num_rounds,
-            best_round=result.best_round,
-            best_score=standing.best_score,
-            seconds=round(result.seconds, 3),
-            metrics=result.metrics,
-            client_scores=result.client_scores,
-        )
-        facts = {
-            "isthmus": __version__,
-            "input_dim": str(result.input_dim),
-            "output_dim": str(result.output_dim),
-            "class_names": json.dumps(list(agreement.class_names)),
-        }
-        folder.save_models(result.params, {}, facts)
+        finish(result, standing, journal, folder, agreement.class_names)
         self._finish(course_id, result, runtime, journal)
         return result
 
