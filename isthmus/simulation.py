@@ -16,10 +16,12 @@ from isthmus.core.federation import InitialModel, Runtime
 from isthmus.core.random import numpy_generator, seeded
 from isthmus.core.record import Params, State
 from isthmus.data.graph import Graph
+from isthmus.learn.blocks import Blocks
 from isthmus.learn.client import GraphClient
 from isthmus.learn.evaluate import Scores, score_on_global_graph, score_on_local_graphs
 from isthmus.learn.fit import read_params
 from isthmus.runtime.loop import LoopRuntime
+from isthmus.runtime.stacked import StackedRuntime
 from isthmus.runtime.strict import StrictRuntime
 
 
@@ -76,6 +78,8 @@ class Simulation:
         algorithm = self.course.algorithm
         if self.course.runtime == "loop":
             return LoopRuntime(algorithm, list(self.clients.values()))
+        if self.course.runtime == "auto":
+            return StackedRuntime(algorithm, list(self.clients.values()), Blocks(self.course.block_mb * 2**20))
 
         def restarted(name: str) -> GraphClient:
             return self._client(name, self._build())

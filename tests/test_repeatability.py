@@ -54,7 +54,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(name: str) ->
 @pytest.mark.parametrize("name", COURSES)
 def test_loop_and_strict_agree_to_the_bit(name: str) -> None:
     course = COURSES[name]
-    loop, strict = ist.run(course), ist.run(replace(course, runtime="strict"))
+    loop, strict = (ist.run(replace(course, runtime=runtime)) for runtime in ("loop", "strict"))
     assert same(loop, strict)
     traffic = [
         [(e["request"], e["bytes_up"], e["bytes_down"]) for e in r.events if e["event"] == "exchange"]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
-from isthmus.core.protocol import Algorithm, ModelState, Request, on
+from isthmus.core.protocol import Algorithm, ModelState, Request, cohort, on
 from isthmus.core.record import Params, Record
+from isthmus.core.stack import Each, Stack
 from isthmus.learn.client import GraphClient, check_local_steps
 from isthmus.learn.fit import Penalty
 from isthmus.learn.optimizers import SGD, Optimizer
+from isthmus.learn.stacked import GraphCohort
 
 WEIGHTINGS = ("examples", "nodes", "uniform")
 
@@ -83,6 +86,22 @@ class FedAvg(Algorithm[ModelState]):
             penalty=self.penalty(request, client),
         )
         return ModelUpdate(fitted.params, self.weight(client))
+
+    @cohort(TrainModel)
+    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
+        """Train the received model for many clients at once."""
+        return self.updates(requests, clients)
+
+    def updates(self, requests: Sequence[TrainModel], clients: GraphCohort, proximal: float = 0.0) -> Stack:
+        """Return the updates of many clients that train the same model, each pulled to it by `proximal`."""
+        fitted = clients.fit(
+            requests[0].params,
+            steps=self.local_steps,
+            step_unit=self.step_unit,
+            optimizer=self.optimizer,
+            proximal=proximal,
+        )
+        return Stack.of(clients.ids, ModelUpdate, params=fitted.params, weight=Each(tuple(map(self.weight, clients))))
 
     def penalty(self, request: TrainModel, client: GraphClient) -> Penalty | None:
         """Return a term that is added to the local loss; FedAvg has none."""

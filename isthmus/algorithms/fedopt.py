@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,8 +11,10 @@ from torch import Tensor
 from isthmus.algorithms.fedavg import FedAvg, TrainModel
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
-from isthmus.core.protocol import ModelState
+from isthmus.core.protocol import ModelState, cohort
 from isthmus.core.record import Params
+from isthmus.core.stack import Stack
+from isthmus.learn.stacked import GraphCohort
 
 SERVER_OPTIMIZERS = ("sgd", "adam", "yogi", "adagrad")
 
@@ -87,6 +90,15 @@ class FedOpt(FedAvg):
                 step = step / (second[name].sqrt() + self.tau)
             params[name] = state.params[name] + self.server_lr * step
         return OptimizedState(params, momentum, second)
+
+    # ---- client
+
+    @cohort(TrainModel)
+    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
+        """Train the received model for many clients at once, as FedAvg does."""
+        return self.updates(requests, clients)
+
+    # ---- formulas
 
     def second_moment(self, v: Tensor, change: Tensor) -> Tensor:
         """Return the next second moment of one parameter."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from isthmus.algorithms.fedavg import FedAvg, TrainModel
+from isthmus.core.protocol import cohort
+from isthmus.core.stack import Stack
 from isthmus.learn.client import GraphClient
 from isthmus.learn.fit import Penalty
+from isthmus.learn.stacked import GraphCohort
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,11 @@ class FedProx(FedAvg):
         super().__post_init__()
         if self.mu < 0:
             raise ValueError(f"mu is {self.mu!r}; it must be at least 0")
+
+    @cohort(TrainModel)
+    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
+        """Train the received model for many clients at once, each held near it."""
+        return self.updates(requests, clients, proximal=self.mu)
 
     def penalty(self, request: TrainModel, client: GraphClient) -> Penalty | None:
         """Return mu/2 |w - w_global|^2 over the trainable parameters."""

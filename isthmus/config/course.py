@@ -18,7 +18,7 @@ from isthmus.learn.tasks import NodeClassification, Task
 from isthmus.models import ModelSpec
 from isthmus.models.model import ModelFactory
 
-RUNTIMES = ("loop", "strict")
+RUNTIMES = ("auto", "loop", "strict")
 SINKS = ("tensorboard",)
 MAX_THREADS = 256
 
@@ -44,7 +44,9 @@ class Course:
         timeout_seconds:  a reply that takes longer counts as failed
         evaluate_every:   rounds between two evaluations
         checkpoint_every: rounds between two checkpoints (0: only at the end and at Ctrl-C)
-        runtime:          "loop", or "strict" (everything through bytes)
+        runtime:          "auto" (clients answer together where the algorithm can), "loop" (one after the other),
+                          or "strict" (one after the other, everything through bytes)
+        block_mb:         memory that clients who answer together may take at a time, about
         threads:          threads of torch; more than one pays only for large graphs
         sinks:            where metrics go beside the journal: "tensorboard"
     """
@@ -65,12 +67,13 @@ class Course:
     timeout_seconds: float | None = None
     evaluate_every: int = 1
     checkpoint_every: int = 50
-    runtime: str = "loop"
+    runtime: str = "auto"
+    block_mb: int = 256
     threads: int = 1
     sinks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("num_clients", "rounds", "evaluate_every", "threads", "min_replies"):
+        for name in ("num_clients", "rounds", "evaluate_every", "threads", "min_replies", "block_mb"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least 1")
         if self.threads > MAX_THREADS:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Protocol
 
 import torch
 
 from isthmus.core.federation import Position
 from isthmus.core.random import torch_generator
 from isthmus.core.record import Params, State
+
+
+class Cohort(Protocol):
+    """Some clients that are simulated together, as a handler for many sees them."""
+
+    def __iter__(self) -> Iterator[Client]:
+        """Yield the clients."""
+
+    def __len__(self) -> int:
+        """Return the number of clients."""
 
 
 class Client(ABC):

@@ -9,12 +9,15 @@ from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from isthmus.core.errors import BadMessage, TooFewReplies
+from isthmus.core.errors import TooFewReplies
 from isthmus.core.folds import Fold
+from isthmus.core.judgement import judged, judged_stack
 from isthmus.core.protocol import Failure, ReplyT, Request, reply_type
 from isthmus.core.random import numpy_generator, torch_generator
-from isthmus.core.record import Params, Record, check_record, leaves, non_finite
+from isthmus.core.record import Params, Record, check_record
+from isthmus.core.stack import Stack
 
 R = TypeVar("R", bound=Record)
 
@@ -39,6 +42,16 @@ class Outcome:
     seconds: float
 
 
+@dataclass(frozen=True)
+class StackOutcome:
+    """What became of one request to several clients that answered together."""
+
+    stack: Stack
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+
+
 class Runtime(Protocol):
     """Carries exchanges. What the loop, the vectorised runtime and the deployment between sites all implement."""
 
@@ -48,7 +61,7 @@ class Runtime(Protocol):
 
     def exchange(
         self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
-    ) -> Iterator[Outcome]:
+    ) -> Iterator[Outcome | StackOutcome]:
         """Deliver each client its request and yield exactly one outcome per client, in any order."""
 
     def mark(self, round: int) -> None:
@@ -161,11 +174,17 @@ class Federation:
     ) -> Replies[ReplyT]:
         """Ask the cohort (or `clients`) and look at every reply; a mapping gives each client its own request."""
         addressed = self._address(requests, clients)
-        outcomes = self._carry(addressed, min_replies, timeout_seconds, lambda outcome: None)
+        found: dict[str, Record | Failure] = {}
+
+        def take_stack(stack: Stack, sound: Tensor) -> None:
+            for position in sound.nonzero().flatten().tolist():
+                found[stack.clients[position]] = stack.member(position)
+
+        self._carry(addressed, min_replies, timeout_seconds, found.__setitem__, take_stack)
         replies: dict[str, ReplyT] = {}
         failures: dict[str, Failure] = {}
         for client in addressed:
-            reply = outcomes[client].reply
+            reply = found[client]
             if isinstance(reply, Failure):
                 failures[client] = reply
             else:
@@ -181,21 +200,31 @@ class Federation:
         min_replies: int | None = None,
         timeout_seconds: float | None = None,
     ) -> ReplyT:
-        """Ask the cohort (or `clients`) and see only the fold of the replies, taken in the order of the cohort."""
+        """Ask the cohort (or `clients`) and see only the fold of the replies, taken in the order of the cohort.
+
+        Clients that answered together come first, if the fold can take them as one.
+        """
         addressed = self._address(requests, clients)
         total = fold.start()
         order = list(addressed)
-        waiting: dict[str, Record | Failure] = {}
+        waiting: dict[str, Record | Failure | None] = {}
 
-        def take(outcome: Outcome) -> None:
+        def take(client: str, reply: Record | Failure | None) -> None:
             # Floating-point sums depend on their order, so a reply that comes early waits for those before it.
-            waiting[outcome.client] = outcome.reply
+            waiting[client] = reply
             while order and order[0] in waiting:
                 reply = waiting.pop(order.pop(0))
-                if not isinstance(reply, Failure):
+                if reply is not None and not isinstance(reply, Failure):
                     fold.add(total, reply)
 
-        self._carry(addressed, min_replies, timeout_seconds, take, keep_replies=False)
+        def take_stack(stack: Stack, sound: Tensor) -> None:
+            chosen = sound.nonzero().flatten().tolist()
+            if fold.streams:
+                fold.add_stack(total, stack, sound)
+            for position in chosen:
+                take(stack.clients[position], None if fold.streams else stack.member(position))
+
+        self._carry(addressed, min_replies, timeout_seconds, take, take_stack)
         return cast(ReplyT, fold.finish(total))
 
     def _address(
@@ -218,42 +247,46 @@ class Federation:
         requests: Mapping[str, Request[Any]],
         min_replies: int | None,
         timeout_seconds: float | None,
-        take: Callable[[Outcome], None],
-        keep_replies: bool = True,
-    ) -> dict[str, Outcome]:
+        take: Callable[[str, Record | Failure], None],
+        take_stack: Callable[[Stack, Tensor], None],
+    ) -> None:
         position = Position(self._seed, self.round, self._exchange)
         self._exchange += 1
         limit = self._rules.timeout_seconds if timeout_seconds is None else timeout_seconds
         expected = {client: reply_type(type(request)) for client, request in requests.items()}
-        outcomes: dict[str, Outcome] = {}
         failures: list[Failure] = []
         down = up = 0
         client_seconds = 0.0
         started = time.perf_counter()
         for request in {id(request): request for request in requests.values()}.values():
             check_record(request)
-        for raw in self._answered(position, requests, limit):
-            outcome = _judged(raw, requests[raw.client], expected[raw.client])
+        for outcome in self._answered(position, requests, limit):
             down, up = down + outcome.bytes_down, up + outcome.bytes_up
             client_seconds += outcome.seconds
-            if isinstance(outcome.reply, Failure):
-                failures.append(outcome.reply)
-            take(outcome)
-            if keep_replies:
-                outcomes[outcome.client] = outcome
+            if isinstance(outcome, StackOutcome):
+                sound, unsound = judged_stack(outcome.stack, requests, expected)
+                take_stack(outcome.stack, sound)
+                failures.extend(unsound)
+                for failure in unsound:
+                    take(failure.client, failure)
+                continue
+            reply = judged(outcome.client, outcome.reply, requests[outcome.client], expected[outcome.client])
+            if isinstance(reply, Failure):
+                failures.append(reply)
+            take(outcome.client, reply)
         seconds = time.perf_counter() - started
         kind = type(next(iter(requests.values()))).__name__ if requests else "nothing"
         self._report(ExchangeReport(position, kind, len(requests), down, up, seconds, client_seconds, tuple(failures)))
         self._require(position, kind, len(requests), failures, min_replies)
-        return outcomes
 
     def _answered(
         self, position: Position, requests: Mapping[str, Request[Any]], limit: float | None
-    ) -> Iterator[Outcome]:
+    ) -> Iterator[Outcome | StackOutcome]:
         """Yield one outcome per client, also for those of whom the runtime says nothing."""
         silent = dict.fromkeys(requests)
         for outcome in self._runtime.exchange(position, requests, limit):
-            del silent[outcome.client]
+            for client in outcome.stack.clients if isinstance(outcome, StackOutcome) else (outcome.client,):
+                del silent[client]
             yield outcome
         for client in silent:
             yield Outcome(client, Failure(client, "lost", "the runtime brought no outcome"), 0, 0, 0.0)
@@ -273,56 +306,4 @@ class Federation:
             first = "; ".join(f"{f.client}: {f.kind}: {f.reason}" for f in failures[:3])
             raise TooFewReplies(
                 f"round {position.round}, {kind}: {usable} of {num_asked} clients replied, {needed} needed ({first})"
-            )
-
-
-# Numbers beyond these are no counts and no weights, and arithmetic on them would spoil the others' replies.
-MAX_INTEGER = 2**63
-MAX_WEIGHT = 1e15
-
-
-def _judged(outcome: Outcome, request: Request[Any], expected: type[Record]) -> Outcome:
-    """Turn a reply of another type, of wrong fields, with NaN or with impossible numbers into a named failure."""
-    reply = outcome.reply
-    if isinstance(reply, Failure):
-        return outcome
-    failure: Failure | None = None
-    try:
-        if type(reply) is not expected:
-            raise BadMessage(f"found the record {type(reply).__name__}, expected {expected.__name__}")
-        check_record(reply)
-        _check_numbers(reply)
-        _check_params(reply, request)
-        place = non_finite(reply, type(reply).__name__)
-        if place:
-            failure = Failure(outcome.client, "not_finite", place)
-    except (BadMessage, ArithmeticError, ValueError) as error:
-        failure = Failure(outcome.client, "malformed", str(error))
-    if failure is None:
-        return outcome
-    return Outcome(outcome.client, failure, outcome.bytes_down, outcome.bytes_up, outcome.seconds)
-
-
-def _check_numbers(reply: Record) -> None:
-    for path, leaf in leaves(reply).items():
-        if isinstance(leaf, int) and abs(leaf) >= MAX_INTEGER:
-            raise BadMessage(f"{type(reply).__name__}{path} is an integer of {leaf.bit_length()} bits")
-    weight = getattr(reply, "weight", 0.0)
-    if isinstance(weight, int | float) and (weight < 0 or weight > MAX_WEIGHT):
-        raise BadMessage(f"{type(reply).__name__}.weight is {float(weight):g}; it must be in [0, {MAX_WEIGHT:g}]")
-
-
-def _check_params(reply: Record, request: Request[Any]) -> None:
-    """Refuse a model that is not of the kind that was sent out."""
-    sent, back = getattr(request, "params", None), getattr(reply, "params", None)
-    if not isinstance(sent, dict) or not isinstance(back, dict) or not sent:
-        return
-    odd = sorted(sent.keys() ^ back.keys())
-    if odd:
-        raise BadMessage(f"{type(reply).__name__}.params: {odd[0]!r} is in the request or in the reply only")
-    for name, tensor in sent.items():
-        if tensor.shape != back[name].shape or tensor.dtype != back[name].dtype:
-            raise BadMessage(
-                f"{type(reply).__name__}.params[{name!r}] has shape {tuple(back[name].shape)} of {back[name].dtype}, "
-                f"sent was {tuple(tensor.shape)} of {tensor.dtype}"
             )

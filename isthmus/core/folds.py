@@ -15,6 +15,7 @@ from torch import Tensor
 
 from isthmus.core.errors import CourseFailed
 from isthmus.core.record import Record, Value, leaves, with_leaves
+from isthmus.core.stack import Each, Stack, Stacked
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,11 @@ class Fold(ABC):
     @abstractmethod
     def add(self, total: Any, reply: Record) -> None:
         """Take one more reply into the accumulator."""
+
+    def add_stack(self, total: Any, stack: Stack, sound: Tensor) -> None:
+        """Take the replies of a stack for which `sound` is true; here one by one."""
+        for position in sound.nonzero().flatten().tolist():
+            self.add(total, stack.member(position))
 
     @abstractmethod
     def finish(self, total: Any) -> Record:
@@ -94,6 +100,31 @@ class WeightedMean(Fold):
                 total.sums[path].add_(leaf.detach(), alpha=weight)
             elif isinstance(leaf, float):
                 total.sums[path] = total.sums.get(path, -0.0) + weight * leaf
+
+    def add_stack(self, total: RunningSum, stack: Stack, sound: Tensor) -> None:
+        """Add the weighted sum of a stack to the running sums, without taking it apart."""
+        weights = stack.weights() * sound
+        mass = float(weights.sum())
+        outline = stack.outline(int((weights > 0.0).int().argmax()))
+        if total.like is None or (total.weight == 0.0 and mass > 0.0):
+            total.like = outline
+        if mass == 0.0:
+            return
+        plain = leaves(outline)
+        _check_same_shape(total.like, plain)
+        total.weight += mass
+        for path, leaf in leaves(stack.record).items():
+            if isinstance(leaf, Stacked):
+                found = leaf.weighted_sum(weights)
+                total.sums[path] = total.sums[path].add_(found) if path in total.sums else found
+            elif isinstance(leaf, Each) and isinstance(plain[path], float):
+                added = float(weights @ torch.tensor(leaf.values, dtype=torch.float64))
+                total.sums[path] = total.sums.get(path, -0.0) + added
+            elif isinstance(leaf, Tensor):
+                total.sums[path] = total.sums.get(path, torch.full(leaf.shape, -0.0, dtype=torch.float64))
+                total.sums[path].add_(leaf, alpha=mass)
+            elif isinstance(leaf, float):
+                total.sums[path] = total.sums.get(path, -0.0) + mass * leaf
 
     def finish(self, total: RunningSum) -> Record:
         """Divide the sums by the total weight."""

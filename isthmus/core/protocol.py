@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -100,6 +100,21 @@ def on(request_type: type[Request[Any]]) -> Callable[[HandlerT], HandlerT]:
     return mark
 
 
+def cohort(request_type: type[Request[Any]]) -> Callable[[HandlerT], HandlerT]:
+    """Mark a method that answers a request for many simulated clients at once: `handler(self, requests, clients)`.
+
+    `requests` is a tuple with one request for each of `clients`; it returns a `Stack`, or a sequence of replies. It
+    stands beside the plain handler of the same class and must give the same replies within rounding. It is never
+    inherited: a subclass that changed the plain handler would otherwise be simulated as its parent.
+    """
+
+    def mark(handler: HandlerT) -> HandlerT:
+        handler.__handles_cohort__ = request_type  # type: ignore[attr-defined]
+        return handler
+
+    return mark
+
+
 def reply_type(request_type: type[Request[Any]]) -> type[Record]:
     """Return the reply type that a request type owes: R in `class X(Request[R])`."""
     for kind in request_type.__mro__:
@@ -154,6 +169,15 @@ class Algorithm(ABC, Generic[StateT]):
         metrics, counts = client.evaluate(self.client_params(request.params, memory), request.splits)
         return Evaluation(metrics, counts)
 
+    @cohort(EvaluateModel)
+    def evaluate_together(self, requests: Sequence[EvaluateModel], clients: Any) -> list[Evaluation]:
+        """Evaluate many clients' models at once."""
+        models, request = [], requests[0]
+        for client in clients:
+            memory: State = {**client.state, **client.state.get("best", {})} if request.best else client.state
+            models.append(self.client_params(request.params, memory))
+        return [Evaluation(metrics, counts) for metrics, counts in clients.evaluate(models, request.splits)]
+
     @on(KeepBest)
     def keep_best(self, request: KeepBest, client: Any) -> Kept:
         """Keep the personal parts of this moment as the best."""
@@ -172,6 +196,20 @@ class Algorithm(ABC, Generic[StateT]):
                     found[member.__handles__] = name
         # A subclass may use a handler's name for another request; the request it answered before has no handler then.
         return {kind: name for kind, name in found.items() if getattr(getattr(cls, name), "__handles__", kind) is kind}
+
+    @classmethod
+    def cohort_handlers(cls) -> dict[type[Request[Any]], str]:
+        """Return the request types that this very class answers for many clients at once, with the handlers' names.
+
+        The evaluation that comes with every algorithm counts as its own as long as it is not changed.
+        """
+        found: dict[type[Request[Any]], str] = {}
+        if cls.evaluate is Algorithm.evaluate and cls.evaluate_together is Algorithm.evaluate_together:
+            found[EvaluateModel] = "evaluate_together"
+        for name, member in vars(cls).items():
+            if hasattr(member, "__handles_cohort__"):
+                found[member.__handles_cohort__] = name
+        return found
 
     @property
     def has_personal_models(self) -> bool:

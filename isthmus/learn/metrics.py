@@ -54,6 +54,13 @@ def _log_odds(logits: Tensor, c: int) -> Tensor:
     return (logits[:, c].double() - others.logsumexp(dim=1)).round(decimals=9)
 
 
+# Metrics that are means over examples, as what each example contributes, (examples,).
+ADDITIVE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "loss": lambda logits, labels: F.cross_entropy(logits, labels, reduction="none"),
+    "accuracy": lambda logits, labels: logits.argmax(dim=1) == labels,
+    "f1_micro": lambda logits, labels: logits.argmax(dim=1) == labels,
+}
+
 CLASSIFICATION: dict[str, Callable[[Tensor, Tensor], float]] = {
     "loss": loss,
     "accuracy": accuracy,

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from isthmus.models.sparse import SparseMatrix
+from isthmus.models.streams import Streams
 
 F = TypeVar("F", Tensor, SparseMatrix, Tensor | SparseMatrix)
 
 _TOLERANCE = 1e-6
 
 
-def dropout(x: F, p: float, generator: torch.Generator | None) -> F:
+def dropout(x: F, p: float, generator: torch.Generator | Streams | None) -> F:
     """Return `x` with entries zeroed with probability `p` and the others scaled by 1 / (1 - p).
 
     Without a generator (evaluation), and for p = 0, it returns `x` itself. Of a sparse matrix it drops stored entries.
@@ -29,7 +30,7 @@ def dropout(x: F, p: float, generator: torch.Generator | None) -> F:
     return x * _scaled_mask(x, p, generator)
 
 
-def _scaled_mask(like: Tensor, p: float, generator: torch.Generator) -> Tensor:
+def _scaled_mask(like: Tensor, p: float, generator: torch.Generator | Streams) -> Tensor:
     """Return 0 with probability `p` and 1 / (1 - p) otherwise, in the shape and type of `like`.
 
     Random integers are compared with a threshold, with as few bits for each entry as give p within 1e-6:
@@ -39,12 +40,23 @@ def _scaled_mask(like: Tensor, p: float, generator: torch.Generator) -> Tensor:
     if not 0.0 < p < 1.0:
         raise ValueError(f"dropout probability is {p!r}; it must be at least 0 and below 1")
     kind, bits = _kind(p)
-    count = like.numel()
-    words = torch.empty(-(-count * bits // 64), dtype=torch.int64).random_(-(2**63), None, generator=generator)
-    entries = words.view(kind)[:count]  # uniform over [-2^(bits-1), 2^(bits-1))
+    entries = _random_entries(like, kind, bits, generator)  # uniform over [-2^(bits-1), 2^(bits-1))
     threshold = min(round(p * 2**bits), 2**bits - 1) - 2 ** (bits - 1)
     kept = entries.ge_(threshold)
     return kept.to(like.dtype).mul_(1.0 / (1.0 - p)).view(like.shape)
+
+
+def _random_entries(like: Tensor, kind: torch.dtype, bits: int, generator: torch.Generator | Streams) -> Tensor:
+    """Return a random integer for each entry of `like`, in some shape with as many entries."""
+    if not isinstance(generator, Streams):
+        count = like.numel()
+        words = torch.empty(-(-count * bits // 64), dtype=torch.int64).random_(-(2**63), None, generator=generator)
+        return words.view(kind)[:count]
+    if like.ndim == 1:
+        drawn = zip(generator.entry_words(bits), generator.entries, strict=True)
+        return torch.cat([words.view(kind)[:count] for words, count in drawn])
+    width = like.shape[1]
+    return generator.words(width, bits).view(kind)[:, : generator.rows * width].reshape(like.shape)
 
 
 def _kind(p: float) -> tuple[torch.dtype, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from isthmus.core.errors import nearest
 from isthmus.models.affine import affine
 from isthmus.models.operators import OPERATORS, heads_pattern, pooling_operator
-from isthmus.models.sparse import Features, Pattern, SparseMatrix
+from isthmus.models.sparse import Features, Pattern, SparseMatrix, dense
 
 _STRUCTURE = ("edge_index", "edge_weight", "batch", "num_graphs")
 
@@ -127,3 +128,34 @@ class GraphInput:
             f"GraphInput({self.num_nodes} nodes, {self.num_features} {kind} features, "
             f"{self.num_edges}{weighted} directed edges{graphs})"
         )
+
+
+def stack_graphs(graphs: Sequence[GraphInput]) -> tuple[GraphInput, int]:
+    """Return graphs side by side as one, each padded to as many nodes as the largest has, and that number.
+
+    Padding has no edges and no features.
+    """
+    rows = max(graph.num_nodes for graph in graphs)
+    edge_index = torch.cat([graph.edge_index + k * rows for k, graph in enumerate(graphs)], dim=1)
+    edge_weight = None
+    if any(graph.edge_weight is not None for graph in graphs):
+        ones = torch.ones(max(graph.num_edges for graph in graphs))
+        weights = [ones[: g.num_edges] if g.edge_weight is None else g.edge_weight for g in graphs]
+        edge_weight = torch.cat(weights)
+    return GraphInput(_stack_features([graph.x for graph in graphs], rows), edge_index, edge_weight), rows
+
+
+def _stack_features(parts: Sequence[Features], rows: int) -> Features:
+    sparse = [part for part in parts if isinstance(part, SparseMatrix)]
+    width = parts[0].shape[1]
+    if len(sparse) < len(parts):
+        stacked = torch.zeros(len(parts), rows, width)
+        for k, part in enumerate(parts):
+            stacked[k, : part.shape[0]] = dense(part)
+        return stacked.flatten(0, 1)
+    counts = torch.zeros(len(parts), rows, dtype=torch.int64)
+    for k, part in enumerate(sparse):
+        counts[k, : part.shape[0]] = part.pattern.crow.diff()
+    crow = torch.cat([counts.new_zeros(1), counts.flatten().cumsum(0)])
+    pattern = Pattern(crow, torch.cat([part.pattern.col for part in sparse]), (len(parts) * rows, width))
+    return SparseMatrix(pattern, torch.cat([part.values for part in sparse]))

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from isthmus.models.streams import Streams
+
 
 class BatchNorm(nn.Module):
     """Like `torch.nn.BatchNorm1d`, but training or not is an argument, and there is no counter of batches.
@@ -28,8 +30,11 @@ class BatchNorm(nn.Module):
         self.register_buffer("running_mean", torch.zeros(dim))
         self.register_buffer("running_var", torch.ones(dim))
 
-    def forward(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
+    def forward(self, h: Tensor, generator: torch.Generator | Streams | None) -> Tensor:
         """Normalise (nodes, dim) by this batch's statistics when there is a generator, else by the running ones."""
+        if self.weight.ndim == 2:
+            return self._of_each_client(h, generator if isinstance(generator, Streams) else None)
+        assert not isinstance(generator, Streams)
         return functional.batch_norm(
             h,
             self.running_mean,
@@ -40,6 +45,25 @@ class BatchNorm(nn.Module):
             momentum=self.momentum,
             eps=self.eps,
         )
+
+    def _of_each_client(self, h: Tensor, streams: Streams | None) -> Tensor:
+        """Normalise the rows of many clients, (clients * rows, dim), each by its own statistics."""
+        clients, dim = self.weight.shape
+        x = h.view(clients, -1, dim)
+        mean, var = self.running_mean, self.running_var  # (clients, dim)
+        if streams is not None:
+            sizes = torch.tensor(streams.sizes, dtype=h.dtype).view(-1, 1)  # (clients, 1)
+            real = (torch.arange(x.shape[1]) < sizes).unsqueeze(2)  # (clients, rows, 1)
+            batch_mean = (x * real).sum(dim=1) / sizes
+            batch_var = ((x - batch_mean.unsqueeze(1)).square() * real).sum(dim=1) / sizes
+            several = sizes > 1
+            with torch.no_grad():
+                share = torch.where(several, self.momentum, 0.0)
+                mean.lerp_(batch_mean, share.expand_as(mean))
+                var.lerp_(batch_var * sizes / (sizes - 1).clamp(min=1), share.expand_as(var))
+            mean, var = torch.where(several, batch_mean, mean), torch.where(several, batch_var, var)
+        scale = self.weight * (var + self.eps).rsqrt()
+        return torch.addcmul(self.bias.unsqueeze(1), x - mean.unsqueeze(1), scale.unsqueeze(1)).view(h.shape)
 
     def extra_repr(self) -> str:
         """Fields shown in the repr."""

@@ -127,6 +127,10 @@ class SparseMatrix:
             self._transposed = transposed
         return transposed
 
+    def mark_symmetric(self) -> None:
+        """Say that this matrix is its own transpose, which is not checked."""
+        self._transposed = self
+
     def matmul(self, dense: Tensor) -> Tensor:
         """Return S @ dense, (rows, k), for a dense (columns, k)."""
         if torch.is_grad_enabled() and (dense.requires_grad or self.values.requires_grad):

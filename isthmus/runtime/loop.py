@@ -9,7 +9,7 @@ from typing import Any
 from isthmus.core.client import Client
 from isthmus.core.codec import decode, encode, encoded_size
 from isthmus.core.errors import BadInput, BadMessage
-from isthmus.core.federation import Outcome, Position
+from isthmus.core.federation import Outcome, Position, StackOutcome
 from isthmus.core.protocol import Algorithm, Failure, Request
 from isthmus.core.record import State
 from isthmus.runtime.site import Site, timed
@@ -29,14 +29,20 @@ class LoopRuntime:
 
     def exchange(
         self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
-    ) -> Iterator[Outcome]:
+    ) -> Iterator[Outcome | StackOutcome]:
         """Answer the requests one after the other."""
+        return self.answer_each(position, requests, timeout_seconds)
+
+    def answer_each(
+        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
+    ) -> Iterator[Outcome]:
+        """Yield each client's own answer."""
         sizes: dict[int, int] = {}
         for client, request in requests.items():
             if id(request) not in sizes:  # a request to all is one object, measured once
                 sizes[id(request)] = encoded_size(request)
             outcome = timed(self.sites[client], position, request, timeout_seconds)
-            yield dataclasses.replace(_measured(outcome), bytes_down=sizes[id(request)])
+            yield dataclasses.replace(measured(outcome), bytes_down=sizes[id(request)])
 
     def mark(self, round: int) -> None:
         """Mark the memories; handlers replace entries and never change them in place, so a shallow copy is enough."""
@@ -64,7 +70,8 @@ class LoopRuntime:
             site.client.state = states[client]
 
 
-def _measured(outcome: Outcome) -> Outcome:
+def measured(outcome: Outcome) -> Outcome:
+    """Return an outcome with the size of its reply; one that cannot be encoded is malformed."""
     if isinstance(outcome.reply, Failure):
         return outcome
     try:

@@ -23,6 +23,7 @@ from isthmus.core.exposure import field_docs
 from isthmus.core.protocol import Algorithm, EvaluateModel, Failure, KeepBest, reply_type
 from isthmus.core.record import Record, field_types, leaves
 from isthmus.core.sampling import UniformSampling
+from isthmus.learn.blocks import can_stack
 from isthmus.simulation import Scenario, Simulation
 from isthmus.testing.inspection import (
     generator_states,
@@ -33,7 +34,7 @@ from isthmus.testing.inspection import (
     with_nested,
 )
 from isthmus.testing.toys import toy_course, toy_scenario
-from isthmus.testing.traces import Fault, Trace, require_same, same, trace_course
+from isthmus.testing.traces import Fault, Trace, require_close, require_same, same, trace_course
 
 Check: TypeAlias = Callable[[Algorithm[Any], Course | None], None]
 
@@ -124,6 +125,38 @@ def check_loop_equals_strict(algorithm: Algorithm[Any], course: Course | None = 
             {**loop.values(), **loop.history()},
             {**strict.values(), **strict.history()},
             "the loop runtime and the strict one disagree (does a client keep anything outside client.state?)",
+        )
+
+
+def check_stacked_equals_loop(algorithm: Algorithm[Any], course: Course | None = None) -> None:
+    """Check that clients that answer together give what they would give alone, within rounding.
+
+    Also with ragged cohorts, a cohort of one, clients with a single training node or none, dense and sparse features.
+    An algorithm without handlers for many passes: its clients answer one by one in any case.
+    """
+    many = {kind.__name__ for kind in type(algorithm).cohort_handlers()} - {"EvaluateModel"}
+    odd = {"client_without_training": True, "client_with_one_training_node": True, "client_without_edges": True}
+    scenarios = [
+        toy_scenario(),
+        toy_scenario(1),
+        toy_scenario(5, num_nodes=64, **odd),
+        toy_scenario(6, num_nodes=90, sparse=True, **odd),
+        toy_scenario(2, num_nodes=60, sparse=True),
+    ]
+    for scenario in scenarios:
+        changes = {"num_clients": len(scenario.parts)}
+        loop = _clean(_trace(algorithm, course, scenario, runtime="loop", **changes))
+        stacked = _clean(_trace(algorithm, course, scenario, runtime="auto", **changes))
+        if stacked.notes:
+            name, reason = next(iter(stacked.notes.items()))
+            raise AssertionError(f"the handler for many {name!r} gave up: {reason}")
+        idle = sorted(many - set(stacked.together)) if len(loop.clients) > 1 and _stackable(algorithm, course) else []
+        if idle:
+            raise AssertionError(f"there is a handler for many of {idle[0]}, but clients answered it one by one")
+        require_close(
+            {**loop.values(), **loop.history(sizes=False)},
+            {**stacked.values(), **stacked.history(sizes=False)},
+            f"{len(loop.clients)} clients that answer together and clients that answer alone disagree",
         )
 
 
@@ -317,6 +350,7 @@ CHECKS: dict[str, Check] = {
     "failure": check_failure,
     "partial_participation": check_partial_participation,
     "idle_client": check_idle_client,
+    "stacked_equals_loop": check_stacked_equals_loop,
 }
 
 
@@ -330,6 +364,13 @@ def _course(algorithm: Algorithm[Any], course: Course | None, **changes: Any) ->
 
 def _trace(algorithm: Algorithm[Any], course: Course | None, scenario: Scenario | None = None, **changes: Any) -> Trace:
     return trace_course(_course(algorithm, course, **changes), scenario or toy_scenario())
+
+
+def _stackable(algorithm: Algorithm[Any], course: Course | None) -> bool:
+    """Whether the course's model and batches allow clients to answer together."""
+    simulation = Simulation(_course(algorithm, course), toy_scenario())
+    clients = list(simulation.clients.values())
+    return can_stack(clients[0], clients[0])
 
 
 def _clean(trace: Trace) -> Trace:

@@ -32,13 +32,14 @@ def toy_graph(
     homophily: float = 0.8,
     unlabelled_fraction: float = 0.0,
     weighted: bool = False,
+    sparse: bool = False,
     seed: int = 0,
 ) -> Graph:
     """Return a small homophilous graph: features are noisy class means, links mostly join nodes of a class.
 
     Every node proposes `num_links` links at random; one that leaves its class is refused with probability `homophily`.
     Of every four nodes in a row two are for training, one for validation, one for test, so that any piece of a few
-    nodes has all three; nodes without a label (-1) are in no mask.
+    nodes has all three; nodes without a label (-1) are in no mask. With `sparse`, features are the few that stand out.
     """
     draw = torch_generator(seed, "toy graph")
     y = torch.randint(num_classes, (num_nodes,), generator=draw)
@@ -50,6 +51,8 @@ def toy_graph(
     kept = ~within | (y[source] == y[target])
     edge_index = undirected(torch.stack([source, target])[:, kept], num_nodes)[0]
     y[torch.rand(num_nodes, generator=draw) < unlabelled_fraction] = -1
+    if sparse:
+        x = torch.where(x > 1.5, x, 0.0).to_sparse_csr()
     turn = torch.arange(num_nodes) % MIN_NODES
     labelled = y >= 0
     return Graph(
@@ -71,19 +74,21 @@ def toy_scenario(
     client_without_training: bool = False,
     client_with_one_training_node: bool = False,
     client_without_edges: bool = False,
+    sparse: bool = False,
     seed: int = 0,
 ) -> Scenario:
     """Return a toy graph divided among clients of ragged sizes, the k-th about k times as large as the first.
 
     Each option makes one more client odd: the last one, then the one before it, and so on, in the order above. The
-    whole graph is odd in the same places, so that the clients' graphs are what its nodes induce.
+    whole graph is odd in the same places, so that the clients' graphs are what its nodes induce. With `sparse`, nodes
+    have more features than a client has nodes, and few of them are set.
     """
     sizes = _ragged(num_nodes, num_clients)
     parts = list(torch.split(torch.arange(num_nodes), sizes))
     odd = [client_without_training, client_with_one_training_node, client_without_edges]
     if sum(odd) > num_clients:
         raise ValueError(f"{sum(odd)} odd clients were asked for but num_clients is {num_clients!r}")
-    graph = toy_graph(num_nodes, seed=seed)
+    graph = toy_graph(num_nodes, num_features=40 if sparse else 6, sparse=sparse, seed=seed)
     left = list(reversed(parts))
     if client_without_training:
         graph = _with_training_nodes(graph, left.pop(0), keep=0)
@@ -95,13 +100,17 @@ def toy_scenario(
 
 
 def toy_course(algorithm: Algorithm[Any], **changes: Any) -> Course:
-    """Return a short course for toy clients: three rounds of a narrow GCN with dropout; `changes` are its fields."""
+    """Return a short course for toy clients: three rounds of a narrow GCN with dropout; `changes` are its fields.
+
+    Its clients answer one after the other, so that every message can be watched; `runtime="auto"` puts them together.
+    """
     fields: dict[str, Any] = {
         "algorithm": algorithm,
         "model": ModelSpec(GCN(hidden=5, dropout=0.5)),
         "rounds": 3,
         "num_clients": 3,
         "checkpoint_every": 1,
+        "runtime": "loop",
     }
     return Course(**{**fields, **changes})
 

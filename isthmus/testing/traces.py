@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
@@ -15,9 +16,10 @@ from isthmus.core.codec import decode, encode
 from isthmus.core.course import Listener, RoundReport, Standing, run_course
 from isthmus.core.errors import IsthmusError
 from isthmus.core.federation import ExchangeReport, Outcome, Position, Runtime
-from isthmus.core.protocol import Algorithm, Request
+from isthmus.core.protocol import Algorithm, EvaluateModel, Request
 from isthmus.core.record import Params, Record, State, leaves
 from isthmus.runtime.loop import LoopRuntime
+from isthmus.runtime.stacked import StackedRuntime
 from isthmus.simulation import Scenario, Simulation, torch_threads
 
 
@@ -60,6 +62,8 @@ class Trace:
     rounds: list[RoundReport] = field(default_factory=list)
     exchanges: list[ExchangeReport] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
+    together: Counter[str] = field(default_factory=Counter)  # replies that clients gave together, by request
+    notes: dict[str, str] = field(default_factory=dict)  # why they did not
     ended_by: IsthmusError | None = None
 
     @property
@@ -87,14 +91,19 @@ class Trace:
             plain[f"the memory of {client}"] = decode(memory, State)
         return plain
 
-    def history(self) -> dict[str, Any]:
-        """Return the rounds and exchanges as they were reported, without the clock."""
+    def history(self, sizes: bool = True) -> dict[str, Any]:
+        """Return the rounds and exchanges as they were reported, without the clock.
+
+        Without `sizes`, not those of evaluations either: a number in words is as long as its last digits make it.
+        """
         plain: dict[str, Any] = {}
         for report in self.rounds:
-            plain[f"the report of round {report.round}"] = asdict(replace(report, seconds=0.0))
+            bytes_up = report.bytes_up if sizes else 0
+            plain[f"the report of round {report.round}"] = asdict(replace(report, seconds=0.0, bytes_up=bytes_up))
         for exchange in self.exchanges:
             name = f"the report of round {exchange.position.round}, exchange {exchange.position.exchange}"
-            plain[name] = asdict(replace(exchange, seconds=0.0, client_seconds=0.0))
+            bytes_up = exchange.bytes_up if sizes or exchange.request != EvaluateModel.__name__ else 0
+            plain[name] = asdict(replace(exchange, seconds=0.0, client_seconds=0.0, bytes_up=bytes_up))
         return plain
 
 
@@ -119,6 +128,8 @@ def trace_course(
         runtime: Runtime = simulation.runtime
         if course.runtime == "loop":
             runtime = WatchedLoop(course.algorithm, list(simulation.clients.values()), trace, fault)
+        if isinstance(runtime, StackedRuntime):
+            trace.together, trace.notes = runtime.together, runtime.notes
         standing = None
         if resume_from is not None:
             before, round = resume_from
@@ -159,7 +170,7 @@ class WatchedLoop(LoopRuntime):
         for client, request in requests.items():
             memory = dict(self.sites[client].client.state)
             sent, remembered = encode(request), encode(memory)
-            (outcome,) = super().exchange(position, {client: request}, timeout_seconds)
+            (outcome,) = self.answer_each(position, {client: request}, timeout_seconds)
             place = f"round {position.round}, {type(request).__name__}: the handler of {client}"
             if encode(request) != sent:
                 raise AssertionError(
@@ -252,7 +263,17 @@ def same(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     return True
 
 
-def _difference(first: Any, second: Any) -> str:
+def require_close(first: Mapping[str, Any], second: Mapping[str, Any], what: str, tolerance: float = 1e-4) -> None:
+    """Raise AssertionError that names the first thing in which two sets of values differ by more than rounding."""
+    for name in [*first, *(name for name in second if name not in first)]:
+        if name not in first or name not in second:
+            raise AssertionError(f"{what}: {name} is there in one and not in the other")
+        difference = _difference(first[name], second[name], tolerance)
+        if difference:
+            raise AssertionError(f"{what}: {name} differs: {difference}")
+
+
+def _difference(first: Any, second: Any, tolerance: float = 0.0) -> str:
     left, right = leaves(first), leaves(second)
     if left.keys() != right.keys():
         return f"{sorted(left.keys() ^ right.keys())[:3]} are in one only"
@@ -264,9 +285,12 @@ def _difference(first: Any, second: Any) -> str:
                 return (
                     f"{place}is {value.dtype} {tuple(value.shape)} in one, {other.dtype} {tuple(other.shape)} in other"
                 )
-            if not torch.equal(value.nan_to_num(nan=1e30), other.nan_to_num(nan=1e30)):
+            ours, theirs = value.nan_to_num(nan=1e30), other.nan_to_num(nan=1e30)
+            if not (torch.allclose(ours, theirs, tolerance, tolerance) if tolerance else torch.equal(ours, theirs)):
                 gap = float((value.double() - other.double()).abs().max())
                 return f"{place}differs by up to {gap:.3g}"
+        elif type(value) is float is type(other) and abs(value - other) <= tolerance * (1 + abs(value)):
+            continue
         elif type(value) is not type(other) or not (value == other or (value != value and other != other)):
             return f"{place}is {str(value)[:80]} in one and {str(other)[:80]} in the other"
     return ""

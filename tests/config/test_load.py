@@ -124,7 +124,7 @@ def test_an_unknown_key_is_refused_with_the_nearest(file: Path) -> None:
         ("rounds=0", "rounds is 0; it must be at least 1"),
         ("checkpoint_every=-1", "checkpoint_every is -1; it must be at least 0"),
         ("timeout_seconds=0", "timeout_seconds is 0"),
-        ("runtime=fast", "runtime is 'fast'; choose from loop, strict"),
+        ("runtime=fast", "runtime is 'fast'; choose from auto, loop, strict"),
         ("min_replies=6", "min_replies is 6 but there are 5 clients"),
         ("stopping.metric=f9", "stopping.metric is 'f9', which the task does not report; choose from accuracy, loss"),
         ("sinks=[wandb]", "sinks has 'wandb'; choose from tensorboard"),
@@ -240,6 +240,7 @@ CHANGES: dict[str, Any] = {
     "evaluate_every": 2,
     "checkpoint_every": 7,
     "runtime": "strict",
+    "block_mb": 64,
     "threads": 2,
     "sinks": ("tensorboard",),
 }

@@ -38,7 +38,7 @@ def test_every_algorithm_ends_with_the_parameters_and_scores_of_the_loop(name: s
     course = site_course(ALGORITHMS[name]())
     hub = fake_hub(tmp_path)
     found = on_sites(course, hub, tmp_path / "run").run()
-    loop = ist.run(course, scenario=scenario(), run_dir=tmp_path / "loop")
+    loop = ist.run(replace(course, runtime="loop"), scenario=scenario(), run_dir=tmp_path / "loop")
     assert equal(found.params, loop.params)
     assert found.client_scores == loop.client_scores
     assert found.best_round == loop.best_round

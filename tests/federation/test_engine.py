@@ -48,7 +48,9 @@ def nothing(report: Any) -> None: ...
 
 def small(**changes: Any) -> ist.Course:
     """Three silos on Cora with a narrow model."""
-    course = ist.Course(rounds=4, num_clients=3, model=ist.ModelSpec(type(ist.ModelSpec().gnn)(hidden=8)))
+    course = ist.Course(
+        rounds=4, num_clients=3, model=ist.ModelSpec(type(ist.ModelSpec().gnn)(hidden=8)), runtime="loop"
+    )
     return replace(course, **changes)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -14,8 +15,13 @@ from isthmus.data.graph import SPLITS, Graph, select_rows
 from isthmus.learn import metrics
 from isthmus.learn.batching import Batching, FullBatch, NeighborBatch
 from isthmus.learn.neighbors import Adjacency, sample_neighborhood
-from isthmus.learn.tasks.task import Predictions, Task
-from isthmus.models.inputs import GraphInput
+from isthmus.learn.tasks.task import Predictions, StackedData, Task
+from isthmus.models.inputs import GraphInput, stack_graphs
+from isthmus.models.sparse import SparseMatrix
+from isthmus.models.streams import Streams
+
+# The label of a row whose loss does not count.
+IGNORED = -100
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,58 @@ class NodeClassification(Task):
                 for split in splits
             }
         return found, counts
+
+    def stack(self, prepared: Sequence[PreparedNodes]) -> StackedData:
+        """Return the clients' graphs side by side."""
+        graph, rows = stack_graphs([each.graph for each in prepared])
+        splits = {}
+        for split in SPLITS:
+            index = torch.cat([each.index[split] + k * rows for k, each in enumerate(prepared)])
+            labels = torch.cat([each.labels[split] for each in prepared])
+            splits[split] = (index, labels, tuple(len(each.index[split]) for each in prepared))
+        index, labels, _ = splits["train"]
+        target = torch.full((graph.num_nodes,), IGNORED).index_copy_(0, index, labels)
+        sizes = tuple(each.graph.num_nodes for each in prepared)
+        sparse = [each.graph.x.pattern.nnz for each in prepared if isinstance(each.graph.x, SparseMatrix)]
+        return StackedData(graph, rows, sizes, tuple(sparse), splits, target)
+
+    def stacked_loss(self, model: nn.Module, data: StackedData, streams: Streams) -> Tensor:
+        """Return each client's mean cross-entropy over its training nodes, (clients,)."""
+        logits: Tensor = model(data.graph, streams)
+        each = F.cross_entropy(logits, data.target, ignore_index=IGNORED, reduction="none")
+        counts = torch.tensor(data.splits["train"][2])
+        return each.view(len(counts), -1).sum(dim=1) / counts
+
+    def evaluate_stacked(
+        self, model: nn.Module, data: StackedData, splits: tuple[str, ...]
+    ) -> list[tuple[dict[str, dict[str, float]], dict[str, int]]]:
+        """Run the model once over all graphs and measure every split of every client."""
+        with torch.no_grad():
+            logits: Tensor = model(data.graph, None)
+            found = {split: self._measure_each(logits, *data.splits[split]) for split in splits}
+        return [
+            ({split: found[split][k] for split in splits}, {split: data.splits[split][2][k] for split in splits})
+            for k in range(len(data.sizes))
+        ]
+
+    def _measure_each(
+        self, logits: Tensor, index: Tensor, labels: Tensor, counts: tuple[int, ...]
+    ) -> list[dict[str, float]]:
+        """Return the metrics of each client on its examples; those without any have none."""
+        chosen = logits.index_select(0, index)
+        columns: dict[str, list[float]] = {}
+        for name in self.metrics:
+            if name in metrics.ADDITIVE:
+                each = metrics.ADDITIVE[name](chosen, labels).double()
+                owner = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+                sums = torch.zeros(len(counts), dtype=torch.float64).index_add_(0, owner, each)
+                columns[name] = (sums / torch.tensor(counts)).tolist()
+            else:
+                parts = zip(torch.split(chosen, list(counts)), torch.split(labels, list(counts)), strict=True)
+                columns[name] = [metrics.CLASSIFICATION[name](x, y) if len(y) else math.nan for x, y in parts]
+        return [
+            {name: column[k] for name, column in columns.items() if column[k] == column[k]} for k in range(len(counts))
+        ]
 
     def predict(self, model: nn.Module, prepared: PreparedNodes) -> Predictions:
         """Return class probabilities of every node."""

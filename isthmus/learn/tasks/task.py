@@ -8,14 +8,16 @@ and link tasks, a set of graphs for graph tasks; link tasks keep message edges a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from isthmus.learn.batching import Batching
+from isthmus.models.inputs import GraphInput
+from isthmus.models.streams import Streams
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,31 @@ class Predictions:
     def labels(self) -> Tensor:
         """The most probable class of each example."""
         return self.probabilities.argmax(dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class StackedData:
+    """The data of several clients side by side, each padded to the same number of rows.
+
+    Fields:
+        graph:   all graphs as one; node j of client k is row k * rows + j
+        rows:    rows of each client
+        sizes:   number of nodes of each client
+        entries: number of stored entries of each client's features; empty when they are dense
+        splits:  for each split, the rows of its examples, (examples,), their labels, and each client's number of them
+        target:  label of each training row, (clients * rows,), and -100 elsewhere
+    """
+
+    graph: GraphInput
+    rows: int
+    sizes: tuple[int, ...]
+    entries: tuple[int, ...]
+    splits: Mapping[str, tuple[Tensor, Tensor, tuple[int, ...]]]
+    target: Tensor
+
+    def with_features(self, x: Any) -> StackedData:
+        """Return the same data with its features in another form; the graph's operators are kept."""
+        return self if x is self.graph.x else replace(self, graph=self.graph.replace(x=x))
 
 
 @dataclass(frozen=True)
@@ -82,6 +109,23 @@ class Task(ABC):
         self, model: nn.Module, prepared: Any, splits: tuple[str, ...]
     ) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
         """Return metrics and example counts per split; a split without examples has no metrics."""
+
+    # A task that can be learned for many clients at once defines the three methods below, in its own class: they are
+    # not used for a subclass, whose loss may be another.
+
+    def stack(self, prepared: Sequence[Any]) -> StackedData:
+        """Return the data of several clients side by side."""
+        raise NotImplementedError
+
+    def stacked_loss(self, model: nn.Module, data: StackedData, streams: Streams) -> Tensor:
+        """Return each client's mean loss over its training examples, (clients,)."""
+        raise NotImplementedError
+
+    def evaluate_stacked(
+        self, model: nn.Module, data: StackedData, splits: tuple[str, ...]
+    ) -> list[tuple[dict[str, dict[str, float]], dict[str, int]]]:
+        """Return for each client what `evaluate` would."""
+        raise NotImplementedError
 
     @abstractmethod
     def predict(self, model: nn.Module, prepared: Any) -> Predictions:

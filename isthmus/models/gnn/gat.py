@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
-from isthmus.models.affine import affine
+from isthmus.models.affine import affine, per_row
 from isthmus.models.checks import require_count, require_dropout
 from isthmus.models.dropout import dropout
 from isthmus.models.gnn.stack import LayerStack, StackSpec
@@ -78,13 +78,13 @@ class GATLayer(Part):
         """Return (nodes, heads * out), or (nodes, out) if the heads are averaged."""
         pattern = graph.edges_with_loops(self.heads)
         z = affine(h, self.weight).view(graph.num_nodes, self.heads, -1)  # (nodes, heads, out)
-        source = (z * self.attention_source).sum(dim=-1).view(-1)  # (nodes * heads,)
-        target = (z * self.attention_target).sum(dim=-1).view(-1)  # (nodes * heads,)
+        source = (z * per_row(self.attention_source, 2, len(z))).sum(dim=-1).view(-1)  # (nodes * heads,)
+        target = (z * per_row(self.attention_target, 2, len(z))).sum(dim=-1).view(-1)  # (nodes * heads,)
         score = source.index_select(0, pattern.col) + target.index_select(0, pattern.row)
         alpha = row_softmax(pattern, leaky_relu(score, 0.2))  # ((edges + nodes) * heads,)
         alpha = dropout(alpha, self.attention_dropout, generator)
         out = SparseMatrix(pattern, alpha).matmul(z.flatten(0, 1)).view(z.shape)  # (nodes, heads, out)
-        return (out.flatten(1) if self.concat else out.mean(dim=1)) + self.bias
+        return (out.flatten(1) if self.concat else out.mean(dim=1)) + per_row(self.bias, 1, len(out))
 
     def extra_repr(self) -> str:
         """Fields shown in the repr."""

@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from isthmus.models.affine import affine
+from isthmus.models.affine import affine, per_row
 from isthmus.models.gnn.stack import LayerStack, StackSpec
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import Linear, Part, glorot, shape_of
@@ -56,8 +56,13 @@ class GINLayer(Part):
     def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
         """Return (nodes, out)."""
         h = affine(h, self.weight)  # (nodes, hidden)
-        own = h + self.bias if self.eps is None else torch.addcmul(self.bias, h, 1.0 + self.eps)
+        bias = per_row(self.bias, 1, len(h))
+        own = h + bias if self.eps is None else torch.addcmul(bias, h, 1.0 + self._eps(len(h)))
         return self.second(graph, (own + graph.operator("sum").matmul(h)).relu(), generator)
+
+    def _eps(self, rows: int) -> Tensor:
+        assert self.eps is not None
+        return self.eps if self.eps.ndim == 0 else per_row(self.eps.unsqueeze(1), 1, rows)  # (), or (rows, 1)
 
     def extra_repr(self) -> str:
         """Fields shown in the repr."""

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from isthmus.models.affine import affine
+from isthmus.models.affine import affine, per_row
 from isthmus.models.checks import require_count, require_dropout
 from isthmus.models.dropout import dropout
 from isthmus.models.gnn.stack import GNN
@@ -66,7 +66,7 @@ class SGCStack(GNN):
         layer = cast(Linear, self.layers[0])
         x = dropout(graph.x, self.input_dropout, generator)
         z = affine(x, layer.weight)  # (nodes, out)
-        return propagate(graph.operator("gcn"), z, self._weights) + layer.bias
+        return propagate(graph.operator("gcn"), z, self._weights) + per_row(layer.bias, 1, len(z))
 
     def extra_repr(self) -> str:
         """Fields shown in the repr."""

@@ -1,0 +1,181 @@
+"""Many replies as one: what clients that were simulated together give back, without a copy for each of them.
+
+A `Stack` holds one record whose leaves are `Stacked` (a tensor for each client) or `Each` (a scalar for each client);
+any other leaf is the same for all. A fold that knows sums can take it whole; everybody else takes it apart.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isthmus.core.codec import encoded_size
+from isthmus.core.record import Record, leaves, with_leaves
+
+
+class Stacked(ABC):
+    """One tensor for each client, all of one shape and type; how they are stored is the subclass's affair."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one client's tensor."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """Type of the numbers."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of clients."""
+
+    @abstractmethod
+    def member(self, position: int) -> Tensor:
+        """Return one client's tensor."""
+
+    @abstractmethod
+    def finite(self) -> Tensor:
+        """Return for each client whether all its numbers are finite, (clients,)."""
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return the sum over clients of weight times tensor, in double precision."""
+        total = torch.zeros(self.shape, dtype=torch.float64)
+        for position, weight in enumerate(weights.tolist()):
+            if weight:
+                total.add_(self.member(position), alpha=weight)
+        return total
+
+
+class StackedTensor(Stacked):
+    """The plain way: one tensor with a row for each client, (clients, ...); a row may stand for many (stride 0)."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one client's tensor."""
+        return tuple(self.values.shape[1:])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the numbers."""
+        return self.values.dtype
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def member(self, position: int) -> Tensor:
+        """Return one client's tensor, a view."""
+        return self.values[position]
+
+    def finite(self) -> Tensor:
+        """Return for each client whether all its numbers are finite."""
+        if self.values.stride(0) == 0:
+            return torch.isfinite(self.values[0]).all().expand(len(self))
+        return torch.isfinite(self.values).reshape(len(self), -1).all(dim=1)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return the weighted sum."""
+        if self.values.stride(0) == 0:
+            return self.values[0].double() * float(weights.sum())
+        total: Tensor = torch.tensordot(weights, self.values.double(), dims=1)
+        return total
+
+
+@dataclass(frozen=True)
+class Each:
+    """One scalar or string for each client."""
+
+    values: tuple[Any, ...]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def member(self, position: int) -> Any:
+        """Return one client's value."""
+        return self.values[position]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The replies of some clients to one kind of request.
+
+    Fields:
+        clients: whose replies these are
+        record:  a reply whose leaves are `Stacked`, `Each`, or the same for all
+    """
+
+    clients: tuple[str, ...]
+    record: Record
+
+    def __post_init__(self) -> None:
+        for path, leaf in leaves(self.record).items():
+            if isinstance(leaf, Stacked | Each) and len(leaf) != len(self.clients):
+                raise ValueError(f"{type(self.record).__name__}{path} holds {len(leaf)} of {len(self.clients)} clients")
+
+    @staticmethod
+    def of(clients: tuple[str, ...], kind: type[Record], **fields: Any) -> Stack:
+        """Return the stack of replies of a kind whose fields are `Stacked`, `Each`, dicts of them, or for all."""
+        return Stack(clients, kind(**fields))
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __iter__(self) -> Iterator[Record]:
+        return (self.member(position) for position in range(len(self)))
+
+    def member(self, position: int) -> Record:
+        """Return one client's reply."""
+        return self._taken(lambda leaf: leaf.member(position))
+
+    def outline(self, position: int = 0) -> Record:
+        """Return one client's reply with tensors that have a shape and a type, but no numbers."""
+
+        def drawn(leaf: Stacked | Each) -> Any:
+            if isinstance(leaf, Each):
+                return leaf.member(position)
+            return torch.empty(leaf.shape, dtype=leaf.dtype, device="meta")
+
+        return self._taken(drawn)
+
+    def _taken(self, take: Callable[[Any], Any]) -> Record:
+        chosen = {
+            p: take(leaf) if isinstance(leaf, Stacked | Each) else leaf for p, leaf in leaves(self.record).items()
+        }
+        record = with_leaves(self.record, chosen)
+        assert isinstance(record, Record)
+        return record
+
+    def weights(self) -> Tensor:
+        """Return the weight that each reply asks for, (clients,), in double precision; ones without such a field."""
+        weight = getattr(self.record, "weight", 1.0)
+        values = weight.values if isinstance(weight, Each) else [weight] * len(self)
+        return torch.tensor(values, dtype=torch.float64)
+
+    def finite(self) -> Tensor:
+        """Return for each client whether all numbers of its reply are finite, (clients,)."""
+        sound = torch.ones(len(self), dtype=torch.bool)
+        for leaf in leaves(self.record).values():
+            if isinstance(leaf, Stacked):
+                sound &= leaf.finite()
+            elif isinstance(leaf, Each) and any(type(value) is float for value in leaf.values):
+                sound &= torch.isfinite(torch.tensor(leaf.values, dtype=torch.float64))
+        return sound
+
+    def sizes(self) -> list[int]:
+        """Return what `encoded_size` would say of each reply."""
+        size = encoded_size(self.outline())
+        sizes = [size] * len(self)
+        for leaf in leaves(self.record).values():
+            if isinstance(leaf, Each):
+                lengths = [len(json.dumps(value)) for value in leaf.values]
+                sizes = [size + length - lengths[0] for size, length in zip(sizes, lengths, strict=True)]
+        return sizes

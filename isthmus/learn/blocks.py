@@ -1,0 +1,118 @@
+"""Which clients are simulated together: blocks of similar size, so that padding and memory stay bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from isthmus.core.client import Client
+from isthmus.learn.batching import FullBatch
+from isthmus.learn.client import GraphClient
+from isthmus.learn.stacked import GraphCohort
+from isthmus.models.sparse import SparseMatrix
+from isthmus.models.stackable import feature_weights, stackable
+
+# What a block costs by itself, in rows of padding that would cost as much (measured; see benchmarks/simulation.py).
+BLOCK_ROWS = 500
+# Clients above this number of nodes gain nothing from being put together.
+MAX_NODES = 20_000
+
+
+class Blocks:
+    """Cuts cohorts into blocks, and keeps the blocks of the last cohorts.
+
+    Fields:
+        max_bytes: memory that one block may take, about
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._kept: dict[tuple[str, ...], tuple[list[GraphCohort], list[Client]]] = {}
+
+    def __call__(self, clients: Sequence[Client]) -> tuple[list[GraphCohort], list[Client]]:
+        """Return the blocks, and the clients that are better off alone."""
+        key = tuple(client.id for client in clients)
+        found = self._kept.get(key)
+        if found is None:
+            found = self._cut(clients)
+            while len(self._kept) >= 2:  # one for training, one for evaluation
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = found
+        return found
+
+    def _cut(self, clients: Sequence[Client]) -> tuple[list[GraphCohort], list[Client]]:
+        together = [client for client in clients if isinstance(client, GraphClient) and can_stack(client, clients[0])]
+        chosen = {client.id for client in together}
+        alone = [client for client in clients if client.id not in chosen]
+        blocks: list[GraphCohort] = []
+        for trains in (True, False):
+            group = [client for client in together if (client.num_examples > 0) == trains]
+            group.sort(key=lambda client: client.num_nodes)
+            costs = [_bytes_of(client) for client in group]
+            for start, end in cut([client.num_nodes for client in group], costs, self.max_bytes):
+                if end - start > 1:
+                    blocks.append(GraphCohort(group[start:end]))
+                else:
+                    alone.append(group[start])
+        return blocks, alone
+
+
+def can_stack(client: GraphClient, first: Any) -> bool:
+    """Whether a client can be put together with another; classes count exactly, for a subclass may do otherwise."""
+    return (
+        type(client) is GraphClient
+        and type(client.batching) is FullBatch
+        and client.task is first.task
+        and client.model is first.model
+        and "stack" in vars(type(client.task))
+        and client.num_nodes <= MAX_NODES
+        and stackable(client.model)
+    )
+
+
+def cut(sizes: Sequence[int], costs: Sequence[int], max_bytes: int) -> list[tuple[int, int]]:
+    """Return runs [start, end) of ascending sizes with the least sum of padded rows and `BLOCK_ROWS` for each run."""
+    if not sizes:
+        return []
+    # Only the ends of equal sizes are worth a cut, but where memory asks for one.
+    ends = [i for i in range(1, len(sizes)) if sizes[i] != sizes[i - 1]] + [len(sizes)]
+    starts = [0, *ends[:-1]]
+    best: list[tuple[int, int]] = []  # for each end: the least cost, and the start of its last run
+    for j, end in enumerate(ends):
+        options = [
+            ((best[i - 1][0] if i else 0) + (end - starts[i]) * sizes[end - 1] + BLOCK_ROWS, i) for i in range(j + 1)
+        ]
+        best.append(min(options))
+    runs: list[tuple[int, int]] = []
+    j = len(ends) - 1
+    while j >= 0:
+        i = best[j][1]
+        runs.append((starts[i], ends[j]))
+        j = i - 1
+    return [part for run in reversed(runs) for part in _bounded(run, costs, max_bytes)]
+
+
+def _bounded(run: tuple[int, int], costs: Sequence[int], max_bytes: int) -> list[tuple[int, int]]:
+    """Cut a run where it would take more memory than allowed."""
+    parts, start, taken = [], run[0], 0
+    for i in range(*run):
+        if i > start and taken + costs[i] > max_bytes:
+            parts.append((start, i))
+            start, taken = i, 0
+        taken += costs[i]
+    return [*parts, (start, run[1])]
+
+
+def _bytes_of(client: GraphClient) -> int:
+    """Return about how many bytes a client adds to a block: weights, gradients, moments, activations."""
+    graph = client.prepared.graph
+    slots = client.model.state_dict()
+    first = feature_weights(client.model)
+    widths = sum(slot.shape[-1] for slot in slots.values() if slot.ndim == 2)
+    others = sum(slot.numel() for name, slot in slots.items() if name not in first)
+    sparse = isinstance(graph.x, SparseMatrix)
+    rows = min(graph.x.pattern.nnz, graph.num_features) if sparse else graph.num_features
+    features = rows * sum(slots[name].shape[-1] for name in first)
+    numbers = 5 * (features + others) + 8 * graph.num_nodes * widths + 3 * (graph.num_edges + graph.num_nodes)
+    numbers += 3 * graph.x.pattern.nnz if sparse else graph.x.numel()
+    return int(4 * numbers)

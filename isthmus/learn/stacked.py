@@ -1,0 +1,259 @@
+"""Many clients at once: their graphs side by side, their weights stacked, one step for all.
+
+What a `GraphCohort` does for its clients is what each would do alone, within rounding: the same batches, the same
+random streams, losses and optimiser states of their own. Only clients that train on full batches, with a task, a model
+and an optimiser that are known to allow it, are put together (`blocks.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isthmus.core.errors import BadInput
+from isthmus.core.record import Params
+from isthmus.core.stack import Stacked, StackedTensor
+from isthmus.learn.client import GraphClient
+from isthmus.learn.fit import load_params
+from isthmus.learn.layouts import CompactRows, FullRows, Layout, Plain, Span, StackedFeatures, Start
+from isthmus.learn.optimizers import SGD, Adam, AdamW, Optimizer, OptimizerState
+from isthmus.learn.tasks.task import StackedData
+from isthmus.models.sparse import SparseMatrix
+from isthmus.models.stackable import drops_features, feature_weights, replaced
+from isthmus.models.streams import Streams
+
+# Exact classes whose steps treat every number by itself, so that stacked numbers move as they would alone.
+ELEMENTWISE: frozenset[type[Optimizer]] = frozenset({SGD, Adam, AdamW})
+
+
+@dataclass(frozen=True)
+class StackedFit:
+    """What training together gives back.
+
+    Fields:
+        params:           each parameter of each client
+        losses:           each client's mean over the steps, (clients,)
+        steps:            steps that were taken
+        optimizer_states: each client's, when they were asked for
+    """
+
+    params: dict[str, Stacked]
+    losses: Tensor
+    steps: int
+    optimizer_states: tuple[OptimizerState, ...]
+
+    def member(self, position: int) -> Params:
+        """Return one client's parameters."""
+        return {name: stacked.member(position) for name, stacked in self.params.items()}
+
+
+class GraphCohort:
+    """Some clients of a course that are simulated together; all have training examples, or none has.
+
+    `clients` says who they are; `fit` and `evaluate` do for all what a `GraphClient`'s do for one.
+    """
+
+    def __init__(self, clients: Sequence[GraphClient]) -> None:
+        self.clients = tuple(clients)
+        self.task, self.model = clients[0].task, clients[0].model
+        self._buffers = frozenset(name for name, _ in self.model.named_buffers())
+
+    def __iter__(self) -> Iterator[GraphClient]:
+        return iter(self.clients)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The clients' ids."""
+        return tuple(client.id for client in self.clients)
+
+    @cached_property
+    def data(self) -> StackedData:
+        """All clients' data side by side; rebuilt from theirs at any time."""
+        return self.task.stack([client.prepared for client in self.clients])
+
+    @cached_property
+    def _features(self) -> StackedFeatures | None:
+        x = self.data.graph.x
+        return StackedFeatures(x, len(self)) if isinstance(x, SparseMatrix) else None
+
+    # ---- training
+
+    def fit(
+        self,
+        params: Params | Sequence[Params],
+        *,
+        steps: int,
+        optimizer: Optimizer,
+        step_unit: str = "batch",
+        proximal: float = 0.0,
+        optimizer_states: Sequence[OptimizerState | None] | None = None,
+    ) -> StackedFit:
+        """Train all clients, from the same parameters or each from its own.
+
+        Args:
+            params:           the start, one for all or one for each
+            steps:            optimiser steps; on full batches a batch is an epoch
+            optimizer:        how a gradient becomes a step
+            step_unit:        "batch" or "epoch", the same here
+            proximal:         mu of a term mu/2 |w - start|^2 that joins each client's loss
+            optimizer_states: each client's state to go on from (None: from nothing); without it, states are not kept
+        """
+        starts = _starts(params)
+        shared = isinstance(params, dict)
+        if all(client.num_examples == 0 for client in self.clients):
+            return self._untrained(starts, optimizer_states)
+        states = self._states(optimizer, optimizer_states)
+        layouts, x = self._layouts(optimizer, shared, states)
+        self._check(starts, layouts)
+        live = {name: layouts[name].live(start) for name, start in starts.items()}
+        trained = [name for name in live if name not in self._buffers]
+        moved = [live[name].requires_grad_() for name in trained]
+        anchors = [tensor.detach().clone() for tensor in moved] if proximal else []
+        state = _stacked_state(optimizer, moved, states, [layouts[name] for name in trained])
+        factor = optimizer.schedule.factor(max(self.clients[0].position.round, 1))
+        streams = self._streams()
+        data = self.data.with_features(x)
+        losses: list[Tensor] = []
+        with replaced(self.model, {name: layouts[name].installed(live[name], starts[name]) for name in live}):
+            for _ in range(steps):
+                each = self.task.stacked_loss(self.model, data, streams)  # (clients,)
+                losses.append(each.detach())
+                found = torch.autograd.grad(each.sum(), moved, allow_unused=True)
+                grads = [g if g is not None else torch.zeros_like(p) for p, g in zip(moved, found, strict=True)]
+                with torch.no_grad():
+                    for grad, tensor, anchor in zip(grads, moved, anchors, strict=False):
+                        grad.add_(tensor - anchor, alpha=proximal)
+                    optimizer.step(moved, grads, state, optimizer.lr * factor)
+        result = {name: layouts[name].finished(live[name].detach(), starts[name]) for name in live}
+        kept = _states_apart(state, states, len(self), [layouts[name] for name in trained], steps)
+        return StackedFit(result, torch.stack(losses).mean(dim=0), steps, kept)
+
+    def _untrained(self, starts: dict[str, Start], states: Sequence[OptimizerState | None] | None) -> StackedFit:
+        """Give everybody its start back: nobody has training examples."""
+        params: dict[str, Stacked] = {}
+        for name, start in starts.items():
+            alike = isinstance(start, Tensor)
+            params[name] = StackedTensor(start.expand(len(self), *start.shape) if alike else torch.stack(list(start)))  # type: ignore[union-attr]
+        kept = tuple(state or {"step": 0} for state in states) if states is not None else ()
+        return StackedFit(params, torch.full((len(self),), float("nan")), 0, kept)
+
+    def _states(
+        self, optimizer: Optimizer, states: Sequence[OptimizerState | None] | None
+    ) -> list[OptimizerState] | None:
+        """Return each client's optimiser state, or None when they are not to be kept."""
+        if type(optimizer) not in ELEMENTWISE:
+            raise BadInput(f"{optimizer!r} is not known to treat every number by itself")
+        if states is None:
+            return None
+        fresh = [state is None for state in states]
+        if any(fresh) and not all(fresh):
+            raise BadInput("some clients begin to train and others go on")
+        return [state or {} for state in states]
+
+    def _layouts(
+        self, optimizer: Optimizer, shared: bool, states: list[OptimizerState] | None
+    ) -> tuple[dict[str, Layout], Any]:
+        """Return how each parameter is held, and the features in the form that goes with it."""
+        plain = Plain(len(self))
+        layouts: dict[str, Layout] = dict.fromkeys(self.model.state_dict(), plain)
+        features = self._features
+        if features is None:
+            return layouts, self.data.graph.x
+        # Only a state that is nothing but a count of steps can be kept beside weights that are not held whole.
+        bare = states is None or (type(optimizer) is SGD and not optimizer.momentum)
+        linear = type(optimizer) is SGD and bare and not drops_features(self.model)
+        layout: Span | CompactRows | FullRows
+        if linear and features.span_pays:
+            layout = Span(features)
+        elif shared and bare:
+            layout = CompactRows(features)
+        else:
+            layout = FullRows(features)
+        return layouts | dict.fromkeys(feature_weights(self.model), layout), layout.x
+
+    def _check(self, starts: dict[str, Start], layouts: dict[str, Layout]) -> None:
+        slots = self.model.state_dict()
+        if starts.keys() != slots.keys():
+            raise BadInput("the parameters do not belong to this model")
+        for name, start in starts.items():
+            if any(tensor.shape != slots[name].shape for tensor in ([start] if isinstance(start, Tensor) else start)):
+                raise BadInput(f"parameter {name!r} has another shape than this model's {tuple(slots[name].shape)}")
+
+    def _streams(self) -> Streams:
+        return Streams(
+            lambda: [client.generator("fit") for client in self.clients],
+            self.data.sizes,
+            self.data.rows,
+            self.data.entries,
+        )
+
+    # ---- evaluation
+
+    def evaluate(
+        self, models: Sequence[Params], splits: tuple[str, ...]
+    ) -> list[tuple[dict[str, dict[str, float]], dict[str, int]]]:
+        """Return metrics and example counts of each client's model on its own graph."""
+        if all(model is models[0] for model in models):
+            load_params(self.model, models[0])
+            return self.task.evaluate_stacked(self.model, self.data, splits)
+        starts = {name: [model[name] for model in models] for name in models[0]}
+        plain, features = Plain(len(self)), self._features
+        layouts: dict[str, Layout] = dict.fromkeys(starts, plain)
+        data = self.data
+        if features is not None:
+            rows = CompactRows(features)
+            layouts |= dict.fromkeys(feature_weights(self.model), rows)
+            data = data.with_features(rows.x)
+        self._check(dict(starts), layouts)
+        with replaced(self.model, {name: layouts[name].live(start) for name, start in starts.items()}):
+            return self.task.evaluate_stacked(self.model, data, splits)
+
+
+def _starts(params: Params | Sequence[Params]) -> dict[str, Start]:
+    if isinstance(params, dict):
+        return dict(params)
+    return {name: [each[name] for each in params] for name in params[0]}
+
+
+def _stacked_state(
+    optimizer: Optimizer, moved: list[Tensor], states: list[OptimizerState] | None, layouts: Sequence[Layout]
+) -> OptimizerState:
+    """Return the state of the stacked parameters."""
+    if not states or not states[0]:
+        return optimizer.start(moved)
+    slots = [key for key, value in states[0].items() if isinstance(value, tuple)]
+    steps = {state["step"] for state in states}
+    if slots and len(steps) > 1 and type(optimizer) is not SGD:
+        raise BadInput("clients have taken different numbers of steps, which this optimiser counts")
+    stacked: OptimizerState = {"step": min(steps)}
+    for key in slots:
+        stacked[key] = tuple(layouts[i].live([state[key][i] for state in states]) for i in range(len(moved)))
+    return stacked
+
+
+def _states_apart(
+    state: OptimizerState, before: list[OptimizerState] | None, num_clients: int, layouts: Sequence[Layout], steps: int
+) -> tuple[OptimizerState, ...]:
+    """Return each client's state after training; none when they are not kept."""
+    if before is None:
+        return ()
+    slots = {
+        key: [layout.finished(tensor, []) for layout, tensor in zip(layouts, value, strict=True)]
+        for key, value in state.items()
+        if isinstance(value, tuple)
+    }
+    return tuple(
+        {
+            "step": before[k].get("step", 0) + steps,
+            **{key: tuple(slot.member(k) for slot in value) for key, value in slots.items()},
+        }
+        for k in range(num_clients)
+    )

@@ -1,0 +1,87 @@
+"""Which models can run for many clients at once, and how their parameters are replaced while they do.
+
+A part is named here by its exact class: a subclass may do something else, and would be simulated as its parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from isthmus.models.gnn.appnp import APPNPStack
+from isthmus.models.gnn.gat import GATLayer, GATStack
+from isthmus.models.gnn.gcn import GCNLayer, GCNStack
+from isthmus.models.gnn.gin import GINLayer, GINStack
+from isthmus.models.gnn.gprgnn import GPRGNNStack
+from isthmus.models.gnn.mlp import MLPStack
+from isthmus.models.gnn.sage import SAGELayer, SAGEStack
+from isthmus.models.gnn.sgc import SGCStack
+from isthmus.models.model import Model
+from isthmus.models.norm import BatchNorm
+from isthmus.models.parts import Linear, Perceptron
+
+# Layers, with the parameters that multiply what goes in.
+LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
+    Linear: ("weight",),
+    GCNLayer: ("weight",),
+    SAGELayer: ("neighbor_weight", "own_weight"),
+    GATLayer: ("weight",),
+    GINLayer: ("weight",),
+}
+OTHERS: frozenset[type[nn.Module]] = frozenset(
+    {
+        Model,
+        Perceptron,
+        MLPStack,
+        GCNStack,
+        SAGEStack,
+        GATStack,
+        GINStack,
+        GPRGNNStack,
+        APPNPStack,
+        SGCStack,
+        BatchNorm,
+        nn.ModuleList,
+    }
+)
+
+
+def stackable(model: nn.Module) -> bool:
+    """Whether a model gives each client the same numbers when it runs for many of them at once."""
+    if type(model) is not Model or model.readout is not None:
+        return False
+    return all(
+        (type(part) in LAYERS or type(part) in OTHERS) and not getattr(part, "attention_dropout", 0.0)
+        for part in model.modules()
+    )
+
+
+def feature_weights(model: nn.Module) -> tuple[str, ...]:
+    """Return the names of the parameters that multiply the features."""
+    assert isinstance(model, Model)
+    place = "gnn.layers.0" if model.encoder is None else "encoder.layers.0"
+    return tuple(f"{place}.{name}" for name in LAYERS[type(model.get_submodule(place))])
+
+
+def drops_features(model: nn.Module) -> bool:
+    """Whether the model drops entries of the features in training."""
+    return any(getattr(part, "input_dropout", 0.0) for part in model.modules())
+
+
+@contextmanager
+def replaced(model: nn.Module, values: Mapping[str, Any]) -> Iterator[None]:
+    """Run a model with other values in the place of parameters and buffers, of whatever shape or type."""
+    places = []
+    for name, value in values.items():
+        path, _, attribute = name.rpartition(".")
+        module = model.get_submodule(path)
+        module.__dict__[attribute] = value  # found before the registered parameter of the same name
+        places.append((module, attribute))
+    try:
+        yield
+    finally:
+        for module, attribute in places:
+            del module.__dict__[attribute]
