@@ -55,8 +55,9 @@ class Recorder:
     def checkpoint(self, standing: Standing, memories: Mapping[str, bytes]) -> None:
         """Write a checkpoint, if there is a folder for it."""
         if self.folder is not None:
+            started = time.perf_counter()
             save_checkpoint(self.folder.checkpoint, self.digest, standing, memories)
-            self.journal.write("checkpoint", round=standing.round)
+            self.journal.write("checkpoint", round=standing.round, seconds=round(time.perf_counter() - started, 6))
 
 
 def run(
@@ -75,10 +76,14 @@ def run(
     with torch_threads(course.threads):
         if run_dir is not None:
             RunFolder.check_new(Path(run_dir))  # before the data is loaded
-        simulation = Simulation(course, scenario or load_scenario(course, locate_data(data_root)))
+        scenario = scenario or load_scenario(course, locate_data(data_root))
+        started = time.perf_counter()
+        simulation = Simulation(course, scenario)
+        building = time.perf_counter() - started
         folder = None if run_dir is None else RunFolder.create(Path(run_dir), course_to_yaml(course))
         journal = Journal(folder.journal if folder else None)
         journal.write("course", version=__version__, python=platform.python_version(), course=course_to_dict(course))
+        journal.write("setup", load_seconds=round(scenario.seconds, 6), build_seconds=round(building, 6))
         for client, part in simulation.scenario.parts.items():
             journal.write("client", client=client, text=simulation.course.task.holds(part))
         for note in simulation.notes():
@@ -123,7 +128,9 @@ def _carry_out(
     recorder = Recorder(journal, folder, course_digest(course), watchers)
     started = time.perf_counter()
     standing = run_course(course.algorithm, simulation.runtime, course.plan(), simulation.initial, recorder, standing)
-    result = _result(course, simulation, folder, journal, standing, time.perf_counter() - started)
+    ended = time.perf_counter()
+    result = _result(course, simulation, folder, journal, standing, ended - started)
+    journal.write("scored", seconds=round(time.perf_counter() - ended, 6))
     finish(result, standing, journal, folder, simulation.scenario.whole.class_names)
     return result
 

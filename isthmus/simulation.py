@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from isthmus.data.graph import Graph
 from isthmus.learn.blocks import Blocks
 from isthmus.learn.client import GraphClient
 from isthmus.learn.evaluate import Scores, score_on_global_graph, score_on_local_graphs
-from isthmus.learn.fit import read_params
+from isthmus.learn.fit import load_params, read_params
 from isthmus.runtime.loop import LoopRuntime
 from isthmus.runtime.stacked import StackedRuntime
 from isthmus.runtime.strict import StrictRuntime
@@ -31,15 +32,18 @@ class Scenario:
 
     whole: Graph
     parts: dict[str, Graph]
+    seconds: float = 0.0  # that it took to load and to divide
 
 
 def load_scenario(course: Course, root: Path) -> Scenario:
     """Load the course's graph, draw its masks and divide it among the clients."""
+    started = time.perf_counter()
     graph = course.dataset.load(root)
     graph = course.masks.apply(graph, numpy_generator(course.seed, "masks"))
     parts = course.splitter.split(graph, course.num_clients, numpy_generator(course.seed, "split"))
     width = len(str(len(parts) - 1))
-    return Scenario(graph, {f"client-{i:0{width}d}": part for i, part in enumerate(parts)})
+    named = {f"client-{i:0{width}d}": part for i, part in enumerate(parts)}
+    return Scenario(graph, named, time.perf_counter() - started)
 
 
 def build_model(course: Course, input_dim: int, output_dim: int) -> nn.Module:
@@ -105,14 +109,10 @@ class Simulation:
 
     def on_parts_of_global_graph(self, params: Params, split: str) -> dict[str, Scores]:
         """Score a model that runs on the whole graph on each client's nodes: the centralised beside the clients'."""
-        every: dict[str, Scores] = {}
-        for name, part in self.scenario.parts.items():
-            mine = torch.zeros(self.scenario.whole.num_nodes, dtype=torch.bool)
-            mine[part.node_ids] = True
-            masked = self.scenario.whole.with_masks({split: self.scenario.whole.mask(split) & mine})
-            prepared = self.course.task.prepare(masked)
-            every[name] = score_on_global_graph(self.course.task, self.model, prepared, {name: params}, split)
-        return every
+        load_params(self.model, params)
+        groups = [part.node_ids for part in self.scenario.parts.values()]
+        found = self.course.task.evaluate_groups(self.model, self._whole, split, groups)
+        return dict(zip(self.scenario.parts, found, strict=True))
 
 
 @contextmanager

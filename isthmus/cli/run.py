@@ -24,6 +24,8 @@ EXAMPLES = """Examples:
 
   isthmus run course.yaml algorithm.name=fedprox algorithm.mu=0.01
 
+  isthmus run --profile num_clients=50 rounds=20
+
   isthmus run --resume runs/20260131-235959-fedavg-cora
 """
 
@@ -41,6 +43,7 @@ def run(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Also tell where the time went.")] = False,
 ) -> None:
     """Run one course. Without arguments: Cora, 5 clients by community, a 2-layer GCN, FedAvg, in this process."""
     from isthmus.cli.output import print_json
@@ -55,9 +58,21 @@ def run(
         results = _started(source, overrides, baselines, out, data_root, json or quiet)
     main = next(iter(results.values()))
     if json:
-        print_json(as_json(main, results))
-    else:
-        _show(main, results)
+        facts = as_json(main, results)
+        print_json({**facts, "profile": _time_by_part(main)} if profile else facts)
+        return
+    _show(main, results)
+    if profile:
+        from isthmus.cli.output import print_table
+        from isthmus.report.profile import profile_table
+
+        print_table(profile_table(main.events), "where the time went")
+
+
+def _time_by_part(result: Result) -> dict[str, float]:
+    from isthmus.report.profile import time_by_part
+
+    return {part: round(seconds, 6) for part, seconds in time_by_part(result.events).items()}
 
 
 def split_words(words: list[str]) -> tuple[Path | None, list[str]]:

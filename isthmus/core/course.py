@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -66,6 +67,7 @@ class RoundReport:
     evaluations: Mapping[str, Evaluation]  # by client; empty when this round was not evaluated
     score: float | None  # the early-stopping metric
     is_best: bool
+    wall_seconds: float = 0.0  # of the whole round, with the server's own work
 
 
 class Listener(Protocol):
@@ -158,12 +160,13 @@ class _Course:
         self.model, self.listener = model, listener
         self.state_type = type(algorithm).state_type()
         self.traffic: list[ExchangeReport] = []
+        self.listening = 0.0  # seconds of this round that the listener took
 
     def federation(self, round: int) -> Federation:
         rng = numpy_generator(self.plan.seed, round, "cohort")
         everybody = self.runtime.clients
         cohort = everybody if round == 0 else self.plan.sampling.cohort(everybody, rng)
-        self.traffic = []
+        self.traffic, self.listening = [], 0.0
         return Federation(
             self.runtime,
             seed=self.plan.seed,
@@ -176,7 +179,9 @@ class _Course:
 
     def _exchanged(self, report: ExchangeReport) -> None:
         self.traffic.append(report)
+        started = time.perf_counter()
         self.listener.exchanged(report)
+        self.listening += time.perf_counter() - started
 
     def start(self) -> Standing:
         state = self._checked(self.algorithm.setup(self.federation(0)))
@@ -193,6 +198,7 @@ class _Course:
 
     def advance(self, before: Standing) -> Standing:
         round = before.round + 1
+        started = time.perf_counter()
         fed = self.federation(round)
         state = self._checked(self.algorithm.round(before.state, fed))
         after = replace(before, round=round, state=state)
@@ -212,7 +218,8 @@ class _Course:
             after = replace(after, best_state=state, best_round=round, best_score=score)
             if self.algorithm.personal:
                 fed.ask(KeepBest(), clients=fed.all_clients, min_replies=0)
-        self.listener.round_done(self._report(fed, evaluations, score, is_best))
+        report = self._report(fed, evaluations, score, is_best)
+        self.listener.round_done(replace(report, wall_seconds=time.perf_counter() - started - self.listening))
         return after
 
     def _report(

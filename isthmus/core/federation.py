@@ -39,7 +39,8 @@ class Outcome:
     reply: Record | Failure
     bytes_down: int
     bytes_up: int
-    seconds: float
+    seconds: float  # until the client's answer was there
+    codec_seconds: float = 0.0  # of encoding, decoding and measuring, at the server
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class StackOutcome:
     bytes_down: int
     bytes_up: int
     seconds: float
+    codec_seconds: float = 0.0
 
 
 class Runtime(Protocol):
@@ -89,6 +91,9 @@ class ExchangeReport:
     seconds: float  # wall time of the whole exchange
     client_seconds: float  # sum over clients of the time to answer
     failures: tuple[Failure, ...]
+    codec_seconds: float = 0.0  # encoding, decoding and measuring messages, at the server
+    check_seconds: float = 0.0  # looking whether replies can be used
+    fold_seconds: float = 0.0  # taking replies in: aggregation
 
 
 class Replies(Mapping[str, R]):
@@ -256,27 +261,47 @@ class Federation:
         expected = {client: reply_type(type(request)) for client, request in requests.items()}
         failures: list[Failure] = []
         down = up = 0
-        client_seconds = 0.0
-        started = time.perf_counter()
+        client_seconds = codec_seconds = check_seconds = fold_seconds = 0.0
+        clock = time.perf_counter
+        started = clock()
         for request in {id(request): request for request in requests.values()}.values():
             check_record(request)
         for outcome in self._answered(position, requests, limit):
             down, up = down + outcome.bytes_down, up + outcome.bytes_up
             client_seconds += outcome.seconds
+            codec_seconds += outcome.codec_seconds
+            came = clock()
             if isinstance(outcome, StackOutcome):
                 sound, unsound = judged_stack(outcome.stack, requests, expected)
+                checked = clock()
                 take_stack(outcome.stack, sound)
                 failures.extend(unsound)
                 for failure in unsound:
                     take(failure.client, failure)
-                continue
-            reply = judged(outcome.client, outcome.reply, requests[outcome.client], expected[outcome.client])
-            if isinstance(reply, Failure):
-                failures.append(reply)
-            take(outcome.client, reply)
-        seconds = time.perf_counter() - started
+            else:
+                reply = judged(outcome.client, outcome.reply, requests[outcome.client], expected[outcome.client])
+                checked = clock()
+                if isinstance(reply, Failure):
+                    failures.append(reply)
+                take(outcome.client, reply)
+            check_seconds += checked - came
+            fold_seconds += clock() - checked
         kind = type(next(iter(requests.values()))).__name__ if requests else "nothing"
-        self._report(ExchangeReport(position, kind, len(requests), down, up, seconds, client_seconds, tuple(failures)))
+        self._report(
+            ExchangeReport(
+                position=position,
+                request=kind,
+                num_clients=len(requests),
+                bytes_down=down,
+                bytes_up=up,
+                seconds=clock() - started,
+                client_seconds=client_seconds,
+                failures=tuple(failures),
+                codec_seconds=codec_seconds,
+                check_seconds=check_seconds,
+                fold_seconds=fold_seconds,
+            )
+        )
         self._require(position, kind, len(requests), failures, min_replies)
 
     def _answered(

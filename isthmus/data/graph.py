@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from isthmus.data.cuts import EdgesByNode, spans
 
 SPLITS = ("train", "val", "test")
 
@@ -72,11 +75,29 @@ class Graph:
         kept = (ends >= 0).all(dim=0)
         edge_index = ends[:, kept]
         order = torch.argsort(edge_index[0] * max(len(nodes), 1) + edge_index[1])
+        weight = None if self.edge_weight is None else self.edge_weight[kept][order]
+        return self._part(nodes, edge_index[:, order], weight)
+
+    def divide(self, parts: Sequence[Tensor]) -> list[Graph]:
+        """Return `subgraph(nodes)` for each of many `parts`, which may overlap.
+
+        `subgraph` looks at every edge of the graph; here, each part looks only at the edges of its own nodes.
+        """
+        edges = EdgesByNode.of(self.edge_index, self.num_nodes)
+        graphs = []
+        for nodes in parts:
+            ends, column = edges.between(nodes.numpy())
+            weight = None if self.edge_weight is None else self.edge_weight[torch.from_numpy(column)]
+            graphs.append(self._part(nodes, torch.from_numpy(ends), weight))
+        return graphs
+
+    def _part(self, nodes: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Graph:
+        """Return the given nodes with what belongs to them, and edges between their positions."""
         return replace(
             self,
             x=select_rows(self.x, nodes),
-            edge_index=edge_index[:, order],
-            edge_weight=None if self.edge_weight is None else self.edge_weight[kept][order],
+            edge_index=edge_index,
+            edge_weight=edge_weight,
             y=self.y[nodes],
             node_ids=self.node_ids[nodes],
             masks={split: mask[nodes] for split, mask in self.masks.items()},
@@ -94,13 +115,18 @@ class Graph:
 def select_rows(x: Tensor, rows: Tensor) -> Tensor:
     """Return the given rows of a dense or sparse CSR matrix, in the same layout."""
     if x.layout != torch.sparse_csr:
-        return x[rows]
-    start, values = x.crow_indices(), x.values()
-    lengths = (start[1:] - start[:-1])[rows]
-    crow = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-    # Entry e of the result lies in its row r at offset e - crow[r]; in x that row starts at start[rows[r]].
-    row_of = torch.repeat_interleave(torch.arange(len(rows)), lengths)
-    source = torch.arange(int(crow[-1])) - crow[row_of] + start[rows][row_of]
+        return x.index_select(0, rows)
+    # Small torch calls cost more than small numpy ones, and `repeat_interleave` waits for all threads each time.
+    start = x.crow_indices().numpy()
+    first = start[rows.numpy()]
+    length = start[rows.numpy() + 1] - first
+    crow = np.zeros(len(length) + 1, dtype=np.int64)
+    np.cumsum(length, out=crow[1:])
+    entries = torch.from_numpy(spans(first, length))
     return torch.sparse_csr_tensor(
-        crow, x.col_indices()[source], values[source], (len(rows), x.shape[1]), check_invariants=False
+        torch.from_numpy(crow),
+        x.col_indices()[entries],
+        x.values()[entries],
+        (len(rows), x.shape[1]),
+        check_invariants=False,
     )

@@ -100,7 +100,10 @@ class PerClassSplit(MaskRule):
         """Return the graph with random masks of the given sizes."""
         nodes = rng.permutation(_labelled(graph, "per_class"))
         classes = graph.y.numpy()[nodes]
-        train = np.concatenate([self._draw(graph, nodes[classes == c], c) for c in range(graph.num_classes)])
+        order = np.argsort(classes, kind="stable")  # by class, and within each in the order drawn
+        start = np.searchsorted(classes[order], np.arange(graph.num_classes + 1))
+        by_class = [nodes[order[start[c] : start[c + 1]]] for c in range(graph.num_classes)]
+        train = np.concatenate([self._draw(graph, members, c) for c, members in enumerate(by_class)])
         rest = nodes[~np.isin(nodes, train)]
         num_test = max(len(rest) - self.num_val, 0) if self.num_test is None else self.num_test
         if len(rest) < self.num_val + num_test:

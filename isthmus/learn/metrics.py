@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from isthmus.learn.losses import cross_entropy
 
 
 def loss(logits: Tensor, labels: Tensor) -> float:
     """Mean cross-entropy."""
-    return float(F.cross_entropy(logits, labels))
+    return float(cross_entropy(logits, labels))
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:
@@ -56,7 +57,7 @@ def _log_odds(logits: Tensor, c: int) -> Tensor:
 
 # Metrics that are means over examples, as what each example contributes, (examples,).
 ADDITIVE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "loss": lambda logits, labels: F.cross_entropy(logits, labels, reduction="none"),
+    "loss": lambda logits, labels: cross_entropy(logits, labels, reduction="none"),
     "accuracy": lambda logits, labels: logits.argmax(dim=1) == labels,
     "f1_micro": lambda logits, labels: logits.argmax(dim=1) == labels,
 }

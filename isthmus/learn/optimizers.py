@@ -118,13 +118,16 @@ class SGD(Optimizer):
     def step(self, params: list[Tensor], grads: list[Tensor], state: OptimizerState, lr: float) -> None:
         """Take one step."""
         state["step"] += 1
-        if self.weight_decay:
-            grads = list(torch._foreach_add(grads, params, alpha=self.weight_decay))
+        # In place throughout: a copy of all parameters would take as long as the step.
         if self.momentum:
             slot = list(state["momentum"])
             torch._foreach_mul_(slot, self.momentum)
             torch._foreach_add_(slot, grads)
+            if self.weight_decay:
+                torch._foreach_add_(slot, params, alpha=self.weight_decay)
             grads = slot
+        elif self.weight_decay:
+            torch._foreach_mul_(params, 1.0 - lr * self.weight_decay)
         torch._foreach_add_(params, grads, alpha=-lr)
 
 

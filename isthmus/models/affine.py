@@ -52,10 +52,17 @@ def per_row(parameter: Tensor, dims: int, rows: int) -> Tensor:
 def _dense_product(left: Tensor, right: Tensor) -> Tensor:
     """Return left @ right, contiguous; weights of many clients each multiply their own rows."""
     if right.ndim == 3:
-        return left.view(len(right), -1, right.shape[1]).bmm(right).flatten(0, 1)
+        return _batched_product(left.view(len(right), -1, right.shape[1]), right).flatten(0, 1)
     if right.shape[1] >= _NARROW:
         return left.mm(right)
     return right.t().mm(left.t()).t().contiguous()
+
+
+def _batched_product(left: Tensor, right: Tensor) -> Tensor:
+    """Return left @ right for each client, (clients, rows, out); with few columns by the transposes, as above."""
+    if right.shape[2] >= _NARROW or left.shape[1] < _NARROW:
+        return left.bmm(right)
+    return right.transpose(1, 2).bmm(left.transpose(1, 2)).transpose(1, 2).contiguous()
 
 
 class _Affine(torch.autograd.Function):
@@ -91,7 +98,7 @@ class _Affine(torch.autograd.Function):
         if weight.ndim == 3:  # of many clients
             by_client = grad.view(len(weight), -1, grad.shape[1])
             if wants_weight:
-                by_weight = x.view(len(weight), -1, x.shape[1]).transpose(1, 2).bmm(by_client)
+                by_weight = _batched_product(x.view(len(weight), -1, x.shape[1]).transpose(1, 2), by_client)
             if wants_x:
                 by_x = by_client.bmm(weight.transpose(1, 2)).flatten(0, 1)
             return by_x, by_weight, by_bias, None, None

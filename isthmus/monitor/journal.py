@@ -44,6 +44,9 @@ class Journal:
             bytes_up=report.bytes_up,
             seconds=round(report.seconds, 6),
             client_seconds=round(report.client_seconds, 6),
+            codec_seconds=round(report.codec_seconds, 6),
+            check_seconds=round(report.check_seconds, 6),
+            fold_seconds=round(report.fold_seconds, 6),
             failures=[dataclasses.asdict(failure) for failure in report.failures],
         )
 
@@ -57,6 +60,7 @@ class Journal:
             num_clients=len(report.cohort),
             cohort=list(report.cohort),
             seconds=round(report.seconds, 6),
+            wall_seconds=round(report.wall_seconds, 6),
             bytes_down=report.bytes_down,
             bytes_up=report.bytes_up,
             metrics={f"{s}/{m}": weighted_metric(found, s, m) for s, m in sorted(names)},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -39,10 +40,12 @@ class LoopRuntime:
         """Yield each client's own answer."""
         sizes: dict[int, int] = {}
         for client, request in requests.items():
+            started = time.perf_counter()
             if id(request) not in sizes:  # a request to all is one object, measured once
                 sizes[id(request)] = encoded_size(request)
+            spent = time.perf_counter() - started
             outcome = timed(self.sites[client], position, request, timeout_seconds)
-            yield dataclasses.replace(measured(outcome), bytes_down=sizes[id(request)])
+            yield measured(dataclasses.replace(outcome, bytes_down=sizes[id(request)], codec_seconds=spent))
 
     def mark(self, round: int) -> None:
         """Mark the memories; handlers replace entries and never change them in place, so a shallow copy is enough."""
@@ -74,7 +77,10 @@ def measured(outcome: Outcome) -> Outcome:
     """Return an outcome with the size of its reply; one that cannot be encoded is malformed."""
     if isinstance(outcome.reply, Failure):
         return outcome
+    started = time.perf_counter()
     try:
-        return dataclasses.replace(outcome, bytes_up=encoded_size(outcome.reply))
+        size = encoded_size(outcome.reply)
+        spent = outcome.codec_seconds + time.perf_counter() - started
+        return dataclasses.replace(outcome, bytes_up=size, codec_seconds=spent)
     except BadMessage as error:
         return dataclasses.replace(outcome, reply=Failure(outcome.client, "malformed", str(error)))

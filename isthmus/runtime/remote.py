@@ -48,6 +48,7 @@ class RemoteRuntime:
         payloads: dict[int, bytes] = {}
         messages: dict[str, bytes] = {}
         expected: dict[str, type[Record]] = {}
+        begun = time.perf_counter()
         for client, request in requests.items():
             if id(request) not in payloads:  # a request to all is one object, encoded once
                 payloads[id(request)] = encode(request)
@@ -62,10 +63,13 @@ class RemoteRuntime:
             )
             messages[client] = encode(envelope)
         started = time.perf_counter()
+        encoding = (started - begun) / max(len(messages), 1)
         for client, answer in self.transport.send(messages, timeout_seconds):
+            came = time.perf_counter()
             reply = answer if isinstance(answer, Failure) else self._opened(client, answer, expected[client])
             up = 0 if isinstance(answer, Failure) else len(answer)
-            yield Outcome(client, reply, len(messages[client]), up, time.perf_counter() - started)
+            spent = encoding + time.perf_counter() - came
+            yield Outcome(client, reply, len(messages[client]), up, came - started, spent)
 
     def _opened(self, client: str, message: bytes, expected: type[Record]) -> Record | Failure:
         try:

@@ -91,13 +91,15 @@ def _kind(requests: Mapping[str, Request[Any]]) -> str:
 def _outcomes(
     requests: Mapping[str, Request[Any]], found: Stack | Sequence[Record], seconds: float
 ) -> list[Outcome | StackOutcome]:
+    started = time.perf_counter()
     distinct = {id(request): request for request in requests.values()}
     sizes = {key: encoded_size(request) for key, request in distinct.items()}
     if isinstance(found, Stack):
         if found.clients != tuple(requests):
             raise ValueError("the handler for many answered for other clients than it was asked for")
         down = sum(sizes[id(request)] for request in requests.values())
-        return [StackOutcome(found, down, sum(found.sizes()), seconds)]
+        up = sum(found.sizes())
+        return [StackOutcome(found, down, up, seconds, time.perf_counter() - started)]
     share = seconds / len(requests)
     return [
         measured(Outcome(client, reply, sizes[id(request)], 0, share))

@@ -22,6 +22,11 @@ from isthmus.runtime.loop import LoopRuntime
 from isthmus.runtime.stacked import StackedRuntime
 from isthmus.simulation import Scenario, Simulation, torch_threads
 
+# What the clock says of an exchange, left out of comparisons.
+NO_CLOCK: dict[str, Any] = {
+    name: 0.0 for name in ("seconds", "client_seconds", "codec_seconds", "check_seconds", "fold_seconds")
+}
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -99,11 +104,13 @@ class Trace:
         plain: dict[str, Any] = {}
         for report in self.rounds:
             bytes_up = report.bytes_up if sizes else 0
-            plain[f"the report of round {report.round}"] = asdict(replace(report, seconds=0.0, bytes_up=bytes_up))
+            plain[f"the report of round {report.round}"] = asdict(
+                replace(report, seconds=0.0, wall_seconds=0.0, bytes_up=bytes_up)
+            )
         for exchange in self.exchanges:
             name = f"the report of round {exchange.position.round}, exchange {exchange.position.exchange}"
             bytes_up = exchange.bytes_up if sizes or exchange.request != EvaluateModel.__name__ else 0
-            plain[name] = asdict(replace(exchange, seconds=0.0, client_seconds=0.0, bytes_up=bytes_up))
+            plain[name] = asdict(replace(exchange, bytes_up=bytes_up, **NO_CLOCK))
         return plain
 
 

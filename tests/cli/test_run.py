@@ -46,6 +46,16 @@ def test_json_output_is_one_object_and_matches_the_journal(tmp_path: Path) -> No
     assert (tmp_path / "mine" / "baselines" / "local" / "clients" / "client-0.safetensors").is_file()
 
 
+def test_profile_tells_where_the_time_went_in_words_and_as_json(tmp_path: Path) -> None:
+    code, text = call("run", "-q", "--profile", "--out", str(tmp_path / "a"), *QUICK)
+    assert code == 0
+    assert all(part in text for part in ("local compute", "codec", "aggregation", "evaluation", "engine", "set-up"))
+    code, text = call("run", "--json", "--profile", "--out", str(tmp_path / "b"), *QUICK)
+    assert code == 0
+    spent = json.loads(text)["profile"]
+    assert spent["local compute"] > 0 and spent["engine"] > 0
+
+
 def test_overrides_reach_the_course_and_the_folder_can_be_run_again(tmp_path: Path) -> None:
     code, _ = call("run", "-q", "--out", str(tmp_path / "a"), "algorithm.name=fedprox", "algorithm.mu=0.5", *QUICK)
     assert code == 0

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +37,64 @@ def test_subgraph_equals_rows_and_columns_of_the_dense_adjacency(graph: Graph, s
     assert torch.equal(part.attributes["rank"], nodes * 10)
     keys = part.edge_index[0] * graph.num_nodes + part.edge_index[1]
     assert bool((keys[1:] > keys[:-1]).all()), "edges are not sorted by source, then target"
+
+
+def bits(value: Any) -> Any:
+    """Return what tells two field values apart in any respect: layout, type, shape and every bit."""
+    if isinstance(value, Mapping):
+        return {key: bits(entry) for key, entry in value.items()}
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.layout == torch.sparse_csr:
+        return value.shape, bits(value.crow_indices()), bits(value.col_indices()), bits(value.values())
+    return value.dtype, value.shape, value.is_contiguous(), value.numpy().tobytes()
+
+
+def contents(graph: Graph) -> dict[str, Any]:
+    return {field.name: bits(getattr(graph, field.name)) for field in fields(graph)}
+
+
+def tensors(graph: Graph) -> list[torch.Tensor]:
+    x = [graph.x.values(), graph.x.col_indices()] if graph.x.layout == torch.sparse_csr else [graph.x]
+    weight = [] if graph.edge_weight is None else [graph.edge_weight]
+    return [*x, graph.edge_index, graph.y, graph.node_ids, *weight, *graph.masks.values(), *graph.attributes.values()]
+
+
+shares = st.lists(st.floats(0, 1), max_size=6)
+
+
+@many
+@given(graphs, seeds, shares, st.booleans(), st.booleans())
+def test_divide_equals_one_subgraph_for_each_part_to_the_bit(
+    graph: Graph, seed: int, shares: list[float], ascending: bool, shuffled: bool
+) -> None:
+    draw = rng(seed)
+    graph = replace(
+        graph, attributes={**graph.attributes, "place": torch.from_numpy(draw.random((graph.num_nodes, 2)))}
+    )
+    if shuffled:  # no edge list of a Graph is so, but subgraph takes it
+        order = torch.from_numpy(draw.permutation(graph.num_edges))
+        weight = None if graph.edge_weight is None else graph.edge_weight[order]
+        graph = replace(graph, edge_index=graph.edge_index[:, order], edge_weight=weight)
+    parts = [torch.from_numpy(draw.permutation(graph.num_nodes)[: round(s * graph.num_nodes)]) for s in shares]
+    parts = [part.sort().values for part in parts] if ascending else parts
+    assert [contents(part) for part in graph.divide(parts)] == [contents(graph.subgraph(part)) for part in parts]
+
+
+@many
+@given(graphs, seeds, st.integers(1, 40))
+def test_divide_into_parts_without_overlap_equals_subgraphs_to_the_bit(graph: Graph, seed: int, number: int) -> None:
+    parts = torch.from_numpy(rng(seed).permutation(graph.num_nodes)).tensor_split(number)
+    assert [contents(part) for part in graph.divide(parts)] == [contents(graph.subgraph(part)) for part in parts]
+
+
+@many
+@given(graphs, seeds)
+def test_a_divided_graph_holds_no_memory_but_its_own(graph: Graph, seed: int) -> None:
+    # What is saved or sent with a tensor is its whole memory, not only what the tensor shows of it.
+    for part in graph.divide(torch.from_numpy(rng(seed).permutation(graph.num_nodes)).tensor_split(3)):
+        for tensor in tensors(part):
+            assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
 
 
 def test_a_subgraph_of_a_subgraph_keeps_the_ids_of_the_first_graph() -> None:

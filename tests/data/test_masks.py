@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,17 @@ def test_per_class_draws_the_numbers_asked_for(nodes: int, seed: int, per_class:
     check_disjoint_and_labelled(masked)
     assert torch.bincount(graph.y[masked.masks["train"]], minlength=3).tolist() == [per_class] * 3
     assert (int(masked.masks["val"].sum()), int(masked.masks["test"].sum())) == (val, test)
+
+
+@many
+@given(graphs, seeds, st.integers(1, 3))
+def test_per_class_takes_the_first_of_each_class_in_random_order(graph: Graph, seed: int, per_class: int) -> None:
+    assume(bool((graph.y >= 0).any()))
+    graph = replace(graph, num_classes=5)  # two of them without a node
+    masked = PerClassSplit(per_class, num_val=0, num_test=0, allow_short=True).apply(graph, rng(seed))
+    order = rng(seed).permutation((graph.y >= 0).nonzero()[:, 0].numpy()).tolist()
+    first = [[node for node in order if graph.y[node] == number][:per_class] for number in range(5)]
+    assert masked.masks["train"].nonzero()[:, 0].tolist() == sorted(chain.from_iterable(first))
 
 
 def test_public_keeps_the_masks_of_the_dataset() -> None:

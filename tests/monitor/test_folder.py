@@ -16,6 +16,7 @@ from isthmus.monitor.journal import read_journal
 from isthmus.runs import resume, run
 from isthmus.simulation import Scenario
 from isthmus.testing.toys import toy_graph
+from isthmus.testing.traces import NO_CLOCK
 
 # ---- the folder
 
@@ -112,7 +113,7 @@ COURSE = load_course({}, ["rounds=3", "num_clients=2", "model.gnn.hidden=4"])
 
 
 def without_times(events: Any) -> list[dict[str, Any]]:
-    gone = ("time", "seconds", "client_seconds")
+    gone = ("time", "seconds", "wall_seconds", "load_seconds", "build_seconds", *NO_CLOCK)
     return [{key: value for key, value in event.items() if key not in gone} for event in events]
 
 
@@ -125,7 +126,7 @@ def test_a_run_folder_begins_with_the_course_and_holds_all_that_a_run_leaves(
     assert events[0]["event"] == "course"
     assert load_course(events[0]["course"]) == load_course(folder.course) == COURSE
     assert [event["event"] for event in events].count("round") == 3
-    assert [event["event"] for event in events][-2:] == ["checkpoint", "end"]
+    assert [event["event"] for event in events][-2:] == ["scored", "end"]
     assert sorted(p.name for p in folder.path.iterdir()) == [
         "checkpoint.isth",
         "course.yaml",

@@ -61,7 +61,9 @@ def test_each_event_is_on_disk_as_soon_as_it_is_written(tmp_path: Path) -> None:
 def test_an_exchange_is_written_with_bytes_seconds_and_failures() -> None:
     journal = Journal(None)
     failure = Failure("b", "late", "answered after 3 s")
-    journal.exchanged(ExchangeReport(Position(1, 2, 3), "TrainModel", 4, 100, 200, 0.5, 0.75, (failure,)))
+    journal.exchanged(
+        ExchangeReport(Position(1, 2, 3), "TrainModel", 4, 100, 200, 0.5, 0.75, (failure,), 0.1, 0.2, 0.3)
+    )
     (event,) = journal.events
     assert {key: event[key] for key in event if key != "time"} == {
         "event": "exchange",
@@ -73,6 +75,9 @@ def test_an_exchange_is_written_with_bytes_seconds_and_failures() -> None:
         "bytes_up": 200,
         "seconds": 0.5,
         "client_seconds": 0.75,
+        "codec_seconds": 0.1,
+        "check_seconds": 0.2,
+        "fold_seconds": 0.3,
         "failures": [{"client": "b", "kind": "late", "reason": "answered after 3 s"}],
     }
 
@@ -83,10 +88,11 @@ def test_a_round_is_written_with_metrics_weighted_by_examples() -> None:
         "a": Evaluation({"val": {"accuracy": 1.0, "loss": 2.0}, "train": {"accuracy": 0.5}}, {"val": 1, "train": 4}),
         "b": Evaluation({"val": {"accuracy": 0.0, "loss": 4.0}, "train": {"accuracy": 1.0}}, {"val": 3, "train": 4}),
     }
-    journal.round_done(RoundReport(5, ("a", "b"), 1.5, 10, 20, evaluations, 0.25, True))
+    journal.round_done(RoundReport(5, ("a", "b"), 1.5, 10, 20, evaluations, 0.25, True, 1.75))
     (event,) = journal.events
     assert event["metrics"] == {"train/accuracy": 0.75, "val/accuracy": 0.25, "val/loss": 3.5}
     assert (event["round"], event["cohort"], event["num_clients"]) == (5, ["a", "b"], 2)
+    assert (event["seconds"], event["wall_seconds"]) == (1.5, 1.75)
     assert (event["score"], event["is_best"], event["bytes_down"], event["bytes_up"]) == (0.25, True, 10, 20)
 
 

@@ -9,13 +9,13 @@ import heapq
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from isthmus.data.cuts import EdgesByNode
 from isthmus.data.edges import undirected_pairs
 from isthmus.data.graph import Graph
 from isthmus.data.splitters.splitter import Splitter
@@ -54,7 +54,8 @@ class CommunitySplitter(Splitter):
         pairs, weights = undirected_pairs(graph.edge_index, graph.num_nodes, graph.edge_weight)
         membership = METHODS[self.method](graph.num_nodes, pairs, weights, rng)
         limit = -(-graph.num_nodes // num_clients) if self.balanced else graph.num_nodes
-        pieces = _pieces(_groups(membership), _adjacency(graph.num_nodes, pairs), limit, num_clients)
+        both_ways = EdgesByNode.of(torch.cat([pairs, pairs.flip(0)], dim=1), graph.num_nodes)
+        pieces = _pieces(_groups(membership), both_ways, limit, num_clients)
         clients = _deal_evenly(pieces, num_clients) if self.balanced else _deal(pieces, num_clients, rng)
         return [torch.from_numpy(np.sort(np.concatenate(held))) for held in clients]
 
@@ -81,42 +82,40 @@ def _groups(membership: Nodes) -> list[Nodes]:
     return np.split(order, np.cumsum(np.bincount(membership))[:-1])
 
 
-def _adjacency(num_nodes: int, pairs: Tensor) -> Any:
-    from scipy import sparse
-
-    low, high = pairs.numpy()
-    both = np.concatenate([low, high]), np.concatenate([high, low])
-    return sparse.csr_matrix((np.ones(len(both[0]), dtype=np.int8), both), shape=(num_nodes, num_nodes))
-
-
-def _pieces(communities: list[Nodes], adjacency: Any, limit: int, num_clients: int) -> list[Nodes]:
+def _pieces(communities: list[Nodes], edges: EdgesByNode, limit: int, num_clients: int) -> list[Nodes]:
     """Cut communities into pieces of at most `limit` nodes, then halve the largest until all clients get one."""
     heap: list[tuple[int, int, bool, Nodes]] = []  # size (largest first), number, whether in breadth-first order
     for nodes in communities:
         cut = len(nodes) > limit
-        ordered = _breadth_first(adjacency, nodes) if cut else nodes
+        ordered = _breadth_first(edges, nodes) if cut else nodes
         for piece in np.array_split(ordered, -(-len(nodes) // limit)):
             heap.append((-len(piece), len(heap), cut, piece))
     heapq.heapify(heap)
     number = len(heap)
     while len(heap) < num_clients:
         _, _, cut, nodes = heapq.heappop(heap)
-        for half in np.array_split(nodes if cut else _breadth_first(adjacency, nodes), 2):
+        for half in np.array_split(nodes if cut else _breadth_first(edges, nodes), 2):
             heapq.heappush(heap, (-len(half), number, True, half))
             number += 1
     return [nodes for _, _, _, nodes in sorted(heap, key=lambda entry: entry[1])]
 
 
-def _breadth_first(adjacency: Any, nodes: Nodes) -> Nodes:
+def _breadth_first(edges: EdgesByNode, nodes: Nodes) -> Nodes:
     """Return the nodes in breadth-first order, component by component, each from its best connected node."""
+    from scipy import sparse
     from scipy.sparse import csgraph
 
-    inside = adjacency[nodes][:, nodes]
-    component_of = csgraph.connected_components(inside, directed=False)[1]
-    by_degree = np.argsort(-np.diff(inside.indptr), kind="stable")
-    starts = by_degree[np.unique(component_of[by_degree], return_index=True)[1]]
-    order = [csgraph.breadth_first_order(inside, start, return_predecessors=False) for start in starts]
-    ordered: Nodes = nodes[np.concatenate(order)]
+    if len(nodes) == 1:
+        return nodes
+    source, target = edges.between(nodes).ends
+    degree = np.bincount(source, minlength=len(nodes))
+    start = np.concatenate([[0], np.cumsum(degree)])
+    inside = sparse.csr_matrix((np.ones(len(target)), target, start), shape=(len(nodes), len(nodes)))
+    num_components, component_of = csgraph.connected_components(inside, directed=False)
+    if num_components > 1:
+        # Each apart: a search costs time in proportion to all the nodes it is given, whether it gets to them or not.
+        return np.concatenate([_breadth_first(edges, nodes[group]) for group in _groups(component_of)])
+    ordered: Nodes = nodes[csgraph.breadth_first_order(inside, degree.argmax(), return_predecessors=False)]
     return ordered
 
 

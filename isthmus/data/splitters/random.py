@@ -69,9 +69,11 @@ class RandomSplitter(Splitter):
                 f"splitter 'random': shares has {len(shares)} numbers, {shares!r}, but num_clients is "
                 f"{num_clients}; give one share for each client"
             )
-        held = np.zeros((num_clients, num_nodes), dtype=bool)
-        for client, share in enumerate(shares):
-            held[client, rng.choice(num_nodes, max(1, round(share * num_nodes)), replace=False)] = True
-        left_over = np.flatnonzero(~held.any(axis=0))
-        held[rng.integers(num_clients, size=len(left_over)), left_over] = True
-        return [torch.from_numpy(np.flatnonzero(row)) for row in held]
+        drawn = [rng.choice(num_nodes, max(1, round(share * num_nodes)), replace=False) for share in shares]
+        left_over = np.ones(num_nodes, dtype=bool)
+        for nodes in drawn:
+            left_over[nodes] = False
+        owner = rng.integers(num_clients, size=np.count_nonzero(left_over))
+        given = np.flatnonzero(left_over)[np.argsort(owner, kind="stable")]
+        extra = np.split(given, np.cumsum(np.bincount(owner, minlength=num_clients))[:-1])
+        return [torch.from_numpy(np.sort(np.concatenate(both))) for both in zip(drawn, extra, strict=True)]

@@ -43,4 +43,4 @@ class Splitter(ABC):
         empty = [client for client, nodes in enumerate(parts) if len(nodes) == 0]
         if empty:
             raise BadInput(f"{self!r} left clients {empty} of {num_clients} without a node; use fewer clients")
-        return [self.after_cut(graph.subgraph(nodes), rng) for nodes in parts]
+        return [self.after_cut(part, rng) for part in graph.divide(parts)]

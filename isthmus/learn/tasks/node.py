@@ -8,20 +8,17 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from isthmus.data.graph import SPLITS, Graph, select_rows
 from isthmus.learn import metrics
 from isthmus.learn.batching import Batching, FullBatch, NeighborBatch
+from isthmus.learn.losses import IGNORED, cross_entropy
 from isthmus.learn.neighbors import Adjacency, sample_neighborhood
 from isthmus.learn.tasks.task import Predictions, StackedData, Task
 from isthmus.models.inputs import GraphInput, stack_graphs
 from isthmus.models.sparse import SparseMatrix
 from isthmus.models.streams import Streams
-
-# The label of a row whose loss does not count.
-IGNORED = -100
 
 
 @dataclass(frozen=True)
@@ -98,7 +95,7 @@ class NodeClassification(Task):
     def loss(self, model: nn.Module, batch: NodeBatch, generator: torch.Generator) -> Tensor:
         """Return the mean cross-entropy over the batch's nodes."""
         logits: Tensor = model(batch.graph, generator)
-        return F.cross_entropy(logits[batch.index], batch.labels)
+        return cross_entropy(logits.index_select(0, batch.index), batch.labels)
 
     def evaluate(
         self, model: nn.Module, prepared: PreparedNodes, splits: tuple[str, ...]
@@ -115,6 +112,18 @@ class NodeClassification(Task):
                 for split in splits
             }
         return found, counts
+
+    def evaluate_groups(
+        self, model: nn.Module, prepared: PreparedNodes, split: str, groups: Sequence[Tensor]
+    ) -> list[dict[str, float]]:
+        """Run the model once over the whole graph and measure each group's nodes of the split."""
+        wanted = torch.zeros(prepared.graph.num_nodes, dtype=torch.bool)
+        wanted[prepared.index[split]] = True
+        chosen = [nodes[wanted[nodes]] for nodes in groups]
+        index = torch.cat(chosen)
+        with torch.no_grad():
+            logits: Tensor = model(prepared.graph, None)
+            return self._measure_each(logits, index, prepared.data.y[index], tuple(map(len, chosen)))
 
     def stack(self, prepared: Sequence[PreparedNodes]) -> StackedData:
         """Return the clients' graphs side by side."""
@@ -133,7 +142,7 @@ class NodeClassification(Task):
     def stacked_loss(self, model: nn.Module, data: StackedData, streams: Streams) -> Tensor:
         """Return each client's mean cross-entropy over its training nodes, (clients,)."""
         logits: Tensor = model(data.graph, streams)
-        each = F.cross_entropy(logits, data.target, ignore_index=IGNORED, reduction="none")
+        each = cross_entropy(logits, data.target, reduction="none")
         counts = torch.tensor(data.splits["train"][2])
         return each.view(len(counts), -1).sum(dim=1) / counts
 

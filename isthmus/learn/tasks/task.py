@@ -110,6 +110,12 @@ class Task(ABC):
     ) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
         """Return metrics and example counts per split; a split without examples has no metrics."""
 
+    @abstractmethod
+    def evaluate_groups(
+        self, model: nn.Module, prepared: Any, split: str, groups: Sequence[Tensor]
+    ) -> list[dict[str, float]]:
+        """Return the metrics of a model on each of several groups of examples, which may overlap, of one split."""
+
     # A task that can be learned for many clients at once defines the three methods below, in its own class: they are
     # not used for a subclass, whose loss may be another.
 

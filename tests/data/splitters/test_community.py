@@ -12,10 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.data.edges import undirected, undirected_pairs
+from isthmus.data.cuts import EdgesByNode
+from isthmus.data.edges import undirected
 from isthmus.data.graph import Graph
 from isthmus.data.splitters import CommunitySplitter, RandomSplitter
-from isthmus.data.splitters.community import _adjacency, _pieces
+from isthmus.data.splitters.community import _pieces
 from isthmus.data.statistics import missing_edge_fraction
 from isthmus.data.zoo import Cora
 
@@ -71,10 +72,58 @@ def test_a_cut_community_loses_few_edges() -> None:
     rail = torch.stack([torch.arange(5), torch.arange(1, 6)])
     ladder = torch.cat([rail * 2, rail * 2 + 1, torch.stack([torch.arange(6) * 2, torch.arange(6) * 2 + 1])], dim=1)
     graph = replace(make_graph(12, 0), edge_index=undirected(ladder, 12)[0])
-    pieces = _pieces([np.arange(12)], _adjacency(12, undirected_pairs(graph.edge_index, 12)[0]), 6, 2)
+    pieces = _pieces([np.arange(12)], EdgesByNode.of(graph.edge_index, 12), 6, 2)
     parts = [graph.subgraph(torch.from_numpy(piece)) for piece in pieces]
     assert [part.num_nodes for part in parts] == [6, 6]
     assert missing_edge_fraction(graph, parts) <= 6 / 16
+
+
+def breadth_first_by_hand(graph: Graph, nodes: list[int]) -> list[int]:
+    """Return the nodes in breadth-first order; `nodes` ascend."""
+    edges = graph.edge_index.t().tolist()
+    neighbors = {node: [t for s, t in edges if s == node and t in nodes] for node in nodes}  # ascending
+    ordered: list[int] = []
+    while len(ordered) < len(nodes):
+        # The component of the smallest node that is left, from its best connected node, the smallest of these.
+        component = {min(set(nodes) - set(ordered))}
+        while grown := {t for s in component for t in neighbors[s]} - component:
+            component |= grown
+        queue = [min(component, key=lambda node: (-len(neighbors[node]), node))]
+        for node in queue:
+            queue += [t for t in neighbors[node] if t not in queue]
+        ordered += queue
+    return ordered
+
+
+def pieces_by_hand(communities: list[list[int]], graph: Graph, limit: int, num_clients: int) -> list[list[int]]:
+    """Return the pieces by the rules that `CommunitySplitter` states, one look at all of them for each cut."""
+    pieces: list[tuple[list[int], bool]] = []  # nodes, whether in breadth-first order
+    for nodes in communities:
+        cut = len(nodes) > limit
+        ordered = breadth_first_by_hand(graph, nodes) if cut else nodes
+        pieces += [(part.tolist(), cut) for part in np.array_split(ordered, -(-len(nodes) // limit))]
+    live = set(range(len(pieces)))
+    while len(live) < num_clients:
+        largest = min(live, key=lambda number: (-len(pieces[number][0]), number))
+        nodes, cut = pieces[largest]
+        halves = np.array_split(nodes if cut else breadth_first_by_hand(graph, nodes), 2)
+        live = live - {largest} | {len(pieces), len(pieces) + 1}
+        pieces += [(half.tolist(), True) for half in halves]
+    return [pieces[number][0] for number in sorted(live)]
+
+
+@many
+@given(graphs, seeds, st.integers(1, 5), st.integers(1, 30), st.integers(1, 30))
+def test_pieces_are_those_of_the_rules_carried_out_by_hand(
+    graph: Graph, seed: int, num_communities: int, limit: int, wish: int
+) -> None:
+    # Communities drawn at random fall apart into components, those of a method mostly do not.
+    membership = rng(seed).integers(0, num_communities, graph.num_nodes)
+    communities = [np.flatnonzero(membership == number) for number in np.unique(membership)]
+    clients = min(wish, graph.num_nodes)
+    pieces = _pieces(communities, EdgesByNode.of(graph.edge_index, graph.num_nodes), limit, clients)
+    expected = pieces_by_hand([nodes.tolist() for nodes in communities], graph, limit, clients)
+    assert [piece.tolist() for piece in pieces] == expected
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -58,6 +60,37 @@ def test_shares_are_met_apart_from_nodes_nobody_drew(graph: Graph, seed: int, sh
     held = torch.bincount(torch.cat(parts))
     assert sum(extra) <= int((held == 1).sum())
     assert sum(extra) <= graph.num_nodes - max(drawn)
+
+
+def sample_by_matrix(shares: list[float], num_nodes: int, draw: np.random.Generator) -> list[list[int]]:
+    """Return the parts by one large table of who holds what."""
+    held = np.zeros((len(shares), num_nodes), dtype=bool)
+    for client, share in enumerate(shares):
+        held[client, draw.choice(num_nodes, max(1, round(share * num_nodes)), replace=False)] = True
+    left_over = np.flatnonzero(~held.any(axis=0))
+    held[draw.integers(len(shares), size=len(left_over)), left_over] = True
+    return [np.flatnonzero(row).tolist() for row in held]
+
+
+@many
+@given(graphs, seeds, st.lists(st.floats(0.01, 1), min_size=1, max_size=12))
+def test_shares_give_the_parts_of_the_obvious_table(graph: Graph, seed: int, shares: list[float]) -> None:
+    used, reference = rng(seed), rng(seed)
+    parts = RandomSplitter(shares=tuple(shares)).assign(graph, len(shares), used)
+    assert [part.tolist() for part in parts] == sample_by_matrix(shares, graph.num_nodes, reference)
+    assert all(part.dtype == torch.int64 for part in parts)
+    assert used.bit_generator.state == reference.bit_generator.state
+
+
+def test_shares_take_memory_for_the_nodes_held_and_not_for_every_client_and_node() -> None:
+    graph = make_graph(20_000, 0)
+    tracemalloc.start()
+    try:
+        RandomSplitter(shares=(0.001,) * 1000).assign(graph, 1000, rng(0))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2_000_000  # a table would take 20,000,000
 
 
 def test_shares_of_fedgl_overlap_and_have_the_papers_sizes() -> None:
