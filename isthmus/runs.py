@@ -128,6 +128,8 @@ def _carry_out(
     recorder = Recorder(journal, folder, course_digest(course), watchers)
     started = time.perf_counter()
     standing = run_course(course.algorithm, simulation.runtime, course.plan(), simulation.initial, recorder, standing)
+    for note in simulation.runtime_notes():
+        journal.write("note", text=note)
     ended = time.perf_counter()
     result = _result(course, simulation, folder, journal, standing, ended - started)
     journal.write("scored", seconds=round(time.perf_counter() - ended, 6))

@@ -95,6 +95,15 @@ class Simulation:
         idle = [name for name, client in self.clients.items() if client.num_examples == 0]
         return [f"{name} has no training examples: it trains nothing and has no weight in any mean" for name in idle]
 
+    def runtime_notes(self) -> list[str]:
+        """Return what a user should know about how the clients were simulated."""
+        if not isinstance(self.runtime, StackedRuntime):
+            return []
+        return [
+            f"{name} could not answer for many clients at once, so they answered one by one: {reason}"
+            for name, reason in self.runtime.notes.items()
+        ]
+
     def memories(self) -> dict[str, State]:
         """Return what each client remembered at the end of the last whole round."""
         return {client: decode(memory, State) for client, memory in self.runtime.save_clients().items()}

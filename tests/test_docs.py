@@ -57,7 +57,7 @@ def test_the_python_of_the_readme_runs(number: int) -> None:
 EXTENDING = [block for block in blocks((ROOT / "docs" / "extending.md").read_text(), "python") if "ist.run(" in block]
 
 
-@pytest.mark.parametrize("block", EXTENDING, ids=["splitter", "dataset", "model"])
+@pytest.mark.parametrize("block", EXTENDING, ids=["cohort", "splitter", "dataset", "model"])
 def test_the_python_of_docs_extending_runs(block: str) -> None:
     space: dict[str, object] = {"__name__": "extending"}
     exec(compile(block, "docs/extending.md", "exec"), space)

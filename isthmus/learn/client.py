@@ -10,7 +10,7 @@ from torch import nn
 from isthmus.core.client import Client
 from isthmus.core.record import Params
 from isthmus.learn.batching import Batching
-from isthmus.learn.fit import Fitted, Penalty, fit, load_params
+from isthmus.learn.fit import Fitted, Loss, Penalty, fit, load_params
 from isthmus.learn.optimizers import Optimizer, OptimizerState
 from isthmus.learn.tasks.task import Predictions, Task
 
@@ -59,10 +59,12 @@ class GraphClient(Client):
         step_unit: str = "batch",
         penalty: Penalty | None = None,
         optimizer_state: OptimizerState | None = None,
+        loss: Loss | None = None,
     ) -> Fitted:
         """Train from `params` on the client's own graph; the learning rate is the schedule's for this round.
 
-        A step is one batch, or one pass over the training examples; on a full batch they are the same.
+        A step is one batch, or one pass over the training examples; on a full batch they are the same. `loss` takes
+        the place of the task's, `penalty` is added to either.
         """
         per_epoch = self.task.batches_per_epoch(self.prepared, self.batching) if step_unit == "epoch" else 1
         return fit(
@@ -77,6 +79,7 @@ class GraphClient(Client):
             generator=self.generator("fit"),
             penalty=penalty,
             optimizer_state=optimizer_state,
+            loss=loss,
         )
 
     def evaluate(self, params: Params, splits: tuple[str, ...]) -> tuple[dict[str, dict[str, float]], dict[str, int]]:

@@ -18,6 +18,9 @@ from isthmus.learn.tasks.task import Task
 # From the live parameters to a term that is added to the loss.
 Penalty: TypeAlias = Callable[[Mapping[str, Tensor]], Tensor]
 
+# From the model, a batch and a random stream to the loss of the batch.
+Loss: TypeAlias = Callable[[nn.Module, Any, torch.Generator], Tensor]
+
 
 @dataclass(frozen=True)
 class Fitted:
@@ -63,6 +66,7 @@ def fit(
     generator: torch.Generator,
     penalty: Penalty | None = None,
     optimizer_state: OptimizerState | None = None,
+    loss: Loss | None = None,
 ) -> Fitted:
     """Take `steps` optimiser steps from `params`; a client without training examples gives its parameters back."""
     load_params(model, params)
@@ -71,11 +75,11 @@ def fit(
     state = optimizer.start(live) if optimizer_state is None else _copied(optimizer_state)
     losses: list[Tensor] = []
     for _, batch in zip(range(steps), task.batches(prepared, batching, generator), strict=False):
-        loss = task.loss(model, batch, generator)
-        losses.append(loss.detach())
+        found = (loss or task.loss)(model, batch, generator)
+        losses.append(found.detach())
         if penalty is not None:
-            loss = loss + penalty(named)
-        grads = torch.autograd.grad(loss, live, allow_unused=True)
+            found = found + penalty(named)
+        grads = torch.autograd.grad(found, live, allow_unused=True)
         moved = [g if g is not None else torch.zeros_like(p) for p, g in zip(live, grads, strict=True)]
         with torch.no_grad():
             optimizer.step(live, moved, state, lr)

@@ -7,13 +7,13 @@ and an optimiser that are known to allow it, are put together (`blocks.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isthmus.core.errors import BadInput
 from isthmus.core.record import Params
@@ -26,6 +26,8 @@ from isthmus.learn.tasks.task import StackedData
 from isthmus.models.sparse import SparseMatrix
 from isthmus.models.stackable import drops_features, feature_weights, replaced
 from isthmus.models.streams import Streams
+
+StackedLoss: TypeAlias = Callable[[nn.Module, StackedData, Streams], Tensor]
 
 # Exact classes whose steps treat every number by itself, so that stacked numbers move as they would alone.
 ELEMENTWISE: frozenset[type[Optimizer]] = frozenset({SGD, Adam, AdamW})
@@ -95,6 +97,8 @@ class GraphCohort:
         step_unit: str = "batch",
         proximal: float = 0.0,
         optimizer_states: Sequence[OptimizerState | None] | None = None,
+        loss: StackedLoss | None = None,
+        drifts: Sequence[Params] | None = None,
     ) -> StackedFit:
         """Train all clients, from the same parameters or each from its own.
 
@@ -105,18 +109,21 @@ class GraphCohort:
             step_unit:        "batch" or "epoch", the same here
             proximal:         mu of a term mu/2 |w - start|^2 that joins each client's loss
             optimizer_states: each client's state to go on from (None: from nothing); without it, states are not kept
+            loss:             each client's loss from model, data and streams, (clients,); by default the task's
+            drifts:           for each client, what is added to the gradient of each trained parameter at every step
         """
         starts = _starts(params)
         shared = isinstance(params, dict)
         if all(client.num_examples == 0 for client in self.clients):
             return self._untrained(starts, optimizer_states)
         states = self._states(optimizer, optimizer_states)
-        layouts, x = self._layouts(optimizer, shared, states)
+        layouts, x = self._layouts(optimizer, shared, states, drifts is not None)
         self._check(starts, layouts)
         live = {name: layouts[name].live(start) for name, start in starts.items()}
         trained = [name for name in live if name not in self._buffers]
         moved = [live[name].requires_grad_() for name in trained]
         anchors = [tensor.detach().clone() for tensor in moved] if proximal else []
+        constant = [layouts[n].live([drift[n] for drift in drifts]) for n in trained] if drifts is not None else []
         state = _stacked_state(optimizer, moved, states, [layouts[name] for name in trained])
         factor = optimizer.schedule.factor(max(self.clients[0].position.round, 1))
         streams = self._streams()
@@ -124,13 +131,15 @@ class GraphCohort:
         losses: list[Tensor] = []
         with replaced(self.model, {name: layouts[name].installed(live[name], starts[name]) for name in live}):
             for _ in range(steps):
-                each = self.task.stacked_loss(self.model, data, streams)  # (clients,)
+                each = (loss or self.task.stacked_loss)(self.model, data, streams)  # (clients,)
                 losses.append(each.detach())
                 found = torch.autograd.grad(each.sum(), moved, allow_unused=True)
                 grads = [g if g is not None else torch.zeros_like(p) for p, g in zip(moved, found, strict=True)]
                 with torch.no_grad():
-                    for grad, tensor, anchor in zip(grads, moved, anchors, strict=False):
-                        grad.add_(tensor - anchor, alpha=proximal)
+                    if anchors:
+                        grads = [g.add(w - a, alpha=proximal) for g, w, a in zip(grads, moved, anchors, strict=True)]
+                    if constant:
+                        grads = list(torch._foreach_add(grads, constant))
                     optimizer.step(moved, grads, state, optimizer.lr * factor)
         result = {name: layouts[name].finished(live[name].detach(), starts[name]) for name in live}
         kept = _states_apart(state, states, len(self), [layouts[name] for name in trained], steps)
@@ -159,7 +168,7 @@ class GraphCohort:
         return [state or {} for state in states]
 
     def _layouts(
-        self, optimizer: Optimizer, shared: bool, states: list[OptimizerState] | None
+        self, optimizer: Optimizer, shared: bool, states: list[OptimizerState] | None, drifting: bool
     ) -> tuple[dict[str, Layout], Any]:
         """Return how each parameter is held, and the features in the form that goes with it."""
         plain = Plain(len(self))
@@ -169,6 +178,7 @@ class GraphCohort:
             return layouts, self.data.graph.x
         # Only a state that is nothing but a count of steps can be kept beside weights that are not held whole.
         bare = states is None or (type(optimizer) is SGD and not optimizer.momentum)
+        bare = bare and not drifting  # a drift may move every row
         linear = type(optimizer) is SGD and bare and not drops_features(self.model)
         layout: Span | CompactRows | FullRows
         if linear and features.span_pays:

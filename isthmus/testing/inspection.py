@@ -27,7 +27,8 @@ def places_for_notes(algorithm: Algorithm[Any]) -> dict[str, Any]:
     for kind in type(algorithm).__mro__[:-1]:
         if kind.__module__.startswith("isthmus.core.") or kind.__module__ in ("abc", "typing"):
             continue
-        for holder, space in ((kind.__name__, vars(kind)), (kind.__module__, vars(sys.modules[kind.__module__]))):
+        module = sys.modules.get(kind.__module__)  # None for a class that was made by hand
+        for holder, space in ((kind.__name__, vars(kind)), (kind.__module__, vars(module) if module else {})):
             for name, value in space.items():
                 if not name.startswith("__") and isinstance(value, NOTEWORTHY):
                     found[f"{name!r} of {holder}"] = repr(value)
