@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -27,9 +28,12 @@ class Graph:
         masks:       boolean (nodes,) for each of "train", "val", "test" that is set
         edge_weight: (edges,), float32, or None for all ones
         attributes:  further facts per node, (nodes,) or (nodes, ...), for splitters that go by attribute
+        attribute_names: names of the categories of attributes that are numbers of categories
         class_names: names of the classes, or empty
         name:        name of the dataset
     """
+
+    item: ClassVar[str] = "node"
 
     x: Tensor
     edge_index: Tensor
@@ -39,6 +43,7 @@ class Graph:
     masks: Mapping[str, Tensor] = field(default_factory=dict)
     edge_weight: Tensor | None = None
     attributes: Mapping[str, Tensor] = field(default_factory=dict)
+    attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     class_names: tuple[str, ...] = ()
     name: str = ""
 
@@ -56,6 +61,21 @@ class Graph:
     def num_edges(self) -> int:
         """Number of stored (directed) edges: twice the number of undirected ones."""
         return int(self.edge_index.shape[1])
+
+    @property
+    def num_items(self) -> int:
+        """Number of nodes: what is divided among clients."""
+        return self.num_nodes
+
+    @property
+    def item_ids(self) -> Tensor:
+        """The nodes' ids."""
+        return self.node_ids
+
+    @property
+    def labels(self) -> Tensor:
+        """The nodes' classes."""
+        return self.y
 
     def mask(self, split: str) -> Tensor:
         """Boolean (nodes,) mask of a split; all False when the split is not set."""

@@ -1,0 +1,144 @@
+"""A set of small graphs with a label for each: molecules, proteins, networks of actors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isthmus.data.cuts import spans
+from isthmus.data.graph import Graph
+
+
+@dataclass(frozen=True, eq=False)
+class GraphSet:
+    """Many graphs, their nodes and edges one below the other; an undirected edge is stored in both directions.
+
+    Fields:
+        x:               features of all nodes, (nodes, features), float32
+        edge_index:      (2, edges), int64, rows of `x`; sorted by source then target, so graph after graph
+        node_start:      (graphs + 1,), int64; the nodes of graph g are those from node_start[g] to node_start[g + 1]
+        y:               class of each graph, (graphs,), int64, -1 for none; or (graphs, tasks), float32, NaN for none
+        num_classes:     number of classes of the whole dataset; of tasks, where labels are numbers
+        target:          "class" (one of several), "binary" (tasks of yes or no) or "value" (tasks of regression)
+        graph_ids:       (graphs,), int64; index of each graph in the set this one was cut from
+        edge_attr:       (edges, edge features), or None
+        masks:           boolean (graphs,) for each of "train", "val", "test" that is set
+        attributes:      further facts for each graph, (graphs,) or (graphs, ...), for splitters
+        attribute_names: names of the categories of attributes that are numbers of categories
+        class_names:     names of the classes or tasks, or empty
+        name:            name of the dataset
+    """
+
+    item: ClassVar[str] = "graph"
+
+    x: Tensor
+    edge_index: Tensor
+    node_start: Tensor
+    y: Tensor
+    num_classes: int
+    target: str
+    graph_ids: Tensor
+    edge_attr: Tensor | None = None
+    masks: Mapping[str, Tensor] = field(default_factory=dict)
+    attributes: Mapping[str, Tensor] = field(default_factory=dict)
+    attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    class_names: tuple[str, ...] = ()
+    name: str = ""
+
+    @property
+    def num_items(self) -> int:
+        """Number of graphs."""
+        return len(self.node_start) - 1
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes of all graphs together."""
+        return int(self.x.shape[0])
+
+    @property
+    def num_edges(self) -> int:
+        """Number of stored (directed) edges of all graphs together."""
+        return int(self.edge_index.shape[1])
+
+    @property
+    def num_features(self) -> int:
+        """Number of feature columns."""
+        return int(self.x.shape[1])
+
+    @property
+    def item_ids(self) -> Tensor:
+        """The graphs' ids."""
+        return self.graph_ids
+
+    @property
+    def labels(self) -> Tensor:
+        """The graphs' labels."""
+        return self.y
+
+    @property
+    def sizes(self) -> Tensor:
+        """Number of nodes of each graph, (graphs,)."""
+        return self.node_start.diff()
+
+    @property
+    def edge_start(self) -> Tensor:
+        """(graphs + 1,); the edges of graph g are those from edge_start[g] to edge_start[g + 1]."""
+        return torch.searchsorted(self.edge_index[0].contiguous(), self.node_start)
+
+    def mask(self, split: str) -> Tensor:
+        """Boolean (graphs,) mask of a split; all False when the split is not set."""
+        return self.masks[split] if split in self.masks else torch.zeros(self.num_items, dtype=torch.bool)
+
+    def with_masks(self, masks: Mapping[str, Tensor]) -> GraphSet:
+        """Return the same set with other masks."""
+        return replace(self, masks=dict(masks))
+
+    def divide(self, parts: Sequence[Tensor]) -> list[GraphSet]:
+        """Return the set of each part's graphs, in their order."""
+        node_start, edge_start = self.node_start.numpy(), self.edge_start.numpy()
+        return [self._part(graphs, node_start, edge_start) for graphs in parts]
+
+    def _part(self, graphs: Tensor, node_start: np.ndarray, edge_start: np.ndarray) -> GraphSet:
+        chosen = graphs.numpy()
+        sizes = node_start[chosen + 1] - node_start[chosen]
+        counts = edge_start[chosen + 1] - edge_start[chosen]
+        nodes = torch.from_numpy(spans(node_start[chosen], sizes))
+        edges = torch.from_numpy(spans(edge_start[chosen], counts))
+        first = np.concatenate([[0], np.cumsum(sizes)])
+        shift = torch.from_numpy(np.repeat(first[:-1] - node_start[chosen], counts))
+        return replace(
+            self,
+            x=self.x[nodes],
+            edge_index=self.edge_index[:, edges] + shift,
+            node_start=torch.from_numpy(first),
+            y=self.y[graphs],
+            graph_ids=self.graph_ids[graphs],
+            edge_attr=None if self.edge_attr is None else self.edge_attr[edges],
+            masks={split: mask[graphs] for split, mask in self.masks.items()},
+            attributes={key: value[graphs] for key, value in self.attributes.items()},
+        )
+
+    def graph(self, position: int) -> Graph:
+        """Return one graph by itself, its nodes without labels of their own."""
+        (alone,) = self.divide([torch.tensor([position])])
+        nodes = torch.arange(alone.num_nodes)
+        return Graph(
+            x=alone.x,
+            edge_index=alone.edge_index,
+            y=torch.full((alone.num_nodes,), -1),
+            num_classes=0,
+            node_ids=nodes,
+            name=f"{self.name}[{int(self.graph_ids[position])}]",
+        )
+
+    def __repr__(self) -> str:
+        marks = ", ".join(f"{split}={int(mask.sum())}" for split, mask in self.masks.items())
+        return (
+            f"GraphSet({self.name or 'unnamed'}: {self.num_items} graphs, {self.num_nodes} nodes, "
+            f"{self.num_features} features, {self.num_classes} {self.target} labels{', ' + marks if marks else ''})"
+        )

@@ -1,0 +1,107 @@
+"""A graph whose links are what is learned: relations of a knowledge graph, ratings of items by users."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from isthmus.data.graph import select_rows
+
+
+@dataclass(frozen=True, eq=False)
+class LinkGraph:
+    """Nodes with features, and labelled links between them, each stored once, in the direction it has.
+
+    Fields:
+        x:               features, (nodes, features), float32; dense or `torch.sparse_csr`
+        links:           (2, links), int64: head and tail
+        label:           (links,), int64: relation or class of each link; -1 where there is none
+        num_classes:     number of relations or classes of the whole dataset
+        node_ids:        (nodes,), int64; index of each node in the graph this one was cut from
+        link_ids:        (links,), int64; index of each link there
+        masks:           boolean (links,) for each of "train", "val", "test" that is set
+        attributes:      further facts for each link, (links,) or (links, ...), for splitters
+        attribute_names: names of the categories of attributes that are numbers of categories
+        node_attributes: further facts for each node, (nodes,) or (nodes, ...)
+        class_names:     names of the relations or classes, or empty
+        undirected:      whether a link means the same in both directions (user and item), or not (a relation)
+        name:            name of the dataset
+    """
+
+    item: ClassVar[str] = "link"
+
+    x: Tensor
+    links: Tensor
+    label: Tensor
+    num_classes: int
+    node_ids: Tensor
+    link_ids: Tensor
+    masks: Mapping[str, Tensor] = field(default_factory=dict)
+    attributes: Mapping[str, Tensor] = field(default_factory=dict)
+    attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    node_attributes: Mapping[str, Tensor] = field(default_factory=dict)
+    class_names: tuple[str, ...] = ()
+    undirected: bool = False
+    name: str = ""
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return int(self.x.shape[0])
+
+    @property
+    def num_features(self) -> int:
+        """Number of feature columns."""
+        return int(self.x.shape[1])
+
+    @property
+    def num_items(self) -> int:
+        """Number of links."""
+        return int(self.links.shape[1])
+
+    @property
+    def item_ids(self) -> Tensor:
+        """The links' ids."""
+        return self.link_ids
+
+    @property
+    def labels(self) -> Tensor:
+        """The links' labels."""
+        return self.label
+
+    def mask(self, split: str) -> Tensor:
+        """Boolean (links,) mask of a split; all False when the split is not set."""
+        return self.masks[split] if split in self.masks else torch.zeros(self.num_items, dtype=torch.bool)
+
+    def with_masks(self, masks: Mapping[str, Tensor]) -> LinkGraph:
+        """Return the same graph with other masks."""
+        return replace(self, masks=dict(masks))
+
+    def divide(self, parts: Sequence[Tensor]) -> list[LinkGraph]:
+        """Return the graph of each part's links, in their order, with the nodes that are an end of one, ascending."""
+        return [self._part(links) for links in parts]
+
+    def _part(self, chosen: Tensor) -> LinkGraph:
+        nodes, ends = torch.unique(self.links[:, chosen], return_inverse=True)
+        return replace(
+            self,
+            x=select_rows(self.x, nodes),
+            links=ends,
+            label=self.label[chosen],
+            node_ids=self.node_ids[nodes],
+            link_ids=self.link_ids[chosen],
+            masks={split: mask[chosen] for split, mask in self.masks.items()},
+            attributes={key: value[chosen] for key, value in self.attributes.items()},
+            node_attributes={key: value[nodes] for key, value in self.node_attributes.items()},
+        )
+
+    def __repr__(self) -> str:
+        marks = ", ".join(f"{split}={int(mask.sum())}" for split, mask in self.masks.items())
+        return (
+            f"LinkGraph({self.name or 'unnamed'}: {self.num_nodes} nodes, {self.num_items} links, "
+            f"{self.num_features} features, {self.num_classes} classes{', ' + marks if marks else ''})"
+        )
