@@ -19,7 +19,7 @@ from isthmus.core.record import Params, State
 from isthmus.data.graph import Graph
 from isthmus.learn.blocks import Blocks
 from isthmus.learn.client import GraphClient
-from isthmus.learn.evaluate import Scores, score_on_global_graph, score_on_local_graphs
+from isthmus.learn.evaluate import Scores, one_by_one, score_on_global_graph, score_on_local_graphs
 from isthmus.learn.fit import load_params, read_params
 from isthmus.runtime.loop import LoopRuntime
 from isthmus.runtime.stacked import StackedRuntime
@@ -68,6 +68,7 @@ class Simulation:
         self.initial = initial_model(self.model)
         # One module serves all clients in turn: parameters are loaded before each use.
         self.clients = {name: self._client(name, self.model) for name in self.holdings}
+        self.blocks = Blocks(course.block_mb * 2**20)
         self.runtime = self._runtime()
         self._whole = course.task.prepare(scenario.whole)
 
@@ -83,7 +84,7 @@ class Simulation:
         if self.course.runtime == "loop":
             return LoopRuntime(algorithm, list(self.clients.values()))
         if self.course.runtime == "auto":
-            return StackedRuntime(algorithm, list(self.clients.values()), Blocks(self.course.block_mb * 2**20))
+            return StackedRuntime(algorithm, list(self.clients.values()), self.blocks)
 
         def restarted(name: str) -> GraphClient:
             return self._client(name, self._build())
@@ -114,7 +115,8 @@ class Simulation:
 
     def on_local_graphs(self, models: dict[str, Params], split: str) -> tuple[Scores, dict[str, Scores]]:
         """Score each client's model on the client's own graph."""
-        return score_on_local_graphs(self.course.task, self.clients, models, split)
+        gather = self.blocks if self.course.runtime == "auto" else one_by_one
+        return score_on_local_graphs(self.course.task, self.clients, models, split, gather)
 
     def on_parts_of_global_graph(self, params: Params, split: str) -> dict[str, Scores]:
         """Score a model that runs on the whole graph on each client's nodes: the centralised beside the clients'."""

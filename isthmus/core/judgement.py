@@ -10,7 +10,7 @@ from torch import Tensor
 
 from isthmus.core.errors import BadMessage
 from isthmus.core.protocol import Failure, Request
-from isthmus.core.record import Record, check_record, leaves, non_finite
+from isthmus.core.record import Record, check_record, leaves, non_finite_leaf
 from isthmus.core.stack import Each, Stack
 
 # Numbers beyond these are no counts and no weights, and arithmetic on them would spoil the others' replies.
@@ -25,9 +25,10 @@ def judged(client: str, reply: Record | Failure, request: Request[Any], expected
     try:
         _check_type(reply, expected)
         check_record(reply)
-        _check_numbers(reply)
+        found = leaves(reply, type(reply).__name__)
+        _check_numbers(reply, found)
         _check_params(reply, request)
-        place = non_finite(reply, type(reply).__name__)
+        place = non_finite_leaf(found)
     except (BadMessage, ArithmeticError, ValueError) as error:
         return Failure(client, "malformed", str(error))
     return Failure(client, "not_finite", place) if place else reply
@@ -76,10 +77,10 @@ def _check_type(reply: Record, expected: type[Record]) -> None:
         raise BadMessage(f"found the record {type(reply).__name__}, expected {expected.__name__}")
 
 
-def _check_numbers(reply: Record) -> None:
-    for path, leaf in leaves(reply).items():
+def _check_numbers(reply: Record, found: Mapping[str, Any]) -> None:
+    for place, leaf in found.items():
         if isinstance(leaf, int) and abs(leaf) >= MAX_INTEGER:
-            raise BadMessage(f"{type(reply).__name__}{path} is an integer of {leaf.bit_length()} bits")
+            raise BadMessage(f"{place} is an integer of {leaf.bit_length()} bits")
     weight = getattr(reply, "weight", 0.0)
     if isinstance(weight, int | float) and (weight < 0 or weight > MAX_WEIGHT):
         raise BadMessage(f"{type(reply).__name__}.weight is {float(weight):g}; it must be in [0, {MAX_WEIGHT:g}]")

@@ -12,6 +12,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias, Union
 
 import torch
@@ -40,6 +41,19 @@ DTYPES: dict[str, torch.dtype] = {
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
+# Annotations are read again and again, for every reply of every client; looking into them is slow.
+@cache
+def origin_of(annotation: Any) -> Any:
+    """Return `typing.get_origin` of an annotation."""
+    return typing.get_origin(annotation)
+
+
+@cache
+def args_of(annotation: Any) -> tuple[Any, ...]:
+    """Return `typing.get_args` of an annotation."""
+    return typing.get_args(annotation)
+
+
 @dataclass(frozen=True)
 class Record:
     """Base of everything that may cross; subclass it as a frozen dataclass. A field's comment says what it reveals."""
@@ -59,7 +73,7 @@ def nested_records(annotation: Any) -> Iterator[type[Record]]:
     """Yield the record types that an annotation admits, at any depth but not inside those records."""
     if isinstance(annotation, type) and issubclass(annotation, Record):
         yield annotation
-    for part in typing.get_args(annotation):
+    for part in args_of(annotation):
         yield from nested_records(part)
 
 
@@ -73,13 +87,13 @@ def check_value(value: Value, annotation: Any, where: str) -> None:
     if annotation is Any:
         _check_storable(value, where)
         return
-    origin = typing.get_origin(annotation)
+    origin = origin_of(annotation)
     if origin in (Union, types.UnionType):
         _check_union(value, annotation, where)
     elif origin is dict or annotation is dict:
-        _check_dict(value, typing.get_args(annotation) or (Any, Any), where)
+        _check_dict(value, args_of(annotation) or (Any, Any), where)
     elif origin is tuple or annotation is tuple:
-        _check_tuple(value, typing.get_args(annotation) or (Any, ...), where)
+        _check_tuple(value, args_of(annotation) or (Any, ...), where)
     elif isinstance(annotation, type) and issubclass(annotation, Record):
         if type(value) is not annotation:
             raise BadMessage(f"{where}: found {_kind(value)}, expected the record {annotation.__name__}")
@@ -97,7 +111,7 @@ def check_record(record: Record, where: str = "") -> None:
 
 def _check_union(value: Value, annotation: Any, where: str) -> None:
     reasons = []
-    for option in typing.get_args(annotation):
+    for option in args_of(annotation):
         try:
             return check_value(value, option, where)
         except BadMessage as reason:
@@ -156,7 +170,12 @@ def _check_storable(value: Value, where: str) -> None:
 
 def non_finite(value: Value, where: str) -> str | None:
     """Return where a NaN or an infinity sits in a value, or None when all numbers are finite."""
-    for place, leaf in leaves(value, where).items():
+    return non_finite_leaf(leaves(value, where))
+
+
+def non_finite_leaf(found: Mapping[str, Value]) -> str | None:
+    """Return where a NaN or an infinity is among leaves by their place, or None when all numbers are finite."""
+    for place, leaf in found.items():
         if isinstance(leaf, float) and not math.isfinite(leaf):
             return f"{place} is {leaf}"
         # One pass over the data in the common case: a finite sum has finite terms (a sum may overflow, so count then).
@@ -189,42 +208,53 @@ def leaves(value: Value, path: str = "", annotation: Any = Any) -> dict[str, Val
 
     A whole number in a field of type float comes as a float: 3 and 3.0 are the same reply.
     """
+    found: dict[str, Value] = {}
+    _collect(value, path, annotation, found)
+    return found
+
+
+def _collect(value: Value, path: str, annotation: Any, found: dict[str, Value]) -> None:
     if isinstance(value, Record):
-        hints = field_types(type(value))
-        items = [(f"{path}.{name}", getattr(value, name), hint) for name, hint in hints.items()]
+        for name, hint in field_types(type(value)).items():
+            _collect(getattr(value, name), f"{path}.{name}", hint, found)
     elif isinstance(value, dict):
         inner_type = dict_value_type(annotation)
-        items = [(f"{path}[{key!r}]", item, inner_type) for key, item in value.items()]
+        for key, item in value.items():
+            _collect(item, f"{path}[{key!r}]", inner_type, found)
     elif isinstance(value, tuple):
-        items = [(f"{path}[{i}]", item, entry_type(annotation, i)) for i, item in enumerate(value)]
+        for position, item in enumerate(value):
+            _collect(item, f"{path}[{position}]", entry_type(annotation, position), found)
+    elif type(value) is int and float in (kinds := options_of(annotation)) and int not in kinds:
+        found[path] = float(value)
     else:
-        kinds = options_of(annotation)
-        return {path: float(value) if type(value) is int and float in kinds and int not in kinds else value}
-    return {place: leaf for inner, item, hint in items for place, leaf in leaves(item, inner, hint).items()}
+        found[path] = value
 
 
+@cache
 def options_of(annotation: Any) -> tuple[Any, ...]:
     """Return the members of a union, or the annotation alone."""
-    is_union = typing.get_origin(annotation) in (Union, types.UnionType)
-    return typing.get_args(annotation) if is_union else (annotation,)
+    is_union = origin_of(annotation) in (Union, types.UnionType)
+    return args_of(annotation) if is_union else (annotation,)
 
 
+@cache
 def entry_type(annotation: Any, position: int) -> Any:
     """Return what an annotation says of a tuple's entry; Any when it says nothing."""
     for option in options_of(annotation):
-        if typing.get_origin(option) is tuple:
-            args = typing.get_args(option)
+        if origin_of(option) is tuple:
+            args = args_of(option)
             if len(args) == 2 and args[1] is ...:
                 return args[0]
             return args[position] if position < len(args) else Any
     return Any
 
 
+@cache
 def dict_value_type(annotation: Any) -> Any:
     """Return what an annotation says of a dict's values; Any when it says nothing."""
     for option in options_of(annotation):
-        if typing.get_origin(option) is dict:
-            return typing.get_args(option)[1]
+        if origin_of(option) is dict:
+            return args_of(option)[1]
     return Any
 
 

@@ -6,17 +6,25 @@ somebody holds the whole graph; local models are scored there by their mean, eac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from torch import nn
 
+from isthmus.core.client import Client
 from isthmus.core.record import Params
 from isthmus.learn.client import GraphClient
 from isthmus.learn.fit import load_params
+from isthmus.learn.stacked import GraphCohort
 from isthmus.learn.tasks.task import Task
 
 Scores = dict[str, float]
+Gather: TypeAlias = Callable[[Sequence[Client]], tuple[list[GraphCohort], list[Client]]]
+
+
+def one_by_one(clients: Sequence[Client]) -> tuple[list[GraphCohort], list[Client]]:
+    """Put no clients together."""
+    return [], list(clients)
 
 
 def score_model(task: Task, model: nn.Module, params: Params, prepared: Any, split: str) -> tuple[Scores, int]:
@@ -35,14 +43,27 @@ def score_on_global_graph(
 
 
 def score_on_local_graphs(
-    task: Task, clients: Mapping[str, GraphClient], models: Mapping[str, Params], split: str
+    task: Task,
+    clients: Mapping[str, GraphClient],
+    models: Mapping[str, Params],
+    split: str,
+    gather: Gather = one_by_one,
 ) -> tuple[Scores, dict[str, Scores]]:
-    """Return the mean over clients, weighted by their examples, and each client's own metrics."""
-    each: dict[str, Scores] = {}
+    """Return the mean over clients, weighted by their examples, and each client's own metrics.
+
+    `gather` says which clients can be looked at together.
+    """
+    each: dict[str, Scores] = {name: {} for name in models}
     counts: dict[str, int] = {}
-    for name, params in models.items():
-        client = clients[name]
-        each[name], counts[name] = score_model(task, client.model, params, client.prepared, split)
+    blocks, alone = gather([clients[name] for name in models])
+    for block in blocks:
+        for client, (metrics, found) in zip(
+            block, block.evaluate([models[client.id] for client in block], (split,)), strict=True
+        ):
+            each[client.id], counts[client.id] = metrics[split], found[split]
+    for left in alone:
+        client = clients[left.id]
+        each[left.id], counts[left.id] = score_model(task, client.model, models[left.id], client.prepared, split)
     return weighted(each, counts), each
 
 
