@@ -31,7 +31,7 @@ install: $(READY)
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,sinks,sites,molecules,communities,sql,figures]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,sinks,sites,molecules,communities,sql]'
 	touch $(READY)
 
 clean:

@@ -1,155 +1,141 @@
-"""Isthmus against a bare loop of torch_geometric layers: the same FedAvg rounds, interleaved in one process.
+"""Isthmus against bare loops: the same FedAvg rounds on the same clients, in one process, taking turns.
 
-    python benchmarks/simulation.py [--clients 5 50] [--rounds 5] [--repeats 5]
+    python benchmarks/simulation.py [--clients 5 50 500] [--rounds 5] [--repeats 5] [--threads 1]
+                                    [--accuracy-rounds 60] [--seeds 3] [--yardstick PATH]
+    python benchmarks/simulation.py --growth [--figure growth.png]
 
-The bare loop is what an expert writes in sixty lines: one module of two `GCNConv(cached=True)` per client, dense
-features, `torch.optim.SGD`, a weighted mean. Both do the same work: Cora, hidden 64, four local steps, every client in
-every round. Times are milliseconds per round without evaluation, medians over repeats that alternate between the two;
-the ratio is what counts, the machine is noisy. With dropout 0 both must end with the same weights.
+Cora, 64 hidden units, four local steps, every client in every round. Three tables:
+
+speed     milliseconds per round without evaluation, medians over repeats; ratios are taken repeat by repeat, so that
+          what disturbs the machine disturbs both, and given as median and range
+weights   how far the sides' weights are apart after three rounds at dropout 0, where nothing is random
+accuracy  test accuracy at dropout 0.5, where every side draws its own; mean and standard deviation over seeds
+
+Sides (`sides.py`): `isthmus` is a course with its default runtime, `loop` the same course with runtime="loop", `PyG` a
+bare loop of torch_geometric layers, and `compact` the yardstick, if one is given. `--growth` is in `growth.py`.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import torch
-import torch.nn.functional as F
-from torch_geometric.nn import GCNConv
+from growth import grow
+from sides import BareLoop, Ours, Yardstick, course_of, load_yardstick
+from timing import heading, interleaved, row, short, spread
 
 import isthmus as ist
-from isthmus.core.federation import ExchangeRules, Federation
 from isthmus.models import GCN
-from isthmus.simulation import Scenario, Simulation, load_scenario
+from isthmus.simulation import Scenario, load_scenario
 
-LR, DECAY, STEPS = 0.25, 5e-4, 4
+SHORTEST_TURN = 0.3  # seconds
 
-
-class Net(torch.nn.Module):
-    """Two graph convolutions."""
-
-    def __init__(self, in_dim: int, out_dim: int, dropout: float) -> None:
-        super().__init__()
-        self.first, self.second = GCNConv(in_dim, 64, cached=True), GCNConv(64, out_dim, cached=True)
-        self.dropout = dropout
-
-    def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
-        """Return the logits."""
-        return self.second(F.relu(F.dropout(self.first(x, edges), self.dropout, self.training)), edges)
+AnySide = Ours | BareLoop | Yardstick
 
 
-class BareLoop:
-    """FedAvg as a plain loop over clients."""
-
-    def __init__(self, scenario: Scenario, start: ist.Params, dropout: float) -> None:
-        self.clients = []
-        for part in scenario.parts.values():
-            train = part.mask("train").nonzero().flatten()
-            if len(train):
-                net = Net(part.num_features, part.num_classes, dropout).train()
-                self.clients.append((net, part.x.to_dense(), part.edge_index, train, part.y[train]))
-        self.weights = {
-            "first.lin.weight": start["gnn.layers.0.weight"].t().clone(),
-            "first.bias": start["gnn.layers.0.bias"].clone(),
-            "second.lin.weight": start["gnn.layers.1.weight"].t().clone(),
-            "second.bias": start["gnn.layers.1.bias"].clone(),
-        }
-
-    def round(self) -> None:
-        """Train every client and average."""
-        total = sum(len(train) for *_, train, _ in self.clients)
-        mean = {name: torch.zeros_like(weight) for name, weight in self.weights.items()}
-        for net, x, edges, train, labels in self.clients:
-            net.load_state_dict(self.weights)
-            optimizer = torch.optim.SGD(net.parameters(), lr=LR, weight_decay=DECAY)
-            for _ in range(STEPS):
-                optimizer.zero_grad()
-                F.cross_entropy(net(x, edges)[train], labels).backward()
-                optimizer.step()
-            for name, weight in net.state_dict().items():
-                mean[name].add_(weight, alpha=len(train) / total)
-        self.weights = mean
-
-    def params(self) -> ist.Params:
-        """Return the weights under our names."""
-        return {
-            "gnn.layers.0.weight": self.weights["first.lin.weight"].t(),
-            "gnn.layers.0.bias": self.weights["first.bias"],
-            "gnn.layers.1.weight": self.weights["second.lin.weight"].t(),
-            "gnn.layers.1.bias": self.weights["second.bias"],
-        }
-
-
-class Ours:
-    """The same rounds by the package: federation, runtime, handlers, fold."""
-
-    def __init__(self, course: ist.Course, scenario: Scenario) -> None:
-        self.simulation = Simulation(course, scenario)
-        self.algorithm = course.algorithm
-        self.state = ist.ModelState(self.simulation.initial.params)
-        self.rounds = 0
-
-    def round(self) -> None:
-        """Do one round of the algorithm."""
-        self.rounds += 1
-        fed = Federation(
-            self.simulation.runtime,
-            seed=0,
-            round=self.rounds,
-            cohort=self.simulation.runtime.clients,
-            model=self.simulation.initial,
-            rules=ExchangeRules(),
-            report=lambda report: None,
-        )
-        self.state = self.algorithm.round(self.state, fed)
-
-
-def milliseconds(rounds: int, side: BareLoop | Ours) -> float:
-    started = time.perf_counter()
-    for _ in range(rounds):
-        side.round()
-    return 1e3 * (time.perf_counter() - started) / rounds
-
-
-def measure(num_clients: int, rounds: int, repeats: int) -> None:
-    algorithm = ist.FedAvg(local_steps=STEPS, optimizer=ist.SGD(lr=LR, weight_decay=DECAY))
-    course = ist.Course(num_clients=num_clients, algorithm=algorithm)
-    scenario = load_scenario(course, Path())
-    still = replace(course, model=ist.ModelSpec(GCN(dropout=0.0)))
-    ours, bare = Ours(still, scenario), None
-    bare = BareLoop(scenario, ours.state.params, 0.0)
-    for _ in range(3):
-        ours.round()
-        bare.round()
-    theirs = bare.params()
-    apart = max(float((ours.state.params[name] - theirs[name]).abs().max()) for name in theirs)
+def sides_of(
+    course: ist.Course, scenario: Scenario, dropout: float, yardstick: ModuleType | None, loop: bool = True
+) -> dict[str, AnySide]:
+    """Return the sides by name, all with the same start."""
+    course = replace(course, model=ist.ModelSpec(GCN(dropout=dropout)))
     ours = Ours(course, scenario)
-    bare = BareLoop(scenario, ours.state.params, 0.5)
-    times: tuple[list[float], list[float]] = ([], [])
-    for number in range(repeats + 1):
-        for side, kept in zip((ours, bare), times, strict=True):
-            took = milliseconds(rounds, side)
-            if number:  # the first one warms up
-                kept.append(took)
-    us, them = statistics.median(times[0]), statistics.median(times[1])
-    print(f"| {num_clients} | {us:.1f} | {them:.1f} | {them / us:.1f} | {apart:.1e} |", flush=True)
+    start = ours.params()
+    sides: dict[str, AnySide] = {"isthmus": ours}
+    if loop:
+        sides["loop"] = Ours(replace(course, runtime="loop"), scenario)
+    sides["PyG"] = BareLoop(scenario, start, dropout)
+    if yardstick is not None:
+        sides["compact"] = Yardstick(yardstick, scenario, start, dropout)
+    return sides
+
+
+def apart(sides: Mapping[str, AnySide], rounds: int = 3) -> dict[str, float]:
+    """Return the largest difference of each other side's weights to ours after some rounds."""
+    for side in sides.values():
+        for _ in range(rounds):
+            side.round()
+    ours = sides["isthmus"].params()
+    others = {name: side.params() for name, side in sides.items() if name != "isthmus"}
+    return {
+        name: max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
+        for name, theirs in others.items()
+    }
+
+
+def speed_table(clients: list[int], rounds: int, repeats: int, yardstick: ModuleType | None) -> None:
+    names = ["isthmus", "loop", "PyG", *(["compact"] if yardstick else [])]
+    ratios = [("PyG", "isthmus"), ("loop", "isthmus"), *([("isthmus", "compact")] if yardstick else [])]
+    print(f"\nMilliseconds per round; a turn is {rounds} rounds and at least {SHORTEST_TURN} s, {repeats} repeats\n")
+    heading("clients", "of them train", *(f"{name} ms" for name in names), *(f"{a} / {b}" for a, b in ratios))
+    for number in clients:
+        course = course_of(number)
+        sides = sides_of(course, load_scenario(course, Path()), 0.5, yardstick)
+        times = interleaved(sides, rounds, repeats, shortest=SHORTEST_TURN)
+        medians = [short(times.median(name)) for name in names]
+        row(number, times.trained(*names), *medians, *(spread(times.ratios(a, b)) for a, b in ratios))
+
+
+def weights_table(clients: list[int], yardstick: ModuleType | None) -> None:
+    names = ["loop", "PyG", *(["compact"] if yardstick else [])]
+    print("\nLargest difference of a weight to isthmus after 3 rounds at dropout 0\n")
+    heading("clients", *(f"{name} apart" for name in names))
+    for number in clients:
+        course = course_of(number)
+        found = apart(sides_of(course, load_scenario(course, Path()), 0.0, yardstick))
+        row(number, *(f"{found[name]:.1e}" for name in names))
+
+
+def accuracy_table(clients: list[int], rounds: int, num_seeds: int, yardstick: ModuleType | None) -> None:
+    names = ["isthmus", "PyG", *(["compact"] if yardstick else [])]
+    print(f"\nTest accuracy after {rounds} rounds at dropout 0.5, mean ± standard deviation over {num_seeds} seeds\n")
+    heading("clients", *(f"{name} accuracy" for name in names), *(f"isthmus - {name}" for name in names[1:]))
+    for number in clients:
+        found: dict[str, list[float]] = {name: [] for name in names}
+        for seed in range(num_seeds):
+            course = course_of(number, seed=seed)
+            torch.manual_seed(seed)  # for the sides that draw from the global generator
+            sides = sides_of(course, load_scenario(course, Path()), 0.5, yardstick, loop=False)
+            for name, side in sides.items():
+                for _ in range(rounds):
+                    side.round()
+                found[name].append(side.accuracy())
+        ours = found["isthmus"]
+        differences = [[a - b for a, b in zip(ours, found[name], strict=True)] for name in names[1:]]
+        row(number, *(mean_and_deviation(found[name]) for name in names), *map(mean_and_deviation, differences))
+
+
+def mean_and_deviation(values: list[float]) -> str:
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.mean(values):.4f} ± {deviation:.4f}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clients", type=int, nargs="+", default=[5, 50])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, nargs="+", default=[5, 50, 500])
+    parser.add_argument("--rounds", type=int, default=5, help="rounds in a turn, at least")
+    parser.add_argument("--repeats", type=int, default=5, help="turns of each side that count")
+    parser.add_argument("--threads", type=int, default=1, help="of torch")
+    parser.add_argument("--accuracy-rounds", type=int, default=60, help="0: no table of accuracies")
+    parser.add_argument("--seeds", type=int, default=3, help="of the table of accuracies")
+    parser.add_argument("--yardstick", type=Path, help="a module of bare loops with a class Compact")
+    parser.add_argument("--growth", action="store_true", help="how a round grows, in place of the tables above")
+    parser.add_argument("--figure", type=Path, help="with --growth: where to write a figure (needs matplotlib)")
+    parser.add_argument("--quick", action="store_true", help="with --growth: tiny sizes, to see that it works")
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
-    print("| clients | isthmus ms per round | bare loop ms per round | ratio | weights apart after 3 rounds |")
-    print("| --- | --- | --- | --- | --- |")
-    for number in chosen.clients:
-        measure(number, chosen.rounds, chosen.repeats)
+    if chosen.growth:
+        grow(chosen.rounds, chosen.repeats, chosen.figure, chosen.quick)
+        return
+    yardstick = None if chosen.yardstick is None else load_yardstick(chosen.yardstick)
+    weights_table(chosen.clients, yardstick)
+    speed_table(chosen.clients, chosen.rounds, chosen.repeats, yardstick)
+    if chosen.accuracy_rounds:
+        accuracy_table(chosen.clients, chosen.accuracy_rounds, chosen.seeds, yardstick)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from isthmus.config.course import Course
+from isthmus.config.tables import name_of
 from isthmus.core.codec import decode
+from isthmus.core.errors import BadInput
 from isthmus.core.federation import InitialModel, Runtime
 from isthmus.core.random import numpy_generator, seeded
 from isthmus.core.record import Params, State
@@ -38,12 +41,23 @@ class Scenario:
 def load_scenario(course: Course, root: Path) -> Scenario:
     """Load the course's graph, draw its masks and divide it among the clients."""
     started = time.perf_counter()
-    graph = course.dataset.load(root)
+    graph: Any = course.dataset.load(root)
+    require_kind(course, graph)
     graph = course.masks.apply(graph, numpy_generator(course.seed, "masks"))
     parts = course.splitter.split(graph, course.num_clients, numpy_generator(course.seed, "split"))
     width = len(str(len(parts) - 1))
     named = {f"client-{i:0{width}d}": part for i, part in enumerate(parts)}
     return Scenario(graph, named, time.perf_counter() - started)
+
+
+def require_kind(course: Course, data: Any) -> None:
+    """Raise BadInput unless the course's task learns from data of this kind."""
+    wanted = course.task.data_type
+    if not isinstance(data, wanted):
+        raise BadInput(
+            f"the dataset {data.name!r} consists of {data.item}s, the task {name_of(type(course.task))!r} learns from "
+            f"{wanted.item}s; choose a dataset whose task is {wanted.item!r} (isthmus list datasets)"
+        )
 
 
 def build_model(course: Course, input_dim: int, output_dim: int) -> nn.Module:

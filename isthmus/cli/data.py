@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from isthmus.cli import data_import, data_show
+
 app = typer.Typer(help="Look at graphs before training on them.", no_args_is_help=True, rich_markup_mode=None)
 
 CHECK_EXAMPLES = """Examples:
@@ -15,6 +17,8 @@ CHECK_EXAMPLES = """Examples:
   isthmus data check my_graph/
 
   isthmus data check my_graph/ --classes red,green,blue
+
+  isthmus data check my_graph/ --schema schema.yaml
 """
 
 
@@ -31,22 +35,31 @@ def data() -> None:
     """Look at graphs before training on them."""
 
 
+app.command("show", epilog=data_show.EXAMPLES)(data_show.show)
+app.command("import", epilog=data_import.EXAMPLES)(data_import.import_graph)
+
+
 @app.command("check", epilog=CHECK_EXAMPLES)
 def check(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A graph folder: nodes and edges as tables.")],
     classes: Annotated[str, typer.Option("--classes", metavar="A,B,C", help="The class list of the course.")] = "",
+    schema: Annotated[Path | None, typer.Option("--schema", metavar="FILE", help="The schema to follow.")] = None,
+    directed: Annotated[bool, typer.Option("--directed", help="An edge and its reverse are two edges.")] = False,
 ) -> None:
     """Check a graph folder and say everything that is wrong with it, by row."""
-    from isthmus.data.sources import read_graph_folder
-
     names = tuple(name.strip() for name in classes.split(",") if name.strip())
-    graph = read_graph_folder(folder, names).graph
+    read = data_import.read_checked(folder, names, schema, directed)
+    graph = read.graph
     typer.echo(
         f"{folder} is a graph folder: {graph.num_nodes} nodes, {graph.num_edges} directed edges, "
         f"{graph.num_features} features, classes: {', '.join(graph.class_names) or 'none'}"
     )
     for split in ("train", "val", "test"):
         typer.echo(f"{split}: {int(graph.mask(split).sum())} nodes")
+    if read.schema is not None:
+        typer.echo(f"schema digest: {read.schema.digest}")
+    if schema is not None:
+        typer.echo(f"follows {schema}")
 
 
 @app.command("split", epilog=SPLIT_EXAMPLES)

@@ -87,6 +87,7 @@ def predictions(run: Path, graph: str, client: str | None = None, root: Path | N
 def _graph(graph: str, class_names: tuple[str, ...], root: Path | None) -> tuple[Any, list[Any]]:
     from isthmus.config.build import Builder
     from isthmus.core.errors import BadInput, nearest
+    from isthmus.data.graph import Graph
     from isthmus.data.sources import read_graph_folder
     from isthmus.data.zoo import DATASETS, Dataset, data_root
 
@@ -96,6 +97,8 @@ def _graph(graph: str, class_names: tuple[str, ...], root: Path | None) -> tuple
     if graph not in DATASETS:
         raise BadInput(f"--graph is {graph!r}, which is no folder and no dataset; {nearest(graph, DATASETS)}")
     data = Builder("--graph").build(Dataset, graph, "dataset").load(data_root(root))
+    if not isinstance(data, Graph):
+        raise BadInput(f"--graph is {graph!r}, a dataset of {data.item}s; the model predicts classes of nodes")
     return data, data.node_ids.tolist()
 
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from isthmus.data.edges import pair_keys
 from isthmus.data.features import sparse_rows
 from isthmus.data.graph import SPLITS
-from isthmus.data.tables import Problems, Table, is_numeric, numbers, stray_text, text
+from isthmus.data.tables import Problems, Table, is_numeric, listed, numbers, stray_text, text
+from isthmus.data.vocabulary import is_whole
 
 Integers = npt.NDArray[np.int64]
 
@@ -32,30 +33,38 @@ def node_ids(nodes: Table, problems: Problems) -> Any:
         return None
     values = ids.to_pylist()
     first = compute.index_in(ids, value_set=ids).to_numpy(zero_copy_only=False)
-    problems.add_rows(nodes.file, (row for row, value in enumerate(values) if not value), lambda row: "id is empty")
+    name = nodes.name("id")
+    problems.add_rows(
+        nodes.file, (row for row, value in enumerate(values) if not value), lambda row: f"{name} is empty"
+    )
     problems.add_rows(
         nodes.file,
         (row for row in np.flatnonzero(first != np.arange(len(values))).tolist() if values[row]),
-        lambda row: f"id {values[row]!r} is taken by row {first[row] + 1}",
+        lambda row: f"{name} {values[row]!r} is taken by row {first[row] + 1}",
     )
     return ids
+
+
+def feature_names(nodes: Table) -> tuple[str, ...]:
+    """Return the names of the numeric columns of the table of nodes, which are its features."""
+    return tuple(name for name, column in nodes.columns.items() if name not in NODE_COLUMNS and is_numeric(column))
 
 
 def features(folder: Path, nodes: Table, problems: Problems) -> Tensor | None:
     """Return the features, from numeric columns of the table of nodes or from `features.npz`."""
     others = {name: column for name, column in nodes.columns.items() if name not in NODE_COLUMNS}
-    numeric = [name for name, column in others.items() if is_numeric(column)]
+    numeric = feature_names(nodes)
     if (folder / FEATURES_FILE).is_file():
         if numeric:
             problems.add(
                 nodes.file,
-                f"has the feature columns {_listed(numeric)}, but there is also {FEATURES_FILE}; remove one",
+                f"has the feature columns {listed(numeric)}, but there is also {FEATURES_FILE}; remove one",
             )
         return _features_file(folder / FEATURES_FILE, nodes, problems)
     for name, column in others.items():
         _note_stray_text(nodes.file, name, column, problems)
     if not numeric:
-        found = _listed(list(nodes.columns))
+        found = listed(nodes.columns)
         problems.add(nodes.file, f"no numeric feature column (columns: {found}), and there is no {FEATURES_FILE}")
         return None
     with np.errstate(over="ignore"):
@@ -112,7 +121,7 @@ def labels(nodes: Table, class_names: tuple[str, ...], problems: Problems) -> tu
     values = np.asarray(column.to_pylist(), dtype=object)
     given = values != ""
     distinct = sorted(set(values[given].tolist()))
-    if all(_is_whole(value) for value in distinct) and not set(distinct) & set(class_names):
+    if all(is_whole(value) for value in distinct) and not set(distinct) & set(class_names):
         return _numbered(nodes, values, given, class_names, problems)
     class_names = class_names or tuple(distinct)
     number = {"": -1} | {name: position for position, name in enumerate(class_names)}
@@ -120,7 +129,7 @@ def labels(nodes: Table, class_names: tuple[str, ...], problems: Problems) -> tu
     problems.add_rows(
         nodes.file,
         np.flatnonzero(y == -2).tolist(),
-        lambda row: f"label {values[row]!r} is none of the class names {_listed(list(class_names))}",
+        lambda row: f"{nodes.name('label')} {values[row]!r} is none of the class names {listed(class_names)}",
     )
     return y, class_names
 
@@ -139,14 +148,9 @@ def _numbered(
     problems.add_rows(
         nodes.file,
         np.flatnonzero((y < -1) | (y > highest)).tolist(),
-        lambda row: f"label is {y[row]}; {wanted} is needed, or -1 or nothing for no label",
+        lambda row: f"{nodes.name('label')} is {y[row]}; {wanted} is needed, or -1 or nothing for no label",
     )
     return y, class_names
-
-
-def _is_whole(value: str) -> bool:
-    digits = value.removeprefix("-")
-    return digits.isascii() and digits.isdigit() and len(digits) <= 18
 
 
 def split_masks(nodes: Table, y: Integers, problems: Problems) -> dict[str, Tensor]:
@@ -155,28 +159,33 @@ def split_masks(nodes: Table, y: Integers, problems: Problems) -> dict[str, Tens
     if column is None:
         return {}
     values = np.asarray(column.to_pylist(), dtype=object)
+    name = nodes.name("split")
     known = np.isin(values.astype(str), SPLITS)
     problems.add_rows(
         nodes.file,
         np.flatnonzero(~known & (values != "")).tolist(),
-        lambda row: f"split is {values[row]!r}; known: {', '.join(SPLITS)}, or nothing",
+        lambda row: f"{name} is {values[row]!r}; known: {', '.join(SPLITS)}, or nothing",
     )
     problems.add_rows(
         nodes.file,
         np.flatnonzero(known & (y == -1)).tolist(),
-        lambda row: f"split is {values[row]!r}, but there is no label",
+        lambda row: f"{name} is {values[row]!r}, but there is no label",
     )
     return {split: torch.from_numpy(values == split) for split in SPLITS}
 
 
-def edge_ends(edges: Table, ids: Any, nodes_file: str, problems: Problems) -> Tensor | None:
+def edge_ends(
+    edges: Table, ids: Any, nodes_file: str, problems: Problems, may_be_unknown: bool = False
+) -> Tensor | None:
     """Return the node indices of both ends of every edge, (2, edges), -1 where unknown."""
-    ends = [_edge_end(edges, name, ids, nodes_file, problems) for name in EDGE_COLUMNS]
+    ends = [_edge_end(edges, name, ids, nodes_file, problems, may_be_unknown) for name in EDGE_COLUMNS]
     known = [end for end in ends if end is not None]
     return torch.stack(known) if len(known) == len(EDGE_COLUMNS) else None
 
 
-def _edge_end(edges: Table, name: str, ids: Any, nodes_file: str, problems: Problems) -> Tensor | None:
+def _edge_end(
+    edges: Table, name: str, ids: Any, nodes_file: str, problems: Problems, may_be_unknown: bool
+) -> Tensor | None:
     from pyarrow import compute
 
     column = text(edges, name, problems)
@@ -188,8 +197,8 @@ def _edge_end(edges: Table, name: str, ids: Any, nodes_file: str, problems: Prob
     nodes = compute.fill_null(found, -1).to_numpy(zero_copy_only=False)
     problems.add_rows(
         edges.file,
-        np.flatnonzero(nodes < 0).tolist(),
-        lambda row: f"{name} {column[row].as_py()!r} is no id of {nodes_file}",
+        [] if may_be_unknown else np.flatnonzero(nodes < 0).tolist(),
+        lambda row: f"{edges.name(name)} {column[row].as_py()!r} is no id of {nodes_file}",
     )
     return torch.from_numpy(nodes.astype(np.int64))
 
@@ -199,32 +208,29 @@ def edge_weights(edges: Table, ends: Tensor | None, undirected: bool, problems: 
     column = edges.columns.get("weight")
     if column is None:
         return None
+    name = edges.name("weight")
     if not is_numeric(column):
-        problems.add(edges.file, f"column 'weight' is of type {column.type}; numbers are needed")
+        problems.add(edges.file, f"column {name!r} is of type {column.type}; numbers are needed")
         return None
     weight = numbers(column).astype(np.float32)
     problems.add_rows(
         edges.file,
         np.flatnonzero(~(np.isfinite(weight) & (weight > 0))).tolist(),
-        lambda row: f"weight is {weight[row]}; a finite number above 0 is needed",
+        lambda row: f"{name} is {weight[row]}; a finite number above 0 is needed",
     )
     if ends is None or len(weight) == 0:
         return torch.from_numpy(weight)
-    num_ids = int(ends.max()) + 2  # an unknown end is -1, and must not look like the edge of another node
+    num_ids = int(ends.max()) + 2  # an unknown end is -1
     low, high = ends + 1
     keys = pair_keys(low, high, num_ids) if undirected else low * num_ids + high
     _, first, edge_of = np.unique(keys.numpy(), return_index=True, return_inverse=True)
     earlier = first[edge_of]
+    known = (ends >= 0).all(dim=0).numpy()  # what else is wrong with the others has been noted
     problems.add_rows(
         edges.file,
-        np.flatnonzero((weight != weight[earlier]) & np.isfinite(weight + weight[earlier])).tolist(),
+        np.flatnonzero(known & (weight != weight[earlier]) & np.isfinite(weight + weight[earlier])).tolist(),
         lambda row: (
-            f"weight is {weight[row]}, but row {earlier[row] + 1} tells the same edge with {weight[earlier[row]]}"
+            f"{name} is {weight[row]}, but row {earlier[row] + 1} tells the same edge with {weight[earlier[row]]}"
         ),
     )
     return torch.from_numpy(weight)
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(map(repr, names[:8]))
-    return f"{shown}, ... ({len(names)} in all)" if len(names) > 8 else shown

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from isthmus.data.graph import Graph
+
+AnyGraph = TypeVar("AnyGraph", bound=Graph)
 
 
 def directed(edge_index: Tensor, num_nodes: int, weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -49,7 +52,7 @@ def count_pairs(graph: Graph) -> int:
     return len(torch.unique(pair_keys(graph.edge_index[0], graph.edge_index[1], graph.num_nodes)))
 
 
-def remove_pairs(graph: Graph, fraction: float, rng: np.random.Generator) -> Graph:
+def remove_pairs(graph: AnyGraph, fraction: float, rng: np.random.Generator) -> AnyGraph:
     """Return the graph without a random `fraction` of its undirected edges, rounded to whole edges."""
     keys = pair_keys(graph.edge_index[0], graph.edge_index[1], graph.num_nodes)
     pairs, pair_of = torch.unique(keys, return_inverse=True)

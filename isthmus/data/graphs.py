@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from isthmus.data.cuts import spans
-from isthmus.data.graph import Graph
+from isthmus.data.graph import Graph, select_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,14 +19,16 @@ class GraphSet:
     """Many graphs, their nodes and edges one below the other; an undirected edge is stored in both directions.
 
     Fields:
-        x:               features of all nodes, (nodes, features), float32
+        x:               features of all nodes, (nodes, features), float32; dense, or `torch.sparse_csr` when large
         edge_index:      (2, edges), int64, rows of `x`; sorted by source then target, so graph after graph
         node_start:      (graphs + 1,), int64; the nodes of graph g are those from node_start[g] to node_start[g + 1]
         y:               class of each graph, (graphs,), int64, -1 for none; or (graphs, tasks), float32, NaN for none
         num_classes:     number of classes of the whole dataset; of tasks, where labels are numbers
         target:          "class" (one of several), "binary" (tasks of yes or no) or "value" (tasks of regression)
         graph_ids:       (graphs,), int64; index of each graph in the set this one was cut from
-        edge_attr:       (edges, edge features), or None
+        edge_attr:       (edges, edge features), float32, or None
+        x_sizes:         where every column of `x` is a number of a category: how many each has; else empty
+        edge_sizes:      the same for `edge_attr`
         masks:           boolean (graphs,) for each of "train", "val", "test" that is set
         attributes:      further facts for each graph, (graphs,) or (graphs, ...), for splitters
         attribute_names: names of the categories of attributes that are numbers of categories
@@ -44,6 +46,8 @@ class GraphSet:
     target: str
     graph_ids: Tensor
     edge_attr: Tensor | None = None
+    x_sizes: tuple[int, ...] = ()
+    edge_sizes: tuple[int, ...] = ()
     masks: Mapping[str, Tensor] = field(default_factory=dict)
     attributes: Mapping[str, Tensor] = field(default_factory=dict)
     attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -113,7 +117,7 @@ class GraphSet:
         shift = torch.from_numpy(np.repeat(first[:-1] - node_start[chosen], counts))
         return replace(
             self,
-            x=self.x[nodes],
+            x=select_rows(self.x, nodes),
             edge_index=self.edge_index[:, edges] + shift,
             node_start=torch.from_numpy(first),
             y=self.y[graphs],

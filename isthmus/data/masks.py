@@ -1,46 +1,53 @@
-"""Who is trained on and who is held out: train, validation and test masks over the labelled nodes."""
+"""Who is trained on and who is held out: train, validation and test masks over the labelled items."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput
-from isthmus.data.graph import SPLITS, Graph
+from isthmus.data.graph import SPLITS
+from isthmus.data.holding import Holding
+
+Held = TypeVar("Held", bound=Holding)
 
 
 @dataclass(frozen=True)
 class MaskRule(ABC):
-    """A rule that gives a graph its masks; only nodes with a label get into one."""
+    """A rule that gives data its masks; only items (nodes, links, graphs) with a label get into one.
+
+    An item of several tasks has a label when it has one for any of them.
+    """
 
     @abstractmethod
-    def apply(self, graph: Graph, rng: np.random.Generator) -> Graph:
-        """Return the graph with masks by this rule."""
+    def apply(self, data: Held, rng: np.random.Generator) -> Held:
+        """Return the data with masks by this rule."""
 
 
 @dataclass(frozen=True)
 class PublicSplit(MaskRule):
     """Keep the masks that the dataset brings."""
 
-    def apply(self, graph: Graph, rng: np.random.Generator) -> Graph:
-        """Return the graph as it is."""
-        if "train" not in graph.masks:
+    def apply(self, data: Held, rng: np.random.Generator) -> Held:
+        """Return the data as it is."""
+        if "train" not in data.masks:
             raise BadInput(
-                f"masks 'public': the dataset {graph.name!r} has no split of its own (masks found: "
-                f"{sorted(graph.masks)}); use 'ratio' or 'per_class'"
+                f"masks 'public': the dataset {data.name!r} has no split of its own (masks found: "
+                f"{sorted(data.masks)}); use 'ratio' or 'per_class'"
             )
-        return graph
+        return data
 
 
 @dataclass(frozen=True)
 class RatioSplit(MaskRule):
-    """Draw shares of the labelled nodes at random, without overlap.
+    """Draw shares of the labelled items at random, without overlap.
 
-    Of n labelled nodes in random order, train ends at round(n * train), validation at
+    Of n labelled items in random order, train ends at round(n * train), validation at
     round(n * (train + val)), test at round(n * (train + val + test)).
     """
 
@@ -60,28 +67,28 @@ class RatioSplit(MaskRule):
                 "the shares may add up to 1 at most"
             )
 
-    def apply(self, graph: Graph, rng: np.random.Generator) -> Graph:
-        """Return the graph with random masks of the given shares."""
-        nodes = rng.permutation(_labelled(graph, "ratio"))
-        ends = [round(len(nodes) * share) for share in np.cumsum([self.train, self.val, self.test])]
-        return graph.with_masks(
+    def apply(self, data: Held, rng: np.random.Generator) -> Held:
+        """Return the data with random masks of the given shares."""
+        items = rng.permutation(_labelled(data, "ratio"))
+        ends = [round(len(items) * share) for share in np.cumsum([self.train, self.val, self.test])]
+        return data.with_masks(
             {
-                "train": _mask(graph, nodes[: ends[0]]),
-                "val": _mask(graph, nodes[ends[0] : ends[1]]),
-                "test": _mask(graph, nodes[ends[1] : ends[2]]),
+                "train": _mask(data, items[: ends[0]]),
+                "val": _mask(data, items[ends[0] : ends[1]]),
+                "test": _mask(data, items[ends[1] : ends[2]]),
             }
         )
 
 
 @dataclass(frozen=True)
 class PerClassSplit(MaskRule):
-    """Draw as many training nodes from every class, then validation and test nodes from the rest.
+    """Draw as many training items from every class, then validation and test items from the rest.
 
     Fields:
-        num_per_class: training nodes of each class
-        num_val:       validation nodes, drawn from what is left
-        num_test:      test nodes, drawn from what is left then; null takes all of them
-        allow_short:   whether a class with fewer nodes gives all it has, instead of being refused
+        num_per_class: training items of each class
+        num_val:       validation items, drawn from what is left
+        num_test:      test items, drawn from what is left then; null takes all of them
+        allow_short:   whether a class with fewer items gives all it has, instead of being refused
     """
 
     num_per_class: int = 20
@@ -96,50 +103,57 @@ class PerClassSplit(MaskRule):
             if (getattr(self, field) or 0) < 0:
                 raise ValueError(f"{field} is {getattr(self, field)!r}; it may not be negative")
 
-    def apply(self, graph: Graph, rng: np.random.Generator) -> Graph:
-        """Return the graph with random masks of the given sizes."""
-        nodes = rng.permutation(_labelled(graph, "per_class"))
-        classes = graph.y.numpy()[nodes]
+    def apply(self, data: Held, rng: np.random.Generator) -> Held:
+        """Return the data with random masks of the given sizes."""
+        if data.labels.dim() != 1:
+            raise BadInput(
+                f"masks 'per_class': the {data.item}s of the dataset {data.name!r} have labels for "
+                f"{data.labels.shape[1]} tasks, not one class each; use 'ratio'"
+            )
+        items = rng.permutation(_labelled(data, "per_class"))
+        classes = data.labels.numpy()[items]
         order = np.argsort(classes, kind="stable")  # by class, and within each in the order drawn
-        start = np.searchsorted(classes[order], np.arange(graph.num_classes + 1))
-        by_class = [nodes[order[start[c] : start[c + 1]]] for c in range(graph.num_classes)]
-        train = np.concatenate([self._draw(graph, members, c) for c, members in enumerate(by_class)])
-        rest = nodes[~np.isin(nodes, train)]
+        start = np.searchsorted(classes[order], np.arange(data.num_classes + 1))
+        by_class = [items[order[start[c] : start[c + 1]]] for c in range(data.num_classes)]
+        train = np.concatenate([self._draw(data, members, c) for c, members in enumerate(by_class)])
+        rest = items[~np.isin(items, train)]
         num_test = max(len(rest) - self.num_val, 0) if self.num_test is None else self.num_test
         if len(rest) < self.num_val + num_test:
             raise BadInput(
                 f"masks 'per_class': num_val + num_test is {self.num_val} + {num_test}, but beside the "
-                f"{len(train)} training nodes the dataset {graph.name!r} has only {len(rest)} labelled "
-                "nodes; lower num_val or num_test"
+                f"{len(train)} training {data.item}s the dataset {data.name!r} has only {len(rest)} labelled "
+                f"{data.item}s; lower num_val or num_test"
             )
-        return graph.with_masks(
+        return data.with_masks(
             {
-                "train": _mask(graph, train),
-                "val": _mask(graph, rest[: self.num_val]),
-                "test": _mask(graph, rest[self.num_val : self.num_val + num_test]),
+                "train": _mask(data, train),
+                "val": _mask(data, rest[: self.num_val]),
+                "test": _mask(data, rest[self.num_val : self.num_val + num_test]),
             }
         )
 
-    def _draw(self, graph: Graph, nodes: np.ndarray, number: int) -> np.ndarray:
-        if len(nodes) < self.num_per_class and not self.allow_short:
-            name = repr(graph.class_names[number]) if graph.class_names else str(number)
+    def _draw(self, data: Holding, items: np.ndarray, number: int) -> np.ndarray:
+        if len(items) < self.num_per_class and not self.allow_short:
+            name = repr(data.class_names[number]) if data.class_names else str(number)
             raise BadInput(
-                f"masks 'per_class': class {name} of the dataset {graph.name!r} has {len(nodes)} labelled "
-                f"nodes; num_per_class is {self.num_per_class}: lower it, set allow_short, or use 'ratio'"
+                f"masks 'per_class': class {name} of the dataset {data.name!r} has {len(items)} labelled "
+                f"{data.item}s; num_per_class is {self.num_per_class}: lower it, set allow_short, or use 'ratio'"
             )
-        return nodes[: self.num_per_class]
+        return items[: self.num_per_class]
 
 
-def _labelled(graph: Graph, rule: str) -> np.ndarray:
-    nodes = np.flatnonzero(graph.y.numpy() >= 0)
-    if len(nodes) == 0:
-        raise BadInput(f"masks {rule!r}: the dataset {graph.name!r} has no labelled node among {graph.num_nodes}")
-    return nodes
+def _labelled(data: Holding, rule: str) -> np.ndarray:
+    labels = data.labels.numpy()
+    known = labels >= 0 if np.issubdtype(labels.dtype, np.integer) else ~np.isnan(labels)
+    items = np.flatnonzero(known.reshape(len(labels), -1).any(axis=1))
+    if len(items) == 0:
+        raise BadInput(f"masks {rule!r}: the dataset {data.name!r} has no labelled {data.item} among {data.num_items}")
+    return items
 
 
-def _mask(graph: Graph, nodes: np.ndarray) -> Tensor:
-    mask = torch.zeros(graph.num_nodes, dtype=torch.bool)
-    mask[torch.from_numpy(nodes)] = True
+def _mask(data: Holding, items: np.ndarray) -> Tensor:
+    mask = torch.zeros(data.num_items, dtype=torch.bool)
+    mask[torch.from_numpy(items)] = True
     return mask
 
 

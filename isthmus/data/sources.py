@@ -3,6 +3,7 @@
 nodes.parquet or nodes.csv    id; label and split if known; every other numeric column is a feature
 edges.parquet or edges.csv    source, target; weight if wanted
 features.npz                  in place of feature columns: `x` (dense), or a matrix saved by scipy.sparse
+schema.yaml                   if wanted: what the feature columns mean, and the names of the classes
 """
 
 from __future__ import annotations
@@ -16,20 +17,31 @@ from uuid import uuid4
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from isthmus.core.errors import BadInput
 from isthmus.data import columns, edges
 from isthmus.data.features import compact
 from isthmus.data.graph import Graph
+from isthmus.data.schema import SCHEMA_FILE, Schema, compare_columns, read_schema, to_yaml
 from isthmus.data.tables import FORMATS, Problems, find_table, read_table
 
 
 @dataclass(frozen=True)
 class GraphFolder:
-    """A graph read from a folder, and the ids of its nodes as text, in the order of the nodes."""
+    """A graph read from a folder, and what a `Graph` does not hold.
+
+    Fields:
+        graph:         the graph
+        ids:           the ids of its nodes as text, in the order of the nodes
+        feature_names: the names of the feature columns; empty where features.npz comes without a schema
+        schema:        the schema in the folder, if there is one
+    """
 
     graph: Graph
     ids: tuple[str, ...]
+    feature_names: tuple[str, ...] = ()
+    schema: Schema | None = None
 
 
 def is_graph_folder(path: str | Path) -> bool:
@@ -41,24 +53,28 @@ def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undir
     """Return the graph of a folder, or raise one BadInput that tells all problems by row.
 
     Ids are compared as text: 7 and '7' are the same. Labels are names out of `class_names`, or numbers from 0;
-    an empty label (or -1) means none. Without `class_names`, names get numbers in alphabetical order, so silos
-    of one federation must give them. Self-loops are dropped; an edge told twice counts once. A table of edges
-    may be empty, a table of nodes may not.
+    an empty label (or -1) means none. Without `class_names`, those of the folder's schema count; without a schema,
+    names get numbers in alphabetical order, so silos of one federation must give them. Self-loops are dropped; an
+    edge told twice counts once. A table of edges may be empty, a table of nodes may not.
     """
     path = Path(path)
     if not path.is_dir():
         raise BadInput(f"no folder {str(path)!r}; a graph folder holds nodes.(parquet|csv) and edges.(parquet|csv)")
-    problems = Problems(path)
+    problems = Problems(f"graph folder {path}")
     nodes = read_table(path, "nodes", columns.NODE_COLUMNS, problems)
     links = read_table(path, "edges", columns.EDGE_COLUMNS, problems)
     if nodes is not None and nodes.num_rows == 0:
         problems.add(nodes.file, "the table is empty; at least one node is needed")
         nodes = None
+    schema = _schema(path, problems)
+    class_names = class_names or (schema.classes if schema else ())
     ids: Any = None
     x = ends = weight = None
+    names: tuple[str, ...] = ()
     if nodes is not None:
         ids = columns.node_ids(nodes, problems)
         x = columns.features(path, nodes, problems)
+        names = _feature_names(columns.feature_names(nodes), schema, x, problems)
         y, class_names = columns.labels(nodes, class_names, problems)
         masks = columns.split_masks(nodes, y, problems)
     if links is not None:
@@ -79,7 +95,30 @@ def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undir
         class_names=class_names,
         name=path.resolve().name,
     )
-    return GraphFolder(graph, tuple(ids.to_pylist()))
+    return GraphFolder(graph, tuple(ids.to_pylist()), names, schema)
+
+
+def _schema(path: Path, problems: Problems) -> Schema | None:
+    if not (path / SCHEMA_FILE).is_file():
+        return None
+    try:
+        return read_schema(path / SCHEMA_FILE)
+    except BadInput as error:
+        problems.add(SCHEMA_FILE, " ".join(str(error).removeprefix(f"{path / SCHEMA_FILE}: ").split()))
+        return None
+
+
+def _feature_names(named: tuple[str, ...], schema: Schema | None, x: Any, problems: Problems) -> tuple[str, ...]:
+    """Return the names of the feature columns, after noting where they are not those of the folder's schema."""
+    if schema is None or x is None:
+        return named
+    if named:
+        compare_columns(named, schema.columns, SCHEMA_FILE, problems)
+    elif x.shape[1] != len(schema.columns):
+        problems.add(
+            SCHEMA_FILE, f"has {len(schema.columns)} feature columns, {columns.FEATURES_FILE} has {x.shape[1]}"
+        )
+    return schema.columns
 
 
 def write_graph_folder(
@@ -91,28 +130,49 @@ def write_graph_folder(
     stored in both directions with one weight is written once; a graph where that is not so is written edge by
     edge, to be read with `undirected=False`. `graph.attributes` are not written.
     """
-    path = Path(path)
-    if format not in FORMATS:
-        raise BadInput(f"format is {format!r}; known: {', '.join(sorted(FORMATS))}")
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise BadInput(f"{str(path)!r} is there already and not an empty folder; give another path")
     names = list(graph.node_ids.tolist() if ids is None else ids)
     if len(names) != graph.num_nodes or len(set(map(str, names))) != len(names):
         raise BadInput(f"{len(names)} ids, {len(set(map(str, names)))} distinct, for {graph.num_nodes} nodes")
-    nodes = _nodes_table(graph, names)
-    links = _edges_table(graph, names)
+    features = _scipy(graph.x) if graph.x.layout == torch.sparse_csr else None
+    write_tables(path, _nodes_table(graph, names), _edges_table(graph, names), features, format=format)
+
+
+def write_tables(
+    path: str | Path,
+    nodes: Any,
+    links: Any,
+    features: Any = None,
+    schema: Schema | None = None,
+    format: str = "parquet",
+) -> None:
+    """Write a graph folder of two Arrow tables; all of it or nothing.
+
+    `features` is a scipy matrix or a numpy array that goes into features.npz, or None if the table of nodes has them.
+    """
+    path = Path(path)
+    check_new_folder(path, format)
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         temporary.mkdir(parents=True)
         _write_table(nodes, temporary / f"nodes.{format}")
         _write_table(links, temporary / f"edges.{format}")
-        if graph.x.layout == torch.sparse_csr:
-            _write_sparse(graph, temporary / columns.FEATURES_FILE)
+        if features is not None:
+            _write_features(features, temporary / columns.FEATURES_FILE)
+        if schema is not None:
+            (temporary / SCHEMA_FILE).write_text(to_yaml(schema), encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
         raise BadInput(f"{str(path)!r} cannot be written: {error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_new_folder(path: Path, format: str = "parquet") -> None:
+    """Refuse a format that is not known and a place where something is already."""
+    if format not in FORMATS:
+        raise BadInput(f"format is {format!r}; known: {', '.join(sorted(FORMATS))}")
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise BadInput(f"{str(path)!r} is there already and not an empty folder; give another path")
 
 
 def _nodes_table(graph: Graph, names: list[str | int]) -> Any:
@@ -162,8 +222,17 @@ def _write_table(table: Any, path: Path) -> None:
         parquet.write_table(table, path)
 
 
-def _write_sparse(graph: Graph, path: Path) -> None:
+def _write_features(features: Any, path: Path) -> None:
     from scipy import sparse
 
-    parts = (graph.x.values().numpy(), graph.x.col_indices().numpy(), graph.x.crow_indices().numpy())
-    sparse.save_npz(path, sparse.csr_matrix(parts, shape=tuple(graph.x.shape)))
+    if sparse.issparse(features):
+        sparse.save_npz(path, features)
+    else:
+        np.savez_compressed(path, x=features)
+
+
+def _scipy(x: Tensor) -> Any:
+    from scipy import sparse
+
+    parts = (x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy())
+    return sparse.csr_matrix(parts, shape=tuple(x.shape))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +18,18 @@ from isthmus.core.errors import BadInput
 # Rows told for each kind of problem; more would hide the other kinds.
 ROWS_SHOWN = 5
 FORMATS = ("parquet", "csv")
+# What stands for a number that is not there, in small letters.
+NO_NUMBER = ("", "na", "n/a", "nan", "null", "none")
 
 
 @dataclass
 class Problems:
-    """What is wrong with the files of one folder, collected to be told at once."""
+    """What is wrong with `subject` (a folder, an import, a file), collected to be told at once."""
 
-    folder: Path
+    subject: str
     lines: list[str] = field(default_factory=list)
     num_found: int = 0
+    has_rows: bool = False
 
     def add(self, where: str, what: str) -> None:
         """Note a problem of a whole file."""
@@ -33,6 +39,7 @@ class Problems:
     def add_rows(self, where: str, rows: Iterable[int], tell: Callable[[int], str]) -> None:
         """Note the same kind of problem for rows (from 0); `tell` says what is wrong with one of them."""
         numbers = list(rows)
+        self.has_rows |= bool(numbers)
         self.lines += [f"{where} row {row + 1}: {tell(row)}" for row in numbers[:ROWS_SHOWN]]
         if len(numbers) > ROWS_SHOWN:
             self.lines.append(f"{where}: {len(numbers) - ROWS_SHOWN} more rows like these")
@@ -42,17 +49,54 @@ class Problems:
         """Raise one error with all that was found."""
         if self.lines:
             count = "1 problem" if self.num_found == 1 else f"{self.num_found} problems"
-            head = f"graph folder {self.folder}: {count} (rows count from 1, without the header)"
+            head = f"{self.subject}: {count}"
+            head += " (rows count from 1, without the header)" if self.has_rows else ""
             raise BadInput("\n  ".join([head, *self.lines]))
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a graph folder: the name of its file, and its columns by name."""
+    """A table: its file's name, its columns by name, and what its maker calls those that have another name here."""
 
     file: str
     columns: dict[str, Any]
     num_rows: int
+    called: Mapping[str, str] = field(default_factory=dict)
+
+    def name(self, column: str) -> str:
+        """Return what the table's maker calls a column."""
+        return self.called.get(column, column)
+
+
+@dataclass(frozen=True)
+class RawGraph:
+    """A graph as its owner keeps it, with names of columns that are the owner's; `notes` say what was left behind."""
+
+    nodes: Table
+    edges: Table
+    notes: tuple[str, ...] = ()
+
+
+def as_column(values: Sequence[Any]) -> Any:
+    """Return Python values as an Arrow column: numbers if they all are, text if they are of several kinds."""
+    import pyarrow as pa
+
+    plain = [_plain(value) for value in values]
+    kinds = {type(value) for value in plain if value is not None}
+    if kinds == {int, float}:
+        return pa.chunked_array([pa.array(plain, pa.float64())])
+    if len(kinds) <= 1:
+        try:
+            return pa.chunked_array([pa.array(plain)])
+        except (pa.ArrowException, OverflowError, TypeError, ValueError):
+            pass  # such as whole numbers beyond 64 bits
+    return pa.chunked_array([pa.array([None if value is None else str(value) for value in plain], pa.string())])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() and value.is_finite() else float(value)
+    return str(value) if isinstance(value, UUID) else value
 
 
 def find_table(folder: Path, stem: str) -> list[Path]:
@@ -74,12 +118,18 @@ def read_table(folder: Path, stem: str, text_columns: tuple[str, ...], problems:
     except (OSError, ValueError) as error:  # pyarrow's errors are kinds of these
         problems.add(path.name, f"cannot be read: {' '.join(str(error).split())}")
         return None
-    names = table.column_names
-    repeated = sorted({name for name in names if names.count(name) > 1})
+    return as_table(path.name, table.column_names, table.columns, table.num_rows, problems)
+
+
+def as_table(
+    file: str, names: Sequence[str], columns: Iterable[Any], num_rows: int, problems: Problems
+) -> Table | None:
+    """Return a table of columns that differ in name, or None after noting which do not."""
+    repeated = sorted({name for name, count in Counter(names).items() if count > 1})
     if repeated:
-        problems.add(path.name, f"more than one column named {', '.join(map(repr, repeated))}")
+        problems.add(file, f"more than one column named {', '.join(map(repr, repeated))}")
         return None
-    return Table(path.name, dict(zip(names, table.columns, strict=True)), table.num_rows)
+    return Table(file, dict(zip(names, columns, strict=True)), num_rows)
 
 
 def _read_csv(path: Path, text_columns: tuple[str, ...]) -> Any:
@@ -104,7 +154,7 @@ def text(table: Table, name: str, problems: Problems) -> Any:
 
     column = table.columns.get(name)
     if column is None:
-        problems.add(table.file, f"no column {name!r}; columns found: {', '.join(map(repr, table.columns))}")
+        problems.add(table.file, f"no column {table.name(name)!r}; columns found: {listed(table.columns)}")
         return None
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -114,7 +164,8 @@ def text(table: Table, name: str, problems: Problems) -> Any:
             column = compute.if_else(compute.is_nan(column), None, column).cast(pa.int64())
         strings = compute.fill_null(column.cast(pa.string()), "")
     except (ValueError, NotImplementedError):
-        problems.add(table.file, f"column {name!r} is of type {column.type}; text or whole numbers are needed")
+        what = f"column {table.name(name)!r} is of type {column.type}; text or whole numbers are needed"
+        problems.add(table.file, what)
         return None
     return pa.array(compute.utf8_trim_whitespace(strings).to_pylist(), pa.string())
 
@@ -137,11 +188,31 @@ def numbers(column: Any) -> npt.NDArray[np.float64]:
     return values
 
 
-def stray_text(column: Any) -> list[int]:
-    """Return the rows that are no number in a text column where most are; such a column is meant as numeric."""
+def is_text(column: Any) -> bool:
+    """Return whether a column holds text."""
     import pyarrow as pa
 
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def parsed_numbers(column: Any) -> tuple[npt.NDArray[np.float64], list[int]]:
+    """Return a numeric or text column as float64, NaN where missing, and the rows that hold no number."""
+    if is_numeric(column):
+        return numbers(column), []
+    values = np.full(len(column), np.nan)
+    stray = []
+    for row, value in enumerate(column.to_pylist()):
+        try:
+            values[row] = np.nan if value is None or str(value).strip().lower() in NO_NUMBER else float(value)
+        except (TypeError, ValueError):
+            stray.append(row)
+    return values, stray
+
+
+def stray_text(column: Any) -> list[int]:
+    """Return the rows that are no number in a text column where most are; such a column is meant as numeric."""
+    if not is_text(column):
         return []
     stray = [row for row, value in enumerate(column.to_pylist()) if not _is_number(value)]
     return stray if 2 * len(stray) < len(column) else []
@@ -153,3 +224,10 @@ def _is_number(value: str | None) -> bool:
     except ValueError:
         return False
     return True
+
+
+def listed(names: Iterable[str], most: int = 8) -> str:
+    """Return names for an error, not too many of them."""
+    every = list(names)
+    shown = ", ".join(map(repr, every[:most]))
+    return f"{shown}, ... ({len(every)} in all)" if len(every) > most else shown

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -18,12 +18,14 @@ from isthmus.core.federation import (
     Outcome,
     Position,
     Replies,
+    StackOutcome,
 )
-from isthmus.core.folds import median, weighted_mean
+from isthmus.core.folds import Fold, median, weighted_mean
 from isthmus.core.protocol import Failure, Kept, Request
 from isthmus.core.record import Params, Record
+from isthmus.core.stack import Stack
 
-from .toys import same
+from .toys import same, stack_of
 
 
 @dataclass(frozen=True)
@@ -373,3 +375,176 @@ def test_a_model_of_another_shape_than_was_sent_is_its_sender_s_failure(params: 
     at = stage({"a": Update(params, 1.0), **good})
     assert at.fed.ask_folded(Send({"w": torch.zeros(1)}), weighted_mean).params["w"].item() == 1.0
     assert [(f.client, f.kind) for f in at.reports[0].failures] == [("a", "malformed")]
+
+
+# ---- clients that answer together
+
+
+def staged(
+    plan: Sequence[str],
+    replies: dict[str, Any] | None = None,
+    *,
+    cohort: Sequence[str] = "abcd",
+    rules: ExchangeRules | None = None,
+) -> Stage:
+    """Return a stage on which clients answer as `plan` says: "ca" is one stack of c and a, "b" is b by itself."""
+    at = stage(replies or {}, cohort=cohort, rules=rules)
+    answers = at.script.replies
+
+    def exchange(position: Position, requests: Any, limit: float | None) -> Iterator[Outcome | StackOutcome]:
+        at.script.asked.append((position, dict(requests), limit))
+        for group in plan:
+            if len(group) == 1:
+                yield Outcome(group, answers[group], 10, 20, 0.5)
+            else:
+                stack = stack_of({name: answers[name] for name in group})
+                yield StackOutcome(stack, 10 * len(group), 20 * len(group), 0.5 * len(group))
+
+    at.script.exchange = exchange  # type: ignore[method-assign, assignment]
+    return at
+
+
+PLANS: tuple[tuple[str, ...], ...] = (
+    ("abcd",),
+    ("dcba",),
+    ("ab", "cd"),
+    ("dc", "ba"),
+    ("d", "bc", "a"),
+    ("b", "ad", "c"),
+    ("ca", "d", "b"),
+    ("bd", "a", "c"),
+)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids="-".join)
+def test_replies_of_stacks_are_looked_at_one_by_one_in_the_order_of_the_cohort(plan: tuple[str, ...]) -> None:
+    replies = staged(plan, UNEVEN).fed.ask(Train(1))
+    assert list(replies) == list("abcd") and not replies.failures
+    assert all(same(replies[name], UNEVEN[name]) for name in "abcd")
+
+
+@pytest.mark.parametrize("plan", PLANS, ids="-".join)
+def test_folds_of_stacks_and_single_replies_are_those_of_the_members(plan: tuple[str, ...]) -> None:
+    values = {name: update(0.1 * ord(name), k % 3) for k, name in enumerate("abcd")}
+    mean = staged(plan, values).fed.ask_folded(Train(1), weighted_mean)
+    expected = weighted_mean([values[name] for name in "abcd"])
+    assert mean.params["w"].item() == pytest.approx(expected.params["w"].item(), rel=1e-14)  # type: ignore[attr-defined]
+    assert mean.weight == expected.weight  # type: ignore[attr-defined]
+    robust = staged(plan, values).fed.ask_folded(Train(1), median)
+    assert same(robust, median([values[name] for name in "abcd"]))
+
+
+@dataclass(frozen=True)
+class Noting(Fold):
+    """Notes who is added, and when a whole stack is."""
+
+    notes: list[str] = field(default_factory=list)
+
+    def start(self) -> list[Record]:
+        return []
+
+    def add(self, total: list[Record], reply: Record) -> None:
+        self.notes.append(chr(int(reply.params["w"].item())))  # type: ignore[attr-defined]
+        total.append(reply)
+
+    def finish(self, total: list[Record]) -> Record:
+        return total[0]
+
+
+@dataclass(frozen=True)
+class NotingStream(Noting):
+    streams: ClassVar[bool] = True
+
+    def add_stack(self, total: list[Record], stack: Stack, sound: torch.Tensor) -> None:
+        self.notes.append("stack " + "".join(c for c, fits in zip(stack.clients, sound.tolist(), strict=True) if fits))
+        super().add_stack(total, stack, sound)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids="-".join)
+def test_a_fold_that_needs_all_replies_gets_them_in_the_order_of_the_cohort(plan: tuple[str, ...]) -> None:
+    fold = Noting()
+    staged(plan).fed.ask_folded(Train(1), fold)
+    assert fold.notes == list("abcd")
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        (("abcd",), ["stack abcd", *"abcd"]),
+        (("d", "bc", "a"), ["stack bc", *"bc", *"ad"]),
+        (("ca", "d", "b"), ["stack ca", *"ca", *"bd"]),
+        (("b", "ad", "c"), ["stack ad", *"ad", *"bc"]),
+    ],
+    ids=lambda value: "-".join(value),
+)
+def test_a_fold_that_streams_takes_stacks_when_they_come_and_the_others_in_order(
+    plan: tuple[str, ...], expected: list[str]
+) -> None:
+    fold = NotingStream()
+    staged(plan).fed.ask_folded(Train(1), fold)
+    assert fold.notes == expected
+
+
+@pytest.mark.parametrize("plan", PLANS, ids="-".join)
+def test_failures_in_a_stack_are_named_and_hold_nobody_up(plan: tuple[str, ...]) -> None:
+    odd = {"b": update(98.0, -1.0), "c": update(99.0, 1e300)}
+    at = staged(plan, odd)
+    replies = at.fed.ask(Train(1))
+    assert list(replies) == ["a", "d"] and sorted(replies.failures) == ["b", "c"]
+    assert {(f.client, f.kind) for f in at.reports[0].failures} == {("b", "malformed"), ("c", "malformed")}
+    for fold, expected in ((weighted_mean, (97 + 100) / 2), (median, (97 + 100) / 2)):
+        found = staged(plan, odd).fed.ask_folded(Train(1), fold)
+        assert found.params["w"].item() == pytest.approx(expected)
+    for noting in (Noting(), NotingStream()):
+        staged(plan, odd).fed.ask_folded(Train(1), noting)
+        assert sorted(note for note in noting.notes if len(note) == 1) == ["a", "d"]
+
+
+@pytest.mark.xfail(strict=True, reason="bug: WeightedMean.add_stack lets NaN of an unsound member through")
+@pytest.mark.parametrize("plan", [plan for plan in PLANS if any("b" in g and len(g) > 1 for g in plan)], ids="-".join)
+def test_a_diverged_model_in_a_stack_is_not_averaged(plan: tuple[str, ...]) -> None:
+    at = staged(plan, {"b": update(math.nan)})
+    found = at.fed.ask_folded(Train(1), weighted_mean)
+    assert [(f.client, f.kind) for f in at.reports[0].failures] == [("b", "not_finite")]
+    assert found.params["w"].item() == pytest.approx((97 + 99 + 100) / 3)
+
+
+@pytest.mark.parametrize("method", ["ask", "ask_folded"])
+def test_failures_in_stacks_count_against_the_replies_that_are_needed(method: str) -> None:
+    odd = {"a": update(97.0, -1.0), "c": Failure("c", "lost", "gone"), "d": update(math.nan)}
+    plan = ("abd", "c")
+
+    def call(needed: int) -> Any:
+        fed = staged(plan, odd, rules=ExchangeRules(min_replies=needed)).fed
+        return fed.ask(Train(1)) if method == "ask" else fed.ask_folded(Train(1), median)
+
+    assert list(call(1)) == ["b"] if method == "ask" else call(1).params["w"].item() == 98.0
+    with pytest.raises(TooFewReplies) as caught:
+        call(2)
+    text = str(caught.value)
+    assert text.startswith("round 4, Train: 1 of 4 clients replied, 2 needed (")
+    assert "a: malformed" in text and "c: lost: gone" in text and "d: not_finite" in text
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_a_stacks_bytes_seconds_and_failures_are_in_the_report(folded: bool) -> None:
+    at = staged(("dab", "c"), {"b": update(1.0, -1.0)})
+    at.fed.ask_folded(Train(1), weighted_mean) if folded else at.fed.ask(Train(1))
+    (report,) = at.reports
+    assert (report.request, report.num_clients) == ("Train", 4)
+    assert (report.bytes_down, report.bytes_up, report.client_seconds) == (40, 80, 2.0)
+    assert [(failure.client, failure.kind) for failure in report.failures] == [("b", "malformed")]
+
+
+def test_clients_of_whom_neither_a_stack_nor_an_outcome_speaks_are_lost() -> None:
+    at = staged(("da",))
+    replies = at.fed.ask(Train(1))
+    assert list(replies) == ["a", "d"]
+    assert {(f.client, f.kind) for f in at.reports[0].failures} == {("b", "lost"), ("c", "lost")}
+    assert staged(("da",)).fed.ask_folded(Train(1), weighted_mean).params["w"].item() == pytest.approx(98.5)
+
+
+def test_a_stack_of_another_record_fails_for_all_its_clients() -> None:
+    at = staged(("ab", "c", "d"), {"a": Kept(), "b": Kept()})
+    assert list(at.fed.ask(Train(1))) == ["c", "d"]
+    assert [f.reason for f in at.reports[0].failures] == ["found the record Kept, expected Update"] * 2

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from isthmus.core.record import DTYPES, Params, Record, fields_of
+from isthmus.core.stack import Each, Stack, StackedTensor
 
 # No deadline: the machine may be busy with other tests.
 quick = settings(deadline=None, max_examples=60)
@@ -134,3 +136,23 @@ outers = st.builds(
     anything=memories,
     maybe=st.one_of(st.none(), st.floats()),
 )
+
+
+def together(values: Sequence[Any]) -> Any:
+    """Return values of one shape as one: a `StackedTensor` or an `Each` in the place of every leaf."""
+    first = values[0]
+    if isinstance(first, Tensor):
+        return StackedTensor(torch.stack([*values]))
+    if isinstance(first, Record):
+        names = [field.name for field in fields(first)]
+        return type(first)(**{name: together([getattr(value, name) for value in values]) for name in names})
+    if isinstance(first, dict):
+        return {key: together([value[key] for value in values]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(together([value[i] for value in values]) for i in range(len(first)))
+    return Each(tuple(values))
+
+
+def stack_of(members: Mapping[str, Record]) -> Stack:
+    """Return the stack of some clients' replies."""
+    return Stack(tuple(members), together([*members.values()]))

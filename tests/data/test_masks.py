@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from isthmus.core.errors import BadInput
 from isthmus.data.graph import SPLITS, Graph
+from isthmus.data.holding import Holding
 from isthmus.data.masks import MASKS, PerClassSplit, PublicSplit, RatioSplit
 from isthmus.data.zoo import Cora
 
+from .splitters.holdings import links, make_links, make_set, sets
 from .strategies import graphs, make_graph, many, rng, seeds
 
 
@@ -131,6 +133,42 @@ def test_wrong_ratios_are_refused(fields: dict[str, float], message: str) -> Non
 def test_wrong_counts_are_refused(fields: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PerClassSplit(**fields)
+
+
+@many
+@given(st.one_of(links, sets), seeds)
+def test_links_and_graphs_get_masks_over_those_with_a_label(data: Holding, seed: int) -> None:
+    labels = data.labels
+    labelled = labels >= 0 if labels.dim() == 1 else ~labels.isnan().all(dim=1)
+    assume(bool(labelled.any()))
+    masked = RatioSplit().apply(data, rng(seed))
+    assert type(masked) is type(data)
+    stacked = torch.stack([masked.masks[split] for split in SPLITS])
+    assert stacked.shape == (3, data.num_items)
+    assert int(stacked.sum(dim=0).max()) <= 1 and torch.equal(stacked.any(dim=0), labelled)
+
+
+def test_an_item_with_a_label_for_any_task_counts_as_labelled() -> None:
+    y = torch.tensor([[torch.nan, 1.0], [torch.nan, torch.nan], [0.0, torch.nan]])
+    masked = RatioSplit(1.0, 0.0, 0.0).apply(replace(make_set(3, tasks=2), y=y), rng(0))
+    assert masked.mask("train").tolist() == [True, False, True]
+
+
+def test_per_class_draws_links_and_graphs_of_each_class() -> None:
+    for data in (make_links(60), make_set(60)):
+        masked = PerClassSplit(2, 5, None).apply(data, rng(0))
+        assert torch.bincount(data.labels[masked.masks["train"]]).tolist() == [2, 2, 2]
+
+
+def test_per_class_refuses_labels_of_several_tasks() -> None:
+    with pytest.raises(BadInput, match=r"the graphs of the dataset 'set' have labels for 2 tasks, .*use 'ratio'"):
+        PerClassSplit().apply(make_set(9, tasks=2), rng(0))
+
+
+def test_items_without_labels_are_named_by_their_kind() -> None:
+    data = replace(make_links(4), label=torch.full((4,), -1))
+    with pytest.raises(BadInput, match="'links' has no labelled link among 4"):
+        RatioSplit().apply(data, rng(0))
 
 
 def test_rules_by_name() -> None:

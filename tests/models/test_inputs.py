@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from isthmus.models.inputs import GraphInput
-from isthmus.models.sparse import SparseMatrix
+from isthmus.models.inputs import GraphInput, stack_graphs
+from isthmus.models.sparse import SparseMatrix, dense
 
 from .toys import sparse, toy
 
@@ -73,3 +73,38 @@ def test_repr_tells_inputs_apart() -> None:
     assert repr(toy("mixed")) == "GraphInput(7 nodes, 5 dense features, 14 directed edges)"
     assert repr(sparse(toy("weighted"))) == "GraphInput(7 nodes, 5 sparse features, 14 weighted directed edges)"
     assert repr(toy("mixed").replace(batch=torch.arange(7))).endswith("7 graphs)")
+
+
+# ---- many graphs side by side
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize(
+    "names",
+    [("mixed", "one_node", "no_edges"), ("weighted", "mixed"), ("one_node", "weighted", "weighted")],
+    ids="-".join,
+)
+def test_graphs_side_by_side_keep_their_rows_and_their_operators(names: tuple[str, ...], is_sparse: bool) -> None:
+    graphs = [sparse(toy(name)) if is_sparse else toy(name) for name in names]
+    stacked, rows = stack_graphs(graphs)
+    assert rows == 7 and stacked.num_nodes == 7 * len(names)
+    assert isinstance(stacked.x, SparseMatrix) == is_sparse
+    x = dense(stacked.x).view(len(names), rows, -1)
+    for operator in ("gcn", "mean", "sum"):
+        whole = stacked.operator(operator).to_dense()
+        for k, graph in enumerate(graphs):
+            mine = slice(k * rows, k * rows + graph.num_nodes)
+            torch.testing.assert_close(whole[mine, mine], graph.operator(operator).to_dense())
+            whole[mine, mine] = 0.0
+            whole.view(-1)[:: len(whole) + 1][mine.stop : (k + 1) * rows] = 0.0  # padding sees at most itself
+        assert not whole.any()
+    for k, graph in enumerate(graphs):
+        assert torch.equal(x[k, : graph.num_nodes], dense(graph.x))
+        assert not x[k, graph.num_nodes :].any()
+
+
+def test_sparse_features_become_dense_where_not_all_are_sparse() -> None:
+    graphs = [sparse(toy("mixed")), toy("one_node")]
+    stacked, _ = stack_graphs(graphs)
+    assert torch.equal(dense(stacked.x)[:7], dense(graphs[0].x))
+    assert not isinstance(stacked.x, SparseMatrix)

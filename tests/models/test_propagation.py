@@ -50,3 +50,47 @@ def test_pagerank_weights_are_those_of_the_iteration(alpha: float, hops: int) ->
         z = [alpha] + [(1 - alpha) * c for c in z[:-1]]
     assert pagerank_weights(alpha, hops) == pytest.approx(z)
     assert sum(pagerank_weights(alpha, hops)) == pytest.approx(1.0)
+
+
+# ---- weights of many clients
+
+
+def of_many() -> tuple[list[Tensor], SparseMatrix, Tensor, Tensor]:
+    """Return the operators of three clients, all of them as one, rows and weights by client."""
+    draw = torch.Generator().manual_seed(1)
+    parts = [torch.rand(4, 4, generator=draw, dtype=torch.float64) * 0.5 for _ in range(3)]
+    parts[1][:] = 0.0  # a client without edges
+    matrix = SparseMatrix.from_csr(torch.block_diag(*parts).to_sparse_csr())
+    h = torch.randn(3, 4, 2, generator=draw, dtype=torch.float64)
+    return parts, matrix, h, torch.randn(3, 4, generator=draw, dtype=torch.float64)
+
+
+def test_each_client_propagates_with_its_own_weights() -> None:
+    parts, matrix, h, gamma = of_many()
+    expected = []
+    for k, full in enumerate(parts):
+        expected.append(sum(gamma[k, j] * torch.linalg.matrix_power(full, j) @ h[k] for j in range(4)))
+    torch.testing.assert_close(propagate(matrix, h.flatten(0, 1), gamma), torch.cat(expected))  # type: ignore[arg-type]
+    recorded = propagate(matrix, h.flatten(0, 1).requires_grad_(), gamma.requires_grad_())
+    torch.testing.assert_close(recorded, torch.cat(expected))  # type: ignore[arg-type]
+
+
+def test_gradients_by_each_clients_weights_and_rows_are_its_own() -> None:
+    parts, matrix, h, gamma = of_many()
+    flat = h.flatten(0, 1).requires_grad_()
+    loss = propagate(matrix, flat, gamma.requires_grad_()).sin().sum()
+    by_h, by_gamma = torch.autograd.grad(loss, [flat, gamma])
+    for k, full in enumerate(parts):
+        mine, weights = h[k].clone().requires_grad_(), gamma[k].detach().clone().requires_grad_()
+        out = sum(weights[j] * torch.linalg.matrix_power(full, j) @ mine for j in range(4))
+        expected = torch.autograd.grad(out.sin().sum(), [mine, weights])  # type: ignore[union-attr]
+        torch.testing.assert_close(by_h.view(h.shape)[k], expected[0])
+        torch.testing.assert_close(by_gamma[k], expected[1])
+
+
+def test_gradients_of_many_clients_are_right_to_second_order() -> None:
+    _, matrix, h, gamma = of_many()
+    inputs = (h.flatten(0, 1).requires_grad_(), gamma.requires_grad_())
+    call = lambda h, gamma: propagate(matrix, h, gamma).tanh()  # noqa: E731
+    assert torch.autograd.gradcheck(call, inputs)
+    assert torch.autograd.gradgradcheck(call, inputs)

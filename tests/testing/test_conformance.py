@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -14,11 +15,13 @@ from isthmus.algorithms import ALGORITHMS, FedAvg, FedOpt, FedProx, Local
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
-from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Kept, ModelState, Request, on
+from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Kept, ModelState, Request, cohort, on
 from isthmus.core.record import Params, Record
+from isthmus.core.stack import Stack
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.client import GraphClient
 from isthmus.learn.optimizers import SGD, Adam
+from isthmus.learn.stacked import GraphCohort
 from isthmus.models import SAGE, ModelSpec
 from isthmus.testing import CHECKS, check_algorithm, toy_course
 
@@ -454,6 +457,85 @@ class BadEvaluation(FedAvg):
         return Evaluation({"val": {"accuracy": float("nan")}}, {"val": 1})
 
 
+@dataclass(frozen=True)
+class ForgetsPenalty(FedProx):
+    """Trains many clients without the proximal term."""
+
+    mu: float = 0.5
+
+    @cohort(TrainModel)
+    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
+        return self.updates(requests, clients)
+
+
+@dataclass(frozen=True)
+class FirstWeightForAll(FedAvg):
+    """Gives many clients the weight of the first."""
+
+    @cohort(TrainModel)
+    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
+        found = self.updates(requests, clients)
+        return replace(found, record=replace(found.record, weight=self.weight(next(iter(clients)))))  # type: ignore[call-arg]
+
+
+@dataclass(frozen=True)
+class OneStepFewer(FedAvg):
+    """Trains many clients for one step less."""
+
+    @cohort(TrainModel)
+    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
+        return replace(self, local_steps=self.local_steps - 1).updates(requests, clients)
+
+
+@dataclass(frozen=True)
+class SameDiceForAll(FedAvg):
+    """Draws the dropout of many clients from the streams of another exchange."""
+
+    @cohort(TrainModel)
+    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
+        for client in clients:
+            client.position = replace(client.position, exchange=7)
+        return self.updates(requests, clients)
+
+
+@dataclass(frozen=True)
+class SwappedReplies(FedAvg):
+    """Gives the models of many clients back in another order, which weights tell."""
+
+    @cohort(TrainModel)
+    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> list[Any]:
+        replies: list[Any] = list(self.updates(requests, clients))
+        return [replace(reply, weight=other.weight) for reply, other in zip(replies, replies[::-1], strict=True)]
+
+
+@dataclass(frozen=True)
+class ForgetsMemory(Personal):
+    """Lets many clients train but not remember."""
+
+    @cohort(TrainModel)
+    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
+        return self.updates(requests, clients)
+
+
+@dataclass(frozen=True)
+class JudgesTheGlobalModel(Personal):
+    """Evaluates the global model of many clients in the place of their own."""
+
+    @cohort(EvaluateModel)
+    def evaluate_together(self, requests: Sequence[EvaluateModel], clients: Any) -> list[Evaluation]:
+        found = clients.evaluate([requests[0].params] * len(clients), requests[0].splits)
+        return [Evaluation(metrics, counts) for metrics, counts in found]
+
+
+@dataclass(frozen=True)
+class GivesUp(FedAvg):
+    """Never manages to train many clients at once."""
+
+    @cohort(TrainModel)
+    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
+        raise NotImplementedError("one at a time, please")
+
+
 BROKEN: list[tuple[type[Algorithm[Any]], str, str]] = [
     (ChangesRequest, "loop_equals_strict", r"TrainModel: the handler of client-0 changed the request in place"),
     (ChangesRequest, "same_seed", r"changed the request in place"),
@@ -489,6 +571,18 @@ BROKEN: list[tuple[type[Algorithm[Any]], str, str]] = [
     (AnotherState, "resume", "gave the server state CountingState; its setup is annotated to return ModelState"),
     (UnsavableMemory, "requests", r"the course ended with TooFewReplies: .*client-0: error: state of .*'model'"),
     (BadEvaluation, "replies", r"EvaluateModel: client-0 failed \(not_finite\)"),
+    (
+        ForgetsPenalty,
+        "stacked_equals_loop",
+        r"answer together and clients that answer alone disagree: the server's state",
+    ),
+    (FirstWeightForAll, "stacked_equals_loop", r"3 clients that answer together .*disagree: the server's state"),
+    (OneStepFewer, "stacked_equals_loop", r"3 clients that answer together .*disagree: the server's state"),
+    (SameDiceForAll, "stacked_equals_loop", r"3 clients that answer together .*disagree: the server's state"),
+    (SwappedReplies, "stacked_equals_loop", r"3 clients that answer together .*disagree: the server's state"),
+    (ForgetsMemory, "stacked_equals_loop", r"disagree: the server's state at the best round"),
+    (JudgesTheGlobalModel, "stacked_equals_loop", r"disagree: the server's state at the best round"),
+    (GivesUp, "stacked_equals_loop", r"'train_together' gave up: NotImplementedError: one at a time, please"),
 ]
 
 
@@ -504,3 +598,35 @@ def test_a_plain_class_is_not_a_frozen_dataclass() -> None:
 
     with pytest.raises(AssertionError, match="Plain is not a frozen dataclass"):
         CHECKS["frozen"](Plain(), None)
+
+
+@dataclass(frozen=True)
+class Together(Personal):
+    """A good one: many clients keep what they trained as their own."""
+
+    @cohort(TrainModel)
+    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
+        found = self.updates(requests, clients)
+        for client, reply in zip(clients, found, strict=True):
+            client.state["own"] = reply.params  # type: ignore[attr-defined]
+        return found
+
+
+@dataclass(frozen=True)
+class NeverTogether(NeverAsked):
+    """Handles a request for many that is never sent."""
+
+    @cohort(Whisper)
+    def whisper_together(self, requests: Sequence[Whisper], clients: Any) -> list[Kept]:
+        return [Kept() for _ in clients]
+
+
+def test_a_good_handler_for_many_passes_and_one_that_is_never_used_is_noticed() -> None:
+    CHECKS["stacked_equals_loop"](Together(), None)
+    CHECKS["stacked_equals_loop"](
+        Together(), toy_course(Together(), batching=NeighborBatch(8, (2, 2)))
+    )  # cannot be used
+    with pytest.raises(
+        AssertionError, match="there is a handler for many of Whisper, but clients answered it one by one"
+    ):
+        CHECKS["stacked_equals_loop"](NeverTogether(), None)

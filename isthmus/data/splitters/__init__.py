@@ -1,11 +1,44 @@
-"""Splitters by name: how one graph is divided among clients."""
+"""Splitters by name: how data is divided among clients."""
 
 from __future__ import annotations
 
 from isthmus.data.splitters.community import CommunitySplitter
+from isthmus.data.splitters.cross_domain import CrossDomainSplitter
+from isthmus.data.splitters.cross_edges import CrossEdges, cross_edges, split_with_cross_edges
+from isthmus.data.splitters.feature_skew import FeatureSkewSplitter
+from isthmus.data.splitters.instance_space import InstanceSpaceSplitter
+from isthmus.data.splitters.label_space import LabelSpaceSplitter
+from isthmus.data.splitters.meta import MetaSplitter
+from isthmus.data.splitters.multi_task import MultiTaskSplitter
 from isthmus.data.splitters.random import RandomSplitter
 from isthmus.data.splitters.splitter import Splitter
+from isthmus.data.splitters.topology_skew import TopologySkewSplitter
 
-SPLITTERS: dict[str, type[Splitter]] = {"random": RandomSplitter, "community": CommunitySplitter}
+SPLITTERS: dict[str, type[Splitter]] = {
+    "random": RandomSplitter,
+    "community": CommunitySplitter,
+    "meta": MetaSplitter,
+    "instance_space": InstanceSpaceSplitter,
+    "label_space": LabelSpaceSplitter,
+    "multi_task": MultiTaskSplitter,
+    "topology_skew": TopologySkewSplitter,
+    "feature_skew": FeatureSkewSplitter,
+    "cross_domain": CrossDomainSplitter,
+}
 
-__all__ = ["SPLITTERS", "CommunitySplitter", "RandomSplitter", "Splitter"]
+__all__ = [
+    "SPLITTERS",
+    "CommunitySplitter",
+    "CrossDomainSplitter",
+    "CrossEdges",
+    "FeatureSkewSplitter",
+    "InstanceSpaceSplitter",
+    "LabelSpaceSplitter",
+    "MetaSplitter",
+    "MultiTaskSplitter",
+    "RandomSplitter",
+    "Splitter",
+    "TopologySkewSplitter",
+    "cross_edges",
+    "split_with_cross_edges",
+]

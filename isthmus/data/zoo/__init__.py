@@ -2,12 +2,96 @@
 
 from __future__ import annotations
 
+from isthmus.data.zoo.acm import ACM
+from isthmus.data.zoo.amazon import AmazonComputers, AmazonPhoto
+from isthmus.data.zoo.amazon_copurchase import AmazonCopurchase
+from isthmus.data.zoo.citation_full import CitationDBLP, CoraML
+from isthmus.data.zoo.coauthor import CoauthorCS, CoauthorPhysics
 from isthmus.data.zoo.cora import Cora
+from isthmus.data.zoo.cross_scenario import CSR
+from isthmus.data.zoo.csbm import CSBM, StochasticCSBM, SupervisedCSBM
 from isthmus.data.zoo.dataset import Dataset
+from isthmus.data.zoo.dblp_csr import DBLPCSR
+from isthmus.data.zoo.fedcsbm import FedcSBM
+from isthmus.data.zoo.feddblp import FedDBLP
 from isthmus.data.zoo.folder import Folder
+from isthmus.data.zoo.knowledge_graphs import WN18, FB15k237
 from isthmus.data.zoo.locate import data_root
+from isthmus.data.zoo.moleculenet import BACE, BBBP, ESOL, HIV, SIDER, ClinTox, FreeSolv, Lipo, Tox21
+from isthmus.data.zoo.multi_task import MultiTaskMol, MultiTaskMoleculeNet
 from isthmus.data.zoo.planetoid import CiteSeer, PubMed
+from isthmus.data.zoo.ratings import Ciao, Epinions
+from isthmus.data.zoo.subcora import SubCora
+from isthmus.data.zoo.tu import (
+    AIDS,
+    BZR,
+    COX2,
+    DD,
+    DHFR,
+    ENZYMES,
+    MUTAG,
+    NCI1,
+    PROTEINS,
+    PTCMR,
+    IMDBBinary,
+    IMDBMulti,
+)
+from isthmus.data.zoo.twitch import Twitch
+from isthmus.data.zoo.wiki import Wiki
 
-DATASETS: dict[str, type[Dataset]] = {"cora": Cora, "citeseer": CiteSeer, "pubmed": PubMed, "folder": Folder}
+DATASETS: dict[str, type[Dataset]] = {
+    # nodes
+    "cora": Cora,
+    "citeseer": CiteSeer,
+    "pubmed": PubMed,
+    "wiki": Wiki,
+    "acm": ACM,
+    "amazon_computers": AmazonComputers,
+    "amazon_photo": AmazonPhoto,
+    "amazon_copurchase": AmazonCopurchase,
+    "coauthor_cs": CoauthorCS,
+    "coauthor_physics": CoauthorPhysics,
+    "citation_dblp": CitationDBLP,
+    "cora_ml": CoraML,
+    "twitch": Twitch,
+    "dblp_csr": DBLPCSR,
+    "feddblp": FedDBLP,
+    "fedcsbm": FedcSBM,
+    "csbm": CSBM,
+    "csbm_snc": StochasticCSBM,
+    "csbm_sc": SupervisedCSBM,
+    "subcora": SubCora,
+    "folder": Folder,
+    # links
+    "wn18": WN18,
+    "fb15k_237": FB15k237,
+    "ciao": Ciao,
+    "epinions": Epinions,
+    "csr": CSR,
+    # graphs
+    "proteins": PROTEINS,
+    "imdb_binary": IMDBBinary,
+    "imdb_multi": IMDBMulti,
+    "mutag": MUTAG,
+    "enzymes": ENZYMES,
+    "dd": DD,
+    "nci1": NCI1,
+    "aids": AIDS,
+    "bzr": BZR,
+    "cox2": COX2,
+    "dhfr": DHFR,
+    "ptc_mr": PTCMR,
+    "hiv": HIV,
+    "bace": BACE,
+    "bbbp": BBBP,
+    "clintox": ClinTox,
+    "sider": SIDER,
+    "tox21": Tox21,
+    "esol": ESOL,
+    "lipo": Lipo,
+    "freesolv": FreeSolv,
+    "multi_task_mol": MultiTaskMol,
+    "multi_task_moleculenet": MultiTaskMoleculeNet,
+}
 
 __all__ = ["DATASETS", "CiteSeer", "Cora", "Dataset", "Folder", "PubMed", "data_root"]

@@ -1,4 +1,4 @@
-"""The contract of a dataset: a few fields, and one method that brings the graph."""
+"""The contract of a dataset: a few fields, and one method that brings the data."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from isthmus.data.graph import Graph
+from isthmus.data.holding import Holding
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset(ABC):
-    """A graph that can be loaded by name.
+    """A graph, a graph of links or a set of graphs that can be loaded by name.
 
     Fields:
         normalize_features: whether each node's features are divided by their sum
@@ -25,8 +25,8 @@ class Dataset(ABC):
     normalize_features: bool = False
 
     @abstractmethod
-    def load(self, root: Path) -> Graph:
-        """Return the graph; `root` is the folder for data that does not ship with the package."""
+    def load(self, root: Path) -> Holding:
+        """Return the data; `root` is the folder for data that does not ship with the package."""
 
     @abstractmethod
     def present(self, root: Path) -> bool:

@@ -9,6 +9,7 @@ from typing import ClassVar
 from isthmus.core.errors import BadInput
 from isthmus.data.features import normalized_rows
 from isthmus.data.graph import Graph
+from isthmus.data.schema import SCHEMA_FILE
 from isthmus.data.sources import is_graph_folder, read_graph_folder
 from isthmus.data.zoo.dataset import Dataset
 
@@ -19,8 +20,10 @@ class Folder(Dataset):
 
     Fields:
         path:        the folder; a relative path starts at the current folder. Between sites every silo has its own
-        class_names: the classes in the order of their numbers; silos of one federation must give the same
+        class_names: the classes in the order of their numbers; silos of one federation must give the same, or follow
+                     the same schema
         undirected:  whether an edge counts in both directions
+        schema_digest: what `isthmus data check` tells of the schema that the folder must follow; "" for any or none
     """
 
     summary: ClassVar[str] = "your own graph: a folder with nodes.parquet (or .csv) and edges.parquet (or .csv)"
@@ -29,12 +32,21 @@ class Folder(Dataset):
     path: str = ""
     class_names: tuple[str, ...] = ()
     undirected: bool = True
+    schema_digest: str = ""
 
     def load(self, root: Path) -> Graph:
         """Return the graph; nothing is read from `root`."""
         if not self.path:
             raise BadInput("dataset.path is missing; give the folder of your graph: dataset.path=my_graph")
-        graph = read_graph_folder(Path(self.path), self.class_names, self.undirected).graph
+        read = read_graph_folder(Path(self.path), self.class_names, self.undirected)
+        own = read.schema.digest if read.schema else ""
+        if self.schema_digest not in ("", own):
+            found = f"has a schema with the digest {own}" if own else f"has no {SCHEMA_FILE}"
+            raise BadInput(
+                f"graph folder {self.path} {found}; the course asks for {self.schema_digest}: "
+                "make the folder again with isthmus data import --schema and the schema of the others"
+            )
+        graph = read.graph
         return replace(graph, x=normalized_rows(graph.x)) if self.normalize_features else graph
 
     def present(self, root: Path) -> bool:

@@ -1,10 +1,12 @@
 """CiteSeer and PubMed with the public split of Planetoid (Yang, Cohen and Salakhutdinov, 2016).
 
-The raw files are pickles, read by torch_geometric: a data folder must be as trusted as a program.
+The raw files are pickles, read by torch_geometric, and a pickle can do what a program can: only files with the digest
+of those that were published are read.
 """
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from isthmus.data.edges import undirected
 from isthmus.data.features import compact, normalized_rows
 from isthmus.data.graph import Graph
 from isthmus.data.zoo.dataset import Dataset
+from isthmus.data.zoo.digests import digests, verify
 from isthmus.data.zoo.locate import DATA_VARIABLE, cache_folder
 
 PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
@@ -42,7 +45,7 @@ class Planetoid(Dataset):
     def load(self, root: Path) -> Graph:
         """Return the graph, downloading its files when they are absent."""
         raw = self._found(root) or self._download(root)
-        data = self._read(raw)
+        data = self._read_verified(raw)
         num_nodes = int(data.num_nodes)
         y = data.y.clone()
         # CiteSeer: nodes amid the test range that no file holds have neither words nor class; the reader says 0.
@@ -80,6 +83,16 @@ class Planetoid(Dataset):
                 return raw
         return None
 
+    def _digest(self, name: str) -> str | None:
+        return digests().get((self._raw(Path()) / name).as_posix())
+
+    def _read_verified(self, raw: Path) -> Any:
+        for name in self._file_names:
+            sha256 = self._digest(name)
+            if sha256 is not None:
+                verify(raw / name, sha256)
+        return self._read(raw)
+
     def _read(self, raw: Path) -> Any:
         from torch_geometric.io import read_planetoid_data
 
@@ -116,6 +129,10 @@ class Planetoid(Dataset):
 
     def _try_out(self, contents: Mapping[str, bytes]) -> None:
         """Read the files in a folder of their own: an answer that is no dataset must not get into the root."""
+        for name, content in contents.items():
+            expected, found = self._digest(name), hashlib.sha256(content).hexdigest()
+            if expected not in (None, found):
+                raise BadInput(f"{name} came with {len(content):,} bytes and SHA-256 {found}, expected {expected}")
         with tempfile.TemporaryDirectory() as folder:
             for name, content in contents.items():
                 (Path(folder) / name).write_bytes(content)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from isthmus.data.graph import Graph
 from isthmus.learn.batching import Batching
 from isthmus.models.inputs import GraphInput
 from isthmus.models.streams import Streams
@@ -64,6 +65,8 @@ class Task(ABC):
 
     metrics: tuple[str, ...] = ("accuracy", "loss")
 
+    # What kind of data the task learns from.
+    data_type: ClassVar[type[Any]] = Graph
     # The metrics that this task can report.
     known_metrics: ClassVar[tuple[str, ...]] = ()
 

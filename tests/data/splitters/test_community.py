@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from isthmus.core.errors import MissingExtra
 from isthmus.data.cuts import EdgesByNode
 from isthmus.data.edges import undirected
 from isthmus.data.graph import Graph
@@ -162,6 +164,60 @@ def test_the_generator_of_igraph_is_pythons_again_afterwards() -> None:
     assert draw() == draw()
 
 
-def test_an_unknown_method_is_refused() -> None:
-    with pytest.raises(ValueError, match="method is 'metis'; known: louvain"):
-        CommunitySplitter(method="metis")
+@many
+@given(graphs, seeds, st.integers(1, 30))
+def test_metis_makes_clients_of_about_equal_size(graph: Graph, seed: int, wish: int) -> None:
+    clients = min(wish, graph.num_nodes)
+    sizes = [len(part) for part in CommunitySplitter("metis").assign(graph, clients, rng(seed))]
+    assert max(sizes) <= 1.03 * -(-graph.num_nodes // clients) + 2
+
+
+@pytest.mark.parametrize("method", ["leiden", "metis"])
+@pytest.mark.parametrize("balanced", [True, False])
+def test_other_methods_find_cliques_too(method: str, balanced: bool) -> None:
+    parts = CommunitySplitter(method, balanced).split(cliques(6, 6, 6), 3, rng(0))
+    assert sorted(part.node_ids.tolist() for part in parts) == [
+        list(range(6)),
+        list(range(6, 12)),
+        list(range(12, 18)),
+    ]
+
+
+@pytest.mark.parametrize("method", ["leiden", "metis"])
+def test_other_methods_go_by_weight_too(method: str) -> None:
+    weights = torch.tensor([9.0, 0.1, 9.0, 0.1])
+    ring, weight = undirected(torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]), 4, weights)
+    graph = replace(make_graph(4, 0), edge_index=ring, edge_weight=weight)
+    parts = CommunitySplitter(method).split(graph, 2, rng(0))
+    assert sorted(part.node_ids.tolist() for part in parts) == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("method", ["leiden", "metis"])
+def test_other_methods_keep_most_edges_of_cora(method: str) -> None:
+    graph = Cora().load(Path())
+    parts = CommunitySplitter(method).split(graph, 5, rng(0))
+    assert max(part.num_nodes for part in parts) < 1.05 * 2708 / 5
+    assert missing_edge_fraction(graph, parts) < 0.2
+
+
+def test_metis_can_make_more_communities_than_clients() -> None:
+    graph = Cora().load(Path())
+    parts = CommunitySplitter("metis", balanced=False, num_communities=40).split(graph, 4, rng(1))
+    sizes = [part.num_nodes for part in parts]
+    assert sum(sizes) == 2708 and max(sizes) - min(sizes) > 2708 / 40
+
+
+@pytest.mark.parametrize(("method", "package"), [("leiden", "leidenalg"), ("metis", "pymetis")])
+def test_a_missing_package_names_the_extra(method: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtra, match=rf"'{method}' needs the package '{package}'; .*isthmus\[communities\]"):
+        CommunitySplitter(method).split(cliques(3, 3), 2, rng(0))
+
+
+def test_unknown_fields_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"method is 'louvin'; known: leiden, louvain, metis. Did you mean 'louvain'"):
+        CommunitySplitter(method="louvin")
+    with pytest.raises(ValueError, match=r"num_communities is 9 and method is 'louvain'; only 'metis' is told"):
+        CommunitySplitter(num_communities=9)
+    with pytest.raises(ValueError, match=r"num_communities is 0"):
+        CommunitySplitter("metis", num_communities=0)

@@ -14,6 +14,7 @@ from isthmus.data.graph import Graph
 from isthmus.data.splitters import RandomSplitter
 
 from ..strategies import graphs, make_graph, many, pairs_by_id, rng, seeds
+from .holdings import make_links, make_set
 
 
 @many
@@ -104,6 +105,55 @@ def test_shares_of_fedgl_overlap_and_have_the_papers_sizes() -> None:
     assert float(held.float().mean()) == pytest.approx(sum(shares) + 0.0126, abs=0.005)
 
 
+@many
+@given(graphs, seeds, st.lists(st.floats(0.05, 1), min_size=2, max_size=6), st.floats(0, 1))
+def test_shares_and_overlap_are_both_met(graph: Graph, seed: int, shares: list[float], part: float) -> None:
+    overlap = part * min(shares)
+    num_common = round(overlap * graph.num_nodes)
+    drawn = [max(1, round(share * graph.num_nodes)) for share in shares]
+    possible = sum(drawn) - len(shares) * num_common <= (len(shares) - 1) * (graph.num_nodes - num_common)
+    splitter = RandomSplitter(overlap, shares=tuple(shares))
+    if num_common > 0 and not possible:
+        with pytest.raises(BadInput, match="raise it, or lower the shares"):
+            splitter.assign(graph, len(shares), rng(seed))
+        return
+    parts = splitter.assign(graph, len(shares), rng(seed))
+    assert set(torch.cat(parts).tolist()) == set(range(graph.num_nodes))
+    held = torch.bincount(torch.cat(parts), minlength=graph.num_nodes)
+    extra = [len(items) - number for items, number in zip(parts, drawn, strict=True)]
+    assert min(extra) >= 0 and sum(extra) <= int((held == 1).sum())
+    if num_common > 0:
+        assert int((held == len(shares)).sum()) == num_common
+
+
+@pytest.mark.parametrize("overlap", [0.05, 0.10, 0.15])
+def test_overlap_of_fedgl_is_controlled_under_the_papers_shares(overlap: float) -> None:
+    shares = (0.3, 0.4, 0.5, 0.5, 0.6, 0.7)
+    parts = RandomSplitter(overlap, shares=shares).assign(make_graph(10_000, 0), 6, rng(0))
+    held = torch.bincount(torch.cat(parts))
+    assert int((held == 6).sum()) == overlap * 10_000
+    for part, share in zip(parts, shares, strict=True):
+        assert share <= len(part) / 10_000 <= share + 0.01
+
+
+def test_overlap_of_fedgl_left_to_chance_is_about_one_percent() -> None:
+    parts = RandomSplitter(shares=(0.3, 0.4, 0.5, 0.5, 0.6, 0.7)).assign(make_graph(10_000, 0), 6, rng(0))
+    held = torch.bincount(torch.cat(parts))
+    assert int((held == 6).sum()) / 10_000 == pytest.approx(0.0126, abs=0.004)
+
+
+def test_links_and_graphs_overlap_too() -> None:
+    for data in (make_links(50), make_set(50)):
+        parts = RandomSplitter(overlap_fraction=0.2).split(data, 4, rng(0))
+        held = torch.bincount(torch.cat([part.item_ids for part in parts]))
+        assert int((held == 4).sum()) == 10 and int((held == 1).sum()) == 40
+
+
+def test_edges_are_removed_from_graphs_by_nodes_only() -> None:
+    with pytest.raises(BadInput, match=r"removed_edge_fraction is 0.5, but the dataset 'set' is divided by graphs"):
+        RandomSplitter(removed_edge_fraction=0.5).split(make_set(5), 2, rng(0))
+
+
 def test_shares_must_be_one_for_each_client() -> None:
     with pytest.raises(BadInput, match=r"shares has 2 numbers, \(0.3, 0.4\), but num_clients is 3; give one"):
         RandomSplitter(shares=(0.3, 0.4)).split(make_graph(9, 9), 3, rng(0))
@@ -116,7 +166,7 @@ def test_shares_must_be_one_for_each_client() -> None:
         (lambda: RandomSplitter(removed_edge_fraction=math.nan), "removed_edge_fraction is nan"),
         (lambda: RandomSplitter(shares=(0.5, 0.0)), r"shares is \(0.5, 0.0\)"),
         (lambda: RandomSplitter(shares=()), r"shares is \(\)"),
-        (lambda: RandomSplitter(0.1, shares=(0.5,)), "overlap_fraction is 0.1 and shares is .*only one"),
+        (lambda: RandomSplitter(0.4, shares=(0.5, 0.3)), r"overlap_fraction is 0.4 and shares .* the smallest share"),
     ],
 )
 def test_wrong_fields_are_refused(splitter, message: str) -> None:

@@ -16,6 +16,7 @@ from isthmus.data.graph import SPLITS
 from isthmus.data.statistics import edge_homophily
 from isthmus.data.zoo import CiteSeer, PubMed
 from isthmus.data.zoo import planetoid as module
+from isthmus.data.zoo.digests import digests
 from isthmus.data.zoo.planetoid import Planetoid
 
 Root = Callable[[str], Path]
@@ -140,12 +141,26 @@ def test_an_answer_that_is_no_dataset_is_not_kept(
     tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "urlopen", lambda url, timeout: BytesIO(b"<html>log in first</html>"))
+    with pytest.raises(MissingData, match=r"download failed \(ind\.citeseer\.x came with 25 bytes .*expected d20de191"):
+        CiteSeer().load(tmp_path / "new")
+    for name in list(digests()):
+        monkeypatch.delitem(digests(), name)
     with pytest.raises(MissingData, match=r"download failed .*cannot be read"):
         CiteSeer().load(tmp_path / "new")
     assert not (tmp_path / "new").exists() and not empty_cache.exists()
 
 
-def test_damaged_files_are_named(planetoid_root: Root) -> None:
+def test_damaged_files_are_named_before_a_pickle_is_read(planetoid_root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = planetoid_root("CiteSeer")
+    path = root / "planetoid/CiteSeer/raw/ind.citeseer.allx"
+    os.truncate(path, 1000)
+    monkeypatch.setattr(Planetoid, "_read", lambda self, raw: pytest.fail("read"))
+    with pytest.raises(BadInput, match=r"ind\.citeseer\.allx is damaged .*1,000 bytes .*expected 2ac30345"):
+        CiteSeer().load(root)
+
+
+@pytest.mark.usefixtures("no_digests")
+def test_files_that_cannot_be_read_are_named(planetoid_root: Root) -> None:
     root = planetoid_root("CiteSeer")
     path = root / "planetoid/CiteSeer/raw/ind.citeseer.allx"
     os.truncate(path, 1000)

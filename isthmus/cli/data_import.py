@@ -1,0 +1,274 @@
+"""isthmus data import: a graph folder from tables, a database, a GraphML or GEXF file, or a torch_geometric one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from isthmus.data.importing import Prepared, Wishes
+    from isthmus.data.schema import Schema
+    from isthmus.data.sources import GraphFolder
+    from isthmus.data.tables import Problems, RawGraph
+
+EXAMPLES = """Examples:
+
+  isthmus data import --nodes customers.csv --edges payments.csv --id customer --source payer --target payee
+  --label segment --write-schema schema.yaml --out north
+
+  isthmus data import --nodes clients.parquet --edges transfers.parquet --schema schema.yaml --out south
+
+  isthmus data import --sql postgresql://reader@host/bank --nodes-query "SELECT * FROM customers"
+  --edges-query "SELECT payer AS source, payee AS target FROM payments" --out bank
+
+  isthmus data import network.graphml --label group --out mine
+
+  isthmus data import graph.pt --out mine
+"""
+
+
+def import_graph(
+    source: Annotated[
+        str, typer.Argument(metavar="[SOURCE]", help="A .graphml, .gexf or .pt file, or a folder with two tables.")
+    ] = "",
+    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="The graph folder to make.")] = None,
+    nodes: Annotated[Path | None, typer.Option("--nodes", metavar="FILE", help="Nodes: .csv, .tsv, .parquet.")] = None,
+    edges: Annotated[Path | None, typer.Option("--edges", metavar="FILE", help="Edges: .csv, .tsv, .parquet.")] = None,
+    sql: Annotated[
+        str, typer.Option("--sql", metavar="URL", help="A database; env:NAME takes the URL from a variable.")
+    ] = "",
+    nodes_query: Annotated[str, typer.Option("--nodes-query", metavar="SQL", help="Gives the nodes.")] = "",
+    edges_query: Annotated[str, typer.Option("--edges-query", metavar="SQL", help="Gives the edges.")] = "",
+    id: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="A node's id [id].")] = None,
+    label: Annotated[str | None, typer.Option("--label", metavar="COLUMN", help="A node's class [label].")] = None,
+    split: Annotated[
+        str | None, typer.Option("--split", metavar="COLUMN", help="train, val, test or nothing [split].")
+    ] = None,
+    source_column: Annotated[
+        str | None, typer.Option("--source", metavar="COLUMN", help="Where an edge starts [source].")
+    ] = None,
+    target: Annotated[str | None, typer.Option("--target", metavar="COLUMN", help="Where it ends [target].")] = None,
+    weight: Annotated[str | None, typer.Option("--weight", metavar="COLUMN", help="Its weight [weight].")] = None,
+    delimiter: Annotated[str, typer.Option("--delimiter", metavar="MARK", help="What separates values in CSV.")] = "",
+    schema: Annotated[Path | None, typer.Option("--schema", metavar="FILE", help="The schema to follow.")] = None,
+    write_schema: Annotated[
+        Path | None, typer.Option("--write-schema", metavar="FILE", help="Write the schema that the data make.")
+    ] = None,
+    rename: Annotated[
+        list[str] | None, typer.Option("--rename", metavar="OLD=NEW", help="The schema's name for a column of nodes.")
+    ] = None,
+    number: Annotated[list[str] | None, typer.Option("--number", metavar="COLUMN", help="Is a number.")] = None,
+    category: Annotated[list[str] | None, typer.Option("--category", metavar="COLUMN", help="Is a category.")] = None,
+    text: Annotated[list[str] | None, typer.Option("--text", metavar="COLUMN", help="Is a text.")] = None,
+    ignore: Annotated[list[str] | None, typer.Option("--ignore", metavar="COLUMN", help="Is left out.")] = None,
+    standardize: Annotated[bool, typer.Option("--standardize", help="Numbers get mean 0 and deviation 1.")] = False,
+    min_count: Annotated[int | None, typer.Option("--min-count", min=1, help="Rows a word must be in [2].")] = None,
+    max_words: Annotated[int | None, typer.Option("--max-words", min=1, help="Words of a vocabulary [1000].")] = None,
+    classes: Annotated[str, typer.Option("--classes", metavar="A,B,C", help="The classes in their order.")] = "",
+    directed: Annotated[bool, typer.Option("--directed", help="An edge and its reverse are two edges.")] = False,
+    repeated: Annotated[
+        str, typer.Option("--repeated", metavar="RULE", help="Weights of an edge told again: refuse, sum, mean, max.")
+    ] = "refuse",
+    unknown_ends: Annotated[
+        str, typer.Option("--unknown-ends", metavar="RULE", help="Edges to nodes not there: refuse, drop.")
+    ] = "refuse",
+    format: Annotated[str, typer.Option("--format", help="Of the tables written: parquet, csv.")] = "parquet",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+) -> None:
+    """Make a graph folder from your own data; features by a schema that other silos can follow."""
+    from isthmus.core.errors import BadInput
+    from isthmus.data.derive import Choices
+    from isthmus.data.importing import REPEATED, UNKNOWN_ENDS, EdgeRules, Roles, Wishes, prepare
+    from isthmus.data.schema import read_schema
+
+    if out is None and write_schema is None:
+        raise BadInput("nothing to write; give --out FOLDER, or --write-schema FILE, or both")
+    _check_choice("--repeated", repeated, REPEATED)
+    _check_choice("--unknown-ends", unknown_ends, UNKNOWN_ENDS)
+    told: dict[str, Any] = {"number": number, "category": category, "text": text, "ignore": ignore}
+    told |= {"min-count": min_count, "max-words": max_words, "classes": classes}
+    told |= {"standardize": standardize and write_schema is None}
+    if schema is not None and any(told.values()):
+        option = next(name for name, value in told.items() if value)
+        raise BadInput(f"--{option} goes without --schema: the schema says what the columns are")
+    _check_places(out, write_schema, format)
+    wishes = Wishes(
+        Roles(id, label, split, source_column, target, weight),
+        read_schema(schema) if schema is not None else None,
+        fill=write_schema is not None,
+        choices=Choices(
+            tuple(number or ()),
+            tuple(category or ()),
+            tuple(text or ()),
+            tuple(ignore or ()),
+            standardize,
+            min_count or Choices.min_count,
+            max_words or Choices.max_words,
+        ),
+        classes=tuple(name.strip() for name in classes.split(",") if name.strip()),
+        renamed=_renamed(rename or []),
+        edge_rules=EdgeRules(directed, repeated, unknown_ends),
+    )
+    raw, problems = _read(source, nodes, edges, sql, nodes_query, edges_query, delimiter, wishes)
+    prepared = prepare(raw, wishes, problems)
+    _write(prepared, out, write_schema, format)
+    _tell(prepared, out, write_schema, directed, json)
+
+
+def _renamed(words: list[str]) -> dict[str, str]:
+    from isthmus.core.errors import BadInput
+
+    pairs = dict(word.partition("=")[::2] for word in words)
+    odd = [word for word in words if not all(word.partition("="))]
+    if odd or len(pairs) < len(words):
+        raise BadInput(f"--rename is {(odd or words)[0]!r}; OLD=NEW is needed, once for each column")
+    return pairs
+
+
+def _check_choice(option: str, found: str, known: tuple[str, ...]) -> None:
+    from isthmus.core.errors import BadInput, nearest
+
+    if found not in known:
+        raise BadInput(f"{option} is {found!r}; {nearest(found, known)}")
+
+
+def _check_places(out: Path | None, write_schema: Path | None, format: str) -> None:
+    """Refuse what cannot be written before anything is read."""
+    from isthmus.core.errors import BadInput
+    from isthmus.data.sources import check_new_folder
+
+    if out is not None:
+        check_new_folder(out, format)
+    if write_schema is not None and write_schema.exists():
+        raise BadInput(f"{write_schema} exists already; choose another file, or follow it with --schema {write_schema}")
+
+
+def _read(
+    source: str,
+    nodes: Path | None,
+    edges: Path | None,
+    sql: str,
+    nodes_query: str,
+    edges_query: str,
+    delimiter: str,
+    wishes: Wishes,
+) -> tuple[RawGraph | None, Problems]:
+    """Return the tables of the one source that is given, and where its problems are noted."""
+    from isthmus.core.errors import BadInput
+    from isthmus.data.imports import read_sql, read_tables
+    from isthmus.data.tables import Problems
+
+    given = [name for name, value in (("SOURCE", source), ("--nodes", nodes or edges), ("--sql", sql)) if value]
+    if len(given) != 1:
+        found = f"{' and '.join(given)} are given" if given else "none is given"
+        raise BadInput(
+            f"one source is needed, {found}; SOURCE (a file), --nodes and --edges, or --sql with two queries"
+        )
+    if len(delimiter) > 1:
+        raise BadInput(f"--delimiter is {delimiter!r}; one character is needed")
+    if sql:
+        if not nodes_query or not edges_query:
+            raise BadInput("--sql needs two queries: --nodes-query and --edges-query")
+        problems = Problems("import from the database")
+        return read_sql(sql, nodes_query, edges_query, problems), problems
+    if nodes_query or edges_query:
+        raise BadInput("--nodes-query and --edges-query go with --sql")
+    if source:
+        return _read_source(source, delimiter, wishes)
+    if nodes is None or edges is None:
+        raise BadInput(f"{given[0] if nodes else '--edges'} is given alone; both --nodes and --edges are needed")
+    problems = Problems(f"import of {nodes} and {edges}")
+    return read_tables(nodes, edges, delimiter, problems), problems
+
+
+def _read_source(source: str, delimiter: str, wishes: Wishes) -> tuple[RawGraph | None, Problems]:
+    from isthmus.core.errors import BadInput
+    from isthmus.data.imports import read_network, read_pyg, read_tables
+    from isthmus.data.tables import Problems, find_table
+
+    if "://" in source:  # not repeated: it may hold a password
+        raise BadInput("SOURCE is the address of a database; give it as --sql, with --nodes-query and --edges-query")
+    path = Path(source)
+    ending = path.suffix.lower()
+    problems = Problems(f"import of {path}")
+    if path.is_dir():
+        found = [find_table(path, "nodes"), find_table(path, "edges")]
+        if any(len(files) != 1 for files in found):
+            raise BadInput(
+                f"{path} has not one table of nodes and one of edges, as .csv or .parquet; give --nodes, --edges"
+            )
+        return read_tables(found[0][0], found[1][0], delimiter, problems), problems
+    if ending in (".graphml", ".gexf"):
+        return read_network(path, wishes.roles.id or "", wishes.roles.label or "", problems), problems
+    if ending in (".pt", ".pth"):
+        return read_pyg(path, problems), problems
+    remedy = "; tables are given as --nodes and --edges" if ending in (".csv", ".tsv", ".parquet", ".pq") else ""
+    raise BadInput(f"SOURCE is {source!r}; known: a folder, .gexf, .graphml, .pt, .pth{remedy}")
+
+
+def _write(prepared: Prepared, out: Path | None, write_schema: Path | None, format: str) -> None:
+    """Write the schema and the folder, both or none."""
+    from isthmus.data import schema as files
+
+    if write_schema is not None:
+        files.write_schema(prepared.schema, write_schema)
+    try:
+        if out is not None:
+            prepared.write(out, format)
+    except BaseException:
+        if write_schema is not None:
+            write_schema.unlink(missing_ok=True)
+        raise
+
+
+def _tell(prepared: Prepared, out: Path | None, write_schema: Path | None, directed: bool, json: bool) -> None:
+    from isthmus.cli.output import plain, print_json
+    from isthmus.data.importing import described
+
+    schema, facts = prepared.schema, {"nodes": prepared.nodes.num_rows, "edges": prepared.edges.num_rows}
+    if json:
+        places = {"folder": out and str(out), "schema": write_schema and str(write_schema), "digest": schema.digest}
+        more = {"features": len(schema.columns), "classes": list(schema.classes), "notes": list(prepared.notes)}
+        print_json({**places, **facts, **more})
+        return
+    lines = [f"{facts['nodes']} nodes, {facts['edges']} edges, {len(schema.columns)} feature columns"]
+    lines += described(schema)
+    lines += [f"classes: {', '.join(schema.classes) or 'none'}", *prepared.notes, f"schema digest: {schema.digest}"]
+    lines += [f"schema: {write_schema}"] if write_schema is not None else []
+    if out is not None:
+        more_words = " dataset.undirected=false" if directed else ""
+        lines.append(
+            f"graph folder: {out}; run it with: isthmus run dataset.name=folder dataset.path={out}{more_words}"
+        )
+    for line in lines:
+        typer.echo(plain(line))
+
+
+def read_checked(folder: Path, classes: tuple[str, ...], schema: Path | None, directed: bool) -> GraphFolder:
+    """Return a graph folder, or raise one BadInput with all that is wrong with it or differs from a schema."""
+    from isthmus.data.schema import SCHEMA_FILE, read_schema
+    from isthmus.data.sources import read_graph_folder
+
+    wanted = read_schema(schema) if schema is not None else None
+    if wanted is not None and not classes and not (folder / SCHEMA_FILE).is_file():
+        classes = wanted.classes
+    read = read_graph_folder(folder, classes, undirected=not directed)
+    if wanted is not None:
+        _compare(read, wanted, f"{folder} does not follow {schema}")
+    return read
+
+
+def _compare(read: GraphFolder, wanted: Schema, subject: str) -> None:
+    from isthmus.data.schema import compare_columns, compare_schemas
+    from isthmus.data.tables import Problems
+
+    problems = Problems(subject)
+    if read.schema is not None:
+        compare_schemas(read.schema, wanted, "schema.yaml", problems)
+    elif read.feature_names:
+        compare_columns(read.feature_names, wanted.columns, "nodes", problems)
+    elif read.graph.num_features != len(wanted.columns):
+        problems.add("features.npz", f"has {read.graph.num_features} columns, {len(wanted.columns)} in the schema")
+    problems.raise_if_any()

@@ -1,0 +1,115 @@
+"""isthmus data show: who holds what, in numbers and pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from isthmus.config.course import Course
+    from isthmus.report.summary import Table
+
+EXAMPLES = """Examples:
+
+  isthmus data show cora --splitter community --clients 5
+
+  isthmus data show cora --splitter community --clients 5 splitter.balanced=false masks.name=public
+
+  isthmus data show cora --splitter random --clients 6 splitter.overlap_fraction=0.2 --html cora.html
+"""
+
+
+def show(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A dataset's name, as in isthmus list datasets.")],
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Dataset, splitter, masks, as in a course.")
+    ] = None,
+    splitter: Annotated[
+        str | None, typer.Option("--splitter", metavar="NAME", help="How it is divided, as in isthmus list splitters.")
+    ] = None,
+    clients: Annotated[int | None, typer.Option("--clients", min=1, help="How many clients.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Decides everything that is random.")] = None,
+    data_root: Annotated[
+        Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie (or ISTHMUS_DATA).")
+    ] = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also draw a page of figures.")] = None,
+    all_clients: Annotated[bool, typer.Option("--all", help="Show all clients, however many.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+) -> None:
+    """Show who holds what: sizes, labels, degrees, overlap, lost edges, and how far clients are apart."""
+    from isthmus.cli.output import print_json
+    from isthmus.config.load import load_course
+    from isthmus.core.errors import BadInput
+    from isthmus.data.survey import survey
+    from isthmus.data.zoo import data_root as locate_data
+    from isthmus.monitor.journal import replace_file
+    from isthmus.report import data_page
+    from isthmus.simulation import load_scenario, torch_threads
+
+    if html is not None and (html.is_dir() or not html.absolute().parent.is_dir()):
+        found = "a folder" if html.is_dir() else f"in the folder {html.parent}, which is not there"
+        raise BadInput(f"--html is {str(html)!r}, {found}; give a file to write")
+    options = {"dataset.name": dataset, "splitter.name": splitter, "num_clients": clients, "seed": seed}
+    given = [f"{key}={value}" for key, value in options.items() if value is not None]
+    course = load_course(None, [*given, *(words or [])])
+    with torch_threads(course.threads):
+        scenario = load_scenario(course, locate_data(data_root))
+        facts = {"origin": origin(course), **survey(scenario.whole, scenario.parts, course.seed)}
+    if html is not None:
+        page = data_page.data_page(facts, None if all_clients else data_page.MAX_CLIENTS)
+        replace_file(html, page.encode())
+    if json:
+        print_json(facts)
+        return
+    _print(facts, all_clients)
+    if html is not None:
+        typer.echo(f"page: {html}")
+
+
+def origin(course: Course) -> str:
+    """Return in words what the figures depend on."""
+    from isthmus.config.load import course_to_dict
+
+    plain = course_to_dict(course)
+
+    def part(key: str) -> str:
+        fields = {name: value for name, value in plain[key].items() if name != "name"}
+        settings = ", ".join(f"{name} {value}" for name, value in fields.items())
+        return f"{plain[key]['name']} ({settings})" if settings else str(plain[key]["name"])
+
+    return (
+        f"dataset {part('dataset')}; masks {part('masks')}; splitter {part('splitter')}; "
+        f"{course.num_clients} clients; seed {course.seed}"
+    )
+
+
+def _print(facts: dict[str, Any], all_clients: bool) -> None:
+    from isthmus.report import data_tables
+
+    limit = None if all_clients else data_tables.MAX_CLIENTS
+    names = list(facts["clients"])
+    typer.echo(facts["origin"])
+    _print_table(data_tables.clients_table(facts, limit), f"{facts['dataset']}: who holds what")
+    _print_table(data_tables.labels_table(facts, limit), "labels of each class")
+    for key, what in (("overlap", f"{facts['item']}s"), ("node_overlap", "nodes")):
+        shared = None if facts[key] is None else data_tables.overlap_table(names, facts[key], limit)
+        if shared is not None:
+            _print_table(shared, f"shared {what}")
+    _print_table(data_tables.heterogeneity_table(facts), "how far clients are apart")
+    for line in data_tables.losses(facts):
+        typer.echo(line)
+
+
+def _print_table(table: Table, title: str) -> None:
+    """Print a table of numbers behind a name, whose headings may come from the data."""
+    from dataclasses import replace
+
+    from rich.markup import escape
+
+    from isthmus.cli.output import plain, print_table
+
+    width = max(len(row[1]) for row in table.rows)
+    rows = tuple((name, first.rjust(width), *rest) for name, first, *rest in table.rows)
+    print_table(replace(table, headings=tuple(escape(plain(h)) for h in table.headings), rows=rows), title)

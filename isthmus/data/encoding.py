@@ -1,0 +1,189 @@
+"""The owner's columns as features, the way a schema says; what does not fit is told by row or counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from isthmus.core.errors import nearest
+from isthmus.data.features import SPARSE_DENSITY
+from isthmus.data.schema import Category, Feature, Number, Schema, Text, Vector
+from isthmus.data.tables import Problems, Table, is_numeric, is_text, listed, parsed_numbers, text
+from isthmus.data.vocabulary import words
+
+# More columns than this, or any of words or vectors, and the features go to features.npz.
+MOST_COLUMNS = 200
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Features by a schema.
+
+    Fields:
+        matrix: (nodes, columns), float32; a numpy array, or a scipy CSR matrix when few entries are set
+        notes:  what was not in a vocabulary or filled in, in words
+    """
+
+    matrix: Any
+    notes: tuple[str, ...]
+
+
+def encode(table: Table, schema: Schema, problems: Problems) -> Encoded | None:
+    """Return the features of a table's rows, or None after noting what keeps them from being made."""
+    from scipy import sparse
+
+    before = problems.num_found
+    blocks: list[Any] = []
+    notes: list[str] = []
+    for feature in schema.features:
+        if feature.name not in table.columns:
+            what = f"no column {feature.name!r}, which the schema has as {feature.type}"
+            problems.add(table.file, f"{what}; {nearest(feature.name, table.columns)}")
+            continue
+        block = _block(table, feature, problems, notes)
+        if block is not None:
+            blocks.append(sparse.csr_matrix(block))
+    if problems.num_found > before:
+        return None
+    matrix = sparse.hstack(blocks, format="csr", dtype=np.float32)
+    if named_columns(schema) or matrix.nnz >= SPARSE_DENSITY * matrix.shape[0] * matrix.shape[1]:
+        matrix = matrix.toarray()
+    return Encoded(matrix, tuple(notes))
+
+
+def named_columns(schema: Schema) -> bool:
+    """Return whether the features go into columns of the table of nodes."""
+    return len(schema.columns) <= MOST_COLUMNS and all(isinstance(f, Number | Category) for f in schema.features)
+
+
+def _block(table: Table, feature: Feature, problems: Problems, notes: list[str]) -> Any:
+    """Return the columns of one feature, (nodes, its columns)."""
+    if isinstance(feature, Number):
+        return _numbers(table, feature, problems, notes)
+    if isinstance(feature, Vector):
+        return _vectors(table, feature, problems)
+    strings = text(table, feature.name, problems)
+    if strings is None:
+        return None
+    if isinstance(feature, Category):
+        return _categories(table, feature, strings.to_pylist(), problems, notes)
+    assert isinstance(feature, Text)
+    return _bags_of_words(feature, strings.to_pylist(), notes)
+
+
+def _numbers(table: Table, feature: Number, problems: Problems, notes: list[str]) -> npt.NDArray[np.float32] | None:
+    name, column = table.name(feature.name), table.columns[feature.name]
+    if not (is_numeric(column) or is_text(column)):
+        problems.add(table.file, f"column {name!r} is of type {column.type}; numbers are needed")
+        return None
+    values, stray = parsed_numbers(column)
+    problems.add_rows(table.file, stray, lambda row: f"{name} is {column[row].as_py()!r}; a number is needed")
+    missing = np.isnan(values)
+    missing[stray] = False
+    if feature.fill is not None and missing.any():
+        values[missing] = feature.fill
+        notes.append(f"{name}: {_count(int(missing.sum()), 'missing number')}, filled in with {feature.fill:g}")
+    with np.errstate(over="ignore"):
+        scaled = ((values - feature.mean) / feature.std).astype(np.float32)
+    wrong = ~np.isfinite(scaled)
+    wrong[stray] = False
+    problems.add_rows(
+        table.file,
+        np.flatnonzero(wrong).tolist(),
+        lambda row: f"{name} is {values[row]}; a finite number is needed",
+    )
+    return scaled[:, None]
+
+
+def _vectors(table: Table, feature: Vector, problems: Problems) -> npt.NDArray[np.float32] | None:
+    import pyarrow as pa
+
+    name, column = table.name(feature.name), table.columns[feature.name]
+    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    if not any(kind(column.type) for kind in kinds) or not is_numeric(pa.array([], column.type.value_type)):
+        problems.add(table.file, f"column {name!r} is of type {column.type}; lists of numbers are needed")
+        return None
+    rows = column.to_pylist()
+    lengths = [-1 if row is None else len(row) for row in rows]
+    odd = [row for row, length in enumerate(lengths) if length != feature.size]
+    problems.add_rows(
+        table.file,
+        odd,
+        lambda row: (
+            f"{name} is {'missing' if lengths[row] < 0 else f'of length {lengths[row]}'}; "
+            f"{feature.size} numbers are needed"
+        ),
+    )
+    if odd:
+        return None
+    values = np.asarray(rows, dtype=np.float64).astype(np.float32).reshape(len(rows), feature.size)
+    wrong = np.flatnonzero(~np.isfinite(values).all(axis=1)).tolist()
+    problems.add_rows(table.file, wrong, lambda row: f"{name} holds a value that is not finite")
+    return values
+
+
+def _categories(
+    table: Table, feature: Category, values: list[str], problems: Problems, notes: list[str]
+) -> npt.NDArray[np.float32]:
+    place = {value: number for number, value in enumerate(feature.vocabulary or ())}
+    block = np.zeros((len(values), len(feature.columns)), dtype=np.float32)
+    unknown = [row for row, value in enumerate(values) if value and value not in place]
+    for row, value in enumerate(values):
+        if value in place:
+            block[row, place[value]] = 1.0
+    if feature.unknown == "refuse":
+        problems.add_rows(
+            table.file,
+            unknown,
+            lambda row: (
+                f"{table.name(feature.name)} is {values[row]!r}, which is none of the schema's values {listed(place)}"
+            ),
+        )
+        return block
+    if feature.unknown == "other":
+        block[unknown, -1] = 1.0
+    if unknown:
+        fate = f"counted in {feature.columns[-1]!r}" if feature.unknown == "other" else "dropped"
+        many = _count(len(unknown), "value")
+        notes.append(f"{feature.name}: {many} not in the vocabulary, {fate}: {_most(values[row] for row in unknown)}")
+    missing = sum(not value for value in values)
+    if missing:
+        notes.append(f"{feature.name}: {_count(missing, 'missing value')}, given on as zeros")
+    return block
+
+
+def _bags_of_words(feature: Text, texts: list[str], notes: list[str]) -> Any:
+    from scipy import sparse
+
+    place = {word: number for number, word in enumerate(feature.vocabulary or ())}
+    known: Counter[tuple[int, int]] = Counter()
+    unknown: Counter[str] = Counter()
+    for row, value in enumerate(texts):
+        for word in words(value):
+            if word in place:
+                known[row, place[word]] += 1
+            else:
+                unknown[word] += 1
+    if unknown:
+        total = sum(unknown.values()) + sum(known.values())
+        most = _most(unknown.elements())
+        notes.append(f"{feature.name}: {unknown.total()} of {total} words not in the vocabulary, dropped: {most}")
+    entries = np.asarray(list(known), dtype=np.int64).reshape(-1, 2)
+    counts = np.asarray(list(known.values()), dtype=np.float32)
+    return sparse.csr_matrix((counts, (entries[:, 0], entries[:, 1])), shape=(len(texts), len(place)))
+
+
+def _most(values: Any) -> str:
+    """Return the most frequent values with their counts, for a note."""
+    counts = Counter(values)
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    shown = ", ".join(f"{value!r} {count}" for value, count in ordered[:5])
+    return f"{shown}, ... ({len(ordered)} in all)" if len(ordered) > 5 else shown
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,73 @@
+"""A graph from a GraphML or GEXF file, read by networkx."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import ParseError
+
+from isthmus.core.errors import nearest
+from isthmus.data.tables import Problems, RawGraph, Table, as_column
+
+KINDS = {".graphml": "GraphML", ".gexf": "GEXF"}
+
+
+def read_network(path: Path, id_attribute: str, label_attribute: str, problems: Problems) -> RawGraph | None:
+    """Return the graph in a file, or None after noting why it cannot be read.
+
+    The nodes' attributes are columns beside `id`, the edges' beside `source` and `target`. A node is known by its id in
+    the file, or by `id_attribute` if that is given. GEXF calls the name that a picture shows `label`: it is left
+    out unless it is the `label_attribute`.
+    """
+    graph = _read(path, problems)
+    if graph is None:
+        return None
+    nodes, edges = dict(graph.nodes(data=True)), list(graph.edges(data=True))
+    attributes = _names(nodes.values())
+    if id_attribute and id_attribute != "id" and id_attribute not in attributes:
+        problems.add(path.name, f"no node has the attribute {id_attribute!r}; {nearest(id_attribute, attributes)}")
+        return None
+    own = id_attribute if id_attribute in attributes else ""
+    ids = {node: data.get(own) if own else node for node, data in nodes.items()}
+    shown = "label" if KINDS[path.suffix.lower()] == "GEXF" and label_attribute != "label" else ""
+    names = [name for name in attributes if name not in ("id", own, shown)]
+    columns = {"id": as_column(list(ids.values()))}
+    columns |= {name: as_column([data.get(name) for data in nodes.values()]) for name in names}
+    ends = {
+        "source": as_column([ids[source] for source, _, _ in edges]),
+        "target": as_column([ids[target] for _, target, _ in edges]),
+    }
+    others = [name for name in _names(data for _, _, data in edges) if name not in ends]
+    ends |= {name: as_column([data.get(name) for _, _, data in edges]) for name in others}
+    notes = ["the file's edges have a direction; --directed keeps to it"] if graph.is_directed() else []
+    if shown in attributes:
+        notes.append("left out: label (in GEXF, the name that a picture shows; --label label takes it for the class)")
+    called = {"id": own} if own else {}
+    return RawGraph(
+        Table(f"{path.name} nodes", columns, len(nodes), called),
+        Table(f"{path.name} edges", ends, len(edges)),
+        tuple(notes),
+    )
+
+
+def _read(path: Path, problems: Problems) -> Any:
+    import networkx
+
+    kind = KINDS[path.suffix.lower()]
+    try:
+        if kind == "GraphML":
+            return networkx.read_graphml(path)
+        return networkx.read_gexf(path)
+    except OSError as error:
+        problems.add(str(path), f"cannot be read: {error.strerror or error}")
+    except ParseError as error:
+        problems.add(str(path), f"is no {kind} file: {error}")
+    except (networkx.NetworkXException, KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+        problems.add(str(path), f"is no {kind} file that networkx can read: {' '.join(str(error).split())}")
+    return None
+
+
+def _names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the attributes that some row has, in the order of first mention."""
+    return [str(name) for name in dict.fromkeys(name for row in rows for name in row)]

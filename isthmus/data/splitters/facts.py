@@ -1,0 +1,198 @@
+"""What splitters may go by: a value for each item, from its attributes, its features or its place in the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from isthmus.core.errors import BadInput, nearest
+from isthmus.data.edges import undirected_pairs
+from isthmus.data.graph import Graph
+from isthmus.data.graphs import GraphSet
+from isthmus.data.holding import Holding
+from isthmus.data.links import LinkGraph
+
+Values = npt.NDArray[Any]
+
+# Above so many numbers, sparse features are not made dense.
+DENSE_LIMIT = 20_000_000
+
+
+def attributes_of(data: Holding) -> dict[str, Tensor]:
+    """Return the attributes of the items; a link also has those of its ends, as `head.<name>` and `tail.<name>`."""
+    found = dict(data.attributes)
+    if isinstance(data, LinkGraph):
+        for row, end in enumerate(("head", "tail")):
+            found |= {f"{end}.{key}": value[data.links[row]] for key, value in data.node_attributes.items()}
+    return found
+
+
+def attribute(data: Holding, name: str, where: str) -> Values:
+    """Return an attribute of the items, (items,); `where` says in errors who asked."""
+    known = attributes_of(data)
+    if name not in known:
+        raise BadInput(f"{where} is {name!r}, which no {data.item} of {data.name!r} has; {nearest(name, known)}")
+    if known[name].dim() != 1:
+        raise BadInput(f"{where} is {name!r}, of shape {tuple(known[name].shape)}; one value for each item is needed")
+    return known[name].numpy()
+
+
+def only_attribute(data: Holding) -> str:
+    """Return the name of the one attribute that the items have."""
+    names = sorted(data.attributes)
+    if len(names) == 1:
+        return names[0]
+    raise BadInput(
+        f"splitter.attribute is not set, and the {data.item}s of {data.name!r} have "
+        + (f"several; choose one of: {', '.join(names)}" if names else "none to go by; use another splitter")
+    )
+
+
+def value_names(data: Holding, name: str, values: Values) -> list[str]:
+    """Return how to call the given values of an attribute: names of categories, where there are any."""
+    names = data.attribute_names.get(name, ())
+    known = len(names) > 0 and np.issubdtype(values.dtype, np.integer)
+    return [names[value] if known and 0 <= value < len(names) else str(value) for value in values.tolist()]
+
+
+def item_values(data: Holding, by: str, where: str) -> Values:
+    """Return what items are sorted by, (items,): an attribute, a measure of MEASURES, or `feature.<column>`."""
+    measures = MEASURES[data.item]
+    known = attributes_of(data)
+    if by in known:
+        return attribute(data, by, where)
+    if by in measures:
+        return measures[by](data)
+    stem, _, column = by.partition(".")
+    if stem == "feature" and column.isdecimal():
+        return _feature_column(data, int(column), where)
+    if by in ALL_MEASURES:
+        raise BadInput(f"{where} is {by!r}, which {data.item}s do not have; {nearest(by, [*known, *measures])}")
+    choices = [*known, *measures, "feature.<column>"]
+    raise BadInput(f"{where} is {by!r}, which no {data.item} of {data.name!r} has; {nearest(by, choices)}")
+
+
+def item_features(data: Holding) -> Any:
+    """Return the features of each item, (items, features), a numpy or a scipy CSR matrix.
+
+    Those of a node; the mean over both ends of a link; the mean over all nodes of a graph.
+    """
+    x: Any = _features(data)
+    if isinstance(data, LinkGraph):
+        return _mean_matrix(data.links.t().reshape(-1).numpy(), np.full(data.num_items, 2), data.num_nodes) @ x
+    if isinstance(data, GraphSet):
+        return _mean_matrix(np.arange(data.num_nodes), data.sizes.numpy(), data.num_nodes) @ x
+    return x
+
+
+def principal_directions(data: Holding, count: int) -> npt.NDArray[np.float64]:
+    """Return the items' coordinates along the first principal directions of their features, (items, at most count)."""
+    from scipy import sparse
+    from sklearn.decomposition import PCA
+
+    features = item_features(data)
+    small = features.shape[0] * features.shape[1] <= DENSE_LIMIT
+    if sparse.issparse(features) and small:
+        features = features.toarray()
+    most = min(features.shape) - (1 if sparse.issparse(features) else 0)  # the sparse solver cannot find all
+    count = min(count, most)
+    if features.shape[0] < 2 or count == 0:
+        return np.zeros((data.num_items, 1))
+    solver = "arpack" if sparse.issparse(features) else "auto"
+    directions = PCA(n_components=count, svd_solver=solver, random_state=0)
+    with np.errstate(invalid="ignore"):  # features that do not differ at all
+        return np.asarray(directions.fit_transform(features), dtype=np.float64)
+
+
+def _features(data: Any) -> Any:
+    from scipy import sparse
+
+    x: Tensor = data.x
+    if x.layout != torch.sparse_csr:
+        return x.numpy()
+    return sparse.csr_matrix((x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy()), shape=x.shape)
+
+
+def _mean_matrix(members: Values, sizes: Values, num_nodes: int) -> Any:
+    """Return the matrix that averages rows of nodes, (items, nodes); `members` are listed item after item."""
+    from scipy import sparse
+
+    start = np.concatenate([[0], np.cumsum(sizes)])
+    shares = np.repeat(1.0 / np.maximum(sizes, 1), sizes).astype(np.float32)
+    return sparse.csr_matrix((shares, members, start), shape=(len(sizes), num_nodes))
+
+
+def _feature_column(data: Holding, column: int, where: str) -> Values:
+    from scipy import sparse
+
+    features = item_features(data)
+    if column >= features.shape[1]:
+        raise BadInput(f"{where} is 'feature.{column}', but {data.name!r} has {features.shape[1]} features, from 0 on")
+    chosen = features[:, [column]]
+    return np.asarray(chosen.toarray() if sparse.issparse(chosen) else chosen)[:, 0]
+
+
+def _principal(data: Holding) -> Values:
+    return principal_directions(data, 1)[:, 0]
+
+
+def _node_degree(graph: Graph) -> Values:
+    return np.bincount(graph.edge_index[0].numpy(), minlength=graph.num_nodes)
+
+
+def _node_density(graph: Graph) -> Values:
+    import igraph
+
+    pairs, _ = undirected_pairs(graph.edge_index, graph.num_nodes)
+    network = igraph.Graph(n=graph.num_nodes, edges=pairs.t().contiguous().numpy())
+    return np.asarray(network.transitivity_local_undirected(mode="zero"))
+
+
+def _node_homophily(graph: Graph) -> Values:
+    y = graph.y.numpy()
+    source, target = graph.edge_index.numpy()
+    known = (y[source] >= 0) & (y[target] >= 0)
+    same = np.bincount(source[known], weights=y[source[known]] == y[target[known]], minlength=graph.num_nodes)
+    total = np.bincount(source[known], minlength=graph.num_nodes)
+    return np.where(total > 0, same / np.maximum(total, 1), np.nan)
+
+
+def _link_degree(data: LinkGraph) -> Values:
+    degree = np.bincount(data.links.reshape(-1).numpy(), minlength=data.num_nodes)
+    return np.asarray(degree[data.links.numpy()].sum(axis=0))
+
+
+def _graph_size(data: GraphSet) -> Values:
+    return data.sizes.numpy()
+
+
+def _graph_degree(data: GraphSet) -> Values:
+    return np.asarray(data.edge_start.diff().numpy() / np.maximum(data.sizes.numpy(), 1))
+
+
+def _graph_density(data: GraphSet) -> Values:
+    sizes = data.sizes.numpy()
+    return np.asarray(data.edge_start.diff().numpy() / np.maximum(sizes * (sizes - 1), 1))
+
+
+# degree:    neighbours of a node; of both ends of a link; of a graph's nodes on average
+# density:   share of the possible edges that are there, among a node's neighbours or in a graph
+# homophily: share of a node's labelled neighbours that have its class; last, where there are none
+# principal: along the direction in which the items' features differ most
+# size:      nodes of a graph
+MEASURES: dict[str, dict[str, Callable[[Any], Values]]] = {
+    "node": {
+        "degree": _node_degree,
+        "density": _node_density,
+        "homophily": _node_homophily,
+        "principal": _principal,
+    },
+    "link": {"degree": _link_degree, "principal": _principal},
+    "graph": {"degree": _graph_degree, "density": _graph_density, "principal": _principal, "size": _graph_size},
+}
+ALL_MEASURES = sorted({name for measures in MEASURES.values() for name in measures})

@@ -1,0 +1,57 @@
+"""Clients whose features differ: covariate shift, as in FS-G (Wang et al., 2022)."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from isthmus.core.errors import BadInput, nearest
+from isthmus.data.holding import Holding
+from isthmus.data.splitters.dealing import parts_by_owner
+from isthmus.data.splitters.facts import principal_directions
+from isthmus.data.splitters.instance_space import InstanceSpaceSplitter
+from isthmus.data.splitters.splitter import Splitter
+
+METHODS = ("direction", "cluster")
+NUM_DIRECTIONS = 16
+
+
+@dataclass(frozen=True)
+class FeatureSkewSplitter(Splitter):
+    """Gives each client items of similar features.
+
+    "direction": items sorted along the direction in which their features differ most, in segments of equal size.
+    "cluster": as many clusters as clients (k-means on the first principal directions); sizes differ.
+    Features are those of a node, the mean over both ends of a link, the mean over the nodes of a graph.
+
+    Fields:
+        method: "direction" or "cluster"
+    """
+
+    method: str = "direction"
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ValueError(f"method is {self.method!r}; {nearest(self.method, METHODS)}")
+
+    def assign(self, data: Holding, num_clients: int, rng: np.random.Generator) -> list[Tensor]:
+        """Return each client's items."""
+        if self.method == "direction":
+            return InstanceSpaceSplitter("principal").assign(data, num_clients, rng)
+        from sklearn.cluster import KMeans
+
+        places = principal_directions(data, NUM_DIRECTIONS)  # (items, directions)
+        means = KMeans(num_clients, n_init=1, random_state=int(rng.integers(2**31)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of too few clusters, which are counted below
+            owner = means.fit_predict(places).astype(np.int64)
+        num_clusters = len(np.unique(owner))
+        if num_clusters < num_clients:
+            raise BadInput(
+                f"splitter 'feature_skew': num_clients is {num_clients}, but the features of the {data.item}s of "
+                f"{data.name!r} fall into only {num_clusters} clusters; use fewer clients, or method 'direction'"
+            )
+        return parts_by_owner(owner, num_clients)

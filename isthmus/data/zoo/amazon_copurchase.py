@@ -1,0 +1,214 @@
+"""Amazon co-purchase networks of six product segments (FedGRL, Suresh et al., 2022, section 5.1.2).
+
+Built from the raw reviews and product metadata of Ni, Li and McAuley (2019).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from isthmus.core.errors import BadInput, MissingData, nearest
+from isthmus.data.edges import undirected
+from isthmus.data.features import compact, normalized_rows
+from isthmus.data.graph import Graph
+from isthmus.data.zoo.dataset import Dataset
+from isthmus.data.zoo.json_lines import json_lines
+from isthmus.data.zoo.locate import DATA_VARIABLE
+from isthmus.data.zoo.words import bag_of_words
+
+FOLDER = "amazon_copurchase"
+PUBLISHED = "https://nijianmo.github.io/amazon/index.html"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment of products: how their category list begins, and how many sub-segments the paper tells apart."""
+
+    path: tuple[str, ...]
+    num_classes: int
+
+
+SEGMENTS: Mapping[str, Segment] = {
+    "computer": Segment(("Electronics", "Computers & Accessories"), 9),
+    "photo": Segment(("Electronics", "Camera & Photo"), 8),
+    "phone": Segment(("Cell Phones & Accessories",), 7),
+    "tool": Segment(("Tools & Home Improvement",), 6),
+    "guitar": Segment(("Musical Instruments", "Guitars"), 5),
+    "art": Segment(("Arts, Crafts & Sewing",), 8),
+}
+
+
+@dataclass(frozen=True)
+class AmazonCopurchase(Dataset):
+    """Products of six segments; edges join products often bought together; sub-segments are classes.
+
+    One graph, without edges between segments; the attribute "segment" tells them apart. A product belongs to the
+    segment whose path its `category` list begins with, and its class is the next entry of the list. Each segment has
+    classes of its own, named "computer: Monitors" and so on: the commonest of its sub-segments, as many as the paper
+    has (9, 8, 7, 6, 5, 8). Features are the `num_words` words that most products' reviews have, over all segments.
+
+    The paper has, as nodes and edges: computer 10,055 and 87,512; photo 4,705 and 28,818; phone 16,683 and 113,760;
+    tool 4,827 and 43,458; guitar 2,506 and 10,342; art 6,610 and 90,678. It does not say which products it keeps; here
+    a product without review, without sub-segment, or of a rarer sub-segment is left out, and so is one without edge.
+
+    Files are in `root/amazon_copurchase`, one JSON object to a line, .json or .json.gz: `meta_*` with asin, category
+    and also_buy; all others with asin and reviewText.
+
+    Fields:
+        segments:      those that are built, in the order of their numbers
+        num_words:     words that become features
+        min_reviews:   reviews that a product must have
+        keep_isolated: whether products without edge stay
+        binary_words:  whether a feature says if the product's reviews have the word, not how often
+    """
+
+    summary: ClassVar[str] = "graphs built from raw Amazon files: products of six segments bought together"
+    licence: ClassVar[str] = "that of the raw files: for research"
+
+    segments: tuple[str, ...] = tuple(SEGMENTS)
+    num_words: int = 1000
+    min_reviews: int = 1
+    keep_isolated: bool = False
+    binary_words: bool = True
+
+    def __post_init__(self) -> None:
+        for segment in self.segments:
+            if segment not in SEGMENTS:
+                raise ValueError(f"segments has {segment!r}; {nearest(segment, SEGMENTS)}")
+        if not self.segments or len(set(self.segments)) < len(self.segments):
+            raise ValueError(f"segments is {self.segments!r}; name at least one, and none twice")
+        if self.num_words < 1 or self.min_reviews < 0:
+            raise ValueError(
+                f"num_words is {self.num_words!r} and min_reviews {self.min_reviews!r}; they must be at least 1 and 0"
+            )
+
+    def load(self, root: Path) -> Graph:
+        """Return the union of the segments' graphs; metadata is read once, reviews are read twice."""
+        metadata, reviews = _files(root)
+        if not metadata or not reviews:
+            raise MissingData(
+                f"amazon_copurchase: looked in {root / FOLDER} for meta_*.json.gz (found {len(metadata)}) and files of "
+                f"reviews, *.json.gz (found {len(reviews)}). Published at {PUBLISHED}; put them there, or set "
+                f"--data-root or {DATA_VARIABLE} to a folder that holds {FOLDER}"
+            )
+        reviewed = Counter(entry["asin"] for entry in _entries(reviews))
+        products = self._products(metadata, reviewed)
+        if not products.index:
+            raise BadInput(
+                f"{root / FOLDER}: no product of the segments {', '.join(self.segments)} has a sub-segment, "
+                f"{self.min_reviews} reviews{'' if self.keep_isolated else ' and an edge'}"
+            )
+        edges = products.edges()
+        num_products = len(products.index)
+        texts = ((products.index[entry["asin"]], _review(entry)) for entry in _entries(reviews, products.index))
+        x = compact(bag_of_words(texts, num_products, self.num_words, self.binary_words)[0])
+        segment, class_names = np.array(products.segments), sorted(set(products.classes))
+        number_of = {name: number for number, name in enumerate(class_names)}
+        return Graph(
+            x=normalized_rows(x) if self.normalize_features else x,
+            edge_index=undirected(torch.from_numpy(edges), num_products)[0],
+            y=torch.tensor([number_of[name] for name in products.classes]),
+            num_classes=len(class_names),
+            node_ids=torch.arange(num_products),
+            attributes={"segment": torch.from_numpy(segment)},
+            attribute_names={"segment": self.segments},
+            class_names=tuple(f"{self.segments[place]}: {name}" for place, name in class_names),
+            name="amazon_copurchase",
+        )
+
+    def present(self, root: Path) -> bool:
+        """Return whether there are files of metadata and of reviews."""
+        metadata, reviews = _files(root)
+        return bool(metadata) and bool(reviews)
+
+    def _products(self, metadata: list[Path], reviewed: Counter[str]) -> _Products:
+        products = _Products()
+        for entry in _entries(metadata):
+            place = self._sub_segment(entry)
+            if place and reviewed[entry["asin"]] >= self.min_reviews and entry["asin"] not in products.index:
+                products.add(entry["asin"], *place, entry.get("also_buy"))
+        common: set[tuple[int, str]] = set()
+        for number, segment in enumerate(self.segments):
+            counts = Counter(name for name in products.classes if name[0] == number)
+            ranked = sorted(counts, key=lambda name: (-counts[name], name))
+            common.update(ranked[: SEGMENTS[segment].num_classes])
+        products = products.where(np.array([name in common for name in products.classes], dtype=bool))
+        if self.keep_isolated or not products.index:
+            return products
+        linked = np.zeros(len(products.index), dtype=bool)
+        source, target = products.edges()
+        linked[source[source != target]] = True
+        linked[target[source != target]] = True
+        return products.where(linked)
+
+    def _sub_segment(self, entry: dict[str, Any]) -> tuple[int, str] | None:
+        categories = entry.get("category")
+        if not isinstance(categories, list):
+            return None
+        for number, segment in enumerate(self.segments):
+            path = SEGMENTS[segment].path
+            if tuple(categories[: len(path)]) == path and len(categories) > len(path):
+                return number, str(categories[len(path)])
+        return None
+
+
+@dataclass
+class _Products:
+    """What is kept of the products, in the order of the files."""
+
+    index: dict[str, int] = field(default_factory=dict)
+    segments: list[int] = field(default_factory=list)
+    classes: list[tuple[int, str]] = field(default_factory=list)
+    also_buy: list[list[str]] = field(default_factory=list)
+
+    def add(self, asin: str, segment: int, name: str, also_buy: object) -> None:
+        self.index[asin] = len(self.index)
+        self.segments.append(segment)
+        self.classes.append((segment, name))
+        others = also_buy if isinstance(also_buy, list) else []
+        self.also_buy.append([other for other in others if isinstance(other, str)])
+
+    def where(self, kept: np.ndarray) -> _Products:
+        products = _Products()
+        for asin, place in self.index.items():
+            if kept[place]:
+                products.add(asin, *self.classes[place], self.also_buy[place])
+        return products
+
+    def edges(self) -> np.ndarray:
+        """Return (2, links): products bought with others of their segment."""
+        lengths = np.fromiter(map(len, self.also_buy), dtype=np.int64, count=len(self.also_buy))
+        others = map(self.index.get, chain.from_iterable(self.also_buy), repeat(-1))
+        target = np.fromiter(others, dtype=np.int64, count=int(lengths.sum()))
+        source = np.repeat(np.arange(len(lengths)), lengths)
+        segment = np.array(self.segments, dtype=np.int64)
+        return np.stack([source, target])[:, (target >= 0) & (segment[source] == segment[target])]
+
+
+def _files(root: Path) -> tuple[list[Path], list[Path]]:
+    """Return the files of metadata and those of reviews, by name."""
+    found = sorted([*(root / FOLDER).glob("*.json"), *(root / FOLDER).glob("*.json.gz")])
+    metadata = [path for path in found if path.name.startswith("meta_")]
+    return metadata, [path for path in found if path not in metadata]
+
+
+def _entries(paths: list[Path], among: Mapping[str, int] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield what is said of products, of all or of those given."""
+    for path in paths:
+        for entry in json_lines(path):
+            asin = entry.get("asin")
+            if isinstance(asin, str) and (among is None or asin in among):
+                yield entry
+
+
+def _review(entry: dict[str, Any]) -> str:
+    text = entry.get("reviewText")
+    return text if isinstance(text, str) else ""

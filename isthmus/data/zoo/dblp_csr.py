@@ -1,0 +1,117 @@
+"""DBLP-CSR: papers of 81 conferences and their authors (Mendeley Data 3p9w84t5mr).
+
+Stands where FedDBLP (Wang et al., 2022) cannot be had: papers with conference and publisher, but no citations, no text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isthmus.data.cuts import spans
+from isthmus.data.features import normalized_rows, sparse_rows
+from isthmus.data.graph import Graph
+from isthmus.data.zoo.dataset import Dataset
+from isthmus.data.zoo.digests import damaged, verified
+from isthmus.data.zoo.raw import known_digest, read_arrays, require
+
+FILE = "dblp_csr/dblp_csr.npz"
+NAMES = ("area", "conf", "publisher")
+KEYS = ("author_indptr", "author_indices", *NAMES, *(f"{name}_names" for name in NAMES))
+CHOICES = ("authors", "degree")
+BLOCK_PAIRS = 2_000_000
+
+
+@dataclass(frozen=True)
+class DBLPCSR(Dataset):
+    """148,521 papers, 2,923,072 undirected edges between papers that share an author, 4 areas as classes.
+
+    10,277 papers have no edge; 2,353 of those have no author. The attributes "conference" (81) and "publisher" (5,
+    and "unspecified" for 35,945 papers) are ways to divide it. The area is a function of the conference: a client of
+    one conference has one class. The paper's FedDBLP has 52,202 papers and 271,054 citations.
+
+    Fields:
+        features: "authors": which of the 125,323 authors wrote the paper, sparse, 410,743 entries;
+                  "degree": one column, the logarithm of 1 + the number of edges, as nothing else is known of a paper
+    """
+
+    summary: ClassVar[str] = "148,521 papers of 81 conferences, 2,923,072 links by author, 4 areas as classes"
+    licence: ClassVar[str] = "MIT, as part of SijingYu/Hypergraphs; original on Mendeley Data"
+
+    features: str = "authors"
+
+    def __post_init__(self) -> None:
+        if self.features not in CHOICES:
+            raise ValueError(f"features is {self.features!r}; choose from {', '.join(CHOICES)}")
+
+    def load(self, root: Path) -> Graph:
+        """Return the graph."""
+        published = "https://github.com/SijingYu/Hypergraphs (hypergraphs/DBLP-CSR, as arrays " + ", ".join(KEYS) + ")"
+        (path,) = require("dblp_csr", root, [FILE], published)
+        arrays = read_arrays(verified(root, FILE), KEYS, known_digest(path, root))
+        start, author = (arrays[key].astype(np.int64) for key in ("author_indptr", "author_indices"))
+        num_papers = len(start) - 1
+        if int(start[-1]) != len(author) or any(len(arrays[name]) != num_papers for name in NAMES):
+            raise damaged(path, None, f"its arrays do not fit together: {num_papers} papers, {len(author)} authorships")
+        edge_index = shared_item_edges(start, author)
+        x = _incidence(start, author) if self.features == "authors" else _degree(edge_index, num_papers)
+        facts = {name: torch.from_numpy(arrays[name].astype(np.int64)) for name in NAMES}
+        names = {name: tuple(str(text) for text in arrays[f"{name}_names"]) for name in NAMES}
+        return Graph(
+            x=normalized_rows(x) if self.normalize_features else x,
+            edge_index=edge_index,
+            y=facts["area"],
+            num_classes=len(names["area"]),
+            node_ids=torch.arange(num_papers),
+            attributes={"conference": facts["conf"], "publisher": facts["publisher"]},
+            attribute_names={"conference": names["conf"], "publisher": names["publisher"]},
+            class_names=names["area"],
+            name="dblp_csr",
+        )
+
+    def present(self, root: Path) -> bool:
+        """Return whether the archive is there."""
+        return (root / FILE).is_file()
+
+
+def shared_item_edges(start: np.ndarray, item: np.ndarray, block_pairs: int = BLOCK_PAIRS) -> Tensor:
+    """Return the edges between rows of a CSR matrix that share an item, as `Graph` has them.
+
+    Row i has the items from start[i] to start[i + 1]. Rows are taken in blocks that make about `block_pairs` pairs
+    each (one row more at most), so memory is that of a block and of the edges themselves.
+    """
+    num_rows = len(start) - 1
+    row = np.repeat(np.arange(num_rows), np.diff(start))  # (entries,)
+    by_item = np.argsort(item, kind="stable")  # entries of one item together, rows ascending
+    place = np.empty_like(by_item)
+    place[by_item] = np.arange(len(item))
+    after = np.cumsum(np.bincount(item))[item] if len(item) else item  # where the item's entries end
+    later = after - place - 1  # rows below this entry's that have the item
+    before = np.concatenate([[0], np.cumsum(later)])[start]  # (rows + 1,)
+    kept, low = [np.empty(0, dtype=np.int64)], 0
+    while low < num_rows:
+        high = max(int(np.searchsorted(before, before[low] + block_pairs, "right")) - 1, low + 1)
+        entry = np.arange(start[low], start[high])
+        source = np.repeat(row[entry], later[entry])
+        target = row[by_item[spans(place[entry] + 1, later[entry])]]
+        kept.append(np.unique(source * num_rows + target))  # no other block has these sources
+        low = high
+    low_end, high_end = np.divmod(np.concatenate(kept), max(num_rows, 1))
+    key = np.sort(np.concatenate([low_end * num_rows + high_end, high_end * num_rows + low_end]))
+    return torch.from_numpy(np.stack(np.divmod(key, max(num_rows, 1))))
+
+
+def _incidence(start: np.ndarray, author: np.ndarray) -> Tensor:
+    row = np.repeat(np.arange(len(start) - 1), np.diff(start))
+    order = np.lexsort((author, row))
+    shape = (len(start) - 1, int(author.max(initial=-1)) + 1)
+    return sparse_rows(torch.from_numpy(start), torch.from_numpy(author[order]), torch.ones(len(author)), shape)
+
+
+def _degree(edge_index: Tensor, num_nodes: int) -> Tensor:
+    return torch.log1p(torch.bincount(edge_index[0], minlength=num_nodes).float()).unsqueeze(1)

@@ -1,0 +1,292 @@
+"""MoleculeNet: properties of molecules (Wu et al., 2018), from its csv files of SMILES."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from isthmus.core.errors import BadInput
+from isthmus.data.edges import directed
+from isthmus.data.features import normalized_rows
+from isthmus.data.graphs import GraphSet
+from isthmus.data.zoo.dataset import Dataset
+from isthmus.data.zoo.digests import sha256_of
+from isthmus.data.zoo.locate import cache_folder
+from isthmus.data.zoo.molecules import (
+    ATOM_FEATURES,
+    BOND_FEATURES,
+    Molecules,
+    check_molecules,
+    rdkit_version,
+    read_molecules,
+)
+from isthmus.data.zoo.one_hot import one_hot
+from isthmus.data.zoo.raw import UNREADABLE
+from isthmus.data.zoo.raw_folder import RawFolder
+
+# Part of the name of kept files: raise it whenever `Molecules` or what fills it changes.
+EDITION = 1
+
+
+@dataclass(frozen=True)
+class MoleculeNet(Dataset):
+    """Molecules with one or more properties each, at `root/moleculenet/<name>/raw/<name>.csv`; needs RDKit.
+
+    Atoms and bonds have the features of the Open Graph Benchmark, as numbers of values, one column each:
+
+        atoms: atomic number, chirality, degree with hydrogens, formal charge plus 5, number of hydrogens, number of
+               radical electrons, hybridization, in an aromatic ring, in a ring
+        bonds: type, stereo, conjugated
+
+    `x_sizes` and `edge_sizes` say how many values each has, for embeddings. Labels are (graphs, tasks), NaN where a
+    property was not measured. Attributes of each molecule: "scaffold", the number of its Bemis-Murcko scaffold among
+    the sorted SMILES of all scaffolds (named in `attribute_names`; "" for molecules without a ring), and "size", its
+    number of atoms. Rows whose SMILES RDKit cannot parse are left out; `graph_ids` are the rows of the csv file that
+    stay. There is no official split: OGB's is by scaffold.
+
+    Parsing HIV takes most of a minute, so the arrays are kept in the user's cache folder, under the digest of the csv
+    file and the version of RDKit. Nothing is written below `root`; without a cache that can be written, nothing is
+    kept.
+
+    Fields:
+        one_hot: whether atoms and bonds have one column for each value of each feature (177 and 30), for models
+                 whose first layer is linear
+    """
+
+    task: ClassVar[str] = "graph"
+    licence: ClassVar[str] = "MIT (MoleculeNet); for research, cite Wu et al. (2018)"
+    folder: ClassVar[str]
+    file: ClassVar[str]
+    smiles: ClassVar[str] = "smiles"
+    target: ClassVar[str] = "binary"
+    tasks: ClassVar[tuple[str, ...]]  # columns of the csv file; empty: all but the SMILES
+
+    one_hot: bool = False
+
+    @property
+    def raw(self) -> RawFolder:
+        """The file of this set."""
+        published = "moleculenet.org/datasets-1 (deepchemdata.s3-us-west-1.amazonaws.com/datasets/)"
+        return RawFolder(self.folder, f"moleculenet/{self.folder}/raw", (self.file,), published)
+
+    def load(self, root: Path) -> GraphSet:
+        """Return the molecules; their file is looked for in `root`."""
+        check_scale(self.folder, self.one_hot, self.normalize_features)
+        path = self.raw.verified(root) / self.file
+        smiles, labels, tasks = read_table(path, self.smiles, self.tasks)
+        found = kept_molecules(path, self.folder, smiles)
+        graphs = as_graphs(found, labels, tasks, self.target, self.folder)
+        return in_columns(graphs, self.normalize_features) if self.one_hot else graphs
+
+    def present(self, root: Path) -> bool:
+        """Return whether the raw file is in `root`."""
+        return self.raw.present(root)
+
+
+def check_scale(name: str, columns: bool, normalize: bool) -> None:
+    """Raise `BadInput` when numbers of values are to be normalized."""
+    if normalize and not columns:
+        raise BadInput(
+            f"dataset.normalize_features: the features of {name} are numbers of values, which have no scale; set "
+            "dataset.one_hot as well, or leave it off"
+        )
+
+
+def read_table(
+    path: Path, smiles: str, tasks: Sequence[str]
+) -> tuple[list[str], npt.NDArray[np.float32], tuple[str, ...]]:
+    """Return the SMILES of a csv file, the columns of tasks (rows, tasks) with NaN for empty, and their names."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.reader(file) if row]
+    header = rows[0] if rows else []
+    names = tuple(tasks or (name for name in header if name != smiles))
+    missing = [name for name in (smiles, *names) if name not in header]
+    if missing:
+        raise BadInput(f"the file {path} has no column {missing[0]!r}; found: {', '.join(header)}")
+    place, places = header.index(smiles), [header.index(name) for name in names]
+    labels = np.full((len(rows) - 1, len(names)), np.nan, dtype=np.float32)
+    for number, row in enumerate(rows[1:]):
+        if len(row) != len(header):
+            raise BadInput(f"the file {path}, row {number + 2}: {len(row)} cells; the header has {len(header)}")
+        try:
+            labels[number] = [float(row[column]) if row[column].strip() else np.nan for column in places]
+        except ValueError as error:
+            raise BadInput(f"the file {path}, row {number + 2}: {error}; a label is a number or empty") from None
+    return [row[place] for row in rows[1:]], labels, names
+
+
+def as_graphs(
+    found: Molecules, labels: npt.NDArray[np.float32], tasks: tuple[str, ...], target: str, name: str
+) -> GraphSet:
+    """Return molecules with the labels of their rows as a set of graphs."""
+    first = np.concatenate([[0], np.cumsum(found.sizes)])
+    ends = torch.from_numpy(found.bonds.astype(np.int64) + np.repeat(first[:-1], found.num_bonds))  # (2, bonds)
+    number = torch.arange(ends.shape[1])
+    both = torch.cat([ends, ends.flip(0)], dim=1)
+    edge_index, bond = directed(both, int(first[-1]), torch.cat([number, number]))
+    assert bond is not None
+    return GraphSet(
+        x=torch.from_numpy(found.atoms.astype(np.float32)),
+        edge_index=edge_index,
+        node_start=torch.from_numpy(first),
+        y=torch.from_numpy(labels[found.row]),
+        num_classes=len(tasks),
+        target=target,
+        graph_ids=torch.from_numpy(found.row),
+        edge_attr=torch.from_numpy(found.bond_codes[bond.numpy()].astype(np.float32)),
+        x_sizes=tuple(ATOM_FEATURES.values()),
+        edge_sizes=tuple(BOND_FEATURES.values()),
+        attributes={"scaffold": torch.from_numpy(found.scaffold), "size": torch.from_numpy(found.sizes)},
+        attribute_names={"scaffold": tuple(found.scaffold_names.tolist())},
+        class_names=tasks,
+        name=name,
+    )
+
+
+def in_columns(graphs: GraphSet, normalize: bool = False) -> GraphSet:
+    """Return graphs whose features are numbers of values with a column for each value instead."""
+    assert graphs.edge_attr is not None
+    x = one_hot(graphs.x.numpy().astype(np.int64), graphs.x_sizes)
+    edge_attr = one_hot(graphs.edge_attr.numpy().astype(np.int64), graphs.edge_sizes).to_dense()
+    x = normalized_rows(x) if normalize else x
+    return replace(graphs, x=x, edge_attr=edge_attr, x_sizes=(), edge_sizes=())
+
+
+def kept_molecules(path: Path, name: str, smiles: Sequence[str]) -> Molecules:
+    """Return the molecules of a csv file, from the user's cache folder when they have been read before."""
+    key = f"{sha256_of(path)[:16]}-rdkit-{rdkit_version()}-{EDITION}.npz"
+    kept = cache_folder() / "moleculenet" / name / "processed" / key
+    found = _read_kept(kept)
+    if found is None:
+        found = check_molecules(read_molecules(smiles), len(smiles))
+        _keep(kept, found)
+    return found
+
+
+def _read_kept(path: Path) -> Molecules | None:
+    """Return what was kept, or None when it is absent or damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return Molecules(**{key: archive[key] for key in archive.files})
+    except (*UNREADABLE, TypeError):
+        return None
+
+
+def _keep(path: Path, found: Molecules) -> None:
+    """Write the arrays so that other processes see them whole or not at all; do nothing where that cannot be."""
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **found.arrays())
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):  # its folder may be a file
+            temporary.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class HIV(MoleculeNet):
+    """41,120 molecules (7 of 41,127 cannot be parsed): those that keep HIV from replicating."""
+
+    folder: ClassVar[str] = "hiv"
+    file: ClassVar[str] = "HIV.csv"
+    tasks: ClassVar[tuple[str, ...]] = ("HIV_active",)
+    summary: ClassVar[str] = "41,120 molecules, 1 task: keeps HIV from replicating"
+
+
+@dataclass(frozen=True)
+class BACE(MoleculeNet):
+    """1,513 molecules: those that inhibit human beta-secretase 1."""
+
+    folder: ClassVar[str] = "bace"
+    file: ClassVar[str] = "bace.csv"
+    smiles: ClassVar[str] = "mol"
+    tasks: ClassVar[tuple[str, ...]] = ("Class",)
+    summary: ClassVar[str] = "1,513 molecules, 1 task: inhibits beta-secretase 1"
+
+
+@dataclass(frozen=True)
+class BBBP(MoleculeNet):
+    """2,039 molecules (11 of 2,050 cannot be parsed): those that pass from blood into the brain."""
+
+    folder: ClassVar[str] = "bbbp"
+    file: ClassVar[str] = "BBBP.csv"
+    tasks: ClassVar[tuple[str, ...]] = ("BBBP",)
+    summary: ClassVar[str] = "2,039 molecules, 1 task: passes from blood into the brain"
+
+
+@dataclass(frozen=True)
+class ClinTox(MoleculeNet):
+    """1,480 drugs (4 of 1,484 cannot be parsed), 2 tasks: approved by the FDA; failed in trials for toxicity."""
+
+    folder: ClassVar[str] = "clintox"
+    file: ClassVar[str] = "clintox.csv"
+    tasks: ClassVar[tuple[str, ...]] = ("FDA_APPROVED", "CT_TOX")
+    summary: ClassVar[str] = "1,480 drugs, 2 tasks: approved, failed for toxicity"
+
+
+@dataclass(frozen=True)
+class SIDER(MoleculeNet):
+    """1,427 drugs, 27 tasks: side effects on each system of organs."""
+
+    folder: ClassVar[str] = "sider"
+    file: ClassVar[str] = "sider.csv"
+    tasks: ClassVar[tuple[str, ...]] = ()
+    summary: ClassVar[str] = "1,427 drugs, 27 tasks: side effects by system of organs"
+
+
+@dataclass(frozen=True)
+class Tox21(MoleculeNet):
+    """7,823 molecules (8 of 7,831 cannot be parsed), 12 tasks: toxicity measurements, some missing."""
+
+    folder: ClassVar[str] = "tox21"
+    file: ClassVar[str] = "tox21.csv"
+    tasks: ClassVar[tuple[str, ...]] = (
+        *("NR-AR", "NR-AR-LBD", "NR-AhR", "NR-Aromatase", "NR-ER", "NR-ER-LBD", "NR-PPAR-gamma"),
+        *("SR-ARE", "SR-ATAD5", "SR-HSE", "SR-MMP", "SR-p53"),
+    )
+    summary: ClassVar[str] = "7,823 molecules, 12 tasks: toxicity, partly measured"
+
+
+@dataclass(frozen=True)
+class ESOL(MoleculeNet):
+    """1,128 molecules: logarithm of the solubility in water, in mols per litre."""
+
+    folder: ClassVar[str] = "esol"
+    file: ClassVar[str] = "delaney-processed.csv"
+    target: ClassVar[str] = "value"
+    tasks: ClassVar[tuple[str, ...]] = ("measured log solubility in mols per litre",)
+    summary: ClassVar[str] = "1,128 molecules, regression: solubility in water"
+
+
+@dataclass(frozen=True)
+class Lipo(MoleculeNet):
+    """4,200 molecules: lipophilicity, the logarithm of the octanol/water distribution at pH 7.4."""
+
+    folder: ClassVar[str] = "lipo"
+    file: ClassVar[str] = "Lipophilicity.csv"
+    target: ClassVar[str] = "value"
+    tasks: ClassVar[tuple[str, ...]] = ("exp",)
+    summary: ClassVar[str] = "4,200 molecules, regression: lipophilicity"
+
+
+@dataclass(frozen=True)
+class FreeSolv(MoleculeNet):
+    """642 molecules: free energy of hydration, measured, in kcal/mol."""
+
+    folder: ClassVar[str] = "freesolv"
+    file: ClassVar[str] = "SAMPL.csv"
+    target: ClassVar[str] = "value"
+    tasks: ClassVar[tuple[str, ...]] = ("expt",)
+    summary: ClassVar[str] = "642 molecules, regression: free energy of hydration"

@@ -1,0 +1,156 @@
+"""Sets of molecules that each ask another question, one client for each (Xie et al., 2021; Wang et al., 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isthmus.core.errors import BadInput
+from isthmus.data.features import compact, normalized_rows, sparse_rows
+from isthmus.data.graphs import GraphSet
+from isthmus.data.zoo.dataset import Dataset
+from isthmus.data.zoo.moleculenet import BACE, BBBP, SIDER, ClinTox, MoleculeNet, Tox21, check_scale, in_columns
+from isthmus.data.zoo.tu import AIDS, BZR, COX2, DHFR, MUTAG, NCI1, PTCMR, TU
+
+
+@dataclass(frozen=True)
+class MultiTaskMol(Dataset):
+    """MUTAG, BZR, COX2, DHFR, PTC_MR, AIDS and NCI1: 8,270 molecules, 7 tasks of two classes.
+
+    This is the Multi-task set of FederatedScope-GNN ("Mol"), which follows GCFL: each client holds one of the sets.
+    The label of a molecule stands in the column of its own set, 1 for the second of the set's two classes and NaN in
+    the other columns; the attribute "dataset" names the set. One task of a multi-task splitter is one set.
+
+    The sets number their atoms differently, and for some the meaning is not published. So each has columns of its own
+    in `x` (241 in all), of which its molecules use no other: a first linear layer over them is the encoder of each
+    client that the paper describes, side by side. Labels of atoms alone are features, as in the paper. `edge_attr` is
+    None: four of the sets have no kinds of bonds.
+    """
+
+    task: ClassVar[str] = "graph"
+    summary: ClassVar[str] = "8,270 molecules of 7 TU sets, one task of two classes each; one client per set"
+    licence: ClassVar[str] = TU.licence
+    members: ClassVar[tuple[type[TU], ...]] = (MUTAG, BZR, COX2, DHFR, PTCMR, AIDS, NCI1)
+
+    def load(self, root: Path) -> GraphSet:
+        """Return all molecules; the files of the sets are looked for in `root`."""
+        sets = {kind.tu_name: kind(use_attributes=False).load(root) for kind in self.members}
+        bare = {name: replace(graphs, edge_attr=None, attribute_names={}) for name, graphs in sets.items()}
+        tasks = {name: _as_task(graphs, name) for name, graphs in bare.items()}
+        joined = join(tasks, "multi_task_mol", x=_own_columns([graphs.x for graphs in bare.values()]))
+        return replace(joined, x=normalized_rows(joined.x)) if self.normalize_features else joined
+
+    def present(self, root: Path) -> bool:
+        """Return whether all raw files of all sets are in `root`."""
+        return all(kind().present(root) for kind in self.members)
+
+
+@dataclass(frozen=True)
+class MultiTaskMoleculeNet(Dataset):
+    """BACE, BBBP, ClinTox, SIDER and Tox21: 14,282 molecules, 43 tasks of yes or no; needs RDKit.
+
+    The sets share the features of atoms and bonds of `MoleculeNet`, so that one encoder serves all clients. A
+    molecule's labels stand in the columns of its own set, NaN in the others; the attribute "dataset" names the set,
+    and "scaffold" and "size" are as in `MoleculeNet`, the scaffolds numbered anew over all sets.
+
+    Fields:
+        one_hot: as in `MoleculeNet`
+    """
+
+    task: ClassVar[str] = "graph"
+    summary: ClassVar[str] = "14,282 molecules of 5 MoleculeNet sets, 43 tasks; one client per set"
+    licence: ClassVar[str] = MoleculeNet.licence
+    members: ClassVar[tuple[type[MoleculeNet], ...]] = (BACE, BBBP, ClinTox, SIDER, Tox21)
+
+    one_hot: bool = False
+
+    def load(self, root: Path) -> GraphSet:
+        """Return all molecules; the files of the sets are looked for in `root`."""
+        name = "multi_task_moleculenet"
+        check_scale(name, self.one_hot, self.normalize_features)
+        joined = join({kind.folder: kind().load(root) for kind in self.members}, name)
+        return in_columns(joined, self.normalize_features) if self.one_hot else joined
+
+    def present(self, root: Path) -> bool:
+        """Return whether all raw files of all sets are in `root`."""
+        return all(kind().present(root) for kind in self.members)
+
+
+def join(sets: Mapping[str, GraphSet], name: str, x: Tensor | None = None) -> GraphSet:
+    """Return sets with task labels as one: their graphs below each other, their tasks side by side.
+
+    `x` replaces the features below each other, which need the same columns. Attributes that all sets have are kept,
+    categories numbered anew by their sorted names; "dataset" is the set of each graph. Ids count the joined graphs.
+    """
+    parts = list(sets.values())
+    targets = sorted({part.target for part in parts})
+    if len(targets) != 1 or parts[0].y.dim() != 2:
+        raise BadInput(f"sets with labels {', '.join(targets)} cannot be joined; all need tasks of one kind")
+    first_node = np.cumsum([0, *(part.num_nodes for part in parts)])
+    first_task = np.cumsum([0, *(part.num_classes for part in parts)])
+    sizes = [part.num_items for part in parts]
+    y = torch.full((sum(sizes), int(first_task[-1])), torch.nan)
+    first = np.cumsum([0, *sizes])
+    for i, part in enumerate(parts):
+        y[first[i] : first[i + 1], first_task[i] : first_task[i + 1]] = part.y
+    attributes, names = _joined_attributes(parts)
+    edge_attrs = [part.edge_attr for part in parts if part.edge_attr is not None]
+    return GraphSet(
+        x=torch.cat([part.x for part in parts]) if x is None else x,
+        edge_index=torch.cat([part.edge_index + int(first_node[i]) for i, part in enumerate(parts)], dim=1),
+        node_start=torch.cat([torch.zeros(1, dtype=torch.int64), torch.cat([part.sizes for part in parts]).cumsum(0)]),
+        y=y,
+        num_classes=int(first_task[-1]),
+        target=targets[0],
+        graph_ids=torch.arange(sum(sizes)),
+        edge_attr=torch.cat(edge_attrs) if len(edge_attrs) == len(parts) else None,
+        x_sizes=parts[0].x_sizes,
+        edge_sizes=parts[0].edge_sizes,
+        attributes={**attributes, "dataset": torch.from_numpy(np.repeat(np.arange(len(parts)), sizes))},
+        attribute_names={**names, "dataset": tuple(sets)},
+        class_names=tuple(f"{key}: {task}" for key, part in sets.items() for task in part.class_names),
+        name=name,
+    )
+
+
+def _as_task(graphs: GraphSet, name: str) -> GraphSet:
+    """Return graphs of two classes as one task of yes or no: whether a graph is of the second class."""
+    if graphs.num_classes != 2:
+        raise BadInput(f"{name} has {graphs.num_classes} classes; a task of yes or no has 2")
+    named = (f"class {graphs.class_names[1]}",)
+    return replace(graphs, y=graphs.y.float()[:, None], num_classes=1, target="binary", class_names=named)
+
+
+def _own_columns(features: Sequence[Tensor]) -> Tensor:
+    """Return matrices as the blocks of a diagonal, in the layout that suits."""
+    rows, columns, values = [], [], []
+    first_row = first_column = 0
+    for x in features:
+        row, column = x.to_dense().nonzero(as_tuple=True)
+        values.append(x.to_dense()[row, column])
+        rows.append(row + first_row)
+        columns.append(column + first_column)
+        first_row, first_column = first_row + x.shape[0], first_column + x.shape[1]
+    start = torch.searchsorted(torch.cat(rows), torch.arange(first_row + 1))
+    return compact(sparse_rows(start, torch.cat(columns), torch.cat(values), (first_row, first_column)))
+
+
+def _joined_attributes(parts: Sequence[GraphSet]) -> tuple[dict[str, Tensor], dict[str, tuple[str, ...]]]:
+    shared = [key for key in parts[0].attributes if all(key in part.attributes for part in parts)]
+    attributes, names = {}, {}
+    for key in shared:
+        if all(key in part.attribute_names for part in parts):
+            names[key] = tuple(sorted({name for part in parts for name in part.attribute_names[key]}))
+            number = {name: i for i, name in enumerate(names[key])}
+            anew = [torch.tensor([number[name] for name in part.attribute_names[key]]) for part in parts]
+            values = [table[part.attributes[key]] for table, part in zip(anew, parts, strict=True)]
+        else:
+            values = [part.attributes[key] for part in parts]
+        attributes[key] = torch.cat(values)
+    return attributes, names

@@ -1,0 +1,279 @@
+"""Sets of small graphs in the text format of TU Dortmund (Morris et al., 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from isthmus.core.errors import BadInput
+from isthmus.data.edges import directed
+from isthmus.data.features import normalized_rows
+from isthmus.data.graphs import GraphSet
+from isthmus.data.zoo.dataset import Dataset
+from isthmus.data.zoo.one_hot import one_hot
+from isthmus.data.zoo.raw_folder import RawFolder
+from isthmus.data.zoo.text_tables import check_lengths, check_range, read_numbers
+
+Numbers = npt.NDArray[np.int64]
+PUBLISHED = "www.chrsmrrs.com/graphkerneldatasets/{name}.zip (see chrsmrrs.github.io/datasets)"
+
+
+@dataclass(frozen=True)
+class TU(Dataset):
+    """Graphs of one of the TU sets, at `root/TU/<NAME>/raw/<NAME>_*.txt`.
+
+    Features of nodes, in this order: the label one-hot, with a column for each number from the least to the greatest
+    in the file, also those that do not occur; then the attributes as they are. Nodes without either get their number
+    of neighbours one-hot, as in GCFL (Xie et al., 2021). Labels of edges are one-hot in `edge_attr`. Edges are stored
+    in both directions, once each, without self-loops, as torch_geometric loads them. Each graph has the attribute
+    "size", its number of nodes. There is no official split.
+
+    Fields:
+        use_attributes: whether the nodes' attributes are features; GCFL and FederatedScope-GNN take the labels alone
+        max_degree:     greatest number of neighbours with a column of its own, for nodes without labels and
+                        attributes; 0 gives one column of ones, which is what FederatedScope-GNN does
+    """
+
+    task: ClassVar[str] = "graph"
+    licence: ClassVar[str] = "none stated; for research, cite Morris et al. (2020) and the set's own authors"
+    tu_name: ClassVar[str]
+    files: ClassVar[tuple[str, ...]] = ()  # beside A, graph_indicator and graph_labels
+
+    use_attributes: bool = True
+    max_degree: int = 135
+
+    def __post_init__(self) -> None:
+        if self.max_degree < 0:
+            raise ValueError(f"max_degree is {self.max_degree!r}; it may not be negative")
+
+    @property
+    def raw(self) -> RawFolder:
+        """The files of this set."""
+        parts = ("A", "graph_indicator", "graph_labels", *self.files)
+        names = tuple(f"{self.tu_name}_{part}.txt" for part in parts)
+        return RawFolder(self.tu_name, f"TU/{self.tu_name}/raw", names, PUBLISHED.format(name=self.tu_name))
+
+    def load(self, root: Path) -> GraphSet:
+        """Return the graphs; their files are looked for in `root`."""
+        graphs = read_tu(self.raw.verified(root), self.tu_name, self.use_attributes, self.max_degree)
+        return replace(graphs, x=normalized_rows(graphs.x)) if self.normalize_features else graphs
+
+    def present(self, root: Path) -> bool:
+        """Return whether all raw files are in `root`."""
+        return self.raw.present(root)
+
+
+def read_tu(folder: Path, name: str, use_attributes: bool = True, max_degree: int = 135) -> GraphSet:
+    """Return the graphs of `folder/<name>_*.txt`; files of labels and attributes that are absent are not needed."""
+
+    def path(part: str) -> Path:
+        return folder / f"{name}_{part}.txt"
+
+    indicator = read_numbers(path("graph_indicator"), np.int64, columns=1)[:, 0]
+    classes = read_numbers(path("graph_labels"), np.int64, columns=1)[:, 0]
+    sizes = _sizes(path("graph_indicator"), indicator, len(classes))
+    edge_index, first = _edges(path("A"), indicator)
+    node_labels = _optional(path("node_labels"), np.int64, path("graph_indicator"), len(indicator))
+    attributes = _optional(path("node_attributes"), np.float32, path("graph_indicator"), len(indicator))
+    edge_labels = _optional(path("edge_labels"), np.int64, path("A"), first.num_lines)
+    columns = []
+    if node_labels is not None:
+        columns.append(_labels_one_hot(node_labels))
+    if attributes is not None and use_attributes:
+        columns.append(torch.from_numpy(attributes))
+    class_values, y = np.unique(classes, return_inverse=True)
+    return GraphSet(
+        x=_beside(columns) if columns else _degrees(edge_index, len(indicator), max_degree),
+        edge_index=edge_index,
+        node_start=torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)])),
+        y=torch.from_numpy(y.astype(np.int64)),
+        num_classes=len(class_values),
+        target="class",
+        graph_ids=torch.arange(len(classes)),
+        edge_attr=None if edge_labels is None else _labels_one_hot(edge_labels)[first.line],
+        attributes={"size": torch.from_numpy(sizes)},
+        class_names=tuple(map(str, class_values)),
+        name=name.lower().replace("-", "_"),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Lines:
+    """Which line of a file each stored edge is from, and how many lines there are."""
+
+    line: Tensor
+    num_lines: int
+
+
+def _sizes(path: Path, indicator: Numbers, num_graphs: int) -> Numbers:
+    """Return the number of nodes of each graph; graph numbers must ascend from 1, each with a node."""
+    check_range(path, indicator, 1, num_graphs, "graph")
+    falls = np.flatnonzero(np.diff(indicator) < 0)
+    if len(falls):
+        raise BadInput(f"the file {path}, line {falls[0] + 2}: graph numbers should not fall from one line to the next")
+    sizes = np.bincount(indicator - 1, minlength=num_graphs)
+    if (sizes == 0).any():
+        raise BadInput(
+            f"the file {path} has no node of graph {int(np.argmin(sizes)) + 1}, but there are {num_graphs} labels of "
+            "graphs; one of the two files is cut short: fetch both again"
+        )
+    return sizes
+
+
+def _edges(path: Path, indicator: Numbers) -> tuple[Tensor, _Lines]:
+    """Return the edges in both directions, once each, sorted, and the line that each is from."""
+    lines = read_numbers(path, np.int64, columns=2)
+    check_range(path, lines, 1, len(indicator), "node")
+    ends = lines.T - 1  # (2, lines)
+    across = np.flatnonzero(indicator[ends[0]] != indicator[ends[1]])
+    if len(across):
+        raise BadInput(f"the file {path}, line {across[0] + 1}: an edge joins nodes of two graphs")
+    given = torch.from_numpy(np.ascontiguousarray(ends))
+    number = torch.arange(len(lines))
+    # The first counts: a direction that the file holds keeps its own label, the other takes that of its mirror image.
+    both = torch.cat([given, given.flip(0)], dim=1)
+    edge_index, line = directed(both, len(indicator), torch.cat([number, number]))
+    assert line is not None
+    return edge_index, _Lines(line, len(lines))
+
+
+def _optional(path: Path, dtype: npt.DTypeLike, beside: Path, expected: int) -> npt.NDArray[np.generic] | None:
+    if not path.is_file():
+        return None
+    table = read_numbers(path, dtype)
+    check_lengths(path.parent, [(beside.name, expected), (path.name, len(table))])
+    return table
+
+
+def _labels_one_hot(labels: npt.NDArray[np.generic]) -> Tensor:
+    if len(labels) == 0:
+        return torch.empty(0, labels.shape[1])
+    codes = labels.astype(np.int64)
+    codes -= codes.min(axis=0)
+    return one_hot(codes, (codes.max(axis=0) + 1).tolist())
+
+
+def _beside(columns: list[Tensor]) -> Tensor:
+    return columns[0] if len(columns) == 1 else torch.cat([part.to_dense() for part in columns], dim=1)
+
+
+def _degrees(edge_index: Tensor, num_nodes: int, max_degree: int) -> Tensor:
+    degree = np.minimum(np.bincount(edge_index[0].numpy(), minlength=num_nodes), max_degree)
+    if max_degree == 0:
+        return torch.ones(num_nodes, 1)
+    return one_hot(degree[:, None], [int(degree.max(initial=0)) + 1])
+
+
+LABELS, ATTRIBUTES, EDGE_LABELS = "node_labels", "node_attributes", "edge_labels"
+
+
+@dataclass(frozen=True)
+class AIDS(TU):
+    """2,000 molecules, active against HIV or not; 15.69 atoms on average, 38 + 4 features, 3 kinds of bonds."""
+
+    tu_name: ClassVar[str] = "AIDS"
+    files: ClassVar[tuple[str, ...]] = (LABELS, ATTRIBUTES, EDGE_LABELS)
+    summary: ClassVar[str] = "2,000 molecules of 15.7 atoms, 2 classes: active against HIV"
+
+
+@dataclass(frozen=True)
+class BZR(TU):
+    """405 ligands of the benzodiazepine receptor; 35.75 atoms on average, 53 + 3 features, 2 classes."""
+
+    tu_name: ClassVar[str] = "BZR"
+    files: ClassVar[tuple[str, ...]] = (LABELS, ATTRIBUTES)
+    summary: ClassVar[str] = "405 molecules of 35.8 atoms, 2 classes: benzodiazepine receptor"
+
+
+@dataclass(frozen=True)
+class COX2(TU):
+    """467 inhibitors of cyclooxygenase-2; 41.22 atoms on average, 35 + 3 features, 2 classes."""
+
+    tu_name: ClassVar[str] = "COX2"
+    files: ClassVar[tuple[str, ...]] = (LABELS, ATTRIBUTES)
+    summary: ClassVar[str] = "467 molecules of 41.2 atoms, 2 classes: cyclooxygenase-2"
+
+
+@dataclass(frozen=True)
+class DD(TU):
+    """1,178 proteins, enzymes or not; 284.32 amino acids on average, 843,046 edges, 89 features, 2 classes."""
+
+    tu_name: ClassVar[str] = "DD"
+    files: ClassVar[tuple[str, ...]] = (LABELS,)
+    summary: ClassVar[str] = "1,178 proteins of 284.3 amino acids, 2 classes: enzymes or not"
+
+
+@dataclass(frozen=True)
+class DHFR(TU):
+    """756 inhibitors of dihydrofolate reductase; 42.43 atoms on average, 53 + 3 features, 2 classes."""
+
+    tu_name: ClassVar[str] = "DHFR"
+    files: ClassVar[tuple[str, ...]] = (LABELS, ATTRIBUTES)
+    summary: ClassVar[str] = "756 molecules of 42.4 atoms, 2 classes: dihydrofolate reductase"
+
+
+@dataclass(frozen=True)
+class ENZYMES(TU):
+    """600 enzymes of 6 classes; 32.63 secondary structures on average, 3 + 18 features."""
+
+    tu_name: ClassVar[str] = "ENZYMES"
+    files: ClassVar[tuple[str, ...]] = (LABELS, ATTRIBUTES)
+    summary: ClassVar[str] = "600 enzymes of 32.6 structures, 6 classes"
+
+
+@dataclass(frozen=True)
+class IMDBBinary(TU):
+    """1,000 networks of actors, of action or romance films; 19.77 actors on average; 136 features, of degree."""
+
+    tu_name: ClassVar[str] = "IMDB-BINARY"
+    summary: ClassVar[str] = "1,000 networks of 19.8 actors, 2 genres; degree as feature"
+
+
+@dataclass(frozen=True)
+class IMDBMulti(TU):
+    """1,500 networks of actors, of comedy, romance or science fiction; 13.00 actors on average; 89 features."""
+
+    tu_name: ClassVar[str] = "IMDB-MULTI"
+    summary: ClassVar[str] = "1,500 networks of 13.0 actors, 3 genres; degree as feature"
+
+
+@dataclass(frozen=True)
+class MUTAG(TU):
+    """188 nitroaromatic compounds, mutagenic or not; 17.93 atoms on average, 7 features, 4 kinds of bonds."""
+
+    tu_name: ClassVar[str] = "MUTAG"
+    files: ClassVar[tuple[str, ...]] = (LABELS, EDGE_LABELS)
+    summary: ClassVar[str] = "188 molecules of 17.9 atoms, 2 classes: mutagenic"
+
+
+@dataclass(frozen=True)
+class NCI1(TU):
+    """4,110 compounds, active against lung cancer cells or not; 29.87 atoms on average, 37 features."""
+
+    tu_name: ClassVar[str] = "NCI1"
+    files: ClassVar[tuple[str, ...]] = (LABELS,)
+    summary: ClassVar[str] = "4,110 molecules of 29.9 atoms, 2 classes: active against lung cancer"
+
+
+@dataclass(frozen=True)
+class PROTEINS(TU):
+    """1,113 proteins, enzymes or not; 39.06 secondary structures on average, 3 + 1 features."""
+
+    tu_name: ClassVar[str] = "PROTEINS"
+    files: ClassVar[tuple[str, ...]] = (LABELS, ATTRIBUTES)
+    summary: ClassVar[str] = "1,113 proteins of 39.1 structures, 2 classes: enzymes or not"
+
+
+@dataclass(frozen=True)
+class PTCMR(TU):
+    """344 compounds, carcinogenic for male rats or not; 14.29 atoms on average, 18 features, 4 kinds of bonds."""
+
+    tu_name: ClassVar[str] = "PTC_MR"
+    files: ClassVar[tuple[str, ...]] = (LABELS, EDGE_LABELS)
+    summary: ClassVar[str] = "344 molecules of 14.3 atoms, 2 classes: carcinogenic for male rats"

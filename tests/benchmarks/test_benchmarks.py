@@ -1,0 +1,213 @@
+"""The benchmarks run at tiny sizes and print the tables that their README tells of."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from isthmus.testing import toy_scenario
+
+BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
+
+# A yardstick that is slow and plain: dense matrices, a loop over clients, gradients by autograd.
+YARDSTICK = """
+import torch
+import torch.nn.functional as F
+
+class Compact:
+    def __init__(self, cl, f, c, o):
+        self.cl, self.o = cl, o
+        self.live = [q for q in cl if (q["role"] == 0).any()]
+        self.k = len(self.live)
+
+    def logits(self, q, w, dropout):
+        x, s = (torch.from_numpy(q[name].toarray()) for name in ("x", "s"))
+        return s @ (F.relu(F.dropout(s @ (x @ w[0]) + w[1], dropout)) @ w[2]) + w[3]
+
+    def round(self):
+        mean, total = [torch.zeros_like(t) for t in self.w], sum((q["role"] == 0).sum() for q in self.live)
+        for q in self.live:
+            train, w = torch.from_numpy(q["role"] == 0), [t.clone().requires_grad_() for t in self.w]
+            for _ in range(self.o.steps):
+                loss = F.cross_entropy(self.logits(q, w, self.o.dropout)[train], torch.from_numpy(q["y"])[train])
+                grads = torch.autograd.grad(loss, w)
+                with torch.no_grad():
+                    for t, g in zip(w, grads):
+                        t -= self.o.lr * (g + self.o.wd * t)
+            for t, mine in zip(mean, w):
+                t += mine.detach() * (int(train.sum()) / total)
+        self.w = mean
+
+    def accuracy(self):
+        right = [(self.logits(q, self.w, 0.0).argmax(1).numpy() == q["y"])[q["role"] == 2] for q in self.cl]
+        return sum(r.sum() for r in right) / sum(map(len, right))
+"""
+
+
+def run(script: str, words: str) -> str:
+    command = [sys.executable, str(BENCHMARKS / script), *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def tables(text: str) -> list[list[dict[str, str]]]:
+    """Return the markdown tables in a text, each as its rows by column."""
+    found: list[list[dict[str, str]]] = []
+    names: list[str] = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip()[1:-1].split("|")] if line.startswith("|") else []
+        if not cells:
+            names = []
+        elif not names:
+            names = cells
+            found.append([])
+        elif set(cells) != {"---"}:
+            found[-1].append(dict(zip(names, cells, strict=True)))
+    return found
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch):
+    """Import a module of the benchmarks, and forget it afterwards."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if (BENCHMARKS / f"{name}.py").is_file():
+            del sys.modules[name]
+
+
+def test_simulation_compares_all_sides(tmp_path: Path) -> None:
+    yardstick = tmp_path / "plain_loop.py"
+    yardstick.write_text(YARDSTICK)
+    words = f"--clients 4 --rounds 1 --repeats 2 --accuracy-rounds 3 --seeds 2 --yardstick {yardstick}"
+    (weights,), (speed,), (accuracy,) = tables(run("simulation.py", words))
+    assert weights["clients"] == speed["clients"] == speed["of them train"] == accuracy["clients"] == "4"
+    for side in ("loop", "PyG", "compact"):
+        assert float(weights[f"{side} apart"]) < 1e-4
+    for side in ("isthmus", "loop", "PyG", "compact"):
+        assert float(speed[f"{side} ms"].replace(",", "")) > 0.0
+    assert speed.keys() >= {"PyG / isthmus", "loop / isthmus", "isthmus / compact"}
+    for side in ("PyG", "compact"):
+        assert abs(float(accuracy[f"isthmus - {side}"].split()[0])) < 0.1
+
+
+def test_sides_agree_where_a_client_has_nothing_to_train_on(module, tmp_path: Path) -> None:
+    (tmp_path / "plain_loop.py").write_text(YARDSTICK)
+    scenario = toy_scenario(4, client_without_training=True, sparse=True)
+    comparison, sides = module("simulation"), module("sides")
+    yardstick = sides.load_yardstick(tmp_path / "plain_loop.py")
+    found = comparison.sides_of(sides.course_of(4), scenario, 0.0, yardstick)
+    assert {name: side.round() for name, side in found.items()} == dict.fromkeys(found, 3)
+    assert max(comparison.apart(found).values()) < 1e-5
+    assert {round(side.accuracy(), 6) for side in found.values()} == {round(found["PyG"].accuracy(), 6)}
+
+
+def test_growth_has_a_table_for_each_thing_that_grows() -> None:
+    found = tables(run("simulation.py", "--growth --quick --rounds 1 --repeats 1"))
+    assert [next(iter(table[0])) for table in found] == ["clients", "clients", "nodes", "edges", "features"]
+    for row in [row for table in found for row in table]:
+        assert float(row["isthmus ms"].replace(",", "")) > 0.0
+        assert row.keys() >= {"clients that train", "exponent", "PyG ms", "PyG / isthmus"}
+
+
+def test_memory_tells_seconds_and_peak_of_every_stage() -> None:
+    words = "--case many large --clients 40 --nodes 2000 --pairs 16000 --large-clients 4 --rounds 2"
+    (table,) = tables(run("memory.py", words))
+    rows = {row.pop(""): row for row in table}
+    assert list(rows["nodes"]) == ["many, dense", "many, bags of words", "large, in blocks", "large, at random"]
+    assert list(rows["clients that answered"].values()) == ["40", "40", "4", "4"]
+    assert set(rows["failures"].values()) == {"0"}
+    assert rows.keys() >= {f"{s}: s, GB" for s in ("make data", "split", "prepare", "a later round", "end", "all")}
+    for cell in rows["all: s, GB"].values():
+        seconds, peak = map(float, cell.split(", "))
+        assert seconds > 0.0
+        assert 0.05 < peak < 4.0
+
+
+def test_figure_without_matplotlib_says_what_to_install(module, monkeypatch: pytest.MonkeyPatch) -> None:
+    growth = module("growth")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SystemExit, match="pip install matplotlib"):
+        growth.grow(1, 1, Path("growth.png"), quick=True)
+
+
+def test_figure_is_drawn_also_where_the_bare_loop_was_left_out(module, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    growth, timing = module("growth"), module("timing")
+    curve = growth.Curve("title", "nodes", [10, 100], [])
+    milliseconds = {"isthmus 10": [1.0, 2.0], "isthmus 100": [3.0, 4.0], "PyG 10": [5.0, 6.0]}
+    times = timing.Times(milliseconds, dict.fromkeys(milliseconds, 4))
+    growth.draw([(curve, times), (curve, times)], tmp_path / "growth.png")
+    assert (tmp_path / "growth.png").stat().st_size > 0
+
+
+def test_exponent_of_growth_in_proportion_is_one(module) -> None:
+    growth, timing = module("growth"), module("timing")
+    curve = growth.Curve("title", "nodes", [10, 100], [])
+    # The second repeat was disturbed, both sizes alike.
+    times = timing.Times({"isthmus 10": [1.0, 7.0, 1.0], "isthmus 100": [10.0, 70.0, 10.0]}, {})
+    assert growth.exponent(curve, times, "isthmus", 10) == ""
+    assert growth.exponent(curve, times, "isthmus", 100) == "1.00"
+
+
+class Turns:
+    def __init__(self, clients: int, seconds: float = 0.0) -> None:
+        self.clients, self.seconds, self.rounds = clients, seconds, 0
+
+    def round(self) -> int:
+        self.rounds += 1
+        time.sleep(self.seconds)
+        return self.clients
+
+
+def test_sides_do_as_many_rounds_and_must_have_as_many_clients(module) -> None:
+    timing: ModuleType = module("timing")
+    sides = {"a": Turns(4), "b": Turns(4)}
+    times = timing.interleaved(sides, rounds=3, repeats=5)
+    assert times.trained("a", "b") == 4
+    assert sides["a"].rounds == sides["b"].rounds == 2 + 3 * 5
+    assert len(times.ratios("a", "b")) == 5
+    slow = Turns(4, seconds=0.02)
+    timing.interleaved({"slow": slow}, rounds=10, repeats=1, longest=0.05)
+    assert 2 + 1 <= slow.rounds <= 2 + 2
+    slow = Turns(4, seconds=0.02)
+    timing.interleaved({"slow": slow}, rounds=1, repeats=1, shortest=0.4)
+    assert slow.rounds > 2 + 1
+    with pytest.raises(RuntimeError, match="not the same number of clients trained on all sides"):
+        timing.interleaved({"a": Turns(4), "b": Turns(3)}, rounds=1, repeats=1).trained("a", "b")
+
+
+@pytest.mark.parametrize("words", [0, 6])
+def test_synthetic_graph_is_a_graph_of_the_sizes_asked_for(module, words: int) -> None:
+    made = module("synthetic")
+    graph = made.Synthetic(num_nodes=600, num_pairs=3_000, num_features=70, num_groups=20, words=words).load(Path())
+    assert (graph.num_nodes, graph.num_features) == (600, 70)
+    assert abs(graph.num_edges / 2 - 3_000) < 100
+    source, target = graph.edge_index
+    assert bool((source != target).all())
+    keys = source * 600 + target
+    assert bool((keys.diff() > 0).all())
+    assert torch.equal((target * 600 + source).sort().values, keys)
+    within = (source // 30 == target // 30).float().mean()
+    assert 0.93 < float(within) < 0.98
+    if words:
+        dense = graph.x.to_dense()
+        assert set(dense.unique().tolist()) == {0.0, 1.0}
+        assert 4 < float(dense.sum(dim=1).mean()) <= 6
+    parts = made.BlockSplitter().assign(graph, 20, np.random.default_rng(0))
+    assert torch.equal(torch.cat(parts), torch.arange(600))
+
+
+def test_synthetic_graph_refuses_more_edges_than_its_groups_hold(module) -> None:
+    with pytest.raises(ValueError, match="num_pairs is 500; 10 groups of 4 hold 60"):
+        module("synthetic").Synthetic(num_nodes=40, num_pairs=500, num_features=4, num_groups=10).load(Path())

@@ -1,0 +1,56 @@
+"""Every command of docs/own-graphs.md is executed, in order, in a folder of its own."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from isthmus.data.schema import parse_schema
+from isthmus.data.sources import read_graph_folder
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "own-graphs.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_every_command_works_in_order(tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy", reason="install it with: pip install 'isthmus[sql]'")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    lines = [line for block in blocks("sh") for line in block.splitlines() if line.strip()]
+    assert len(lines) >= 9
+    said = ""
+    for line in lines:
+        words = shlex.split(line)
+        program = {"isthmus": [sys.executable, "-m", "isthmus"], "python": [sys.executable]}[words[0]]
+        done = subprocess.run([*program, *words[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, f"{line}\n{done.stderr}"
+        said += done.stdout
+    (quoted,) = [block for block in blocks("text") if block.startswith("country: ")]
+    assert quoted in said
+    folders = {path.name: read_graph_folder(path) for path in (tmp_path / "graphs").iterdir()}
+    assert set(folders) == {"north", "south", "from-database", "from-graphml", "from-pyg"}
+    schema = folders.pop("north").schema
+    assert schema is not None and folders.pop("from-pyg").ids[0] == "N-000"
+    assert all(folder.schema == schema for folder in folders.values())
+
+
+def test_the_schema_that_the_page_shows_is_one() -> None:
+    import yaml
+
+    (shown,) = blocks("yaml")
+    assert len(parse_schema(yaml.safe_load(shown), "own-graphs.md").features) == 4
+
+
+def test_the_first_rows_that_the_page_shows_are_those_of_the_example() -> None:
+    head = next(block for block in blocks("text") if block.startswith("customer,"))
+    for file in ("north_customers.csv", "north_payments.csv"):
+        lines = (ROOT / "examples" / "own_data" / file).read_text(encoding="utf-8").splitlines()
+        assert lines[0] in head and lines[1] in head
