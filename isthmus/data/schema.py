@@ -193,9 +193,8 @@ def write_schema(schema: Schema, path: str | Path) -> None:
 def read_schema(path: str | Path) -> Schema:
     """Return the schema in a file, or raise one BadInput that tells everything that is wrong with it."""
     path = Path(path)
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -154,7 +154,7 @@ def test_what_is_no_schema_is_told(raw: object, line: str) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("features: [", "line 2: is not YAML: "), (None, ": cannot be read: No such file or directory")],
+    [("features: [", "line 1: is not YAML: "), (None, ": cannot be read: No such file or directory")],
 )
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, content: str | None, words: str) -> None:
     if content is not None:

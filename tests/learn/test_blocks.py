@@ -195,6 +195,7 @@ def test_the_blocks_of_a_cohort_are_kept() -> None:
     first = gather(clients)
     assert gather(clients) is first
     assert names(gather(clients[:2])) == ([("client-0", "client-1")], []) and gather(clients) is first
+    assert names(gather(clients[2:])) == ([("client-2", "client-3")], [])  # as many, but others
 
 
 def test_no_more_than_two_cohorts_are_kept() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,6 +48,10 @@ def read_pyg(path: Path, problems: Problems) -> RawGraph | None:
     )
 
 
+# What torch raises for a file that needs more than `weights_only` allows: the error of a module we do not import.
+_REFUSED: type[Exception] = torch._weights_only_unpickler.UnpicklingError  # type: ignore[attr-defined]
+
+
 def _load(path: Path, problems: Problems) -> Mapping[str, Any] | None:
     # The containers of a Data that torch.load does not know as harmless by itself; none runs code when it is loaded.
     from torch_geometric.data import Data
@@ -61,7 +64,7 @@ def _load(path: Path, problems: Problems) -> Mapping[str, Any] | None:
     except OSError as error:
         problems.add(str(path), f"cannot be read: {error.strerror or error}")
         return None
-    except pickle.UnpicklingError as error:
+    except _REFUSED as error:
         needs = re.search(r"GLOBAL (\S+)", str(error))
         what = f"it needs {needs[1]}, which could run code" if needs else "it holds more than tensors"
         problems.add(str(path), f"is not loaded: {what}; {SAFE}")
