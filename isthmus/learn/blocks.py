@@ -32,23 +32,27 @@ class Blocks:
     def __call__(self, clients: Sequence[Client]) -> tuple[list[GraphCohort], list[Client]]:
         """Return the blocks, and the clients that are better off alone."""
         key = tuple(client.id for client in clients)
-        found = self._kept.get(key)
-        if found is None:
-            found = self._cut(clients)
-            while len(self._kept) >= 2:  # one for training, one for evaluation
-                del self._kept[next(iter(self._kept))]
-            self._kept[key] = found
+        found = self._kept.pop(key, None) or self._cut(clients)
+        self._kept[key] = found  # the last one used comes last
+        while len(self._kept) > 2:  # one for training, one for evaluation
+            del self._kept[next(iter(self._kept))]
         return found
 
     def _cut(self, clients: Sequence[Client]) -> tuple[list[GraphCohort], list[Client]]:
-        together = [client for client in clients if isinstance(client, GraphClient) and can_stack(client, clients[0])]
+        allowed = _models_that_stack(clients)
+        together = [
+            client
+            for client in clients
+            if isinstance(client, GraphClient) and can_stack(client, clients[0], id(client.model) in allowed)
+        ]
         chosen = {client.id for client in together}
         alone = [client for client in clients if client.id not in chosen]
         blocks: list[GraphCohort] = []
         for trains in (True, False):
             group = [client for client in together if (client.num_examples > 0) == trains]
             group.sort(key=lambda client: client.num_nodes)
-            costs = [_bytes_of(client) for client in group]
+            measure = _Measure(group[0]) if group else None
+            costs = [measure.bytes_of(client) for client in group] if measure else []
             for start, end in cut([client.num_nodes for client in group], costs, self.max_bytes):
                 if end - start > 1:
                     blocks.append(GraphCohort(group[start:end]))
@@ -57,8 +61,16 @@ class Blocks:
         return blocks, alone
 
 
-def can_stack(client: GraphClient, first: Any) -> bool:
-    """Whether a client can be put together with another; classes count exactly, for a subclass may do otherwise."""
+def _models_that_stack(clients: Sequence[Client]) -> set[int]:
+    models = {id(client.model): client.model for client in clients if isinstance(client, GraphClient)}
+    return {key for key, model in models.items() if stackable(model)}
+
+
+def can_stack(client: GraphClient, first: Any, model_stacks: bool | None = None) -> bool:
+    """Whether a client can be put together with another; classes count exactly, for a subclass may do otherwise.
+
+    `model_stacks` says whether the model can, where that is known already.
+    """
     return (
         type(client) is GraphClient
         and type(client.batching) is FullBatch
@@ -66,7 +78,7 @@ def can_stack(client: GraphClient, first: Any) -> bool:
         and client.model is first.model
         and "stack" in vars(type(client.task))
         and client.num_nodes <= MAX_NODES
-        and stackable(client.model)
+        and (stackable(client.model) if model_stacks is None else model_stacks)
     )
 
 
@@ -103,16 +115,21 @@ def _bounded(run: tuple[int, int], costs: Sequence[int], max_bytes: int) -> list
     return [*parts, (start, run[1])]
 
 
-def _bytes_of(client: GraphClient) -> int:
-    """Return about how many bytes a client adds to a block: weights, gradients, moments, activations."""
-    graph = client.prepared.graph
-    slots = client.model.state_dict()
-    first = feature_weights(client.model)
-    widths = sum(slot.shape[-1] for slot in slots.values() if slot.ndim == 2)
-    others = sum(slot.numel() for name, slot in slots.items() if name not in first)
-    sparse = isinstance(graph.x, SparseMatrix)
-    rows = min(graph.x.pattern.nnz, graph.num_features) if sparse else graph.num_features
-    features = rows * sum(slots[name].shape[-1] for name in first)
-    numbers = 5 * (features + others) + 8 * graph.num_nodes * widths + 3 * (graph.num_edges + graph.num_nodes)
-    numbers += 3 * graph.x.pattern.nnz if sparse else graph.x.numel()
-    return int(4 * numbers)
+class _Measure:
+    """About how many bytes a client adds to a block; all clients of a block have the same model."""
+
+    def __init__(self, client: GraphClient) -> None:
+        slots, first = client.model.state_dict(), feature_weights(client.model)
+        self.widths = sum(slot.shape[-1] for slot in slots.values() if slot.ndim == 2)
+        self.others = sum(slot.numel() for name, slot in slots.items() if name not in first)
+        self.first = sum(slots[name].shape[-1] for name in first)
+
+    def bytes_of(self, client: GraphClient) -> int:
+        """Return the bytes of weights, gradients, moments, activations, features and edges."""
+        graph = client.prepared.graph
+        x = graph.x
+        entries = x.pattern.nnz if isinstance(x, SparseMatrix) else x.numel()
+        rows = min(entries, graph.num_features)
+        numbers = 5 * (rows * self.first + self.others) + 8 * graph.num_nodes * self.widths
+        numbers += 3 * (graph.num_edges + graph.num_nodes) + (3 if isinstance(x, SparseMatrix) else 1) * entries
+        return int(4 * numbers)

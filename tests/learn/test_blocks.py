@@ -167,7 +167,7 @@ def test_the_first_client_decides_whose_task_and_model_count() -> None:
 
 def test_memory_bounds_the_blocks() -> None:
     clients = [client(k) for k in range(6)]
-    needs = {each.id: blocks._bytes_of(each) for each in clients}
+    needs = {each.id: measured(each) for each in clients}
     limit = 2 * max(needs.values())
     cohorts, alone = Blocks(limit)(clients)
     assert sum(map(len, cohorts)) + len(alone) == 6 and len(cohorts) > 1
@@ -176,11 +176,15 @@ def test_memory_bounds_the_blocks() -> None:
     assert cohorts == [] and len(alone) == 6
 
 
+def measured(each: GraphClient) -> int:
+    return blocks._Measure(each).bytes_of(each)
+
+
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_larger_client_or_model_takes_more_memory(sparse: bool) -> None:
     wide = ModelSpec(GCN(hidden=40)).build(6, 3)
-    small, large = (blocks._bytes_of(client(0, nodes, sparse=sparse)) for nodes in (8, 80))
-    assert small < large < blocks._bytes_of(client(0, 80, sparse=sparse, model=wide))
+    small, large = (measured(client(0, nodes, sparse=sparse)) for nodes in (8, 80))
+    assert small < large < measured(client(0, 80, sparse=sparse, model=wide))
     # At least what the weights, their gradients and the activations of a step take.
     weights = sum(tensor.numel() for tensor in MODEL.state_dict().values())
     assert large > 4 * (80 * 4 + (0 if sparse else 2 * weights))

@@ -18,7 +18,9 @@ from isthmus.core.random import seeded
 from isthmus.core.record import Params, leaves
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import FullBatch
+from isthmus.learn.blocks import Blocks
 from isthmus.learn.client import GraphClient
+from isthmus.learn.evaluate import score_on_local_graphs
 from isthmus.learn.fit import Fitted, read_params
 from isthmus.learn.layouts import CompactRows, FullRows, Plain, Span
 from isthmus.learn.metrics import CLASSIFICATION
@@ -612,6 +614,19 @@ def test_evaluation_between_two_trainings_changes_nothing() -> None:
     again = cohort.fit(start, steps=2, optimizer=SGD(lr=0.1))
     assert all(torch.equal(t, again.member(2)[name]) for name, t in first.member(2).items())
     assert cohort.evaluate(own, SPLITS) == scores
+
+
+@pytest.mark.parametrize("is_sparse", [False, True], ids=["dense", "sparse"])
+def test_scores_on_local_graphs_are_the_same_together(is_sparse: bool) -> None:
+    clients = {client.id: client for client in clients_of(ZOO["gcn"], is_sparse)}
+    own = {name: start_of([*clients.values()], k) for k, name in enumerate(reversed(clients))}
+    task = clients["client-0"].task
+    for models in (own, dict.fromkeys(clients, own["client-2"])):
+        for split in SPLITS:
+            alone = score_on_local_graphs(task, clients, models, split)
+            together = score_on_local_graphs(task, clients, models, split, Blocks(2**30))
+            close(together, alone)
+            assert list(together[1]) == list(alone[1]) == list(models)
 
 
 def test_models_of_another_shape_are_refused_in_evaluation() -> None:
