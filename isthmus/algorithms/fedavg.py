@@ -94,8 +94,9 @@ class FedAvg(Algorithm[ModelState]):
 
     def updates(self, requests: Sequence[TrainModel], clients: GraphCohort, proximal: float = 0.0) -> Stack:
         """Return the updates of many clients that train the same model, each pulled to it by `proximal`."""
+        alike = all(request is requests[0] for request in requests)
         fitted = clients.fit(
-            requests[0].params,
+            requests[0].params if alike else [request.params for request in requests],
             steps=self.local_steps,
             step_unit=self.step_unit,
             optimizer=self.optimizer,

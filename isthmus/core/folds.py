@@ -103,7 +103,7 @@ class WeightedMean(Fold):
 
     def add_stack(self, total: RunningSum, stack: Stack, sound: Tensor) -> None:
         """Add the weighted sum of a stack to the running sums, without taking it apart."""
-        weights = stack.weights() * sound
+        weights = stack.weights(sound)
         mass = float(weights.sum())
         outline = stack.outline(int((weights > 0.0).int().argmax()))
         if total.like is None or (total.weight == 0.0 and mass > 0.0):
@@ -112,13 +112,16 @@ class WeightedMean(Fold):
             return
         plain = leaves(outline)
         _check_same_shape(total.like, plain)
+        shares: list[float] = weights.tolist()
+        counted = [position for position, share in enumerate(shares) if share]
+        _check_same_kinds(total.like, stack, counted)
         total.weight += mass
         for path, leaf in leaves(stack.record).items():
             if isinstance(leaf, Stacked):
                 found = leaf.weighted_sum(weights)
                 total.sums[path] = total.sums[path].add_(found) if path in total.sums else found
             elif isinstance(leaf, Each) and isinstance(plain[path], float):
-                added = float(weights @ torch.tensor(leaf.values, dtype=torch.float64))
+                added = sum(shares[position] * leaf.values[position] for position in counted)
                 total.sums[path] = total.sums.get(path, -0.0) + added
             elif isinstance(leaf, Tensor):
                 total.sums[path] = total.sums.get(path, torch.full(leaf.shape, -0.0, dtype=torch.float64))
@@ -158,6 +161,15 @@ def _check_same_shape(like: Record, new: dict[str, Value]) -> None:
                 f"replies of type {type(like).__name__} cannot be folded: {path} is {kinds[0]} in one and "
                 f"{kinds[1]} in another"
             )
+
+
+def _check_same_kinds(like: Record, stack: Stack, counted: list[int]) -> None:
+    """Look at the members of a stack whose scalars are of another type than those of the first."""
+    every = [leaf.values for leaf in leaves(stack.record).values() if isinstance(leaf, Each)]
+    kinds = {position: tuple(type(values[position]) for values in every) for position in counted}
+    for position, kind in kinds.items():
+        if kind != kinds[counted[0]]:
+            _check_same_shape(like, leaves(stack.outline(position)))
 
 
 def _form(leaf: Value) -> str:

@@ -64,6 +64,8 @@ def judged_stack(
 def _scalars_fit(stack: Stack) -> Tensor:
     fit = torch.ones(len(stack), dtype=torch.bool)
     for leaf in leaves(stack.record).values():
+        if isinstance(leaf, int) and abs(leaf) >= MAX_INTEGER:  # the same for all
+            return ~fit
         if isinstance(leaf, Each):
             kind = type(leaf.values[0])
             same = [type(v) is kind and (kind is not int or abs(v) < MAX_INTEGER) for v in leaf.values]

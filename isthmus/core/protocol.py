@@ -172,11 +172,13 @@ class Algorithm(ABC, Generic[StateT]):
     @cohort(EvaluateModel)
     def evaluate_together(self, requests: Sequence[EvaluateModel], clients: Any) -> list[Evaluation]:
         """Evaluate many clients' models at once."""
-        models, request = [], requests[0]
-        for client in clients:
+        if len({request.splits for request in requests}) > 1:
+            raise ValueError("clients are asked for different splits")
+        models = []
+        for request, client in zip(requests, clients, strict=True):
             memory: State = {**client.state, **client.state.get("best", {})} if request.best else client.state
             models.append(self.client_params(request.params, memory))
-        return [Evaluation(metrics, counts) for metrics, counts in clients.evaluate(models, request.splits)]
+        return [Evaluation(metrics, counts) for metrics, counts in clients.evaluate(models, requests[0].splits)]
 
     @on(KeepBest)
     def keep_best(self, request: KeepBest, client: Any) -> Kept:
@@ -204,7 +206,8 @@ class Algorithm(ABC, Generic[StateT]):
         The evaluation that comes with every algorithm counts as its own as long as it is not changed.
         """
         found: dict[type[Request[Any]], str] = {}
-        if cls.evaluate is Algorithm.evaluate and cls.evaluate_together is Algorithm.evaluate_together:
+        plain = getattr(cls, cls.handlers().get(EvaluateModel, ""), None)
+        if plain is Algorithm.evaluate and cls.evaluate_together is Algorithm.evaluate_together:
             found[EvaluateModel] = "evaluate_together"
         for name, member in vars(cls).items():
             if hasattr(member, "__handles_cohort__"):

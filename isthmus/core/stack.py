@@ -6,7 +6,6 @@ any other leaf is the same for all. A fold that knows sums can take it whole; ev
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.codec import encoded_size
-from isthmus.core.record import Record, leaves, with_leaves
+from isthmus.core.record import Record, leaves, non_finite_leaf, with_leaves
 
 
 class Stacked(ABC):
@@ -84,9 +83,14 @@ class StackedTensor(Stacked):
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the weighted sum."""
+        if not bool(weights.any()):
+            return torch.zeros(self.shape, dtype=torch.float64)
         if self.values.stride(0) == 0:
             return self.values[0].double() * float(weights.sum())
-        total: Tensor = torch.tensordot(weights, self.values.double(), dims=1)
+        counted, values = weights != 0.0, self.values
+        if not bool(counted.all()):  # who has no weight may hold anything, NaN too
+            weights, values = weights[counted], values[counted]
+        total: Tensor = torch.tensordot(weights, values.double(), dims=1)
         return total
 
 
@@ -154,16 +158,24 @@ class Stack:
         assert isinstance(record, Record)
         return record
 
-    def weights(self) -> Tensor:
-        """Return the weight that each reply asks for, (clients,), in double precision; ones without such a field."""
+    def weights(self, sound: Tensor | None = None) -> Tensor:
+        """Return the weight that each reply asks for, (clients,), in double precision; ones without such a field.
+
+        Replies that are not sound get 0, whatever they ask for.
+        """
         weight = getattr(self.record, "weight", 1.0)
         values = weight.values if isinstance(weight, Each) else [weight] * len(self)
+        if sound is not None:
+            values = [value if counts else 0.0 for value, counts in zip(values, sound.tolist(), strict=True)]
         return torch.tensor(values, dtype=torch.float64)
 
     def finite(self) -> Tensor:
         """Return for each client whether all numbers of its reply are finite, (clients,)."""
         sound = torch.ones(len(self), dtype=torch.bool)
-        for leaf in leaves(self.record).values():
+        found = leaves(self.record)
+        if non_finite_leaf(found):  # in what is the same for all
+            return ~sound
+        for leaf in found.values():
             if isinstance(leaf, Stacked):
                 sound &= leaf.finite()
             elif isinstance(leaf, Each) and any(type(value) is float for value in leaf.values):
@@ -176,6 +188,6 @@ class Stack:
         sizes = [size] * len(self)
         for leaf in leaves(self.record).values():
             if isinstance(leaf, Each):
-                lengths = [len(json.dumps(value)) for value in leaf.values]
+                lengths = [encoded_size(value) for value in leaf.values]
                 sizes = [size + length - lengths[0] for size, length in zip(sizes, lengths, strict=True)]
         return sizes

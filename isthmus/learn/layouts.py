@@ -223,8 +223,10 @@ class _CompactStack(Stacked):
         features = self.features
         each = weights.index_select(0, features.owner)  # (used,)
         covered = torch.zeros(features.num_features, dtype=torch.float64).index_add_(0, features.feature, each)
-        collected = features.collected
-        rows = collected.with_values(each.float().index_select(0, collected.pattern.col)).matmul(self.values)
+        collected, values = features.collected, self.values
+        if not bool(weights.all()):  # who has no weight may hold anything, NaN too
+            values = torch.where((each != 0.0).unsqueeze(1), values, 0.0)
+        rows = collected.with_values(each.float().index_select(0, collected.pattern.col)).matmul(values)
         left = (weights.sum() - covered).clamp_(min=0.0)
         return torch.addcmul(rows.double(), self.rest.double(), left.unsqueeze(1))
 
@@ -288,11 +290,23 @@ class _SpanStack(Stacked):
         return (self.start * self.scale).index_add_(0, pattern.col[first:last], added)
 
     def finite(self) -> Tensor:
-        sums = self.coordinates.view(len(self), -1).sum(dim=1)
-        return torch.isfinite(sums) & bool(torch.isfinite(self.scale).all()) & bool(torch.isfinite(self.start).all())
+        by_client = self.coordinates.view(len(self), -1)
+        entries = self.features.matrix.values
+        # No entry of X^T A is larger than this; only near the largest number there is, the weights are looked at.
+        bound = by_client.abs().sum(dim=1, dtype=torch.float64) * float(entries.abs().max() if len(entries) else 0.0)
+        bound += float(self.start.abs().max()) * float(self.scale.abs().max())
+        safe = bound < torch.finfo(self.dtype).max / 2
+        for position in (~safe).nonzero().flatten().tolist():
+            safe[position] = torch.isfinite(self.member(position)).all()
+        return safe
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         by_client = self.coordinates.view(len(self), -1, self.coordinates.shape[1])
-        weighted = (by_client * weights.float().view(-1, 1, 1)).flatten(0, 1)
-        added = self.features.matrix.t().matmul(weighted)
+        each = weights.float().view(-1, 1, 1)
+        matrix = self.features.matrix
+        if not bool(weights.all()):  # who has no weight may hold anything, NaN too
+            by_client = torch.where(each != 0.0, by_client, 0.0)
+            owner = matrix.pattern.row.long().div(by_client.shape[1], rounding_mode="floor")
+            matrix = matrix.with_values(torch.where(weights[owner] != 0.0, matrix.values, 0.0))
+        added = matrix.t().matmul((by_client * each).flatten(0, 1))
         return torch.addcmul(added.double(), self.start.double(), self.scale.double(), value=float(weights.sum()))

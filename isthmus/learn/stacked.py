@@ -50,8 +50,8 @@ class StackedFit:
     optimizer_states: tuple[OptimizerState, ...]
 
     def member(self, position: int) -> Params:
-        """Return one client's parameters."""
-        return {name: stacked.member(position) for name, stacked in self.params.items()}
+        """Return one client's parameters, in memory of their own: a view would keep all clients' alive."""
+        return {name: _own(stacked.member(position)) for name, stacked in self.params.items()}
 
 
 class GraphCohort:
@@ -115,7 +115,7 @@ class GraphCohort:
         starts = _starts(params)
         shared = isinstance(params, dict)
         if all(client.num_examples == 0 for client in self.clients):
-            return self._untrained(starts, optimizer_states)
+            return self._untrained(starts, optimizer, optimizer_states)
         states = self._states(optimizer, optimizer_states)
         layouts, x = self._layouts(optimizer, shared, states, drifts is not None)
         self._check(starts, layouts)
@@ -145,13 +145,19 @@ class GraphCohort:
         kept = _states_apart(state, states, len(self), [layouts[name] for name in trained], steps)
         return StackedFit(result, torch.stack(losses).mean(dim=0), steps, kept)
 
-    def _untrained(self, starts: dict[str, Start], states: Sequence[OptimizerState | None] | None) -> StackedFit:
+    def _untrained(
+        self, starts: dict[str, Start], optimizer: Optimizer, states: Sequence[OptimizerState | None] | None
+    ) -> StackedFit:
         """Give everybody its start back: nobody has training examples."""
         params: dict[str, Stacked] = {}
         for name, start in starts.items():
             alike = isinstance(start, Tensor)
             params[name] = StackedTensor(start.expand(len(self), *start.shape) if alike else torch.stack(list(start)))  # type: ignore[union-attr]
-        kept = tuple(state or {"step": 0} for state in states) if states is not None else ()
+        trained = [stacked for name, stacked in params.items() if name not in self._buffers]
+        kept = tuple(
+            state or optimizer.start([stacked.member(k) for stacked in trained])
+            for k, state in enumerate(states if states is not None else ())
+        )
         return StackedFit(params, torch.full((len(self),), float("nan")), 0, kept)
 
     def _states(
@@ -227,6 +233,11 @@ class GraphCohort:
             return self.task.evaluate_stacked(self.model, data, splits)
 
 
+def _own(tensor: Tensor) -> Tensor:
+    whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    return tensor if whole else tensor.clone()
+
+
 def _starts(params: Params | Sequence[Params]) -> dict[str, Start]:
     if isinstance(params, dict):
         return dict(params)
@@ -263,7 +274,7 @@ def _states_apart(
     return tuple(
         {
             "step": before[k].get("step", 0) + steps,
-            **{key: tuple(slot.member(k) for slot in value) for key, value in slots.items()},
+            **{key: tuple(_own(slot.member(k)) for slot in value) for key, value in slots.items()},
         }
         for k in range(num_clients)
     )

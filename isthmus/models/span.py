@@ -106,6 +106,9 @@ def block_gram(matrix: SparseMatrix, num_blocks: int) -> SparseMatrix:
     from scipy import sparse
 
     rows, features = matrix.shape
+    if matrix.pattern.nnz == 0:
+        nothing = torch.zeros(0, dtype=torch.int64)
+        return SparseMatrix(Pattern(torch.zeros(rows + 1, dtype=torch.int64), nothing, (rows, rows)), matrix.values[:0])
     per_block = rows // num_blocks
     pattern = matrix.pattern
     # A block's features are columns of its own, so that no product crosses blocks.

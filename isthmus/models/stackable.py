@@ -53,6 +53,9 @@ def stackable(model: nn.Module) -> bool:
     """Whether a model gives each client the same numbers when it runs for many of them at once."""
     if type(model) is not Model or model.readout is not None:
         return False
+    named = list(model.named_parameters(remove_duplicate=False))
+    if len({id(parameter) for _, parameter in named}) < len(named) or not all(p.requires_grad for _, p in named):
+        return False  # tied or frozen
     return all(
         (type(part) in LAYERS or type(part) in OTHERS) and not getattr(part, "attention_dropout", 0.0)
         for part in model.modules()
@@ -75,12 +78,12 @@ def drops_features(model: nn.Module) -> bool:
 def replaced(model: nn.Module, values: Mapping[str, Any]) -> Iterator[None]:
     """Run a model with other values in the place of parameters and buffers, of whatever shape or type."""
     places = []
-    for name, value in values.items():
-        path, _, attribute = name.rpartition(".")
-        module = model.get_submodule(path)
-        module.__dict__[attribute] = value  # found before the registered parameter of the same name
-        places.append((module, attribute))
     try:
+        for name, value in values.items():
+            path, _, attribute = name.rpartition(".")
+            module = model.get_submodule(path)
+            module.__dict__[attribute] = value  # found before the registered parameter of the same name
+            places.append((module, attribute))
         yield
     finally:
         for module, attribute in places:

@@ -208,7 +208,6 @@ def test_what_is_the_same_for_all_is_checked_too() -> None:
         assert verdicts(Stack(CLIENTS, bad), requests_of())[0] == [False] * 4
 
 
-@pytest.mark.xfail(strict=True, reason="bug: numbers that are the same for all clients are not looked at")
 @pytest.mark.parametrize(
     "changes",
     [{"params": {"w": torch.tensor([1.0, math.nan])}}, {"scores": {"loss": math.inf}}, {"steps": 2**70}],

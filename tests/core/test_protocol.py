@@ -405,7 +405,6 @@ def test_a_changed_evaluation_for_many_without_its_mark_is_not_used() -> None:
     assert Unmarked.cohort_handlers() == {}
 
 
-@pytest.mark.xfail(strict=True, reason="bug: only the method named `evaluate` is looked at (rule 8)")
 def test_the_evaluation_for_many_goes_when_another_method_answers_the_request() -> None:
     assert Judging.handlers()[EvaluateModel] == "judge"
     assert Judging.cohort_handlers() == {}
@@ -440,7 +439,6 @@ def test_the_subclasses_do_differ_from_their_parent() -> None:
         assert alike == (kind is Unchanged)
 
 
-@pytest.mark.xfail(strict=True, reason="bug: a handler of the evaluation by another name is passed over (rule 8)")
 def test_an_evaluation_by_another_name_is_simulated_as_it_is() -> None:
     loop, auto = traces_of(Judging())
     require_close(loop.history(sizes=False), auto.history(sizes=False), "evaluations")
@@ -457,7 +455,6 @@ class Grading(FedAvg):
         return ModelState({name: tensor + sum(losses) for name, tensor in state.params.items()})
 
 
-@pytest.mark.xfail(strict=True, reason="bug: evaluate_together evaluates the first request's model for all")
 def test_clients_that_are_sent_different_models_to_evaluate_evaluate_their_own() -> None:
     loop, auto = traces_of(Grading(), rounds=1)
     require_close(loop.values(), auto.values(), "grades")

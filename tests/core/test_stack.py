@@ -216,7 +216,6 @@ def test_tensors_of_integers_and_without_entries_are_finite() -> None:
     assert StackedTensor(torch.tensor([1.0, math.nan])).finite().tolist() == [True, False]  # no axes of their own
 
 
-@pytest.mark.xfail(strict=True, reason="bug: Stack.finite looks only at leaves that differ between clients")
 @pytest.mark.parametrize("fields", [{"params": {"w": torch.tensor([math.nan])}}, {"loss": math.inf}], ids=repr)
 def test_a_number_that_is_not_finite_is_found_also_where_it_is_the_same_for_all(fields: dict[str, Any]) -> None:
     stack = Stack(("a", "b"), report(0, **fields))
@@ -262,7 +261,6 @@ def test_a_member_of_weight_zero_is_not_taken_out_for_a_sum() -> None:
     assert way.taken == [1, 0, 1]
 
 
-@pytest.mark.xfail(strict=True, reason="bug: 0 * NaN is NaN, so a member of weight zero spoils the others' sum")
 def test_a_member_of_weight_zero_adds_nothing_whatever_it_holds() -> None:
     stacked = StackedTensor(torch.tensor([[1.0, 2.0], [math.nan, math.inf]]))
     assert stacked.weighted_sum(torch.tensor([2.0, 0.0], dtype=torch.float64)).tolist() == [2.0, 4.0]
@@ -278,7 +276,6 @@ def test_sizes_count_each_clients_own_digits_letters_and_words() -> None:
     assert len(set(stack.sizes())) > 3
 
 
-@pytest.mark.xfail(strict=True, reason="bug: a float that JSON does not know is encoded at greater length")
 @pytest.mark.parametrize("values", [(1.0, math.nan), (math.nan, 1.0), (1.0, -math.inf)], ids=repr)
 def test_sizes_count_numbers_that_are_not_finite_as_they_are_encoded(values: tuple[float, ...]) -> None:
     stack = Stack(("a", "b"), report(0, loss=Each(values)))

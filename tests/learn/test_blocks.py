@@ -210,9 +210,6 @@ def test_no_more_than_two_cohorts_are_kept() -> None:
     assert len(gather._kept) == 2
 
 
-@pytest.mark.xfail(
-    strict=True, reason="bug: the oldest is dropped, not the longest unused: the blocks of the evaluation"
-)
 def test_the_blocks_of_the_evaluation_outlive_changing_cohorts() -> None:
     clients = [client(k) for k in range(6)]
     gather = Blocks(2**30)

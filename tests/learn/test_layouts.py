@@ -234,7 +234,6 @@ def test_a_start_that_is_not_finite_is_everybodys() -> None:
         assert layout.finished(layout.live(start), start).finite().tolist() == [False] * CLIENTS
 
 
-@pytest.mark.xfail(strict=True, reason="bug: 0 * NaN is NaN, so a client of weight zero spoils the others' sum")
 @pytest.mark.parametrize("name", CASES)
 def test_a_client_of_weight_zero_adds_nothing_whatever_it_holds(name: str) -> None:
     layout, start = case(name)
@@ -244,7 +243,6 @@ def test_a_client_of_weight_zero_adds_nothing_whatever_it_holds(name: str) -> No
     close(total, sum(start_of(start, k) for k in (0, 1, 3, 4)))  # type: ignore[arg-type]
 
 
-@pytest.mark.xfail(strict=True, reason="bug: coordinates and features can be finite where their product is not")
 def test_weights_that_overflow_are_found_though_their_coordinates_are_finite() -> None:
     x = torch.zeros(2 * ROWS, FEATURES)
     x[0, 0], x[ROWS, 0] = 1e20, 1.0

@@ -479,10 +479,7 @@ def test_clients_without_training_examples_give_their_parameters_back(shared: bo
     "optimizer",
     [
         "sgd",
-        *(
-            pytest.param(name, marks=pytest.mark.xfail(strict=True, reason="bug: moments are missing in the state"))
-            for name in ("momentum", "adam", "adamw")
-        ),
+        *(name for name in ("momentum", "adam", "adamw")),
     ],
 )
 def test_clients_without_training_examples_begin_with_the_state_that_they_have_alone(optimizer: str) -> None:
@@ -498,7 +495,6 @@ def fit_idle(clients: Sequence[GraphClient], own: Sequence[Params], optimizer: O
     return tuple(fitted.optimizer_state for fitted in fits)
 
 
-@pytest.mark.xfail(strict=True, reason="bug: the features of a block none of which is set cannot be multiplied")
 def test_clients_none_of_whose_features_is_set_train_together_too() -> None:
     clients = clients_of(ZOO["gcn"], is_sparse=True)
     for client in clients:
@@ -527,9 +523,6 @@ class Tied:
         return model
 
 
-@pytest.mark.xfail(
-    strict=True, reason="bug: parameters are trained though they ask for no gradient, or apart though tied"
-)
 @pytest.mark.parametrize("factory", [Frozen(), Tied()], ids=["frozen", "tied"])
 def test_frozen_and_tied_parameters_stay_so_when_clients_train_together(factory: Any) -> None:
     scenario = toy_scenario()
@@ -543,7 +536,6 @@ def test_frozen_and_tied_parameters_stay_so_when_clients_train_together(factory:
 # ---- memory
 
 
-@pytest.mark.xfail(strict=True, reason="bug: a kept model is a view that keeps the models of all clients alive")
 def test_a_model_that_a_client_keeps_does_not_keep_the_others_alive() -> None:
     clients = clients_of(ZOO["gcn"])
     own = [start_of(clients, k) for k in range(5)]

@@ -52,9 +52,6 @@ def test_the_gram_matrix_is_that_of_each_block_and_nothing_crosses(clients: int,
     assert found.t() is found and torch.equal(found.to_dense(), found.to_dense().t())
 
 
-@pytest.mark.xfail(
-    strict=True, raises=ValueError, reason="bug: scipy cannot infer the width of a matrix without entries"
-)
 def test_the_gram_matrix_of_features_none_of_which_is_set_is_empty() -> None:
     found = block_gram(wrapped(torch.zeros(6, FEATURES)), 2)
     assert found.pattern.nnz == 0 and found.shape == (6, 6)

@@ -170,7 +170,6 @@ def test_the_model_is_itself_also_after_an_error() -> None:
     assert overlaid(model) == []
 
 
-@pytest.mark.xfail(strict=True, reason="bug: what was put in place before the error stays there")
 def test_the_model_is_itself_also_after_an_unknown_name() -> None:
     model = built(gnn=GCN(hidden=HIDDEN))
     with pytest.raises(AttributeError), replaced(model, {"gnn.layers.0.weight": 1, "gnn.nothing.weight": 2}):

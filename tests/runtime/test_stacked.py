@@ -422,7 +422,6 @@ def test_a_client_that_diverges_is_named_as_in_the_loop(sparse: bool) -> None:
         assert named == [("client-1", "not_finite")]
 
 
-@pytest.mark.xfail(strict=True, reason="bug: WeightedMean.add_stack lets NaN of an unsound member through")
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_client_that_diverges_does_not_spoil_the_global_model(sparse: bool) -> None:
     loop, auto = (

@@ -137,6 +137,8 @@ class NodeClassification(Task):
         target = torch.full((graph.num_nodes,), IGNORED).index_copy_(0, index, labels)
         sizes = tuple(each.graph.num_nodes for each in prepared)
         sparse = [each.graph.x.pattern.nnz for each in prepared if isinstance(each.graph.x, SparseMatrix)]
+        if 0 < len(sparse) < len(prepared):
+            raise ValueError("some clients have sparse features and others dense ones")
         return StackedData(graph, rows, sizes, tuple(sparse), splits, target)
 
     def stacked_loss(self, model: nn.Module, data: StackedData, streams: Streams) -> Tensor:
