@@ -42,7 +42,6 @@ def load_scenario(course: Course, root: Path) -> Scenario:
     """Load the course's graph, draw its masks and divide it among the clients."""
     started = time.perf_counter()
     graph: Any = course.dataset.load(root)
-    require_kind(course, graph)
     graph = course.masks.apply(graph, numpy_generator(course.seed, "masks"))
     parts = course.splitter.split(graph, course.num_clients, numpy_generator(course.seed, "split"))
     width = len(str(len(parts) - 1))
@@ -75,6 +74,7 @@ class Simulation:
     """The clients, the runtime and the initial model of a course, all in this process."""
 
     def __init__(self, course: Course, scenario: Scenario) -> None:
+        require_kind(course, scenario.whole)
         self.course = course
         self.scenario = scenario
         self.holdings = {"all": scenario.whole} if course.algorithm.pooled else scenario.parts

@@ -80,7 +80,7 @@ def split(
     from isthmus.core.errors import BadInput
     from isthmus.data.sources import write_graph_folder
     from isthmus.data.zoo import data_root as locate_data
-    from isthmus.simulation import load_scenario
+    from isthmus.simulation import load_scenario, require_kind
 
     chosen = [name.strip() for name in names.split(",") if name.strip()]
     odd = [name for name in chosen if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name) or chosen.count(name) > 1]
@@ -91,6 +91,7 @@ def split(
     if out.exists() and any(out.iterdir()):
         raise BadInput(f"{out} exists already; choose another folder")
     scenario = load_scenario(course, locate_data(data_root))
+    require_kind(course, scenario.whole)  # a graph folder holds a graph with classes of nodes
     out.mkdir(parents=True, exist_ok=True)
     for name, (client, part) in zip(chosen or scenario.parts, scenario.parts.items(), strict=True):
         write_graph_folder(part, out / name)

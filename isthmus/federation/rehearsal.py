@@ -22,7 +22,7 @@ from isthmus.federation.kit import SERVER, make_federation, open_kit
 from isthmus.federation.server import Server
 from isthmus.results import Result
 from isthmus.runs import Watcher
-from isthmus.simulation import load_scenario
+from isthmus.simulation import load_scenario, require_kind
 
 
 def free_port() -> int:
@@ -44,6 +44,7 @@ class Rehearsal:
 
     def __init__(self, course: Course, data_root: str | Path | None = None, say: Callable[[str], None] = print) -> None:
         scenario = load_scenario(course, locate_data(data_root))
+        require_kind(course, scenario.whole)
         names = scenario.whole.class_names or tuple(str(number) for number in range(scenario.whole.num_classes))
         self.course = replace(course, dataset=Folder(class_names=names))
         self.say = say
