@@ -118,7 +118,7 @@ class GraphCohort:
             return self._untrained(starts, optimizer, optimizer_states)
         states = self._states(optimizer, optimizer_states)
         layouts, x = self._layouts(optimizer, shared, states, drifts is not None)
-        self._check(starts, layouts)
+        self._check(starts)
         live = {name: layouts[name].live(start) for name, start in starts.items()}
         trained = [name for name in live if name not in self._buffers]
         moved = [live[name].requires_grad_() for name in trained]
@@ -195,7 +195,7 @@ class GraphCohort:
             layout = FullRows(features)
         return layouts | dict.fromkeys(feature_weights(self.model), layout), layout.x
 
-    def _check(self, starts: dict[str, Start], layouts: dict[str, Layout]) -> None:
+    def _check(self, starts: dict[str, Start]) -> None:
         slots = self.model.state_dict()
         if starts.keys() != slots.keys():
             raise BadInput("the parameters do not belong to this model")
@@ -228,7 +228,7 @@ class GraphCohort:
             rows = CompactRows(features)
             layouts |= dict.fromkeys(feature_weights(self.model), rows)
             data = data.with_features(rows.x)
-        self._check(dict(starts), layouts)
+        self._check(dict(starts))
         with replaced(self.model, {name: layouts[name].live(start) for name, start in starts.items()}):
             return self.task.evaluate_stacked(self.model, data, splits)
 

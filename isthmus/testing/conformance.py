@@ -142,6 +142,7 @@ def check_stacked_equals_loop(algorithm: Algorithm[Any], course: Course | None =
         toy_scenario(5, num_nodes=64, **odd),
         toy_scenario(6, num_nodes=90, sparse=True, **odd),
         toy_scenario(2, num_nodes=60, sparse=True),
+        _without_training(toy_scenario(4, num_nodes=60), 2),  # two idle clients are a block of their own
     ]
     for scenario in scenarios:
         changes = {"num_clients": len(scenario.parts)}
@@ -364,6 +365,14 @@ def _course(algorithm: Algorithm[Any], course: Course | None, **changes: Any) ->
 
 def _trace(algorithm: Algorithm[Any], course: Course | None, scenario: Scenario | None = None, **changes: Any) -> Trace:
     return trace_course(_course(algorithm, course, **changes), scenario or toy_scenario())
+
+
+def _without_training(scenario: Scenario, number: int) -> Scenario:
+    parts = dict(scenario.parts)
+    for name in list(parts)[:number]:
+        masks = parts[name].masks
+        parts[name] = parts[name].with_masks({**masks, "train": torch.zeros_like(masks["train"])})
+    return Scenario(scenario.whole, parts)
 
 
 def _stackable(algorithm: Algorithm[Any], course: Course | None) -> bool:
