@@ -52,6 +52,10 @@ class Recorder:
         for watcher in self.watchers:
             watcher.round_done(report)
 
+    def noted(self, round: int, text: str) -> None:
+        """Write what the algorithm says."""
+        self.journal.write("note", round=round, text=text)
+
     def checkpoint(self, standing: Standing, memories: Mapping[str, bytes]) -> None:
         """Write a checkpoint, if there is a folder for it."""
         if self.folder is not None:
@@ -212,6 +216,6 @@ def _result(
         params=shared,
         client_params=models if algorithm.has_personal_models else {},
         events=journal.events,
-        notes=simulation.notes(),
+        notes=[event["text"] for event in journal.events if event["event"] == "note"],
         run_dir=None if folder is None else folder.path,
     )

@@ -20,6 +20,7 @@ from isthmus.core.federation import InitialModel, Runtime
 from isthmus.core.random import numpy_generator, seeded
 from isthmus.core.record import Params, State
 from isthmus.data.graph import Graph
+from isthmus.data.merging import merged
 from isthmus.learn.blocks import Blocks
 from isthmus.learn.client import GraphClient
 from isthmus.learn.evaluate import Scores, one_by_one, score_on_global_graph, score_on_local_graphs
@@ -44,6 +45,13 @@ def load_scenario(course: Course, root: Path) -> Scenario:
     graph: Any = course.dataset.load(root)
     graph = course.masks.apply(graph, numpy_generator(course.seed, "masks"))
     parts = course.splitter.split(graph, course.num_clients, numpy_generator(course.seed, "split"))
+    if course.global_graph == "merged":
+        if not isinstance(graph, Graph):
+            raise BadInput(
+                f"global_graph is 'merged', but the dataset {graph.name!r} is divided by {graph.item}s; "
+                "only graphs divided by nodes can be merged: use 'whole'"
+            )
+        graph = merged(graph, parts)
     width = len(str(len(parts) - 1))
     named = {f"client-{i:0{width}d}": part for i, part in enumerate(parts)}
     return Scenario(graph, named, time.perf_counter() - started)
@@ -107,6 +115,8 @@ class Simulation:
 
     def notes(self) -> list[str]:
         """Return what a user should know about the clients before reading results."""
+        if self.course.algorithm.learns_without_labels:
+            return []
         idle = [name for name, client in self.clients.items() if client.num_examples == 0]
         return [f"{name} has no training examples: it trains nothing and has no weight in any mean" for name in idle]
 

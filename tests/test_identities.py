@@ -157,7 +157,7 @@ def test_fedavg_of_identical_copies_is_one_of_them_to_the_bit(weighting: str) ->
 
 
 def test_fedavg_with_one_step_is_gradient_descent_on_the_union_of_the_clients_graphs() -> None:
-    scenario = toy_scenario(3)
+    scenario = toy_scenario(3, num_common=0)
     algorithm = FedAvg(local_steps=1, optimizer=SGD(lr=0.3, weight_decay=1e-3))
     found = final(run(algorithm, scenario, model=STILL))
     assert_close(found, plain_training(union(scenario), STILL, 3, 0.3, 1e-3), 1e-5)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from isthmus.algorithms.fedavg import FedAvg
+from isthmus.algorithms.fedgl import FedGL
 from isthmus.algorithms.fedopt import FedOpt
 from isthmus.algorithms.fedprox import FedProx
 from isthmus.algorithms.local import Local
@@ -15,6 +16,7 @@ ALGORITHMS: dict[str, type[Algorithm[Any]]] = {
     "fedavg": FedAvg,
     "fedprox": FedProx,
     "fedopt": FedOpt,
+    "fedgl": FedGL,
 }
 
-__all__ = ["ALGORITHMS", "FedAvg", "FedOpt", "FedProx", "Local", "Pooled"]
+__all__ = ["ALGORITHMS", "FedAvg", "FedGL", "FedOpt", "FedProx", "Local", "Pooled"]

@@ -1,4 +1,4 @@
-"""isthmus compare: a suite of methods, datasets, splitters and seeds as one table."""
+"""isthmus compare: a suite of methods, datasets, splitters and seeds as one table, and its figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ EXAMPLES = """Examples:
 
   isthmus compare SUITE.yaml --out results/mine --workers 1 --check
 
-A comparison that was cut short goes on where it stopped when it is started again with the same --out.
+A comparison that was cut short goes on where it stopped when it is started again with the same --out; one that is
+finished is only tabulated and drawn again.
 """
 
 
@@ -31,9 +32,13 @@ def compare(
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 if a number is not as near as asked.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
 ) -> None:
-    """Run every method on every dataset, splitter and seed of a suite; print mean ± std beside the paper's numbers."""
+    """Run every method on every dataset, splitter and seed of a suite; print mean ± std beside the paper's numbers.
+
+    Figures that the suite asks for are drawn into the folder of the results.
+    """
     from isthmus.cli.output import print_json, print_table
     from isthmus.monitor.journal import replace_file
+    from isthmus.suites.figures import write_figures
     from isthmus.suites.spec import load_suite
     from isthmus.suites.table import cell_table, cells, cells_csv, runs_csv
 
@@ -45,10 +50,14 @@ def compare(
     replace_file(folder / "runs.csv", runs_csv(loaded, runs).encode())
     replace_file(folder / "table.csv", cells_csv(loaded, found).encode())
     replace_file(folder / "table.md", f"# {loaded.title}\n\n{table.markdown()}".encode())
+    figures = write_figures(loaded, found, folder)
     if json:
-        print_json({"title": loaded.title, "folder": str(folder), "headings": table.headings, "rows": table.rows})
+        facts = {"title": loaded.title, "folder": str(folder), "headings": table.headings, "rows": table.rows}
+        print_json({**facts, "figures": [str(path) for path in figures]})
     else:
         print_table(table, loaded.title)
+        for path in figures:
+            typer.echo(f"figure: {path}")
         typer.echo(f"results: {folder}")
     failed = any(cell.errors for cell in found) or (check and any(cell.holds is False for cell in found))
     if failed:

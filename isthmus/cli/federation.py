@@ -37,6 +37,15 @@ JOIN_EXAMPLES = """Examples:
   isthmus join federation/bank-a --data my_graph/
 
   isthmus join federation/bank-a --data my_graph/ --policy policy.yaml
+
+  isthmus join federation/bank-a --data my_graph/ --id-secret-file id-secret
+
+The last is for algorithms that match nodes which silos have in common, by ids that nobody sees. All silos need the same
+secret; make it at one of them, hand it to the others on a safe way, and never to the server:
+
+  python -c "import secrets; print(secrets.token_hex(32))" > id-secret
+
+  chmod 600 id-secret
 """
 SUBMIT_EXAMPLES = """Examples:
 
@@ -126,20 +135,28 @@ def join(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="This site's kit.")],
     data: Annotated[Path, typer.Option("--data", metavar="FOLDER", help="This site's graph folder.")],
     policy: Annotated[Path | None, typer.Option("--policy", metavar="FILE", help="What this site allows.")] = None,
+    id_secret_file: Annotated[
+        Path | None,
+        typer.Option("--id-secret-file", metavar="FILE", help="A secret of all silos, to match nodes in common."),
+    ] = None,
     until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
 ) -> None:
     """Run a silo on its own graph: it takes part in the federation's courses until it is stopped."""
+    from isthmus.federation.identities import fingerprint, read_secret
     from isthmus.federation.kit import open_kit
     from isthmus.federation.policy import load_policy
     from isthmus.federation.silo import join as join_federation
 
     opened, allowed = open_kit(kit, "site"), load_policy(policy)
-    check_folder(data)
+    id_secret = None if id_secret_file is None else read_secret(id_secret_file)
+    check_folder(data, id_secret)
+    if id_secret is not None:
+        say(f"nodes in common are matched by a secret with the fingerprint {fingerprint(id_secret)}; all silos need it")
     stop = threading.Event()
     if until_eof:
         threading.Thread(target=_end_with_input, daemon=True).start()
     with interruptible():
-        join_federation(opened, data, allowed, say=say, stop=stop)
+        join_federation(opened, data, allowed, id_secret=id_secret, say=say, stop=stop)
 
 
 def submit(
@@ -216,11 +233,14 @@ def _bar(course: Course) -> Any:
     return ProgressBar(course_title(course), course.rounds, course.stopping.metric)
 
 
-def check_folder(data: Path) -> None:
-    """Refuse a graph folder with mistakes before anything is connected."""
+def check_folder(data: Path, id_secret: bytes | None) -> None:
+    """Refuse a graph folder with mistakes, or with ids that get the same key, before anything is connected."""
     from isthmus.data.sources import read_graph_folder
+    from isthmus.federation.identities import node_keys
 
-    read_graph_folder(data)
+    folder = read_graph_folder(data)
+    if id_secret is not None:
+        node_keys(folder.ids, id_secret)
 
 
 def show_folder(path: Path) -> None:

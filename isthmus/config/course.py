@@ -19,6 +19,7 @@ from isthmus.models import ModelSpec
 from isthmus.models.model import ModelFactory
 
 RUNTIMES = ("auto", "loop", "strict")
+GLOBAL_GRAPHS = ("whole", "merged")
 SINKS = ("tensorboard",)
 MAX_THREADS = 256
 
@@ -32,6 +33,8 @@ class Course:
         masks:            which nodes are for training, validation and test; drawn before the split
         splitter:         how the graph is divided among clients
         num_clients:      how many clients there are
+        global_graph:     what "global" trains on and the global model is scored on: the "whole" dataset, or what the
+                          clients' graphs amount to when they are "merged", without edges that no client has
         task:             what is learned, and the metrics that are reported
         model:            the graph neural network
         batching:         full batches, or sampled neighbourhoods
@@ -55,6 +58,7 @@ class Course:
     masks: MaskRule = RatioSplit()
     splitter: Splitter = CommunitySplitter()
     num_clients: int = 5
+    global_graph: str = "whole"
     task: Task = NodeClassification()
     model: ModelSpec | ModelFactory = ModelSpec()
     batching: Batching = FullBatch()
@@ -84,6 +88,8 @@ class Course:
             raise ValueError(f"timeout_seconds is {self.timeout_seconds!r}; it must be positive")
         if self.runtime not in RUNTIMES:
             raise ValueError(f"runtime is {self.runtime!r}; choose from {', '.join(RUNTIMES)}")
+        if self.global_graph not in GLOBAL_GRAPHS:
+            raise ValueError(f"global_graph is {self.global_graph!r}; choose from {', '.join(GLOBAL_GRAPHS)}")
         if self.min_replies > self.num_clients and not self.algorithm.pooled:
             raise ValueError(f"min_replies is {self.min_replies} but there are {self.num_clients} clients")
         if self.stopping.metric not in self.task.metrics:

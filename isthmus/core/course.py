@@ -79,6 +79,9 @@ class Listener(Protocol):
     def round_done(self, report: RoundReport) -> None:
         """Take note of a round."""
 
+    def noted(self, round: int, text: str) -> None:
+        """Take note of what the algorithm says."""
+
     def checkpoint(self, standing: Standing, memories: Mapping[str, bytes]) -> None:
         """Write a checkpoint."""
 
@@ -175,6 +178,7 @@ class _Course:
             model=self.model,
             rules=self.plan.rules,
             report=self._exchanged,
+            note=lambda text: self.listener.noted(round, text),
         )
 
     def _exchanged(self, report: ExchangeReport) -> None:

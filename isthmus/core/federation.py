@@ -145,8 +145,10 @@ class Federation:
         model: InitialModel,
         rules: ExchangeRules,
         report: Callable[[ExchangeReport], None],
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._runtime = runtime
+        self._note = note
         self._rules = rules
         self._report = report
         self._exchange = 0
@@ -160,6 +162,10 @@ class Federation:
     def all_clients(self) -> tuple[str, ...]:
         """Every client of the course, also those outside this round's cohort."""
         return self._runtime.clients
+
+    def note(self, text: str) -> None:
+        """Say something that the people who read the results should know; it goes into the journal."""
+        self._note(text)
 
     def generator(self, purpose: str) -> torch.Generator:
         """Return the server's random stream for a purpose in this round."""

@@ -28,6 +28,9 @@ def judged(client: str, reply: Record | Failure, request: Request[Any], expected
         found = leaves(reply, type(reply).__name__)
         _check_numbers(reply, found)
         _check_params(reply, request)
+        problem = request.problem(reply)
+        if problem:
+            raise BadMessage(f"{type(reply).__name__}: {problem}")
         place = non_finite_leaf(found)
     except (BadMessage, ArithmeticError, ValueError) as error:
         return Failure(client, "malformed", str(error))
@@ -47,6 +50,8 @@ def judged_stack(
         check_record(outline)
         for request in {id(requests[client]): requests[client] for client in stack.clients}.values():
             _check_params(outline, request)
+            if type(request).problem is not Request.problem:
+                raise BadMessage("each reply is to be looked at by itself")
         sound = stack.finite() & _scalars_fit(stack)
     except (BadMessage, ArithmeticError, TypeError, ValueError):
         sound = torch.zeros(len(stack), dtype=torch.bool)

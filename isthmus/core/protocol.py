@@ -23,6 +23,10 @@ HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 class Request(Record, Generic[ReplyT]):
     """A record that the server sends; its type parameter names the reply that every client owes."""
 
+    def problem(self, reply: ReplyT) -> str:
+        """Return what is wrong with a reply of the right type, such as a shape; nothing when it can be used."""
+        return ""
+
 
 @dataclass(frozen=True)
 class Failure(Record):
@@ -213,6 +217,11 @@ class Algorithm(ABC, Generic[StateT]):
             if hasattr(member, "__handles_cohort__"):
                 found[member.__handles_cohort__] = name
         return found
+
+    @property
+    def learns_without_labels(self) -> bool:
+        """Whether a client without training examples may train something, and count in a mean."""
+        return False
 
     @property
     def has_personal_models(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -39,6 +41,12 @@ def ignore_interrupts() -> None:
             signal.signal(number, lambda number, frame: None)
 
 
+def write_secret(path: Path) -> None:
+    """Write a new random secret to a new file that only its owner can read."""
+    with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(secrets.token_hex(32) + "\n")
+
+
 class Rehearsal:
     """Splits a course's graph into folders, makes kits, starts a silo process for each, and serves the course here."""
 
@@ -56,6 +64,8 @@ class Rehearsal:
             self.data[site].parent.mkdir(exist_ok=True)
             write_graph_folder(replace(part, class_names=names), self.data[site])
         self.kits = make_federation(self.folder / "federation", f"localhost:{free_port()}", list(self.data))
+        self.id_secret_file = self.folder / "id-secret"  # for the silos; the server in this process never reads it
+        write_secret(self.id_secret_file)
         self.silos: dict[str, subprocess.Popen[bytes]] = {}
         self.server: Server | None = None
 
@@ -68,10 +78,11 @@ class Rehearsal:
     def start(self, site: str) -> None:
         """Start a silo's process."""
         command = [sys.executable, "-m", "isthmus", "join", str(self.kits[site]), "--data", str(self.data[site])]
+        command += ["--id-secret-file", str(self.id_secret_file), "--until-eof"]
         with (self.folder / f"{site}.log").open("ab") as log:
             # A silo ends when its standard input does: also when this process is killed and cannot say goodbye.
             self.silos[site] = subprocess.Popen(
-                [*command, "--until-eof"], stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
             )
 
     def run(self, run_dir: Path, watchers: Sequence[Watcher] = (), patience: Patience | None = None) -> Result:

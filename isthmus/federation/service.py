@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from torch import Tensor
 
 from isthmus import __version__
 from isthmus.config.course import Course
@@ -19,8 +20,9 @@ from isthmus.core.errors import BadInput, BadMessage, IsthmusError
 from isthmus.core.protocol import Failure
 from isthmus.core.random import numpy_generator
 from isthmus.core.record import Record
-from isthmus.data.graph import Graph
+from isthmus.data.sources import GraphFolder
 from isthmus.data.zoo import Folder
+from isthmus.federation.identities import course_secret, node_keys
 from isthmus.federation.messages import NOT_AGREED, Finish, Proposal, Receipt, Terms, Verdict
 from isthmus.federation.policy import Policy
 from isthmus.learn.client import GraphClient
@@ -34,16 +36,23 @@ _COURSE_ID = re.compile(r"[0-9a-f]{8,64}")
 
 
 class SiloService:
-    """One silo: its graph, its policy, its folder for memories and models."""
+    """One silo: its graph, its policy, its folder for memories and models; the secret it shares with other silos."""
 
     def __init__(
-        self, name: str, data: Path, state: Path, policy: Policy | None = None, say: Callable[[str], None] = print
+        self,
+        name: str,
+        data: Path,
+        state: Path,
+        policy: Policy | None = None,
+        say: Callable[[str], None] = print,
+        id_secret: bytes | None = None,
     ) -> None:
         self.name = name
         self.data = data
         self.state = state
         self.policy = policy or Policy()
         self.say = say
+        self.id_secret = id_secret
         self.refused: str = ""  # why the federation does not want this silo, if so
         self._courses: dict[str, tuple[Course, Silo]] = {}
 
@@ -88,36 +97,51 @@ class SiloService:
             refusal = self.policy.refusal(course, proposal.sites)
             if refusal:
                 raise BadInput(refusal)
-            graph = self._graph(course)
-            self._courses = {proposal.course_id: (course, self._silo(proposal.course_id, course, graph))}
+            folder = self._read(course)
+            self._courses = {proposal.course_id: (course, self._silo(proposal.course_id, course, folder))}
         except IsthmusError as error:
             self.say(f"stays away from a course: {error}")
             return self._terms(str(error))
         self.say(f"takes part in a course of {len(proposal.sites)} sites: {type(course.algorithm).__name__}")
+        graph = folder.graph
         return Terms("", __version__, course.task.input_dim(graph), graph.class_names, course.task.holds(graph))
 
     def _terms(self, refusal: str) -> Terms:
         return Terms(refusal, __version__, 0, (), "")
 
-    def _graph(self, course: Course) -> Graph:
+    def _read(self, course: Course) -> GraphFolder:
         dataset = course.dataset
         if not isinstance(dataset, Folder):
             raise BadInput(
                 f"dataset.name is {type(dataset).__name__.lower()!r}; between sites every silo brings its own graph: "
                 "use dataset.name=folder"
             )
-        graph = replace(dataset, path=str(self.data)).load(self.data)
-        if any(bool(mask.any()) for mask in graph.masks.values()):
-            return graph  # the silo's own split stands
-        return course.masks.apply(graph, numpy_generator(course.seed, "masks", self.name))
+        folder = replace(dataset, path=str(self.data)).read()
+        if any(bool(mask.any()) for mask in folder.graph.masks.values()):
+            return folder  # the silo's own split stands
+        rng = numpy_generator(course.seed, "masks", self.name)
+        return replace(folder, graph=course.masks.apply(folder.graph, rng))
 
-    def _silo(self, course_id: str, course: Course, graph: Graph) -> Silo:
+    def _silo(self, course_id: str, course: Course, folder: GraphFolder) -> Silo:
+        graph, keys = folder.graph, self._node_keys(course_id, folder.ids)
+
         def client() -> GraphClient:
             model = build_model(course, course.task.input_dim(graph), course.task.output_dim(graph))
-            return GraphClient(self.name, graph, course.task, model, course.batching)
+            made = GraphClient(self.name, graph, course.task, model, course.batching)
+            made.node_keys = keys
+            return made
 
         store = MemoryStore(self.state / "memories" / course_id)
         return Silo(course_id, course.algorithm, client, store, self.policy.max_message_bytes)
+
+    def _node_keys(self, course_id: str, ids: tuple[str, ...]) -> Tensor | None:
+        if self.id_secret is None:
+            return None
+        try:
+            return node_keys(ids, course_secret(self.id_secret, course_id))
+        except BadInput as error:  # it names ids, and a refusal goes to the server
+            self.say(str(error))
+            raise BadInput("two of its nodes have the same key; the silo itself has been told which") from None
 
     def _verdict(self, verdict: Verdict) -> Receipt:
         if verdict.refusal:
@@ -145,7 +169,7 @@ class SiloService:
         memory = silo.store.load(finish.memory)
         params = course.algorithm.client_params(finish.params, {**memory, **memory.get("best", {})})
         if params:
-            graph = self._graph(course)
+            graph = self._read(course).graph
             facts: dict[str, Any] = {
                 "input_dim": course.task.input_dim(graph),
                 "output_dim": course.task.output_dim(graph),

@@ -20,14 +20,18 @@ def join(
     data: Path,
     policy: Policy,
     *,
+    id_secret: bytes | None = None,
     say: Callable[[str], None] = print,
     stop: threading.Event | None = None,
 ) -> None:
-    """Serve courses on the graph in `data` until `stop` is set; refused in one course, it waits for the next."""
+    """Serve courses on the graph in `data` until `stop` is set; refused in one course, it waits for the next.
+
+    With a secret that the silos share, algorithms can match nodes that they have in common.
+    """
     if importlib.util.find_spec("nvflare") is None:
         raise MissingExtra("nvflare", "sites", "joining a federation")
     stop = stop or threading.Event()
-    service = SiloService(kit.party, data, kit.path / "state", policy, say)
+    service = SiloService(kit.party, data, kit.path / "state", policy, say, id_secret)
     if not wait_for_server(kit, say, stop.is_set):
         return
     with hold(kit):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from isthmus.core.client import Client
 from isthmus.core.record import Params
@@ -26,7 +26,14 @@ def check_local_steps(local_steps: int, step_unit: str) -> None:
 
 
 class GraphClient(Client):
-    """One silo's data and the means to learn from it. The module is scratch: parameters are loaded before each use."""
+    """One silo's data and the means to learn from it. The module is scratch: parameters are loaded before each use.
+
+    Attributes:
+        node_keys: the name under which other clients know the same node, (nodes,), int64, all different; None where
+                   this client cannot say. In simulation these are the data's `node_ids`. Between sites, where those
+                   are row numbers that mean nothing to others, the silo puts its own here: keys made of ids and a
+                   secret (`isthmus.federation.identities`), or None
+    """
 
     def __init__(self, id: str, data: Any, task: Task, model: nn.Module, batching: Batching) -> None:
         super().__init__(id)
@@ -34,6 +41,7 @@ class GraphClient(Client):
         self.task = task
         self.model = model
         self.batching = batching
+        self.node_keys: Tensor | None = getattr(data, "node_ids", None)  # a set of graphs has none
 
     @cached_property
     def prepared(self) -> Any:
@@ -60,18 +68,21 @@ class GraphClient(Client):
         penalty: Penalty | None = None,
         optimizer_state: OptimizerState | None = None,
         loss: Loss | None = None,
+        prepared: Any = None,
     ) -> Fitted:
         """Train from `params` on the client's own graph; the learning rate is the schedule's for this round.
 
         A step is one batch, or one pass over the training examples; on a full batch they are the same. `loss` takes
-        the place of the task's, `penalty` is added to either.
+        the place of the task's, `penalty` is added to either. `prepared` takes the place of the client's own data:
+        the same with other edges or labels.
         """
-        per_epoch = self.task.batches_per_epoch(self.prepared, self.batching) if step_unit == "epoch" else 1
+        prepared = self.prepared if prepared is None else prepared
+        per_epoch = self.task.batches_per_epoch(prepared, self.batching) if step_unit == "epoch" else 1
         return fit(
             self.model,
             params,
             self.task,
-            self.prepared,
+            prepared,
             steps=steps * per_epoch,
             optimizer=optimizer,
             lr=optimizer.lr * optimizer.schedule.factor(max(self.position.round, 1)),

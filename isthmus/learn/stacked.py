@@ -42,12 +42,14 @@ class StackedFit:
         losses:           each client's mean over the steps, (clients,)
         steps:            steps that were taken
         optimizer_states: each client's, when they were asked for
+        observed:         what `observe` returned; None for clients that had nothing to train on
     """
 
     params: dict[str, Stacked]
     losses: Tensor
     steps: int
     optimizer_states: tuple[OptimizerState, ...]
+    observed: Any = None
 
     def member(self, position: int) -> Params:
         """Return one client's parameters, in memory of their own: a view would keep all clients' alive."""
@@ -99,6 +101,8 @@ class GraphCohort:
         optimizer_states: Sequence[OptimizerState | None] | None = None,
         loss: StackedLoss | None = None,
         drifts: Sequence[Params] | None = None,
+        data: StackedData | None = None,
+        observe: Callable[[nn.Module, StackedData], Any] | None = None,
     ) -> StackedFit:
         """Train all clients, from the same parameters or each from its own.
 
@@ -111,6 +115,8 @@ class GraphCohort:
             optimizer_states: each client's state to go on from (None: from nothing); without it, states are not kept
             loss:             each client's loss from model, data and streams, (clients,); by default the task's
             drifts:           for each client, what is added to the gradient of each trained parameter at every step
+            data:             takes the place of the clients' own: the same nodes with other edges or labels
+            observe:          called after the last step with the trained model and the data; what it returns is kept
         """
         starts = _starts(params)
         shared = isinstance(params, dict)
@@ -127,7 +133,7 @@ class GraphCohort:
         state = _stacked_state(optimizer, moved, states, [layouts[name] for name in trained])
         factor = optimizer.schedule.factor(max(self.clients[0].position.round, 1))
         streams = self._streams()
-        data = self.data.with_features(x)
+        data = (self.data if data is None else data).with_features(x)
         losses: list[Tensor] = []
         with replaced(self.model, {name: layouts[name].installed(live[name], starts[name]) for name in live}):
             for _ in range(steps):
@@ -141,9 +147,11 @@ class GraphCohort:
                     if constant:
                         grads = list(torch._foreach_add(grads, constant))
                     optimizer.step(moved, grads, state, optimizer.lr * factor)
+            with torch.no_grad():
+                observed = None if observe is None else observe(self.model, data)
         result = {name: layouts[name].finished(live[name].detach(), starts[name]) for name in live}
         kept = _states_apart(state, states, len(self), [layouts[name] for name in trained], steps)
-        return StackedFit(result, torch.stack(losses).mean(dim=0), steps, kept)
+        return StackedFit(result, torch.stack(losses).mean(dim=0), steps, kept, observed)
 
     def _untrained(
         self, starts: dict[str, Start], optimizer: Optimizer, states: Sequence[OptimizerState | None] | None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from isthmus.core.errors import nearest
 from isthmus.models.affine import affine
-from isthmus.models.operators import OPERATORS, heads_pattern, pooling_operator
+from isthmus.models.operators import OPERATORS, attention_pattern, complemented, pooling_operator
 from isthmus.models.sparse import Features, Pattern, SparseMatrix, dense
 
 _STRUCTURE = ("edge_index", "edge_weight", "batch", "num_graphs")
@@ -28,6 +28,9 @@ class GraphInput:
         batch:       (nodes,), int64: the graph each node belongs to, or None for one graph
         num_graphs:  number of graphs; without it, as many as `batch` names
         edge_attr:   (edges, edge features), in the order of `edge_index`, or None
+        complement:  (nodes, nodes), weights of an inferred structure that is added to the edges' (FedGL, eq. 9), or
+                     None: to the operators "gcn" and "sum" as it is, to "mean" before the mean is taken, and
+                     to attention as a factor on the exponential. Its diagonal counts where a layer has loops
     """
 
     x: Features
@@ -36,7 +39,9 @@ class GraphInput:
     batch: Tensor | None = None
     num_graphs: int | None = None
     edge_attr: Tensor | None = None
+    complement: SparseMatrix | None = None
     _built: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
+    _fused: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         # Only shapes are checked here (augmentations make inputs by the thousand); entries, where operators are built.
@@ -48,6 +53,8 @@ class GraphInput:
             value = getattr(self, name)
             if value is not None and len(value) != rows:
                 raise ValueError(f"{name} has {len(value)} rows; it must have {rows}")
+        if self.complement is not None and self.complement.shape != (self.num_nodes, self.num_nodes):
+            raise ValueError(f"complement is {self.complement!r}; it must be {self.num_nodes} x {self.num_nodes}")
         if self.edge_weight is not None and self.edge_weight.requires_grad:
             raise ValueError("edge_weight requires a gradient; operators are constants: pass edge_weight.detach()")
         if self.num_graphs is None:
@@ -72,13 +79,15 @@ class GraphInput:
     def replace(self, **changes: Any) -> GraphInput:
         """Return this input with other fields; what was built of the edges is kept only if no edge or node changed."""
         fields: dict[str, Any] = {
-            name: getattr(self, name) for name in ("x", *_STRUCTURE, "edge_attr") if name not in changes
+            name: getattr(self, name) for name in ("x", *_STRUCTURE, "edge_attr", "complement") if name not in changes
         }
         if "batch" in changes and "num_graphs" not in changes:
             fields["num_graphs"] = None
         other = GraphInput(**fields, **changes)
         if other.num_nodes == self.num_nodes and not any(name in changes for name in _STRUCTURE):
             object.__setattr__(other, "_built", self._built)
+            if "complement" not in changes:
+                object.__setattr__(other, "_fused", self._fused)
         return other
 
     def features_times(self, weight: Tensor) -> Tensor:
@@ -87,6 +96,11 @@ class GraphInput:
 
     def operator(self, name: str) -> SparseMatrix:
         """Return an aggregation matrix, (nodes, nodes): "gcn", "mean" or "sum" (see `operators.py`)."""
+        if self.complement is not None:
+            if name not in self._fused:
+                own = self.replace(complement=None).operator("sum" if name == "mean" else name)
+                self._fused[name] = complemented(name, own, self.complement)
+            return cast(SparseMatrix, self._fused[name])
         found = self._built.get(name)
         if found is None:
             if name not in OPERATORS:
@@ -95,13 +109,17 @@ class GraphInput:
             found = self._built[name] = OPERATORS[name](self.edge_index, self.edge_weight, self.num_nodes)
         return cast(SparseMatrix, found)
 
-    def edges_with_loops(self, heads: int = 1) -> Pattern:
-        """Return who attends to whom, itself included, with one row for each (node, head)."""
-        found = self._built.get(("loops", heads))
+    def attention(self, heads: int = 1) -> tuple[Pattern, Tensor | None]:
+        """Return who attends to whom, itself included, with one row for each (node, head).
+
+        Beside it, the logarithm of the factor on each entry's exponential; None where all are one.
+        """
+        built = self._built if self.complement is None else self._fused
+        found = built.get(("loops", heads))
         if found is None:
             self._check_edges()
-            found = self._built["loops", heads] = heads_pattern(self.edge_index, self.num_nodes, heads)
-        return cast(Pattern, found)
+            found = built["loops", heads] = attention_pattern(self.edge_index, self.num_nodes, heads, self.complement)
+        return cast("tuple[Pattern, Tensor | None]", found)
 
     def pooling(self, mean: bool) -> SparseMatrix:
         """Return the (graphs, nodes) matrix that sums, or averages, the nodes of each graph."""

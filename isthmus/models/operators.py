@@ -18,7 +18,7 @@ def sum_operator(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int)
 def mean_operator(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> SparseMatrix:
     """Return D^-1 A: the (weighted) mean over in-neighbours; a row of zeros for a node without any."""
     matrix = sum_operator(edge_index, edge_weight, num_nodes)
-    degree = _row_sums(matrix)  # (nodes,)
+    degree = matrix.row_sums()  # (nodes,)
     inverse = torch.where(degree > 0, 1.0 / degree, 0.0)
     return matrix.with_values(matrix.values * inverse[matrix.pattern.row])
 
@@ -27,7 +27,7 @@ def gcn_operator(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int)
     """Return D^-1/2 (A + I) D^-1/2 with D the (weighted) in-degrees of A + I (Kipf and Welling, 2017)."""
     looped, weights = with_loops(edge_index, edge_weight, num_nodes)
     matrix = SparseMatrix.from_edges(looped, weights, (num_nodes, num_nodes))
-    scale = _row_sums(matrix).pow(-0.5)  # (nodes,)
+    scale = matrix.row_sums().pow(-0.5)  # (nodes,)
     scale = torch.where(scale.isfinite(), scale, 0.0)
     return matrix.with_values(scale[matrix.pattern.row] * matrix.values * scale[matrix.pattern.col])
 
@@ -41,16 +41,41 @@ def with_loops(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -
     return looped, torch.cat([edge_weight, edge_weight.new_ones(num_nodes)])
 
 
-def heads_pattern(edge_index: Tensor, num_nodes: int, heads: int) -> Pattern:
-    """Return the pattern of (A + I) kron I_heads: row n * heads + h holds what node n attends to with head h.
+def complemented(name: str, own: SparseMatrix, complement: SparseMatrix) -> SparseMatrix:
+    """Return an operator with an inferred structure added: S + C, A + C, or the mean by the weights A + C.
 
-    Attention with several heads is attention with one head on this larger graph.
+    Without loops of its own ("sum" and "mean", where a layer treats the node itself apart), C counts without its
+    diagonal. `own` is the operator without C; for "mean", that of "sum".
     """
-    looped, _ = with_loops(edge_index, None, num_nodes)
-    expanded = (looped.unsqueeze(2) * heads + torch.arange(heads)).flatten(1)  # (2, (edges + nodes) * heads)
+    if name == "gcn":
+        return own.plus(complement)
+    pattern = complement.pattern
+    fused = own.plus(complement.with_values(torch.where(pattern.row == pattern.col, 0.0, complement.values)))
+    if name == "sum":
+        return fused
+    weight = fused.row_sums()  # (nodes,)
+    inverse = torch.where(weight > 0, 1.0 / weight, 0.0)
+    return fused.with_values(fused.values * inverse[fused.pattern.row])
+
+
+def attention_pattern(
+    edge_index: Tensor, num_nodes: int, heads: int, complement: SparseMatrix | None = None
+) -> tuple[Pattern, Tensor | None]:
+    """Return the pattern of (A + I + C) kron I_heads: row n * heads + h holds what node n attends to with head h.
+
+    Attention with several heads is attention with one head on this larger graph. Beside it, with a complement C, the
+    logarithm of each entry's factor, (entries,): 0 for edges and loops, log C_ij for what is added.
+    """
+    pairs, _ = with_loops(edge_index, None, num_nodes)
+    factor = None
+    if complement is not None:
+        added = complement.pattern
+        factor = torch.cat([torch.zeros(pairs.shape[1]), complement.values.log()])
+        pairs = torch.cat([pairs, torch.stack([added.col.long(), added.row.long()])], dim=1)
+    expanded = (pairs.unsqueeze(2) * heads + torch.arange(heads)).flatten(1)  # (2, entries * heads)
     size = num_nodes * heads
-    pattern, _ = Pattern.from_pairs(expanded[1], expanded[0], (size, size))
-    return pattern
+    pattern, order = Pattern.from_pairs(expanded[1], expanded[0], (size, size))
+    return pattern, None if factor is None else factor.repeat_interleave(heads)[order]
 
 
 def pooling_operator(batch: Tensor, num_graphs: int, mean: bool) -> SparseMatrix:
@@ -61,11 +86,6 @@ def pooling_operator(batch: Tensor, num_graphs: int, mean: bool) -> SparseMatrix
         return matrix
     sizes = torch.bincount(batch, minlength=num_graphs)  # (graphs,)
     return matrix.with_values(matrix.values / sizes[matrix.pattern.row])
-
-
-def _row_sums(matrix: SparseMatrix) -> Tensor:
-    sums = torch.zeros(matrix.shape[0], dtype=matrix.dtype)
-    return sums.index_add_(0, matrix.pattern.row, matrix.values)
 
 
 OPERATORS: dict[str, Callable[[Tensor, Tensor | None, int], SparseMatrix]] = {

@@ -9,8 +9,10 @@ Indices of 32 and 64 bits are equally fast within the noise; 32 bits take half t
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,7 +66,15 @@ class Pattern:
     def transposed(self) -> tuple[Pattern, Tensor]:
         """Return the transpose, and which entry of this pattern each of its entries is."""
         if self._transposed is None or self._order is None:
-            self._transposed, self._order = Pattern.from_pairs(self.col, self.row, (self.shape[1], self.shape[0]))
+            # By counting, which takes a tenth of the time of sorting. Imported here: models must load quickly.
+            from scipy.sparse import csr_matrix
+
+            numbers = torch.arange(self.nnz, dtype=self.col.dtype)
+            parts = (numbers.numpy(), self.col.numpy(), self.crow.numpy())
+            turned = csr_matrix(parts, self.shape, copy=False).tocsc()
+            crow, col = torch.from_numpy(turned.indptr), torch.from_numpy(turned.indices)
+            self._transposed = Pattern(crow, col, (self.shape[1], self.shape[0]))
+            self._order = torch.from_numpy(turned.data)
         return self._transposed, self._order
 
     def __repr__(self) -> str:
@@ -127,6 +137,45 @@ class SparseMatrix:
             self._transposed = transposed
         return transposed
 
+    def plus(self, other: SparseMatrix) -> SparseMatrix:
+        """Return S + other; where both have an entry, both stay."""
+        if self.shape != other.shape:
+            raise ValueError(f"cannot add {other!r} to {self!r}")
+        mine, theirs = self.pattern, other.pattern
+        first = torch.arange(mine.nnz) + theirs.crow[mine.row.long()]  # where this matrix's entries go
+        second = torch.arange(theirs.nnz) + mine.crow[theirs.row.long() + 1]
+        col = mine.col.new_empty(mine.nnz + theirs.nnz)
+        values = self.values.new_empty(len(col))
+        for place, matrix in ((first, self), (second, other)):
+            col[place] = matrix.pattern.col.to(col.dtype)
+            values[place] = matrix.values.to(values.dtype)
+        return SparseMatrix(Pattern(mine.crow + theirs.crow, col, self.shape), values)
+
+    def between(self, nodes: Tensor) -> SparseMatrix:
+        """Return the entries among some rows and the columns of the same numbers, in the order of `nodes`.
+
+        A number of -1 stands for a row and a column without entries.
+        """
+        chosen = nodes.numpy()
+        known = np.flatnonzero(chosen >= 0)
+        position = np.full(self.shape[1], -1, dtype=np.int32)
+        position[chosen[known]] = known
+        crow, col = self.pattern.crow.numpy(), self.pattern.col.numpy()
+        first = crow[np.where(chosen < 0, 0, chosen)]
+        length = np.where(chosen < 0, 0, crow[np.where(chosen < 0, -1, chosen + 1)] - first)
+        ends = np.concatenate([[0], np.cumsum(length)])
+        entry = np.arange(ends[-1]) + np.repeat(first - ends[:-1], length)  # of these rows, one after the other
+        column = position[col[entry]]
+        kept = np.flatnonzero(column >= 0)
+        before = np.searchsorted(kept, ends)  # how many entries stay before each row
+        size = (len(chosen), len(chosen))
+        pattern = Pattern(torch.from_numpy(before), torch.from_numpy(column[kept]), size)
+        return SparseMatrix(pattern, self.values[torch.from_numpy(entry[kept])])
+
+    def row_sums(self) -> Tensor:
+        """Return the sum of each row, (rows,)."""
+        return self.values.new_zeros(self.shape[0]).index_add_(0, self.pattern.row, self.values)
+
     def mark_symmetric(self) -> None:
         """Say that this matrix is its own transpose, which is not checked."""
         self._transposed = self
@@ -159,6 +208,17 @@ class SparseMatrix:
     def __repr__(self) -> str:
         kind = str(self.dtype).removeprefix("torch.")
         return f"SparseMatrix({self.shape[0]} x {self.shape[1]}, {self.pattern.nnz} entries, {kind})"
+
+
+def block_diagonal(blocks: Sequence[SparseMatrix], rows: int) -> SparseMatrix:
+    """Return square matrices along the diagonal of one, each padded to `rows` rows and columns."""
+    counts = torch.zeros(len(blocks), rows, dtype=torch.int64)
+    for k, block in enumerate(blocks):
+        counts[k, : block.shape[0]] = block.pattern.crow.diff()
+    crow = torch.cat([counts.new_zeros(1), counts.flatten().cumsum(0)])
+    col = torch.cat([block.pattern.col.long() + k * rows for k, block in enumerate(blocks)])
+    size = len(blocks) * rows
+    return SparseMatrix(Pattern(crow, col, (size, size)), torch.cat([block.values for block in blocks]))
 
 
 # What a layer takes: dense (nodes, features), or sparse for features of which few are set.

@@ -14,12 +14,31 @@
         FedAvg:
           algorithm.name: fedavg
           search: {algorithm.optimizer.lr: [0.05, 0.25], algorithm.local_steps: [1, 4]}
+    skip:
+      - {method: Local, splitter: [random]}
     expected:
       - {splitter: random, method: FedAvg, value: 0.8663, std: 0.0135, within: 0.015}
+    figures:
+      - {name: curves, kind: rounds, lines: method, panels: splitter, metric: val/accuracy}
 
 Every combination of one choice per axis is a cell of the table; every cell is run with every seed. A choice changes
 keys of the base course. Where a choice has a `search`, each point of the grid is run with every seed, and the point
 with the best mean validation score over the seeds stands for the cell; test scores play no part in that.
+
+Cells that agree with an entry of `skip` on every axis that it names are left out: not run, in no table.
+
+Each of `figures` becomes a file `name`.svg. Its kind says what is drawn:
+
+    lines    the score of each cell along the axis `x`, the standard deviation over seeds as error bars; `x` lies at the
+             numbers that its choices are (with `log_x: true` in logarithms), or else one choice after the other. A line
+             that has one cell only, the others being skipped, is a reference: it goes dashed through the whole panel
+    rounds   `metric` (`val/accuracy`, `train/loss`, ...) of each round, mean and deviation over seeds, as far as all
+             seeds got
+    clients  `metric` of each client on its own graph's test part, mean and deviation over seeds
+
+`lines` (`bars` in a figure of clients) and `panels` name the axes whose choices are drawn as such. No two cells may
+lie at one place; `only: {axis: choice or list of choices}` chooses which are drawn. Each figure may have a `title`, an
+`x_label`, a `y_label`, and `shared_y: true` for one range in all panels.
 """
 
 from __future__ import annotations
@@ -28,7 +47,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +55,8 @@ from isthmus.config.build import Builder
 from isthmus.config.course import Course
 from isthmus.config.load import course_to_dict, merge, read_yaml
 from isthmus.core.errors import BadInput, nearest
+from isthmus.suites.choices import Choices, agrees, read_choices
+from isthmus.suites.figure_spec import Figure, check_metric, read_figures
 
 GRAPHS = ("global_graph", "local_graph")
 
@@ -80,10 +101,13 @@ class Suite:
     seeds: tuple[int, ...] = (0,)
     expected: tuple[Expectation, ...] = ()
     source: str = ""
+    skip: tuple[Choices, ...] = ()
+    figures: tuple[Figure, ...] = ()
 
     def cells(self) -> list[dict[str, str]]:
-        """Return every combination of one choice per axis, the last axis running fastest."""
-        return [dict(zip(self.axes, choice, strict=True)) for choice in itertools.product(*self.axes.values())]
+        """Return every combination of one choice per axis that is not skipped, the last axis running fastest."""
+        every = (dict(zip(self.axes, choice, strict=True)) for choice in itertools.product(*self.axes.values()))
+        return [cell for cell in every if not any(agrees(cell, entry) for entry in self.skip)]
 
     def points(self) -> list[Point]:
         """Return every course of the suite."""
@@ -118,7 +142,7 @@ class Suite:
 def load_suite(path: Path) -> Suite:
     """Read a suite file, and build every course in it so that mistakes show before anything runs."""
     raw = read_yaml(path)
-    known = ("title", "source", "metric", "graph", "seeds", "base", "axes", "expected")
+    known = ("title", "source", "metric", "graph", "seeds", "base", "axes", "skip", "expected", "figures")
     for key in raw:
         if key not in known:
             raise BadInput(f"{path}: {key} is not a known key; {nearest(str(key), known)}")
@@ -132,7 +156,10 @@ def load_suite(path: Path) -> Suite:
         base=raw.get("base") or {},
         axes=axes,
         expected=tuple(_expectation(entry, axes, path) for entry in raw.get("expected") or ()),
+        skip=_skip(raw.get("skip"), axes, path),
     )
+    cells = _checked_cells(suite, path)
+    suite = replace(suite, figures=read_figures(raw.get("figures"), axes, cells, suite.metric, path))
     if suite.graph not in GRAPHS:
         raise BadInput(f"{path}: graph is {suite.graph!r}; choose from {', '.join(GRAPHS)}")
     for point in suite.points():
@@ -141,7 +168,28 @@ def load_suite(path: Path) -> Suite:
                 f"{path}: metric is {suite.metric!r}, which the task does not report; "
                 f"choose from {', '.join(point.course.task.metrics)} or add it to base.task.metrics"
             )
+        for figure in suite.figures:
+            check_metric(figure, point.cell, point.course.task.metrics, path)
     return suite
+
+
+def _skip(raw: Any, axes: Mapping[str, Mapping[str, Any]], path: Path) -> tuple[Choices, ...]:
+    if raw is None:
+        return ()
+    if not isinstance(raw, list):
+        raise BadInput(f"{path}: skip is {raw!r}, expected a list, each with the choices that are not run together")
+    return tuple(read_choices(entry, axes, f"entry {i} of skip", path) for i, entry in enumerate(raw, start=1))
+
+
+def _checked_cells(suite: Suite, path: Path) -> list[dict[str, str]]:
+    """Return the cells that are run, if there are any and every number of the paper is for one of them."""
+    cells = suite.cells()
+    if not cells:
+        raise BadInput(f"{path}: skip leaves no cell to run")
+    for expected in suite.expected:
+        if not any(all(cell[axis] == choice for axis, choice in expected.cell.items()) for cell in cells):
+            raise BadInput(f"{path}: expected has a value for {expected.cell}, which skip leaves out")
+    return cells
 
 
 def _axes(raw: Any, path: Path) -> dict[str, dict[str, dict[str, Any]]]:

@@ -25,6 +25,7 @@ class Cell:
     scores: tuple[float, ...]
     expected: Expectation | None
     errors: tuple[str, ...]
+    runs: tuple[Run, ...] = ()  # of the chosen point, one for each seed
 
     @property
     def mean(self) -> float | None:
@@ -61,7 +62,7 @@ def cells(suite: Suite, runs: Sequence[Run]) -> list[Cell]:
         best = _best([group for group in groups.values() if all(run.score is not None for run in group)])
         scores = tuple(run.score for run in best if run.score is not None)
         chosen = best[0].point.searched if best else {}
-        found.append(Cell(choices, chosen, scores, suite.expectation(choices), errors))
+        found.append(Cell(choices, chosen, scores, suite.expectation(choices), errors, tuple(best)))
     return found
 
 

@@ -251,13 +251,13 @@ def check_partial_participation(algorithm: Algorithm[Any], course: Course | None
 def check_idle_client(algorithm: Algorithm[Any], course: Course | None = None) -> None:
     """Check that a client without training nodes breaks nothing and leaves the mean as it is.
 
-    Its replies that hold parameters and a weight have weight 0. When all that the algorithm asks for is weighted, the
-    course without that client ends with the same server state.
+    Its replies that hold parameters and a weight have weight 0, unless the algorithm learns without labels. When all
+    that the algorithm asks for is weighted, the course without that client ends with the same server state.
     """
     course = _course(algorithm, course)
     scenario = toy_scenario(client_without_training=True)
     trace = _clean(trace_course(course, scenario))
-    if algorithm.pooled:
+    if algorithm.pooled or algorithm.learns_without_labels:
         return
     idle = list(scenario.parts)[-1]
     mine = [m for m in trace.messages if m.client == idle and not isinstance(m.request, COURSE_REQUESTS)]

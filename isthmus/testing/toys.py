@@ -71,6 +71,7 @@ def toy_scenario(
     num_clients: int = 3,
     *,
     num_nodes: int = 48,
+    num_common: int = 3,
     client_without_training: bool = False,
     client_with_one_training_node: bool = False,
     client_without_edges: bool = False,
@@ -79,12 +80,14 @@ def toy_scenario(
 ) -> Scenario:
     """Return a toy graph divided among clients of ragged sizes, the k-th about k times as large as the first.
 
-    Each option makes one more client odd: the last one, then the one before it, and so on, in the order above. The
+    The first `num_common` nodes of the largest client are held by all, as customers of several banks are. Each option
+    makes one more client odd: the last one, then the one before it, and so on, in the order above. The
     whole graph is odd in the same places, so that the clients' graphs are what its nodes induce. With `sparse`, nodes
     have more features than a client has nodes, and few of them are set.
     """
     sizes = _ragged(num_nodes, num_clients)
     parts = list(torch.split(torch.arange(num_nodes), sizes))
+    parts = [torch.cat([part, parts[-1][:num_common]]) for part in parts[:-1]] + parts[-1:]
     odd = [client_without_training, client_with_one_training_node, client_without_edges]
     if sum(odd) > num_clients:
         raise ValueError(f"{sum(odd)} odd clients were asked for but num_clients is {num_clients!r}")

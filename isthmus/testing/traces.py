@@ -69,6 +69,7 @@ class Trace:
     messages: list[Message] = field(default_factory=list)
     together: Counter[str] = field(default_factory=Counter)  # replies that clients gave together, by request
     notes: dict[str, str] = field(default_factory=dict)  # why they did not
+    said: list[str] = field(default_factory=list)  # what the algorithm noted
     ended_by: IsthmusError | None = None
 
     @property
@@ -234,6 +235,10 @@ class _Observer(Listener):
             raise AssertionError(
                 f"round {report.round} changed the server's state of the round before in place; return a new record"
             )
+
+    def noted(self, round: int, text: str) -> None:
+        """Keep what the algorithm says."""
+        self.trace.said.append(text)
 
     def checkpoint(self, standing: Standing, memories: Mapping[str, bytes]) -> None:
         """Keep a checkpoint."""

@@ -227,6 +227,7 @@ CHANGES: dict[str, Any] = {
     "masks": PublicSplit(),
     "splitter": RandomSplitter(),
     "num_clients": 6,
+    "global_graph": "merged",
     "task": NodeClassification(metrics=("loss", "accuracy")),
     "model": ModelSpec(gnn=SAGE()),
     "batching": NeighborBatch(),

@@ -100,12 +100,16 @@ class Notes:
     exchanges: list[ExchangeReport] = field(default_factory=list)
     rounds: list[RoundReport] = field(default_factory=list)
     checkpoints: list[tuple[Standing, dict[str, State]]] = field(default_factory=list)
+    notes: list[tuple[int, str]] = field(default_factory=list)
 
     def exchanged(self, report: ExchangeReport) -> None:
         self.exchanges.append(report)
 
     def round_done(self, report: RoundReport) -> None:
         self.rounds.append(report)
+
+    def noted(self, round: int, text: str) -> None:
+        self.notes.append((round, text))
 
     def checkpoint(self, standing: Standing, memories: Mapping[str, bytes]) -> None:
         self.checkpoints.append((standing, {name: decode(data, State) for name, data in memories.items()}))

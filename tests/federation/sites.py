@@ -17,6 +17,7 @@ from isthmus.simulation import Scenario
 from isthmus.testing import toy_course, toy_scenario
 
 CLASSES = ("red", "green", "blue")
+SECRET = b"a secret of all silos"
 
 
 class FakeHub:
@@ -49,7 +50,7 @@ class FakeHub:
     def restart(self, site: str) -> None:
         """Bring a site back as a new process: only its folders survive."""
         old = self.silos[site]
-        self.silos[site] = SiloService(old.name, old.data, old.state, old.policy, old.say)
+        self.silos[site] = SiloService(old.name, old.data, old.state, old.policy, old.say, old.id_secret)
         self.generations[site] += 1
         self.away.discard(site)
 
@@ -77,12 +78,17 @@ def write_silos(folder: Path, made: Scenario | None = None) -> dict[str, Path]:
     return paths
 
 
-def fake_hub(folder: Path, policies: Mapping[str, Policy] | None = None, made: Scenario | None = None) -> FakeHub:
+def fake_hub(
+    folder: Path,
+    policies: Mapping[str, Policy] | None = None,
+    made: Scenario | None = None,
+    id_secret: bytes | None = SECRET,
+) -> FakeHub:
     """Silos on toy graphs, each with its own folders."""
     said: list[str] = []
     return FakeHub(
         {
-            name: SiloService(name, path, path.parent / "state", (policies or {}).get(name), said.append)
+            name: SiloService(name, path, path.parent / "state", (policies or {}).get(name), said.append, id_secret)
             for name, path in write_silos(folder, made).items()
         }
     )

@@ -7,20 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 import isthmus as ist
 from isthmus.config.load import course_to_dict, course_to_yaml
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadInput, BadMessage
+from isthmus.federation import identities
 from isthmus.federation.agreement import agree
 from isthmus.federation.hub import checked_terms
 from isthmus.federation.messages import NOT_AGREED, Finish, Proposal, Receipt, Terms
 from isthmus.federation.policy import Policy, load_policy
 from isthmus.federation.service import SiloService
 from isthmus.runtime.envelope import Answer
+from isthmus.simulation import Scenario
 
-from .sites import CLASSES, fake_hub, site_course
+from .sites import CLASSES, SECRET, FakeHub, fake_hub, scenario, site_course
 
 ID = "0123456789abcdef"
 
@@ -174,5 +177,65 @@ def test_a_message_that_breaks_the_silo_is_a_refusal_and_not_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = silo(tmp_path)
-    monkeypatch.setattr(service, "_graph", lambda course: 1 / 0)
+    monkeypatch.setattr(service, "_read", lambda course: 1 / 0)
     assert "ZeroDivisionError" in terms(service, proposal()).refusal
+
+
+def overlapping() -> Scenario:
+    """Two silos of a toy graph that have the nodes 10 to 19 in common, in another order."""
+    whole = scenario().whole
+    parts = {"bank-a": torch.arange(0, 20), "bank-b": torch.arange(10, 30).flip(0)}
+    return Scenario(whole, {name: whole.subgraph(nodes) for name, nodes in parts.items()})
+
+
+def keys_of(service: SiloService, course_id: str = ID) -> torch.Tensor | None:
+    """The keys of the client that a silo makes for a course."""
+    assert terms(service, proposal(course_id=course_id)).refusal == ""
+    client: Any = service._courses[course_id][1]._make()
+    found: torch.Tensor | None = client.node_keys
+    return found
+
+
+def two_banks(folder: Path, id_secret: bytes | None = SECRET) -> FakeHub:
+    return fake_hub(folder, made=overlapping(), id_secret=id_secret)
+
+
+def test_the_same_customers_of_two_silos_have_the_same_keys_in_one_course(tmp_path: Path) -> None:
+    banks = two_banks(tmp_path).silos
+    a, b = keys_of(banks["bank-a"]), keys_of(banks["bank-b"])
+    assert a is not None and b is not None
+    assert torch.equal(a[10:], b.flip(0)[:10])
+    assert len(set(a.tolist()) & set(b.tolist())) == 10
+    ids = [str(number) for number in range(20)]
+    assert torch.equal(a, identities.node_keys(ids, identities.course_secret(SECRET, ID)))
+
+
+def test_a_silo_that_comes_back_has_the_keys_it_had(tmp_path: Path) -> None:
+    hub = two_banks(tmp_path)
+    before = keys_of(hub.silos["bank-a"])
+    hub.restart("bank-a")
+    after = keys_of(hub.silos["bank-a"])
+    assert before is not None and after is not None and torch.equal(before, after)
+
+
+def test_another_secret_or_another_course_has_other_keys(tmp_path: Path) -> None:
+    service = two_banks(tmp_path / "one").silos["bank-a"]
+    first, second = keys_of(service), keys_of(service, "fedcba9876543210")
+    other = keys_of(two_banks(tmp_path / "two", b"another secret, as long").silos["bank-a"])
+    assert first is not None and second is not None and other is not None
+    assert len(set(first.tolist()) | set(second.tolist()) | set(other.tolist())) == 60
+
+
+def test_without_a_secret_there_are_no_keys_not_even_row_numbers(tmp_path: Path) -> None:
+    assert keys_of(two_banks(tmp_path, None).silos["bank-a"]) is None
+
+
+def test_a_collision_names_the_nodes_at_the_silo_and_not_to_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, said = two_banks(tmp_path).silos["bank-a"], []
+    monkeypatch.setattr(service, "say", said.append)
+    monkeypatch.setattr(identities, "KEY_BYTES", 0)
+    refusal = terms(service, proposal()).refusal
+    assert refusal == "two of its nodes have the same key; the silo itself has been told which"
+    assert "the nodes '0' and '1'" in said[0]

@@ -22,6 +22,7 @@ def test_the_three_silos_of_the_tutorial_get_their_model(tmp_path: Path) -> None
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m isthmus "$@"\n')
     command.chmod(0o755)
+    command.with_name("python").symlink_to(sys.executable)
     done = subprocess.run(
         ["bash", "-c", f"set -e\ntrap 'kill $(jobs -p) 2> /dev/null || true' EXIT\n{commands}"],
         cwd=tmp_path,
@@ -35,4 +36,6 @@ def test_the_three_silos_of_the_tutorial_get_their_model(tmp_path: Path) -> None
     assert "all clients, own graphs" in done.stdout, done.stderr
     assert len((tmp_path / "labels.csv").read_text().splitlines()) > 800
     assert list((tmp_path / "federation" / "bank-c" / "state" / "models").glob("*.safetensors"))
+    assert len(re.findall("fingerprint ([0-9a-f]{8})", done.stderr)) == 3
+    assert len(set(re.findall("fingerprint ([0-9a-f]{8})", done.stderr))) == 1
     assert "Traceback" not in done.stderr

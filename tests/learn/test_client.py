@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from isthmus.core.federation import Position
-from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.client import check_local_steps
+from isthmus.learn.batching import FullBatch, NeighborBatch
+from isthmus.learn.client import GraphClient, check_local_steps
 from isthmus.learn.fit import read_params
 from isthmus.learn.optimizers import SGD, StepDecay
+from isthmus.learn.tasks.node import NodeClassification
 from isthmus.models import GCN, ModelSpec
 from isthmus.testing import toy_client, toy_graph
 
@@ -72,6 +73,16 @@ def test_sizes_are_those_of_the_data() -> None:
     client = toy_client(graph)
     assert client.num_nodes == 20
     assert client.num_examples == int((graph.mask("train") & (graph.y >= 0)).sum()) < 10
+
+
+def test_other_clients_know_a_node_by_its_id_in_the_whole_graph_unless_told_otherwise() -> None:
+    part = toy_graph(20).subgraph(torch.tensor([3, 17, 5]))
+    assert toy_client(part).node_keys is part.node_ids
+
+
+def test_a_client_whose_data_has_no_nodes_of_its_own_has_no_keys() -> None:
+    client = GraphClient("a", object(), NodeClassification(), torch.nn.Identity(), FullBatch())
+    assert client.node_keys is None
 
 
 def test_evaluate_and_predict_use_the_model_that_is_given() -> None:

@@ -13,8 +13,8 @@ def test_operators_are_built_once() -> None:
     graph = toy("mixed")
     assert graph.operator("gcn") is graph.operator("gcn")
     assert graph.operator("gcn") is not graph.operator("sum")
-    assert graph.edges_with_loops(2) is graph.edges_with_loops(2)
-    assert graph.edges_with_loops(2) is not graph.edges_with_loops(3)
+    assert graph.attention(2) is graph.attention(2)
+    assert graph.attention(2) is not graph.attention(3)
     assert graph.pooling(True) is graph.pooling(True)
     assert graph.pooling(True) is not graph.pooling(False)
 
@@ -62,7 +62,7 @@ def test_errors_say_what_was_found() -> None:
     with pytest.raises(ValueError, match=r"'gnc'; known: gcn, mean, sum. Did you mean 'gcn'"):
         GraphInput(x, edges).operator("gnc")
     looped = GraphInput(x, torch.tensor([[0, 1], [0, 2]]))
-    for build in (lambda: looped.operator("sum"), looped.edges_with_loops):
+    for build in (lambda: looped.operator("sum"), looped.attention):
         with pytest.raises(ValueError, match="1 self-loops"):
             build()
     with pytest.raises(ValueError, match="outside"):

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from isthmus.models.inputs import GraphInput
-from isthmus.models.operators import heads_pattern, pooling_operator
+from isthmus.models.operators import attention_pattern, pooling_operator
 
 from .toys import TOYS, toy
 
@@ -34,9 +34,9 @@ def test_operators_equal_their_dense_formulas(name: str) -> None:
 
 
 @pytest.mark.parametrize("heads", [1, 3])
-def test_heads_pattern_is_a_kronecker_product(heads: int) -> None:
+def test_attention_pattern_is_a_kronecker_product(heads: int) -> None:
     graph = toy("mixed")
-    pattern = heads_pattern(graph.edge_index, graph.num_nodes, heads)
+    pattern, _ = attention_pattern(graph.edge_index, graph.num_nodes, heads)
     found = torch.zeros(pattern.shape)
     found[pattern.row, pattern.col] = 1.0
     looped = adjacency(graph) + torch.eye(graph.num_nodes)

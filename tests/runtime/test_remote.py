@@ -68,6 +68,9 @@ class Notes:
     def round_done(self, report: Any) -> None:
         pass
 
+    def noted(self, round: int, text: str) -> None:
+        pass
+
     def checkpoint(self, standing: Standing, memories: Mapping[str, bytes]) -> None:
         self.checkpoints[standing.round] = (standing, dict(memories))
 

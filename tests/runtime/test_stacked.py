@@ -364,6 +364,8 @@ class Interrupting:
 
     def round_done(self, report: RoundReport) -> None: ...
 
+    def noted(self, round: int, text: str) -> None: ...
+
     def checkpoint(self, standing: Standing, memories: Mapping[str, bytes]) -> None:
         self.standing, self.memories = standing, dict(memories)
 

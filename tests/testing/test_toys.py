@@ -35,7 +35,7 @@ def test_toy_graph_is_homophilous_and_depends_on_its_seed_alone() -> None:
 
 
 def test_toy_clients_are_ragged_and_have_every_split() -> None:
-    scenario = toy_scenario(4)
+    scenario = toy_scenario(4, num_common=0)
     sizes = [part.num_nodes for part in scenario.parts.values()]
     assert sum(sizes) == scenario.whole.num_nodes
     assert sizes == sorted(sizes)
@@ -46,8 +46,14 @@ def test_toy_clients_are_ragged_and_have_every_split() -> None:
 
 
 def test_odd_clients_are_odd_and_the_others_are_not() -> None:
-    plain = toy_scenario(4)
-    odd = toy_scenario(4, client_without_training=True, client_with_one_training_node=True, client_without_edges=True)
+    plain = toy_scenario(4, num_common=0)
+    odd = toy_scenario(
+        4,
+        num_common=0,
+        client_without_training=True,
+        client_with_one_training_node=True,
+        client_without_edges=True,
+    )
     trained = [int(part.mask("train").sum()) for part in odd.parts.values()]
     assert trained[3] == 0
     assert trained[2] == 1

@@ -10,7 +10,7 @@ from isthmus.core.errors import BadInput
 from isthmus.data.features import normalized_rows
 from isthmus.data.graph import Graph
 from isthmus.data.schema import SCHEMA_FILE
-from isthmus.data.sources import is_graph_folder, read_graph_folder
+from isthmus.data.sources import GraphFolder, is_graph_folder, read_graph_folder
 from isthmus.data.zoo.dataset import Dataset
 
 
@@ -36,6 +36,10 @@ class Folder(Dataset):
 
     def load(self, root: Path) -> Graph:
         """Return the graph; nothing is read from `root`."""
+        return self.read().graph
+
+    def read(self) -> GraphFolder:
+        """Return the graph with what the folder says beside it, such as the ids of the nodes."""
         if not self.path:
             raise BadInput("dataset.path is missing; give the folder of your graph: dataset.path=my_graph")
         read = read_graph_folder(Path(self.path), self.class_names, self.undirected)
@@ -46,8 +50,9 @@ class Folder(Dataset):
                 f"graph folder {self.path} {found}; the course asks for {self.schema_digest}: "
                 "make the folder again with isthmus data import --schema and the schema of the others"
             )
-        graph = read.graph
-        return replace(graph, x=normalized_rows(graph.x)) if self.normalize_features else graph
+        if not self.normalize_features:
+            return read
+        return replace(read, graph=replace(read.graph, x=normalized_rows(read.graph.x)))
 
     def present(self, root: Path) -> bool:
         """Return whether the folder holds the tables of nodes and edges."""

@@ -61,7 +61,8 @@ class GATLayer(Part):
 
         alpha_ij = softmax over j of leaky_relu(<a_target, Z_i> + <a_source, Z_j>), slope 0.2
 
-    for each head; the heads stand side by side (`concat`) or are averaged. Edge weights play no part.
+    for each head; the heads stand side by side (`concat`) or are averaged. Edge weights play no part; a complement of
+    the graph enters with C_ij as a factor on the exponential, for w exp(x) = exp(x + log w).
     """
 
     def __init__(
@@ -76,12 +77,13 @@ class GATLayer(Part):
 
     def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
         """Return (nodes, heads * out), or (nodes, out) if the heads are averaged."""
-        pattern = graph.edges_with_loops(self.heads)
+        pattern, factor = graph.attention(self.heads)
         z = affine(h, self.weight).view(graph.num_nodes, self.heads, -1)  # (nodes, heads, out)
         source = (z * per_row(self.attention_source, 2, len(z))).sum(dim=-1).view(-1)  # (nodes * heads,)
         target = (z * per_row(self.attention_target, 2, len(z))).sum(dim=-1).view(-1)  # (nodes * heads,)
         score = source.index_select(0, pattern.col) + target.index_select(0, pattern.row)
-        alpha = row_softmax(pattern, leaky_relu(score, 0.2))  # ((edges + nodes) * heads,)
+        score = leaky_relu(score, 0.2) if factor is None else leaky_relu(score, 0.2) + factor
+        alpha = row_softmax(pattern, score)  # ((edges + nodes) * heads,)
         alpha = dropout(alpha, self.attention_dropout, generator)
         out = SparseMatrix(pattern, alpha).matmul(z.flatten(0, 1)).view(z.shape)  # (nodes, heads, out)
         return (out.flatten(1) if self.concat else out.mean(dim=1)) + per_row(self.bias, 1, len(out))

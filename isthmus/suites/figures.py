@@ -1,0 +1,132 @@
+"""The figures of a suite as SVG files, from its cells and the journals of their runs."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from isthmus.monitor.journal import FILE_NAME as JOURNAL_FILE
+from isthmus.monitor.journal import read_journal, replace_file
+from isthmus.report.charts import Panel, Point, Series, Words, curve_chart, grouped_bars, line_chart
+from isthmus.suites.figure_spec import Figure
+from isthmus.suites.runner import Run
+from isthmus.suites.spec import Suite
+from isthmus.suites.table import Cell
+
+
+def write_figures(suite: Suite, found: Sequence[Cell], folder: Path) -> list[Path]:
+    """Draw every figure of a suite into the folder of its results, and return the files."""
+    paths = []
+    for figure in suite.figures:
+        path = folder / f"{figure.name}.svg"
+        replace_file(path, draw_figure(suite, figure, found, folder).encode())
+        paths.append(path)
+    return paths
+
+
+def draw_figure(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) -> str:
+    """Return a figure as the text of an SVG file; a cell that failed is missing in it."""
+    return {"lines": _lines, "rounds": _rounds, "clients": _clients}[figure.kind](suite, figure, found, folder)
+
+
+def _lines(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) -> str:
+    cells = suite.cells()
+    places = figure.sweep(cells, list(suite.axes[figure.x]))
+    aside = figure.references(cells)
+
+    def series(name: str, mine: Sequence[Cell]) -> Series:
+        reference = figure.place(mine[0].choices) in aside
+        points = (
+            Point(
+                0.0 if reference else places[cell.choices[figure.x]],
+                math.nan if cell.mean is None else cell.mean,
+                cell.std,
+            )
+            for cell in mine
+        )
+        return Series(name, tuple(points), reference)
+
+    panels = _panels(suite, figure, found, series)
+    words = _words(figure, figure.x, suite.metric)
+    names = {place: choice for choice, place in places.items()}
+    return line_chart(panels, words, x_names=names, log_x=figure.log_x, shared_y=figure.shared_y)
+
+
+def _rounds(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) -> str:
+    def series(name: str, mine: Sequence[Cell]) -> Series:
+        (cell,) = mine
+        return Series(name, tuple(_curve([_by_round(run, figure.metric, folder) for run in cell.runs])))
+
+    panels = _panels(suite, figure, found, series)
+    return curve_chart(panels, _words(figure, "round", figure.metric), shared_y=figure.shared_y)
+
+
+def _by_round(run: Run, metric: str, folder: Path) -> dict[int, float]:
+    """Return a metric of every round of a run in which it was measured."""
+    rounds = (event for event in _events(run, folder) if event["event"] == "round")
+    return {event["round"]: event["metrics"][metric] for event in rounds if metric in event["metrics"]}
+
+
+def _curve(runs: Sequence[Mapping[int, float]]) -> list[Point]:
+    """Return mean and deviation over runs, round by round, for the rounds that all of them have."""
+    common = set.intersection(*(set(run) for run in runs)) if runs else set()
+    return [_point(number, [run[number] for run in runs]) for number in sorted(common)]
+
+
+def _clients(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) -> str:
+    scores: dict[int, dict[str, list[float]]] = {}
+    groups: dict[str, int] = {}
+    for cell in found:
+        mine = scores.setdefault(id(cell), {})
+        for run in cell.runs if figure.cells([cell.choices]) else ():
+            for client, value in _by_client(run, figure.metric, folder).items():
+                groups.setdefault(client, len(groups))
+                mine.setdefault(client, []).append(value)
+
+    def series(name: str, mine: Sequence[Cell]) -> Series:
+        (cell,) = mine
+        return Series(name, tuple(_point(groups[client], values) for client, values in scores[id(cell)].items()))
+
+    panels = _panels(suite, figure, found, series)
+    return grouped_bars(panels, list(groups), _words(figure, "client", figure.metric), shared_y=figure.shared_y)
+
+
+def _by_client(run: Run, metric: str, folder: Path) -> dict[str, float]:
+    """Return a metric of every client at the end of a run; a client without test examples has none."""
+    ends = [event for event in _events(run, folder) if event["event"] == "end"]
+    scores = ends[-1]["client_scores"] if ends else {}
+    values = {client: score.get(metric) for client, score in scores.items()}
+    return {client: value for client, value in values.items() if value is not None and math.isfinite(value)}
+
+
+def _events(run: Run, folder: Path) -> Iterable[dict[str, Any]]:
+    return read_journal(folder / "runs" / run.point.key / JOURNAL_FILE)
+
+
+def _point(x: float, values: Sequence[float]) -> Point:
+    return Point(x, statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+
+
+def _panels(
+    suite: Suite, figure: Figure, found: Sequence[Cell], series: Callable[[str, Sequence[Cell]], Series]
+) -> list[Panel]:
+    """Return the panels of a figure, and in each its lines or bars, both in the order of the suite's choices."""
+    grouped: dict[tuple[str, str], list[Cell]] = {}
+    for cell in found:
+        if figure.cells([cell.choices]):
+            grouped.setdefault(figure.place(cell.choices), []).append(cell)
+    panels = []
+    for title in suite.axes.get(figure.panels, {"": {}}):
+        # Also the series that this panel has not, or one that is missing in the first would come last in the legend.
+        names = list(suite.axes.get(figure.each, {"": {}}))
+        drawn = [series(n, grouped[title, n]) if (title, n) in grouped else Series(n) for n in names]
+        if any(key[0] == title for key in grouped):
+            panels.append(Panel(title, tuple(drawn)))
+    return panels
+
+
+def _words(figure: Figure, x_label: str, y_label: str) -> Words:
+    return Words(figure.title, figure.x_label or x_label, figure.y_label or y_label)
