@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,8 @@ EXAMPLES = """Examples:
 
   isthmus compare SUITE.yaml --out results/mine --workers 1 --check
 
+  isthmus compare SUITE.yaml --seeds 1
+
 A comparison that was cut short goes on where it stopped when it is started again with the same --out; one that is
 finished is only tabulated and drawn again.
 """
@@ -27,6 +30,7 @@ def compare(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Where results go; goes on with it.")
     ] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Only the first so many seeds.")] = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; by default one per core.")] = None,
     data_root: Annotated[Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 if a number is not as near as asked.")] = False,
@@ -43,6 +47,8 @@ def compare(
     from isthmus.suites.table import cell_table, cells, cells_csv, runs_csv
 
     loaded = load_suite(suite)
+    if seeds is not None:
+        loaded = replace(loaded, seeds=loaded.seeds[:seeds])
     folder = out or Path("results") / suite.stem
     runs = _carried_out(loaded, folder, workers, data_root, json)
     found = cells(loaded, runs)

@@ -16,6 +16,8 @@
           search: {algorithm.optimizer.lr: [0.05, 0.25], algorithm.local_steps: [1, 4]}
     skip:
       - {method: Local, splitter: [random]}
+    adjust:
+      - {method: FedAvg, splitter: random, set: {algorithm.weighting: nodes}}
     expected:
       - {splitter: random, method: FedAvg, value: 0.8663, std: 0.0135, within: 0.015}
     figures:
@@ -25,7 +27,8 @@ Every combination of one choice per axis is a cell of the table; every cell is r
 keys of the base course. Where a choice has a `search`, each point of the grid is run with every seed, and the point
 with the best mean validation score over the seeds stands for the cell; test scores play no part in that.
 
-Cells that agree with an entry of `skip` on every axis that it names are left out: not run, in no table.
+Cells that agree with an entry of `skip` on every axis that it names are left out: not run, in no table. Cells that
+agree with an entry of `adjust` get the keys that it sets, unless a choice of theirs sets the same.
 
 Each of `figures` becomes a file `name`.svg. Its kind says what is drawn:
 
@@ -102,6 +105,7 @@ class Suite:
     expected: tuple[Expectation, ...] = ()
     source: str = ""
     skip: tuple[Choices, ...] = ()
+    adjust: tuple[tuple[Choices, dict[str, Any]], ...] = ()
     figures: tuple[Figure, ...] = ()
 
     def cells(self) -> list[dict[str, str]]:
@@ -115,6 +119,9 @@ class Suite:
 
     def _points_of(self, cell: Mapping[str, str]) -> list[Point]:
         changes: dict[str, Any] = {}
+        for choices, keys in self.adjust:
+            if agrees(cell, choices):
+                changes |= keys
         grid: dict[str, list[Any]] = {}
         for axis, choice in cell.items():
             options = dict(self.axes[axis][choice])
@@ -142,7 +149,7 @@ class Suite:
 def load_suite(path: Path) -> Suite:
     """Read a suite file, and build every course in it so that mistakes show before anything runs."""
     raw = read_yaml(path)
-    known = ("title", "source", "metric", "graph", "seeds", "base", "axes", "skip", "expected", "figures")
+    known = ("title", "source", "metric", "graph", "seeds", "base", "axes", "skip", "adjust", "expected", "figures")
     for key in raw:
         if key not in known:
             raise BadInput(f"{path}: {key} is not a known key; {nearest(str(key), known)}")
@@ -157,6 +164,7 @@ def load_suite(path: Path) -> Suite:
         axes=axes,
         expected=tuple(_expectation(entry, axes, path) for entry in raw.get("expected") or ()),
         skip=_skip(raw.get("skip"), axes, path),
+        adjust=_adjust(raw.get("adjust"), axes, path),
     )
     cells = _checked_cells(suite, path)
     suite = replace(suite, figures=read_figures(raw.get("figures"), axes, cells, suite.metric, path))
@@ -179,6 +187,21 @@ def _skip(raw: Any, axes: Mapping[str, Mapping[str, Any]], path: Path) -> tuple[
     if not isinstance(raw, list):
         raise BadInput(f"{path}: skip is {raw!r}, expected a list, each with the choices that are not run together")
     return tuple(read_choices(entry, axes, f"entry {i} of skip", path) for i, entry in enumerate(raw, start=1))
+
+
+def _adjust(raw: Any, axes: Mapping[str, Mapping[str, Any]], path: Path) -> tuple[tuple[Choices, dict[str, Any]], ...]:
+    if raw is None:
+        return ()
+    example = "for example: {method: FedAvg, set: {algorithm.local_steps: 2}}"
+    if not isinstance(raw, list):
+        raise BadInput(f"{path}: adjust is {raw!r}, expected a list of choices with what is set for them, {example}")
+    found = []
+    for i, entry in enumerate(raw, start=1):
+        if not isinstance(entry, dict) or not isinstance(entry.get("set"), dict) or not entry["set"]:
+            raise BadInput(f"{path}: entry {i} of adjust is {entry!r}; it needs choices and `set` with keys, {example}")
+        chosen = {key: value for key, value in entry.items() if key != "set"}
+        found.append((read_choices(chosen, axes, f"entry {i} of adjust", path), dict(entry["set"])))
+    return tuple(found)
 
 
 def _checked_cells(suite: Suite, path: Path) -> list[dict[str, str]]:

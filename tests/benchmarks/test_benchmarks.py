@@ -211,3 +211,11 @@ def test_synthetic_graph_is_a_graph_of_the_sizes_asked_for(module, words: int) -
 def test_synthetic_graph_refuses_more_edges_than_its_groups_hold(module) -> None:
     with pytest.raises(ValueError, match="num_pairs is 500; 10 groups of 4 hold 60"):
         module("synthetic").Synthetic(num_nodes=40, num_pairs=500, num_features=4, num_groups=10).load(Path())
+
+
+def test_pseudo_graph_prints_a_line_for_each_size() -> None:
+    text = run("pseudo_graph.py", "--nodes 300 500 --neighbors 20 --exact-up-to 300")
+    lines = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()[2:]]
+    assert [line[0] for line in lines] == ["300", "500"]
+    assert float(lines[0][5].rstrip(" %")) > 90.0  # edges found
+    assert lines[1][1] == lines[1][5] == ""  # the exact search was left out
