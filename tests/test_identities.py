@@ -10,17 +10,22 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from isthmus.algorithms import FedAvg, FedOpt, FedProx, Local, Pooled
+from isthmus.algorithms import FedAvg, FedGL, FedOpt, FedProx, Local, Pooled
+from isthmus.algorithms.fedavg import TrainModel
+from isthmus.algorithms.fedgl import Guidance, TrainWithGuidance
 from isthmus.core.codec import decode
+from isthmus.core.federation import Position
 from isthmus.core.protocol import Algorithm
 from isthmus.core.record import Params, State
+from isthmus.core.sampling import UniformSampling
 from isthmus.data.graph import Graph
 from isthmus.data.zoo import Cora
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.optimizers import SGD
-from isthmus.models import GCN, SAGE, GraphInput, ModelSpec
+from isthmus.learn.fit import read_params
+from isthmus.learn.optimizers import SGD, Adam
+from isthmus.models import GAT, GCN, SAGE, GraphInput, ModelSpec
 from isthmus.simulation import Scenario, build_model
-from isthmus.testing import toy_course, toy_graph, toy_scenario
+from isthmus.testing import toy_client, toy_course, toy_graph, toy_scenario
 from isthmus.testing.traces import Trace, require_same, trace_course
 
 STILL = ModelSpec(GCN(hidden=5, dropout=0.0))
@@ -182,3 +187,91 @@ def test_a_course_of_local_clients_is_as_many_courses_of_one_client() -> None:
     for client, part in scenario.parts.items():
         alone = run(Local(local_steps=2), Scenario(scenario.whole, {client: part}), num_clients=1)
         assert together.memories[3][client] == alone.memories[3][client]
+
+
+# ---- FedGL
+
+HALF = {"sampling": UniformSampling(fraction=0.5), "num_clients": 4}
+
+
+@pytest.mark.parametrize(
+    "optimizer", [SGD(lr=0.2, momentum=0.9), Adam(lr=0.01, weight_decay=5e-4)], ids=["sgd", "adam"]
+)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"alpha": 0.0, "beta": 0.0},
+        {"beta": 0.0, "threshold": 0.9999999},  # nothing is as probable
+        {"alpha": 0.0, "beta": 0.0, "fusion": "mean", "views": "latest", "embeddings": "hidden", "reduction": "sum"},
+    ],
+    ids=["neither", "no label reaches the threshold", "neither, other readings"],
+)
+@pytest.mark.parametrize(
+    "course",
+    [
+        {"model": STILL},
+        {"model": STILL, **HALF},
+        {"model": ModelSpec(SAGE(hidden=5, batch_norm=True, dropout=0.0))},
+        {"model": ModelSpec(GAT(hidden=4, heads=2, dropout=0.0))},
+    ],
+    ids=["all", "half", "batch norm", "attention"],
+)
+def test_fedgl_without_pseudo_labels_and_pseudo_graph_is_fedavg_by_nodes_to_the_bit(
+    course: dict[str, Any], fields: dict[str, Any], optimizer: Any
+) -> None:
+    """Without dropout: clients that are met in a round train in its second exchange, which draws another one."""
+    scenario = toy_scenario(course.get("num_clients", 3))
+    fedavg = run(FedAvg(local_steps=3, optimizer=optimizer, weighting="nodes"), scenario, **course)
+    fedgl = run(FedGL(local_steps=3, optimizer=optimizer, **fields), scenario, **course)
+    assert_equal(final(fedavg), final(fedgl))
+    assert [r.evaluations for r in fedavg.rounds] == [r.evaluations for r in fedgl.rounds]
+    by_examples = run(FedAvg(local_steps=3, optimizer=optimizer), scenario, **course)
+    assert max(float((final(by_examples)[n] - t).abs().max()) for n, t in final(fedgl).items()) > 1e-5
+
+
+def test_fedgl_with_either_is_another_method() -> None:
+    scenario, optimizer = toy_scenario(), SGD(lr=0.2)
+    plain = final(run(FedAvg(local_steps=3, optimizer=optimizer, weighting="nodes"), scenario, model=STILL))
+    for fields in ({"beta": 0.0, "threshold": 0.1, "alpha": 1.0}, {"alpha": 0.0, "beta": 1.0}):
+        found = final(run(FedGL(local_steps=3, optimizer=optimizer, **fields), scenario, model=STILL))
+        assert_apart(plain, found)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("fields", [{"alpha": 0.0, "beta": 0.0}, {}], ids=["switched off", "nothing discovered"])
+def test_a_client_of_fedgl_without_guidance_is_one_of_fedavg_to_the_bit_with_dropout_too(
+    fields: dict[str, Any], dropout: float
+) -> None:
+    client = toy_client(model=ModelSpec(GCN(hidden=5, dropout=dropout)))
+    client.position = Position(seed=3, round=2, exchange=0)
+    params, num_nodes = read_params(client.model), client.num_nodes
+    empty = torch.empty(0, dtype=torch.int32)
+    nothing = Guidance(empty.new_full((num_nodes,), -1), empty.new_zeros(num_nodes + 1), empty, torch.empty(0))
+    fedgl = FedGL(local_steps=3, **fields).train(TrainWithGuidance(params, nothing), client)
+    fedavg = FedAvg(local_steps=3, weighting="nodes", optimizer=FedGL().optimizer).train(TrainModel(params), client)
+    assert_equal(fedgl.params, fedavg.params)
+    assert fedgl.weight == fedavg.weight
+
+
+def test_fedgl_of_one_client_without_guidance_is_plain_training() -> None:
+    graph = toy_graph()
+    algorithm = FedGL(alpha=0.0, beta=0.0, local_steps=4, optimizer=SGD(lr=0.3, weight_decay=1e-3))
+    found = run(algorithm, Scenario(graph, {"only": graph}), model=STILL, num_clients=1)
+    assert_close(final(found), plain_training(graph, STILL, steps=12, lr=0.3, weight_decay=1e-3), 1e-5)
+
+
+def test_fedgl_in_its_first_round_is_fedavg_by_nodes() -> None:
+    scenario, optimizer = toy_scenario(), SGD(lr=0.2)
+    fedgl = run(FedGL(alpha=1.0, threshold=0.0, local_steps=3, optimizer=optimizer), scenario, model=STILL, rounds=1)
+    fedavg = run(FedAvg(local_steps=3, optimizer=optimizer, weighting="nodes"), scenario, model=STILL, rounds=1)
+    assert_equal(final(fedgl), final(fedavg))
+
+
+@pytest.mark.parametrize("fusion", ["sum", "mean"])
+def test_fedgl_of_clients_that_hold_the_same_is_fedgl_of_one_of_them(fusion: str) -> None:
+    """With N_k / M of equal views adding up to one, both fusions are the view itself."""
+    graph = toy_graph(20)
+    algorithm = FedGL(local_steps=3, fusion=fusion, threshold=0.4, num_neighbors=5, optimizer=SGD(lr=0.2))
+    copies = Scenario(graph, {name: graph for name in ("a", "b")})
+    one = run(algorithm, Scenario(graph, {"a": graph}), model=STILL, num_clients=1)
+    assert_close(final(run(algorithm, copies, model=STILL, num_clients=2)), final(one), 1e-6)

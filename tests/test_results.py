@@ -126,3 +126,23 @@ def test_a_client_that_failed_in_the_setup_is_left_out_and_the_others_are_scored
     assert {f["client"] for f in failures} == {"client-2"}
     assert failures[0]["reason"].startswith("RuntimeError: no disk")
     assert "it failed in the setup" in failures[1]["reason"]
+
+
+@dataclass(frozen=True)
+class Talking(ist.FedAvg):
+    """Says something in its second round."""
+
+    def round(self, state: Any, fed: Any) -> Any:
+        if fed.round == 2:
+            fed.note("the second round is a special one")
+        return super().round(state, fed)
+
+
+def test_what_an_algorithm_notes_is_in_the_journal_with_its_round_and_in_the_result_once(tmp_path: Path) -> None:
+    course = replace(SHORT, rounds=3, algorithm=Talking())
+    result = ist.run(course, run_dir=tmp_path / "run")
+    assert result.notes == ["the second round is a special one"]
+    (event,) = [event for event in result.events if event["event"] == "note"]
+    assert event["round"] == 2
+    resumed = ist.resume(tmp_path / "run", course=replace(course, rounds=4))
+    assert resumed.num_rounds == 4 and resumed.notes == result.notes

@@ -6,6 +6,7 @@ from isthmus.algorithms.fedavg import FedAvg
 from isthmus.algorithms.fedgl import FedGL
 from isthmus.algorithms.fedopt import FedOpt
 from isthmus.algorithms.fedprox import FedProx
+from isthmus.algorithms.fgssl import FGSSL
 from isthmus.algorithms.local import Local
 from isthmus.algorithms.pooled import Pooled
 from isthmus.core.protocol import Algorithm
@@ -17,6 +18,7 @@ ALGORITHMS: dict[str, type[Algorithm[Any]]] = {
     "fedprox": FedProx,
     "fedopt": FedOpt,
     "fedgl": FedGL,
+    "fgssl": FGSSL,
 }
 
-__all__ = ["ALGORITHMS", "FedAvg", "FedGL", "FedOpt", "FedProx", "Local", "Pooled"]
+__all__ = ["ALGORITHMS", "FGSSL", "FedAvg", "FedGL", "FedOpt", "FedProx", "Local", "Pooled"]

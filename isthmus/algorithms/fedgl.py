@@ -22,7 +22,7 @@ from isthmus.learn.client import GraphClient, check_local_steps
 from isthmus.learn.fit import Loss, load_params
 from isthmus.learn.losses import cross_entropy
 from isthmus.learn.optimizers import Adam, Optimizer
-from isthmus.learn.stacked import GraphCohort, StackedLoss
+from isthmus.learn.stacked import Frozen, GraphCohort, StackedLoss
 from isthmus.learn.tasks.node import NodeBatch, NodeClassification, PreparedNodes
 from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.top_products import approximate_top_products, exact_top_products
@@ -481,7 +481,7 @@ class FedGL(Algorithm[FedGLState]):
             weights[train + k * data.rows] = labelled
             weights[nodes + k * data.rows] = guessed
 
-        def loss(model: nn.Module, data: StackedData, streams: Streams) -> Tensor:
+        def loss(model: nn.Module, data: StackedData, streams: Streams, frozen: Frozen) -> Tensor:
             output: Tensor = model(data.graph, streams)  # (clients * rows, classes)
             each = cross_entropy(output, data.target, "none") * weights
             return each.view(len(data.sizes), -1).sum(dim=1)

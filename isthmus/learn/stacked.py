@@ -7,9 +7,9 @@ and an optimiser that are known to allow it, are put together (`blocks.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -27,7 +27,11 @@ from isthmus.models.sparse import SparseMatrix
 from isthmus.models.stackable import drops_features, feature_weights, replaced
 from isthmus.models.streams import Streams
 
-StackedLoss: TypeAlias = Callable[[nn.Module, StackedData, Streams], Tensor]
+# What the model began with, in the form in which it takes its parameters; made when it is asked for.
+Frozen: TypeAlias = Callable[[], Mapping[str, Any]]
+
+# From the model, the data, the clients' random streams and what the model began with to each client's loss, (clients,).
+StackedLoss: TypeAlias = Callable[[nn.Module, StackedData, Streams, Frozen], Tensor]
 
 # Exact classes whose steps treat every number by itself, so that stacked numbers move as they would alone.
 ELEMENTWISE: frozenset[type[Optimizer]] = frozenset({SGD, Adam, AdamW})
@@ -103,6 +107,7 @@ class GraphCohort:
         drifts: Sequence[Params] | None = None,
         data: StackedData | None = None,
         observe: Callable[[nn.Module, StackedData], Any] | None = None,
+        alters_features: bool = False,
     ) -> StackedFit:
         """Train all clients, from the same parameters or each from its own.
 
@@ -113,17 +118,18 @@ class GraphCohort:
             step_unit:        "batch" or "epoch", the same here
             proximal:         mu of a term mu/2 |w - start|^2 that joins each client's loss
             optimizer_states: each client's state to go on from (None: from nothing); without it, states are not kept
-            loss:             each client's loss from model, data and streams, (clients,); by default the task's
+            loss:             each client's loss, (clients,); by default the task's
             drifts:           for each client, what is added to the gradient of each trained parameter at every step
             data:             takes the place of the clients' own: the same nodes with other edges or labels
             observe:          called after the last step with the trained model and the data; what it returns is kept
+            alters_features:  whether the loss runs the model on other features than the clients' own
         """
         starts = _starts(params)
         shared = isinstance(params, dict)
         if all(client.num_examples == 0 for client in self.clients):
             return self._untrained(starts, optimizer, optimizer_states)
         states = self._states(optimizer, optimizer_states)
-        layouts, x = self._layouts(optimizer, shared, states, drifts is not None)
+        layouts, x = self._layouts(optimizer, shared, states, drifts is not None, alters_features)
         self._check(starts)
         live = {name: layouts[name].live(start) for name, start in starts.items()}
         trained = [name for name in live if name not in self._buffers]
@@ -135,9 +141,17 @@ class GraphCohort:
         streams = self._streams()
         data = (self.data if data is None else data).with_features(x)
         losses: list[Tensor] = []
+
+        @cache
+        def frozen() -> Mapping[str, Any]:
+            return {n: layouts[n].installed(layouts[n].live(start), start) for n, start in starts.items()}
+
         with replaced(self.model, {name: layouts[name].installed(live[name], starts[name]) for name in live}):
             for _ in range(steps):
-                each = (loss or self.task.stacked_loss)(self.model, data, streams)  # (clients,)
+                if loss is None:
+                    each = self.task.stacked_loss(self.model, data, streams)  # (clients,)
+                else:
+                    each = loss(self.model, data, streams, frozen)
                 losses.append(each.detach())
                 found = torch.autograd.grad(each.sum(), moved, allow_unused=True)
                 grads = [g if g is not None else torch.zeros_like(p) for p, g in zip(moved, found, strict=True)]
@@ -182,7 +196,12 @@ class GraphCohort:
         return [state or {} for state in states]
 
     def _layouts(
-        self, optimizer: Optimizer, shared: bool, states: list[OptimizerState] | None, drifting: bool
+        self,
+        optimizer: Optimizer,
+        shared: bool,
+        states: list[OptimizerState] | None,
+        drifting: bool,
+        alters_features: bool,
     ) -> tuple[dict[str, Layout], Any]:
         """Return how each parameter is held, and the features in the form that goes with it."""
         plain = Plain(len(self))
@@ -193,7 +212,8 @@ class GraphCohort:
         # Only a state that is nothing but a count of steps can be kept beside weights that are not held whole.
         bare = states is None or (type(optimizer) is SGD and not optimizer.momentum)
         bare = bare and not drifting  # a drift may move every row
-        linear = type(optimizer) is SGD and bare and not drops_features(self.model)
+        # The span is that of the features as they are.
+        linear = type(optimizer) is SGD and bare and not drops_features(self.model) and not alters_features
         layout: Span | CompactRows | FullRows
         if linear and features.span_pays:
             layout = Span(features)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from isthmus.core.errors import nearest
 from isthmus.models.affine import affine
-from isthmus.models.operators import OPERATORS, attention_pattern, complemented, pooling_operator
+from isthmus.models.operators import OPERATORS, attention_pattern, complemented, edge_pattern, pooling_operator
 from isthmus.models.sparse import Features, Pattern, SparseMatrix, dense
 
 _STRUCTURE = ("edge_index", "edge_weight", "batch", "num_graphs")
@@ -31,6 +31,7 @@ class GraphInput:
         complement:  (nodes, nodes), weights of an inferred structure that is added to the edges' (FedGL, eq. 9), or
                      None: to the operators "gcn" and "sum" as it is, to "mean" before the mean is taken, and
                      to attention as a factor on the exponential. Its diagonal counts where a layer has loops
+        kept:        (edges,), bool: the edges that count, or None for all. What was sorted once serves again
     """
 
     x: Features
@@ -40,6 +41,7 @@ class GraphInput:
     num_graphs: int | None = None
     edge_attr: Tensor | None = None
     complement: SparseMatrix | None = None
+    kept: Tensor | None = None
     _built: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
     _fused: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -49,7 +51,12 @@ class GraphInput:
             object.__setattr__(self, "x", SparseMatrix.from_csr(self.x))
         if self.edge_index.ndim != 2 or self.edge_index.shape[0] != 2:
             raise ValueError(f"edge_index has shape {tuple(self.edge_index.shape)}; it must be (2, edges)")
-        for name, rows in (("edge_weight", self.num_edges), ("edge_attr", self.num_edges), ("batch", self.num_nodes)):
+        for name, rows in (
+            ("edge_weight", self.num_edges),
+            ("edge_attr", self.num_edges),
+            ("batch", self.num_nodes),
+            ("kept", self.num_edges),
+        ):
             value = getattr(self, name)
             if value is not None and len(value) != rows:
                 raise ValueError(f"{name} has {len(value)} rows; it must have {rows}")
@@ -79,14 +86,16 @@ class GraphInput:
     def replace(self, **changes: Any) -> GraphInput:
         """Return this input with other fields; what was built of the edges is kept only if no edge or node changed."""
         fields: dict[str, Any] = {
-            name: getattr(self, name) for name in ("x", *_STRUCTURE, "edge_attr", "complement") if name not in changes
+            name: getattr(self, name)
+            for name in ("x", *_STRUCTURE, "edge_attr", "complement", "kept")
+            if name not in changes
         }
         if "batch" in changes and "num_graphs" not in changes:
             fields["num_graphs"] = None
         other = GraphInput(**fields, **changes)
         if other.num_nodes == self.num_nodes and not any(name in changes for name in _STRUCTURE):
             object.__setattr__(other, "_built", self._built)
-            if "complement" not in changes:
+            if "complement" not in changes and "kept" not in changes:
                 object.__setattr__(other, "_fused", self._fused)
         return other
 
@@ -96,30 +105,63 @@ class GraphInput:
 
     def operator(self, name: str) -> SparseMatrix:
         """Return an aggregation matrix, (nodes, nodes): "gcn", "mean" or "sum" (see `operators.py`)."""
-        if self.complement is not None:
-            if name not in self._fused:
-                own = self.replace(complement=None).operator("sum" if name == "mean" else name)
-                self._fused[name] = complemented(name, own, self.complement)
-            return cast(SparseMatrix, self._fused[name])
-        found = self._built.get(name)
-        if found is None:
+        built = self._built if self.complement is None and self.kept is None else self._fused
+        if name not in built:
             if name not in OPERATORS:
                 raise ValueError(f"operator is {name!r}; {nearest(name, OPERATORS)}")
+            if self.complement is None:
+                loops, finish = OPERATORS[name]
+                built[name] = finish(self._weighted(loops))
+            else:
+                own = self.replace(complement=None).operator("sum" if name == "mean" else name)
+                built[name] = complemented(name, own, self.complement)
+        return cast(SparseMatrix, built[name])
+
+    def _weighted(self, loops: bool) -> SparseMatrix:
+        """Return A, or A + I with `loops`; edges that do not count have the weight 0."""
+        found = self._built.get(("pattern", loops))
+        if found is None:
             self._check_edges()
-            found = self._built[name] = OPERATORS[name](self.edge_index, self.edge_weight, self.num_nodes)
-        return cast(SparseMatrix, found)
+            found = self._built["pattern", loops] = edge_pattern(self.edge_index, self.num_nodes, loops)
+        pattern, order = cast("tuple[Pattern, Tensor]", found)
+        if self.edge_weight is None and self.kept is None:
+            return SparseMatrix(pattern, torch.ones(pattern.nnz))
+        weight = torch.ones(self.num_edges + self.num_nodes)  # of the edges, then of the loops
+        if self.edge_weight is not None:
+            weight[: self.num_edges] = self.edge_weight
+        if self.kept is not None:
+            weight[: self.num_edges] *= self.kept
+        return SparseMatrix(pattern, weight[order])
 
     def attention(self, heads: int = 1) -> tuple[Pattern, Tensor | None]:
         """Return who attends to whom, itself included, with one row for each (node, head).
 
         Beside it, the logarithm of the factor on each entry's exponential; None where all are one.
         """
+        key = ("attention", heads)
         built = self._built if self.complement is None else self._fused
-        found = built.get(("loops", heads))
-        if found is None:
+        if key not in built:
             self._check_edges()
-            found = built["loops", heads] = attention_pattern(self.edge_index, self.num_nodes, heads, self.complement)
-        return cast("tuple[Pattern, Tensor | None]", found)
+            built[key] = attention_pattern(self.edge_index, self.num_nodes, heads, self.complement)
+        pattern, order = cast("tuple[Pattern, Tensor]", built[key])
+        if self.complement is None and self.kept is None:
+            return pattern, None
+        if ("factor", heads) not in self._fused:
+            factor = torch.zeros(self.num_edges + self.num_nodes)
+            if self.kept is not None:
+                factor[: self.num_edges].masked_fill_(~self.kept, -torch.inf)
+            if self.complement is not None:
+                factor = torch.cat([factor, self.complement.values.log()])
+            self._fused["factor", heads] = factor[order]
+        return pattern, cast(Tensor, self._fused["factor", heads])
+
+    def undirected_pairs(self) -> tuple[Tensor, int]:
+        """Return which undirected edge each edge is one direction of, (edges,), and how many there are."""
+        if "pairs" not in self._built:
+            low, high = self.edge_index.min(dim=0).values, self.edge_index.max(dim=0).values
+            distinct, pair = torch.unique(low * self.num_nodes + high, return_inverse=True)
+            self._built["pairs"] = (pair, len(distinct))
+        return cast("tuple[Tensor, int]", self._built["pairs"])
 
     def pooling(self, mean: bool) -> SparseMatrix:
         """Return the (graphs, nodes) matrix that sums, or averages, the nodes of each graph."""

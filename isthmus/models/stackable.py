@@ -76,15 +76,21 @@ def drops_features(model: nn.Module) -> bool:
 
 @contextmanager
 def replaced(model: nn.Module, values: Mapping[str, Any]) -> Iterator[None]:
-    """Run a model with other values in the place of parameters and buffers, of whatever shape or type."""
-    places = []
+    """Run a model with other values in the place of parameters and buffers, of whatever shape or type.
+
+    Within another such context, it ends by putting that one's values back.
+    """
+    places: list[tuple[nn.Module, str, bool, Any]] = []
     try:
         for name, value in values.items():
             path, _, attribute = name.rpartition(".")
             module = model.get_submodule(path)
+            places.append((module, attribute, attribute in module.__dict__, module.__dict__.get(attribute)))
             module.__dict__[attribute] = value  # found before the registered parameter of the same name
-            places.append((module, attribute))
         yield
     finally:
-        for module, attribute in places:
-            del module.__dict__[attribute]
+        for module, attribute, had, before in reversed(places):
+            if had:
+                module.__dict__[attribute] = before
+            else:
+                del module.__dict__[attribute]

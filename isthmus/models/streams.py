@@ -32,6 +32,13 @@ class Streams:
     def __len__(self) -> int:
         return len(self.sizes)
 
+    @property
+    def generators(self) -> Sequence[torch.Generator]:
+        """Each client's own stream."""
+        if self._generators is None:
+            self._generators = self._start()
+        return self._generators
+
     def words(self, width: int, bits: int) -> Tensor:
         """Return random bits for (rows, width) entries of `bits` bits for each client, (clients, words), int64.
 
@@ -52,9 +59,7 @@ class Streams:
         return drawn
 
     def _fill(self, parts: Sequence[Tensor]) -> None:
-        if self._generators is None:
-            self._generators = self._start()
-        for part, generator in zip(parts, self._generators, strict=True):
+        for part, generator in zip(parts, self.generators, strict=True):
             part.random_(-(2**63), None, generator=generator)
 
 

@@ -54,6 +54,7 @@ from .reference import assert_close, assert_equal
 NAMES = ("a", "b", "c", "d")
 CLASSES = ("x", "y", "z")
 NO_RANDOMNESS = torch.Generator()
+PARAMS: Params = {"w": torch.zeros(2)}
 
 
 def node_list(ids: Sequence[int], classes: tuple[str, ...] = CLASSES) -> NodeList:
@@ -173,7 +174,7 @@ def test_rows_are_numbered_as_nodes_first_appear_and_ids_ascend() -> None:
 
 
 def test_other_names_for_the_same_nodes_change_nothing_to_the_bit() -> None:
-    """Also where products are equal and the first neighbours are taken: between sites the ids are a hash."""
+    """Also where products are equal and only some can be neighbours: between sites the ids are a hash."""
     held = DIVISIONS["some in common"]
     other = {node: (-(node**5)) % 1009 - 500 for ids in held.values() for node in ids}
     assert len(set(other.values())) == len(other)
@@ -216,8 +217,13 @@ def test_the_pseudo_graph_by_hand() -> None:
     whole = pseudo_graph(h, 4, 10).to_dense()
     expected = [[2 / 3, 1 / 3, 0, 0], [0.5, 0.5, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
     torch.testing.assert_close(whole, torch.tensor(expected))
-    nearest = pseudo_graph(h, 1, 10).to_dense()  # of node 1's equal products, the first
-    assert nearest.tolist() == [[1, 0, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
+    two = pseudo_graph(torch.tensor([[2.0, 0.0], [1.0, 1.0], [1.0, 0.0]]), 2, 10).to_dense()
+    torch.testing.assert_close(
+        two[0], torch.tensor([4 / 6, 2 / 6, 0]) if two[0, 1] else torch.tensor([4 / 6, 0, 2 / 6])
+    )
+    torch.testing.assert_close(two[1], torch.tensor([0.5, 0.5, 0.0]))
+    one = pseudo_graph(torch.tensor([[2.0, 0.0], [1.0, 0.5], [0.0, 3.0]]), 1, 10).to_dense()
+    assert one.tolist() == [[1, 0, 0], [1, 0, 0], [0, 0, 1]]  # a node need not be its own neighbour
 
 
 def test_among_equal_products_exactly_num_neighbors_are_kept() -> None:
@@ -265,16 +271,19 @@ def test_exact_nodes_decides_which_search_is_made(monkeypatch: pytest.MonkeyPatc
     assert asked == ["exact_top_products"] * 2 + ["approximate_top_products"] * 2
 
 
-def test_an_approximate_course_is_repeatable_and_differs_by_seed_and_round() -> None:
+def test_the_approximate_search_of_a_round_draws_from_the_servers_stream_of_that_round() -> None:
     held = {"a": list(range(60)), "b": list(range(40, 100))}
-    views = {client: view(60, seed, 16) for seed, client in enumerate(held)}
-    clients = ScriptedClients(lambda c, r: Failure(c, "error", ""), NAMES)
-    algorithm = FedGL(exact_nodes=0, num_neighbors=2)
+    state = FedGLState(
+        PARAMS, {c: node_list(ids) for c, ids in held.items()}, {c: view(60, k, 16) for k, c in enumerate(held)}
+    )
 
     def neighbors(seed: int, round: int) -> list[int]:
-        generator = clients.federation(seed=seed, round=round).generator("index")
-        found = algorithm.discover({c: node_list(ids) for c, ids in held.items()}, views, generator)
-        return found.graph.pattern.col.tolist()
+        clients = ScriptedClients(lambda client, request: LocalView(PARAMS, 1.0, view(60, 0)), list(held))
+        algorithm = FedGL(exact_nodes=0, num_neighbors=2)
+        algorithm.round(state, clients.federation(seed=seed, round=round))
+        request = clients.sent[0][1]
+        assert isinstance(request, TrainWithGuidance)
+        return request.guidance.neighbors.tolist()
 
     assert neighbors(0, 1) == neighbors(0, 1)
     assert neighbors(0, 1) != neighbors(1, 1) and neighbors(0, 1) != neighbors(0, 2)
@@ -512,7 +521,6 @@ def test_the_clients_labels_reach_the_view_only_through_the_model() -> None:
 
 # ---- the sequence of messages
 
-PARAMS: Params = {"w": torch.zeros(2)}
 HELD = {"a": [1, 2, 3], "b": [3, 4], "c": [2, 4, 5, 6], "d": [9, 1]}
 
 
@@ -829,21 +837,39 @@ def test_requests_with_models_of_their_own_are_answered_one_by_one() -> None:
 
 
 CONFORMING: dict[str, dict[str, Any]] = {
-    "no labels": {"alpha": 0.0},
-    "no graph": {"beta": 0.0},
-    "neither": {"alpha": 0.0, "beta": 0.0},
-    "mean": {"fusion": "mean", "threshold": 0.4, "num_neighbors": 4},
-    "latest": {"views": "latest", "threshold": 0.2},
-    "hidden, by weights": {"embeddings": "hidden", "degrees": "weights"},
-    "summed": {"reduction": "sum", "threshold": 0.3},
-    "approximate": {"exact_nodes": 0, "num_neighbors": 3},
-    "by epoch, with sgd": {"step_unit": "epoch", "optimizer": SGD(lr=0.1)},
+    "no labels, mean": {"alpha": 0.0, "fusion": "mean", "num_neighbors": 4},
+    "no graph, summed": {"beta": 0.0, "reduction": "sum", "threshold": 0.3},
+    "latest, hidden, by weights": {"views": "latest", "threshold": 0.2, "embeddings": "hidden", "degrees": "weights"},
+    "mean, latest, summed": {"fusion": "mean", "views": "latest", "reduction": "sum", "threshold": 0.4},
+    "approximate, by epoch": {"exact_nodes": 0, "num_neighbors": 3, "step_unit": "epoch", "optimizer": SGD(lr=0.1)},
 }
 
 
 @pytest.mark.parametrize("name", CONFORMING)
 def test_every_setting_conforms(name: str) -> None:
     check_algorithm(FedGL(local_steps=2, **CONFORMING[name]))
+
+
+def test_clients_without_labels_learn_from_pseudo_labels_and_count_together_as_alone() -> None:
+    scenario = toy_scenario(4, num_nodes=60, num_common=6)
+    parts = dict(scenario.parts)
+    for name in ("client-1", "client-2"):
+        parts[name] = parts[name].with_masks({**parts[name].masks, "train": torch.zeros(parts[name].num_nodes).bool()})
+    scenario = replace(scenario, parts=parts)
+    algorithm = replace(SHORT, threshold=0.0, alpha=1.0)
+    loop, stacked = (
+        trace_course(toy_course(algorithm, num_clients=4, runtime=runtime), scenario) for runtime in ("loop", "auto")
+    )
+    weights = {(m.position.round, m.client): m.outcome.reply.weight for m in guided_messages(loop)}  # type: ignore[union-attr]
+    sizes = {client: part.num_nodes for client, part in parts.items()}
+    assert weights == {
+        (round, client): 0.0 if round == 1 and client in ("client-1", "client-2") else sizes[client]
+        for round in (1, 2, 3)
+        for client in parts
+    }
+    final(stacked)
+    assert stacked.notes == {}
+    require_close(loop.values(), stacked.values(), "idle clients alone and together", 1e-3)
 
 
 def test_a_course_that_stops_in_the_middle_ends_with_the_same_bits_with_latest_views_and_half_of_the_clients() -> None:

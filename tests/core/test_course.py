@@ -434,3 +434,41 @@ def test_a_server_state_that_no_checkpoint_could_bring_back_is_refused_at_once()
 
     with pytest.raises(CourseFailed, match="gave the server state Drawn"):
         run(Plan(rounds=1), algorithm=Stray())
+
+
+# ---- what the algorithm says
+
+
+@dataclass(frozen=True)
+class Talking(Counter):
+    """Says something in the setup and in every second round."""
+
+    def setup(self, fed: Federation) -> Count:
+        fed.note("beginning")
+        return super().setup(fed)
+
+    def round(self, state: Count, fed: Federation) -> Count:
+        if fed.round % 2 == 0:
+            fed.note(f"round {fed.round}")
+            fed.note("again")
+        return super().round(state, fed)
+
+
+def test_what_the_algorithm_notes_reaches_the_listener_with_its_round() -> None:
+    _, notes = run(Plan(rounds=5), algorithm=Talking())
+    assert notes.notes == [(0, "beginning"), (2, "round 2"), (2, "again"), (4, "round 4"), (4, "again")]
+
+
+def test_notes_change_nothing_and_a_federation_without_a_listener_takes_them() -> None:
+    said, silent = run(Plan(rounds=3), algorithm=Talking())[0], run(Plan(rounds=3))[0]
+    assert said.state.total == silent.state.total  # type: ignore[attr-defined]
+    fed = Federation(
+        runtime(Counter()),
+        seed=0,
+        round=1,
+        cohort=NAMES,
+        model=InitialModel({}),
+        rules=ExchangeRules(),
+        report=lambda report: None,
+    )
+    fed.note("to nobody")

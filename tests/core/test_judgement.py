@@ -231,3 +231,59 @@ def test_a_sound_stack_is_not_taken_apart_and_one_odd_reply_only_is_taken_out() 
     sound, failures = judged_stack(Stack(CLIENTS, update(params={"w": one}, weight=weight)), requests_of(), kinds)
     assert sound.tolist() == [True, True, False, True] and one.taken == [2]
     assert [failure.client for failure in failures] == ["c"]
+
+
+# ---- what the request itself finds wrong
+
+
+@dataclass(frozen=True)
+class TrainAtMost(Request[Update]):
+    """Looks at its replies: no more steps than were asked for."""
+
+    params: Params
+    steps: int
+
+    def problem(self, reply: Update) -> str:
+        if reply.name == "odd":
+            raise ValueError("cannot even be looked at")
+        return f"{reply.steps} steps, asked were {self.steps}" if reply.steps > self.steps else ""
+
+
+def test_a_request_has_no_problem_with_its_reply_unless_it_says_so() -> None:
+    assert Train(model()).problem(update()) == ""
+    reply = update()
+    assert judged("a", reply, Train(model()), Update) is reply
+
+
+def test_a_reply_that_the_request_has_a_problem_with_is_malformed_and_says_why() -> None:
+    good, bad = update(steps=3), update(steps=4)
+    request = TrainAtMost(model(), 3)
+    assert judged("a", good, request, Update) is good
+    assert judged("a", bad, request, Update) == Failure("a", "malformed", "Update: 4 steps, asked were 3")
+    assert judged("a", update(name="odd"), request, Update) == Failure("a", "malformed", "cannot even be looked at")
+
+
+def test_the_request_looks_only_at_replies_of_the_right_type_and_fields_and_before_numbers_are_judged() -> None:
+    request = TrainAtMost(model(), 3)
+    failure = judged("a", Kept(), request, Update)
+    assert isinstance(failure, Failure) and "found the record Kept" in failure.reason
+    failure = judged("a", update(steps="many"), request, Update)
+    assert isinstance(failure, Failure) and "expected int" in failure.reason
+    both = update(steps=9, params={"w": torch.tensor([1.0, math.nan])})
+    failure = judged("a", both, request, Update)
+    assert isinstance(failure, Failure) and failure.kind == "malformed"
+    assert judged("a", Failure("a", "lost", "gone"), request, Update) == Failure("a", "lost", "gone")
+
+
+def test_every_reply_of_a_stack_is_looked_at_by_its_own_request() -> None:
+    members = {client: update(steps=steps) for client, steps in zip(CLIENTS, (1, 2, 3, 4), strict=True)}
+    requests = {c: TrainAtMost(model(), limit) for c, limit in zip(CLIENTS, (1, 1, 3, 3), strict=True)}
+    sound, failures = verdicts(stack_of(members), requests)
+    assert sound == [True, False, True, False]
+    assert [failure.reason for failure in failures] == [
+        "Update: 2 steps, asked were 1",
+        "Update: 4 steps, asked were 3",
+    ]
+    shared = dict.fromkeys(CLIENTS, TrainAtMost(model(), 2))
+    assert verdicts(stack_of(members), shared)[0] == [True, True, False, False]
+    assert verdicts(stack_of(members), dict.fromkeys(CLIENTS, TrainAtMost(model(), 9))) == ([True] * 4, [])

@@ -21,12 +21,14 @@ from isthmus.learn.batching import FullBatch
 from isthmus.learn.blocks import Blocks
 from isthmus.learn.client import GraphClient
 from isthmus.learn.evaluate import score_on_local_graphs
-from isthmus.learn.fit import Fitted, read_params
+from isthmus.learn.fit import Fitted, load_params, read_params
 from isthmus.learn.layouts import CompactRows, FullRows, Plain, Span
 from isthmus.learn.metrics import CLASSIFICATION
 from isthmus.learn.optimizers import SGD, Adam, AdamW, Optimizer, StepDecay
 from isthmus.learn.stacked import GraphCohort
 from isthmus.learn.tasks import NodeClassification
+from isthmus.learn.tasks.node import PreparedNodes
+from isthmus.learn.tasks.task import StackedData
 from isthmus.models import (
     APPNP,
     GAT,
@@ -43,6 +45,7 @@ from isthmus.models import (
     ModelSpec,
 )
 from isthmus.models.norm import BatchNorm
+from isthmus.models.sparse import SparseMatrix
 from isthmus.simulation import Scenario
 from isthmus.testing import toy_course
 from isthmus.testing.toys import toy_graph, toy_scenario
@@ -655,3 +658,90 @@ def test_a_task_with_another_loss_is_not_stacked(algorithm: Any) -> None:
     assert not auto.together and traces[NodeClassification, "auto"].together
     with pytest.raises(AssertionError):
         require_close(traces[NodeClassification, "loop"].values(), auto.values(), "the other loss")
+
+
+# ---- other data, and a look at the trained models
+
+
+def with_other_targets(cohort: GraphCohort) -> StackedData:
+    """The clients' data with the labels of training nodes turned to the next class, and a structure in the graph."""
+    data = cohort.data
+    size = data.graph.num_nodes
+    ends = torch.arange(data.sizes[0])  # within the first client only
+    structure = SparseMatrix.from_edges(torch.stack([ends, ends.flip(0)]), None, (size, size))
+    target = torch.where(data.target >= 0, (data.target + 1) % CLASSES, data.target)
+    return replace(data, graph=data.graph.replace(complement=structure), target=target)
+
+
+def with_other_labels(client: GraphClient, structure: bool) -> PreparedNodes:
+    """The same for one client."""
+    prepared: PreparedNodes = client.prepared
+    labels = {**prepared.labels, "train": (prepared.labels["train"] + 1) % CLASSES}
+    ends = torch.arange(client.num_nodes)
+    added = SparseMatrix.from_edges(torch.stack([ends, ends.flip(0)]), None, (client.num_nodes, client.num_nodes))
+    graph = prepared.graph.replace(complement=added) if structure else prepared.graph
+    return replace(prepared, labels=labels, graph=graph)
+
+
+@pytest.mark.parametrize("is_sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("name", ZOO)
+def test_training_together_on_other_data_is_training_alone_on_it_and_what_is_seen_after_is_the_trained_model(
+    name: str, optimizer: str, is_sparse: bool
+) -> None:
+    clients = clients_of(ZOO[name], is_sparse)
+    cohort, start = GraphCohort(clients), start_of(clients, 1)
+    seen: list[tuple[nn.Module, StackedData]] = []
+
+    def observe(model: nn.Module, data: StackedData) -> Tensor:
+        assert not torch.is_grad_enabled()
+        seen.append((model, data))
+        found: Tensor = model(data.graph, None)
+        return found
+
+    together = cohort.fit(
+        start, steps=STEPS, optimizer=OPTIMIZERS[optimizer], data=with_other_targets(cohort), observe=observe
+    )
+    alone = [
+        client.fit(start, steps=STEPS, optimizer=OPTIMIZERS[optimizer], prepared=with_other_labels(client, k == 0))
+        for k, client in enumerate(clients)
+    ]
+    compare(together, alone)
+    assert len(seen) == 1
+    rows = together.observed.view(len(clients), cohort.data.rows, CLASSES)
+    for k, (client, fitted) in enumerate(zip(clients, alone, strict=True)):
+        load_params(client.model, fitted.params)
+        with torch.no_grad():
+            expected = client.model(with_other_labels(client, k == 0).graph, None)
+        torch.testing.assert_close(rows[k, : client.num_nodes], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_other_data_serves_one_training_only_and_nothing_is_seen_unless_it_is_asked_for() -> None:
+    clients = clients_of(ZOO["gcn"])
+    cohort, start = GraphCohort(clients), start_of(clients, 1)
+    before = cohort.fit(start, steps=2, optimizer=SGD(lr=0.1))
+    other = cohort.fit(start, steps=2, optimizer=SGD(lr=0.1), data=with_other_targets(cohort))
+    again = cohort.fit(start, steps=2, optimizer=SGD(lr=0.1), observe=lambda model, data: "seen")
+    assert before.observed is other.observed is None and again.observed == "seen"
+    assert all(torch.equal(tensor, again.member(2)[name]) for name, tensor in before.member(2).items())
+    assert not torch.equal(before.member(2)["gnn.layers.1.bias"], other.member(2)["gnn.layers.1.bias"])
+
+
+def test_of_clients_without_training_examples_nothing_is_seen() -> None:
+    clients = idle_clients(ZOO["gcn"])
+    fitted = GraphCohort(clients).fit(
+        start_of(clients, 0), steps=2, optimizer=SGD(lr=0.1), observe=lambda model, data: 1 / 0
+    )
+    assert fitted.observed is None
+
+
+def test_other_data_that_is_given_to_one_client_takes_the_place_of_its_own_and_leaves_it() -> None:
+    client = clients_of(ZOO["gcn"])[0]
+    start = start_of([client], 0)
+    own = client.fit(start, steps=2, optimizer=SGD(lr=0.1))
+    other = client.fit(start, steps=2, optimizer=SGD(lr=0.1), prepared=with_other_labels(client, True))
+    assert not torch.equal(own.params["gnn.layers.1.bias"], other.params["gnn.layers.1.bias"])
+    again = client.fit(start, steps=2, optimizer=SGD(lr=0.1))
+    assert all(torch.equal(tensor, again.params[name]) for name, tensor in own.params.items())
+    nothing = replace(client.prepared, index={**client.prepared.index, "train": torch.empty(0, dtype=torch.int64)})
+    assert client.fit(start, steps=2, step_unit="epoch", optimizer=SGD(lr=0.1), prepared=nothing).steps == 0

@@ -13,8 +13,8 @@ def test_operators_are_built_once() -> None:
     graph = toy("mixed")
     assert graph.operator("gcn") is graph.operator("gcn")
     assert graph.operator("gcn") is not graph.operator("sum")
-    assert graph.attention(2) is graph.attention(2)
-    assert graph.attention(2) is not graph.attention(3)
+    assert graph.attention(2)[0] is graph.attention(2)[0]
+    assert graph.attention(2)[0] is not graph.attention(3)[0]
     assert graph.pooling(True) is graph.pooling(True)
     assert graph.pooling(True) is not graph.pooling(False)
 
@@ -108,3 +108,58 @@ def test_sparse_features_become_dense_where_not_all_are_sparse() -> None:
     stacked, _ = stack_graphs(graphs)
     assert torch.equal(dense(stacked.x)[:7], dense(graphs[0].x))
     assert not isinstance(stacked.x, SparseMatrix)
+
+
+# ---- with an inferred structure
+
+
+def structure(num_nodes: int, value: float = 0.5) -> SparseMatrix:
+    ends = torch.arange(num_nodes)
+    return SparseMatrix.from_edges(
+        torch.stack([ends, ends.flip(0)]), torch.full((num_nodes,), value), (num_nodes, num_nodes)
+    )
+
+
+def test_the_operators_of_the_edges_and_those_with_a_structure_are_both_built_once_and_kept_apart() -> None:
+    graph = toy("weighted")
+    with_one = graph.replace(complement=structure(7))
+    with_other = with_one.replace(complement=structure(7, 0.25))
+    for name in ("gcn", "mean", "sum"):
+        own, one, other = (each.operator(name) for each in (graph, with_one, with_other))
+        assert graph.operator(name) is own and with_one.operator(name) is one and with_other.operator(name) is other
+        assert not torch.equal(own.to_dense(), one.to_dense()) and not torch.equal(one.to_dense(), other.to_dense())
+        assert with_one.replace(complement=None).operator(name) is own
+        assert with_one.replace(x=torch.zeros(7, 2)).operator(name) is one
+    for heads in (1, 2):
+        pattern, factor = with_one.attention(heads)
+        for again in (with_one, with_one.replace(x=torch.zeros(7, 2))):
+            assert again.attention(heads)[0] is pattern and again.attention(heads)[1] is factor
+        assert graph.attention(heads)[1] is None and factor is not None
+        assert not torch.equal(with_other.attention(heads)[1], factor)  # type: ignore[arg-type]
+        assert with_other.replace(complement=None).attention(heads)[0] is graph.attention(heads)[0] is not pattern
+    assert with_one.pooling(True) is graph.pooling(True)
+
+
+def test_other_edges_under_the_same_structure_have_operators_of_their_own() -> None:
+    graph = toy("mixed").replace(complement=structure(7))
+    before = graph.operator("sum").to_dense()
+    fewer = graph.replace(edge_index=graph.edge_index[:, :3])
+    assert fewer.complement is graph.complement
+    assert not torch.equal(fewer.operator("sum").to_dense(), before)
+    torch.testing.assert_close(graph.operator("sum").to_dense(), before)
+
+
+def test_a_structure_of_another_size_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"complement is SparseMatrix\(6 x 6.*; it must be 7 x 7"):
+        toy("mixed").replace(complement=structure(6))
+    with pytest.raises(ValueError, match="it must be 9 x 9"):
+        toy("mixed").replace(complement=structure(7)).replace(x=torch.zeros(9, 5))
+
+
+def test_loops_and_unknown_operators_are_refused_with_a_structure_too() -> None:
+    looped = GraphInput(torch.zeros(3, 2), torch.tensor([[0, 1], [0, 2]]), complement=structure(3))
+    for build in (lambda: looped.operator("mean"), looped.attention):
+        with pytest.raises(ValueError, match="1 self-loops"):
+            build()
+    with pytest.raises(ValueError, match="'gnc'; known: gcn, mean, sum"):
+        toy("mixed").replace(complement=structure(7)).operator("gnc")

@@ -4,8 +4,10 @@ import warnings
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from isthmus.models.sparse import Pattern, SparseMatrix, dense
+from isthmus.models.sparse import Pattern, SparseMatrix, block_diagonal, dense
 
 
 def random_matrix(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> tuple[SparseMatrix, torch.Tensor]:
@@ -120,3 +122,108 @@ def test_repr_tells_size_entries_and_type() -> None:
         "SparseMatrix(2 x 3, 1 entries, float32)"
     )
     assert repr(random_matrix(1, 1, torch.float64)[0].pattern).startswith("Pattern(1 x 1")
+
+
+# ---- sums, parts and blocks
+
+
+def drawn(rows: int, columns: int, seed: int, density: float = 0.4) -> tuple[SparseMatrix, torch.Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    full = torch.randn(rows, columns, generator=draw)
+    full[torch.rand(rows, columns, generator=draw) >= density] = 0.0
+    return SparseMatrix.from_csr(full.to_sparse_csr()), full
+
+
+def check_rows(matrix: SparseMatrix) -> None:
+    """Rows of the pattern ascend, and nothing lies outside."""
+    crow, col = matrix.pattern.crow, matrix.pattern.col
+    assert crow[0] == 0 and crow[-1] == len(col) == len(matrix.values) and bool((crow.diff() >= 0).all())
+    assert len(crow) == matrix.shape[0] + 1
+    assert not len(col) or (int(col.min()) >= 0 and int(col.max()) < matrix.shape[1])
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    rows=st.integers(0, 7),
+    columns=st.integers(1, 7),
+    seed=st.integers(0, 999),
+    densities=st.tuples(*[st.floats(0, 1)] * 2),
+)
+def test_a_sum_is_the_dense_sum_and_keeps_every_entry_of_both(
+    rows: int, columns: int, seed: int, densities: tuple[float, float]
+) -> None:
+    (a, dense_a), (b, dense_b) = (drawn(rows, columns, seed + k, density) for k, density in enumerate(densities))
+    found = a.plus(b)
+    check_rows(found)
+    torch.testing.assert_close(found.to_dense(), dense_a + dense_b)
+    assert found.pattern.nnz == a.pattern.nnz + b.pattern.nnz
+    x = torch.randn(columns, 3, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(found.matmul(x), (dense_a + dense_b) @ x)
+    torch.testing.assert_close(found.t().to_dense(), (dense_a + dense_b).t())
+    torch.testing.assert_close(a.to_dense(), dense_a)
+
+
+def test_an_entry_that_both_have_stays_twice_and_sums_have_the_type_of_the_first() -> None:
+    one = SparseMatrix.from_edges(torch.tensor([[1], [0]]), None, (2, 2), torch.float64)
+    other = SparseMatrix.from_edges(torch.tensor([[1], [0]]), torch.tensor([2.0]), (2, 2))
+    found = one.plus(other)
+    assert found.pattern.col.tolist() == [1, 1] and found.values.tolist() == [1.0, 2.0]
+    assert found.dtype == torch.float64
+
+
+def test_matrices_of_other_sizes_cannot_be_added() -> None:
+    with pytest.raises(ValueError, match=r"cannot add SparseMatrix\(3 x 2.*to SparseMatrix\(2 x 3"):
+        drawn(2, 3, 0)[0].plus(drawn(3, 2, 0)[0])
+
+
+@settings(deadline=None, max_examples=60)
+@given(size=st.integers(1, 8), seed=st.integers(0, 999), density=st.floats(0, 1), data=st.data())
+def test_the_entries_between_some_nodes_are_those_rows_and_columns_in_their_order(
+    size: int, seed: int, density: float, data: st.DataObject
+) -> None:
+    matrix, full = drawn(size, size, seed, density)
+    chosen = data.draw(st.lists(st.integers(0, size - 1), unique=True))
+    missing = data.draw(st.lists(st.integers(0, len(chosen)), max_size=3))
+    for place in missing:
+        chosen.insert(place, -1)
+    found = matrix.between(torch.tensor(chosen, dtype=torch.int64))
+    check_rows(found)
+    expected = torch.zeros(len(chosen), len(chosen))
+    for i, row in enumerate(chosen):
+        for j, column in enumerate(chosen):
+            if row >= 0 and column >= 0:
+                expected[i, j] = full[row, column]
+    assert torch.equal(found.to_dense(), expected)
+    assert found.pattern.nnz == int((expected != 0).sum())
+
+
+def test_between_takes_rows_whose_columns_are_in_no_order() -> None:
+    pattern = Pattern(torch.tensor([0, 3, 3, 4]), torch.tensor([2, 0, 1, 2]), (3, 3))
+    matrix = SparseMatrix(pattern, torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    assert matrix.between(torch.tensor([2, 0])).to_dense().tolist() == [[4.0, 0.0], [1.0, 2.0]]
+
+
+def test_row_sums_are_the_dense_ones_also_of_rows_without_entries() -> None:
+    matrix, full = drawn(6, 4, 0, 0.3)
+    torch.testing.assert_close(matrix.row_sums(), full.sum(dim=1))
+    doubled = matrix.plus(matrix)
+    torch.testing.assert_close(doubled.row_sums(), 2 * full.sum(dim=1))
+    assert SparseMatrix.from_edges(torch.zeros(2, 0, dtype=torch.int64), None, (3, 2)).row_sums().tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("sizes", "rows"), [((3, 1, 4), 4), ((3, 1, 4), 6), ((2,), 2), ((0, 2), 3)])
+def test_blocks_lie_along_the_diagonal_padded_with_nothing(sizes: tuple[int, ...], rows: int) -> None:
+    blocks = [drawn(size, size, seed, 0.6) for seed, size in enumerate(sizes)]
+    found = block_diagonal([matrix for matrix, _ in blocks], rows)
+    check_rows(found)
+    expected = torch.zeros(len(sizes) * rows, len(sizes) * rows)
+    for k, (_, full) in enumerate(blocks):
+        expected[k * rows : k * rows + len(full), k * rows : k * rows + len(full)] = full
+    assert torch.equal(found.to_dense(), expected)
+
+
+def test_blocks_without_entries_are_blocks_too() -> None:
+    nothing = SparseMatrix.from_edges(torch.zeros(2, 0, dtype=torch.int64), None, (2, 2))
+    found = block_diagonal([nothing, drawn(3, 3, 1)[0], nothing], 3)
+    torch.testing.assert_close(found.to_dense()[3:6, 3:6], drawn(3, 3, 1)[1])
+    assert found.shape == (9, 9) and found.pattern.nnz == drawn(3, 3, 1)[0].pattern.nnz

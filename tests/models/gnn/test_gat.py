@@ -3,12 +3,14 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import leaky_relu
 from torch_geometric.nn import GATConv
 
 from isthmus.models.gnn.gat import GAT, GATLayer, row_softmax
-from isthmus.models.sparse import Pattern
+from isthmus.models.inputs import GraphInput
+from isthmus.models.sparse import Pattern, SparseMatrix
 
-from ..toys import FEATURES, UNWEIGHTED, assert_close, assert_same_as_pyg, toy
+from ..toys import FEATURES, UNWEIGHTED, assert_close, assert_same_as_pyg, cotangent, randomise, toy
 
 NAMES = {"weight": "lin.weight", "attention_source": "att_src", "attention_target": "att_dst", "bias": "bias"}
 
@@ -67,3 +69,65 @@ def test_errors() -> None:
 def test_repr() -> None:
     assert repr(GATLayer(5, 3, 2, False, 0.1)) == "GATLayer(5, 3, heads=2, concat=False, attention_dropout=0.1)"
     assert repr(GAT(heads=4)) != repr(GAT(heads=2))
+
+
+# ---- with an inferred structure
+
+
+def structure(seed: int = 0) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    found = torch.rand(7, 7, generator=draw) * (torch.rand(7, 7, generator=draw) < 0.4)
+    found[1] = 0.0
+    found[6, 6], found[6, 2] = 0.3, 0.8  # the isolated node
+    return found
+
+
+def dense_attention(layer: GATLayer, graph: GraphInput, c: torch.Tensor) -> torch.Tensor:
+    """Node by node: the exponential of each score counts as often as there is an edge or a loop, and C_ij more."""
+    assert isinstance(graph.x, torch.Tensor)
+    z = (graph.x @ layer.weight).view(7, layer.heads, -1)
+    out = []
+    for i in range(7):
+        heads = []
+        for h in range(layer.heads):
+            total, mass = torch.zeros(z.shape[2]), torch.zeros(())
+            for j in range(7):
+                edges = int(((graph.edge_index[0] == j) & (graph.edge_index[1] == i)).sum()) + int(i == j)
+                score = leaky_relu(z[i, h] @ layer.attention_target[h] + z[j, h] @ layer.attention_source[h], 0.2)
+                weight = (edges + c[i, j]) * score.exp()
+                total, mass = total + weight * z[j, h], mass + weight
+            heads.append(total / mass)
+        out.append(torch.cat(heads) if layer.concat else torch.stack(heads).mean(dim=0))
+    return torch.stack(out) + layer.bias
+
+
+@pytest.mark.parametrize("name", ["mixed", "no_edges"])
+@pytest.mark.parametrize(("heads", "concat"), [(1, True), (3, True), (3, False)])
+def test_a_structure_is_a_factor_on_the_exponential(name: str, heads: int, concat: bool) -> None:
+    c = structure()
+    graph = toy(name).replace(complement=SparseMatrix.from_csr(c.to_sparse_csr()))
+    layer = GATLayer(FEATURES, 4, heads, concat)
+    randomise(layer)
+    found, expected = layer(graph, graph.x, None), dense_attention(layer, graph, c)
+    assert_close(found, expected)
+    assert float((found - layer(toy(name), graph.x, None)).detach().abs().max()) > 1e-2
+    g = cotangent(found)
+    for mine, other in zip(
+        torch.autograd.grad(found, list(layer.parameters()), g),
+        torch.autograd.grad(expected, list(layer.parameters()), g),
+        strict=True,
+    ):
+        assert_close(mine, other)
+
+
+def test_an_entry_of_zero_in_a_structure_counts_nothing_and_spoils_nothing() -> None:
+    c = structure()
+    entries = SparseMatrix.from_csr(c.to_sparse_csr())
+    zeroed = entries.with_values(torch.where(entries.pattern.row == 6, 0.0, entries.values))
+    graph = toy("mixed").replace(complement=zeroed)
+    layer = GATLayer(FEATURES, 4, 2)
+    randomise(layer)
+    out = layer(graph, graph.x, None)
+    assert_close(out, dense_attention(layer, graph, zeroed.to_dense()))
+    grads = torch.autograd.grad(out.sum(), list(layer.parameters()))
+    assert all(bool(grad.isfinite().all()) for grad in grads)
