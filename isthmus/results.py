@@ -12,6 +12,7 @@ from isthmus.config.course import Course
 from isthmus.core.record import Params
 from isthmus.learn.evaluate import Scores
 from isthmus.learn.fit import load_params
+from isthmus.report.monitors import last_measured
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,6 +70,20 @@ class Result:
             for e in rounds
         ]
         return pd.DataFrame(rows)
+
+    @property
+    def monitors(self) -> dict[str, pd.DataFrame]:
+        """What the course's monitors measured last, by name: client x client, or a number for each client."""
+        import pandas as pd
+
+        found: dict[str, pd.DataFrame] = {}
+        for name, event in last_measured(self.events, self.course.monitors).items():
+            clients = event["clients"]
+            if "matrix" in event:
+                found[name] = pd.DataFrame(event["matrix"], index=clients, columns=clients, dtype=float)
+            else:
+                found[name] = pd.DataFrame({name: event["values"]}, index=clients, dtype=float)
+        return found
 
     @property
     def model(self) -> nn.Module:

@@ -20,6 +20,7 @@ from isthmus.learn.evaluate import Scores
 from isthmus.monitor.checkpoint import load_checkpoint, save_checkpoint
 from isthmus.monitor.folder import RunFolder
 from isthmus.monitor.journal import Journal
+from isthmus.monitoring import Monitoring, check_monitors
 from isthmus.results import Result
 from isthmus.simulation import Scenario, Simulation, load_scenario, torch_threads
 
@@ -84,6 +85,7 @@ def run(
         started = time.perf_counter()
         simulation = Simulation(course, scenario)
         building = time.perf_counter() - started
+        check_monitors(course, simulation)
         folder = None if run_dir is None else RunFolder.create(Path(run_dir), course_to_yaml(course))
         journal = Journal(folder.journal if folder else None)
         journal.write("course", version=__version__, python=platform.python_version(), course=course_to_dict(course))
@@ -113,6 +115,7 @@ def resume(
     standing, memories = load_checkpoint(folder.checkpoint, course_digest(course), course.algorithm)
     with torch_threads(course.threads):
         simulation = Simulation(course, load_scenario(course, locate_data(data_root)))
+        check_monitors(course, simulation)
         simulation.runtime.load_clients(memories)
         journal = Journal(folder.journal)
         journal.rewind(standing.round)
@@ -130,14 +133,23 @@ def _carry_out(
 ) -> Result:
     watchers = [*watchers, *_sinks(course, folder)]
     recorder = Recorder(journal, folder, course_digest(course), watchers)
+    monitoring = Monitoring(course, simulation, journal) if course.monitors else None
+    runtime = monitoring.runtime if monitoring else simulation.runtime
     started = time.perf_counter()
-    standing = run_course(course.algorithm, simulation.runtime, course.plan(), simulation.initial, recorder, standing)
+    if monitoring:
+        monitoring.start()
+    standing = run_course(course.algorithm, runtime, course.plan(), simulation.initial, recorder, standing)
     for note in simulation.runtime_notes():
         journal.write("note", text=note)
+    seconds = time.perf_counter() - started - (monitoring.seconds if monitoring else 0.0)
+    if monitoring:
+        monitoring.finish(standing.round)
     ended = time.perf_counter()
-    result = _result(course, simulation, folder, journal, standing, ended - started)
+    result = _result(course, simulation, folder, journal, standing, seconds)
     journal.write("scored", seconds=round(time.perf_counter() - ended, 6))
     finish(result, standing, journal, folder, simulation.scenario.whole.class_names)
+    if monitoring and folder is not None:
+        monitoring.draw(folder)
     return result
 
 

@@ -92,7 +92,7 @@ class Simulation:
         self.clients = {name: self._client(name, self.model) for name in self.holdings}
         self.blocks = Blocks(course.block_mb * 2**20)
         self.runtime = self._runtime()
-        self._whole = course.task.prepare(scenario.whole)
+        self.whole = course.task.prepare(scenario.whole)
 
     def _build(self) -> nn.Module:
         task, whole = self.course.task, self.scenario.whole
@@ -135,7 +135,7 @@ class Simulation:
 
     def on_global_graph(self, models: dict[str, Params], split: str) -> Scores:
         """Score models on the whole graph."""
-        return score_on_global_graph(self.course.task, self.model, self._whole, models, split)
+        return score_on_global_graph(self.course.task, self.model, self.whole, models, split)
 
     def on_local_graphs(self, models: dict[str, Params], split: str) -> tuple[Scores, dict[str, Scores]]:
         """Score each client's model on the client's own graph."""
@@ -146,7 +146,7 @@ class Simulation:
         """Score a model that runs on the whole graph on each client's nodes: the centralised beside the clients'."""
         load_params(self.model, params)
         groups = [part.node_ids for part in self.scenario.parts.values()]
-        found = self.course.task.evaluate_groups(self.model, self._whole, split, groups)
+        found = self.course.task.evaluate_groups(self.model, self.whole, split, groups)
         return dict(zip(self.scenario.parts, found, strict=True))
 
 

@@ -27,8 +27,9 @@ ARROWS: dict[str, set[str]] = {
     "privacy": {"core"},
     "attacks": {"core", "learn", "models"},
     "monitor": {"core"},
+    "monitors": {"core", "data", "learn", "models"},  # they look at all models and graphs at once
     "report": {"core", "monitor"},
-    "config": {"core", "data", "learn", "models", "algorithms"},
+    "config": {"core", "data", "learn", "models", "algorithms", "monitors"},
     "tune": {"core", "config", "monitor"},
     "federation": {"core", "config", "data", "learn", "monitor", "runtime", "top"},  # one course, between sites
     "suites": {"core", "config", "monitor", "report", "top"},  # many courses, so above those that run one

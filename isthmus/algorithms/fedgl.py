@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.algorithms.fedavg import ModelUpdate
-from isthmus.core.errors import BadInput, CourseFailed
+from isthmus.core.errors import BadInput, CourseFailed, TooFewReplies
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
 from isthmus.core.protocol import Algorithm, Request, cohort, on
@@ -359,7 +359,11 @@ class FedGL(Algorithm[FedGLState]):
         new = [client for client in fed.clients if client not in known]
         if not new:
             return dict(known)
-        nodes = {**known, **fed.ask(ShareNodes(), clients=new)}
+        replies = fed.ask(ShareNodes(), clients=new, min_replies=0)
+        nodes = {**known, **replies}
+        if not any(client in nodes for client in fed.clients):
+            reasons = "; ".join(f"{failure.client}: {failure.reason}" for failure in replies.failures.values())
+            raise TooFewReplies(f"round {fed.round}: no client of the round could say which nodes it holds ({reasons})")
         nodes = {client: nodes[client] for client in fed.all_clients if client in nodes}
         first = next(iter(nodes), "")
         for client, held in nodes.items():

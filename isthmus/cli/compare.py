@@ -18,7 +18,7 @@ EXAMPLES = """Examples:
 
   isthmus compare SUITE.yaml --out results/mine --workers 1 --check
 
-  isthmus compare SUITE.yaml --seeds 1
+  isthmus compare SUITE.yaml --seeds 1 --only dataset=cora,citeseer --only method=fedavg
 
 A comparison that was cut short goes on where it stopped when it is started again with the same --out; one that is
 finished is only tabulated and drawn again.
@@ -29,6 +29,9 @@ def compare(
     suite: Annotated[Path, typer.Argument(metavar="SUITE.yaml", help="What to compare.")],
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Where results go; goes on with it.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="AXIS=CHOICE,...", help="Only these choices of an axis.")
     ] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Only the first so many seeds.")] = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; by default one per core.")] = None,
@@ -43,10 +46,10 @@ def compare(
     from isthmus.cli.output import print_json, print_table
     from isthmus.monitor.journal import replace_file
     from isthmus.suites.figures import write_figures
-    from isthmus.suites.spec import load_suite
+    from isthmus.suites.spec import load_suite, narrowed
     from isthmus.suites.table import cell_table, cells, cells_csv, runs_csv
 
-    loaded = load_suite(suite)
+    loaded = narrowed(load_suite(suite), only or ())
     if seeds is not None:
         loaded = replace(loaded, seeds=loaded.seeds[:seeds])
     folder = out or Path("results") / suite.stem

@@ -26,6 +26,8 @@ EXAMPLES = """Examples:
 
   isthmus run --profile num_clients=50 rounds=20
 
+  isthmus run "monitors=[cka,walk_distance]" monitor_every=10
+
   isthmus run --resume runs/20260131-235959-fedavg-cora
 """
 
@@ -183,14 +185,25 @@ def as_json(main: Result, results: dict[str, Result]) -> dict[str, Any]:
         "metrics": main.metrics,
         "clients": main.client_scores,
         "notes": main.notes,
+        "monitors": measured(main),
         "baselines": {_slug(title): result.metrics for title, result in results.items() if title},
     }
+
+
+def measured(result: Result) -> dict[str, dict[str, Any]]:
+    """Return what the monitors of a run measured last, by name."""
+    from isthmus.report.monitors import last_measured
+
+    found = last_measured(result.events, result.course.monitors)
+    bookkeeping = ("event", "name", "time", "seconds")
+    return {name: {k: v for k, v in event.items() if k not in bookkeeping} for name, event in found.items()}
 
 
 def _show(main: Result, results: dict[str, Result]) -> None:
     from isthmus.cli.output import human_bytes, print_table
     from isthmus.monitor.folder import RunFolder
     from isthmus.monitor.journal import replace_file
+    from isthmus.report.monitors import last_measured, summary
     from isthmus.report.summary import column, results_table
 
     metric = main.course.task.metrics[0]
@@ -198,6 +211,8 @@ def _show(main: Result, results: dict[str, Result]) -> None:
     facts = {event["client"]: event["text"] for event in main.events if event["event"] == "client"}
     table = results_table(columns, list(main.client_scores), facts)
     print_table(table, f"test {metric}, best round {main.best_round} of {main.num_rounds}")
+    for event in last_measured(main.events, main.course.monitors).values():
+        typer.echo(summary(event))
     for note in main.notes:
         typer.echo(f"note: {note}")
     traffic = f"{human_bytes(main.bytes_up)} up, {human_bytes(main.bytes_down)} down"

@@ -7,6 +7,7 @@ from typing import Any
 
 from isthmus.algorithms import FedAvg
 from isthmus.core.course import EarlyStopping, Plan
+from isthmus.core.errors import nearest
 from isthmus.core.federation import ExchangeRules
 from isthmus.core.protocol import Algorithm
 from isthmus.core.sampling import UniformSampling
@@ -17,6 +18,7 @@ from isthmus.learn.batching import Batching, FullBatch
 from isthmus.learn.tasks import NodeClassification, Task
 from isthmus.models import ModelSpec
 from isthmus.models.model import ModelFactory
+from isthmus.monitors import MONITORS
 
 RUNTIMES = ("auto", "loop", "strict")
 GLOBAL_GRAPHS = ("whole", "merged")
@@ -52,6 +54,9 @@ class Course:
         block_mb:         memory that clients who answer together may take at a time, about
         threads:          threads of torch; more than one pays only for large graphs
         sinks:            where metrics go beside the journal: "tensorboard"
+        monitors:         what is measured beside the scores, in simulation only: "cka" (how alike the clients' models
+                          are), "walk_distance" (how far their graphs are apart)
+        monitor_every:    rounds between two measurements of models (0: only at the end)
     """
 
     dataset: Dataset = Cora()
@@ -75,6 +80,8 @@ class Course:
     block_mb: int = 256
     threads: int = 1
     sinks: tuple[str, ...] = ()
+    monitors: tuple[str, ...] = ()
+    monitor_every: int = 0
 
     def __post_init__(self) -> None:
         for name in ("num_clients", "rounds", "evaluate_every", "threads", "min_replies", "block_mb"):
@@ -82,8 +89,9 @@ class Course:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least 1")
         if self.threads > MAX_THREADS:
             raise ValueError(f"threads is {self.threads!r}; it must be at most {MAX_THREADS}")
-        if self.checkpoint_every < 0:
-            raise ValueError(f"checkpoint_every is {self.checkpoint_every!r}; it must be at least 0")
+        for name in ("checkpoint_every", "monitor_every"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least 0")
         if self.timeout_seconds is not None and not self.timeout_seconds > 0:
             raise ValueError(f"timeout_seconds is {self.timeout_seconds!r}; it must be positive")
         if self.runtime not in RUNTIMES:
@@ -100,6 +108,9 @@ class Course:
         strange = [sink for sink in self.sinks if sink not in SINKS]
         if strange:
             raise ValueError(f"sinks has {strange[0]!r}; choose from {', '.join(SINKS)}")
+        unknown = [monitor for monitor in self.monitors if monitor not in MONITORS]
+        if unknown:
+            raise ValueError(f"monitors has {unknown[0]!r}; {nearest(unknown[0], MONITORS)}")
 
     def plan(self) -> Plan:
         """Return the part of the course that the training loop needs."""

@@ -15,7 +15,7 @@ from isthmus.config.course import Course
 from isthmus.core.errors import BadInput
 
 # A run may go on longer, be watched differently or saved more often and still be the same course.
-NOT_IN_DIGEST = ("rounds", "checkpoint_every", "sinks")
+NOT_IN_DIGEST = ("rounds", "checkpoint_every", "sinks", "monitors", "monitor_every")
 
 
 def load_course(

@@ -70,8 +70,7 @@ class SiteCourse:
 
     def run(self) -> Result:
         """Run the course from its start."""
-        if self.course.algorithm.pooled:
-            raise BadInput(f"{name_of(type(self.course.algorithm))} needs the whole graph in one place")
+        self._check()
         RunFolder.check_new(self.run_dir)
         self.run_dir.mkdir(parents=True, exist_ok=True)
         folder = RunFolder(self.run_dir)
@@ -83,6 +82,7 @@ class SiteCourse:
 
     def resume(self) -> Result:
         """Go on with the run in the run folder after the server was stopped or killed."""
+        self._check()
         folder = RunFolder.open(self.run_dir)
         journal = Journal(folder.journal)
         standing = None
@@ -91,6 +91,16 @@ class SiteCourse:
         journal.rewind(standing.round if standing else 0)
         journal.write("resume", after=standing.round if standing else 0)
         return self._to_the_end(folder, journal, standing)
+
+    def _check(self) -> None:
+        """Refuse what exists in simulation only."""
+        if self.course.algorithm.pooled:
+            raise BadInput(f"{name_of(type(self.course.algorithm))} needs the whole graph in one place")
+        if self.course.monitors:
+            raise BadInput(
+                f"monitors has {self.course.monitors[0]!r}; between sites nobody may hold all models and graphs, so "
+                "monitors are for simulation only: leave monitors empty"
+            )
 
     # ---- the way
 

@@ -70,6 +70,10 @@ class RunFolder:
         """The table of results."""
         return self.path / "report.md"
 
+    def monitor(self, name: str) -> Path:
+        """Return the file of a monitor's figure."""
+        return self.path / f"monitor-{name}.svg"
+
     def client_model(self, client: str) -> Path:
         """Return the file of a client's personal model."""
         return self.path / CLIENTS_DIR / f"{client}.safetensors"

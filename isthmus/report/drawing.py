@@ -16,6 +16,17 @@ BAR = 15.0
 GAP = 1.5  # between two parts of a bar
 MAX_DEPTH = 6.0  # decades below 100 % that a chart of shares shows
 
+# For a heat map in a file of its own, where no page decides.
+FILE_STYLE = """
+text { font: 12px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; fill: #52514e; }
+.title { font-size: 15px; font-weight: 600; fill: #111111; }
+.tiny { font-size: 10px; }
+.on-cell { fill: #fcfcfb; }
+.cell { fill: #2a78d6; }
+.cell-empty { fill: none; stroke: #e1e0d9; stroke-width: 0.75; }
+.cell-own { fill: #e1e0d9; }
+"""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -207,6 +218,38 @@ def heat_map(
 
     Numbers stand in the cells while these are large enough, and show when pointed at in any case.
     """
+    inside, width, height = _heat_map(names, matrix, largest, digits)
+    return drawing(label, width, height, *inside)
+
+
+def heat_map_file(
+    title: str, names: Sequence[str], matrix: Sequence[Sequence[float | None]], largest: float, digits: int
+) -> str:
+    """Return the same as the text of a file that needs nothing else, with its title above."""
+    inside, width, height = _heat_map(names, matrix, largest, digits)
+    head = 30.0
+    width = max(width, 8.5 * len(title) + 16.0)  # the title is on one line
+    size = {"width": width, "height": height + head, "viewBox": f"0 0 {_attribute(width)} {_attribute(height + head)}"}
+    return (
+        tag(
+            "svg",
+            tag("style", FILE_STYLE),
+            tag("rect", width=width, height=height + head, fill="#ffffff"),
+            text(title, 8.0, 21.0, "title"),
+            tag("g", *inside, transform=f"translate(0 {_attribute(head)})") if inside else "",
+            xmlns="http://www.w3.org/2000/svg",
+            **size,
+            role="img",
+            aria_label=title,
+        )
+        + "\n"
+    )
+
+
+def _heat_map(
+    names: Sequence[str], matrix: Sequence[Sequence[float | None]], largest: float, digits: int
+) -> tuple[list[str], float, float]:
+    """Return the cells with the names at their left and the scale below, and how wide and high that is."""
     size = max(3.0, min(40.0, 300.0 / max(len(names), 1)))
     left, top = 78.0, 8.0
     inside = []
@@ -218,7 +261,7 @@ def heat_map(
     bottom = top + size * len(names)
     if largest > 0:
         inside += _scale(left, bottom + 10, largest, digits)
-    return drawing(label, max(left + size * len(names), left + 150.0) + 8, bottom + 42, *inside)
+    return inside, max(left + size * len(names), left + 150.0) + 8, bottom + 42
 
 
 def _cell(

@@ -19,6 +19,7 @@ PARTS = {
     "evaluation": "the clients' evaluations, and the scores at the end",
     "engine": "carrying requests and replies, putting clients together",
     "checkpoints": "writing them",
+    "monitors": "measuring them",
 }
 
 
@@ -49,6 +50,8 @@ def time_by_part(events: Sequence[dict[str, Any]]) -> dict[str, float]:
             spent["evaluation"] += event["seconds"]
         elif kind == "checkpoint":
             spent["checkpoints"] += event.get("seconds", 0.0)
+        elif kind == "monitor":
+            spent["monitors"] += event["seconds"]
     # What a round took beyond its exchanges is the server's own work.
     spent["aggregation"] = max(spent["aggregation"] - in_rounds, 0.0)
     return spent

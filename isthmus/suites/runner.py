@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
 import os
 import shutil
 import signal
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -109,6 +111,15 @@ def _quiet_worker() -> None:
     signal.signal(signal.SIGINT, end)
     signal.signal(signal.SIGTERM, end)
     warnings.simplefilter("ignore")
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this worker when the process that started it is gone, however that came about."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _finish_in_worker(suite: Suite, point: Point, folder: Path, data_root: Path | None) -> Run:

@@ -49,7 +49,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,7 @@ from isthmus.suites.choices import Choices, agrees, read_choices
 from isthmus.suites.figure_spec import Figure, check_metric, read_figures
 
 GRAPHS = ("global_graph", "local_graph")
+UNWATCHED: dict[str, Any] = {"monitors": [], "monitor_every": 0}
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,10 @@ class Point:
     @property
     def key(self) -> str:
         """A name for the run folder that changes with anything in the course."""
-        text = json.dumps(course_to_dict(self.course), sort_keys=True)
+        plain = course_to_dict(self.course)
+        # What is measured besides does not decide a result: a course without monitors needs no word of it.
+        telling = {key: value for key, value in plain.items() if key not in UNWATCHED or value != UNWATCHED[key]}
+        text = json.dumps(telling, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
         label = "-".join("".join(c if c.isalnum() else "_" for c in choice) for choice in self.cell.values())
         return f"{label}-seed{self.seed}-{digest}"
@@ -178,6 +182,25 @@ def load_suite(path: Path) -> Suite:
             )
         for figure in suite.figures:
             check_metric(figure, point.cell, point.course.task.metrics, path)
+    return suite
+
+
+def narrowed(suite: Suite, words: Sequence[str]) -> Suite:
+    """Return a suite with only some choices of some axes, each given as `axis=choice` or `axis=choice,choice`."""
+    skip = list(suite.skip)
+    for word in words:
+        axis, equals, text = word.partition("=")
+        if not equals:
+            raise BadInput(f"--only is {word!r}, expected AXIS=CHOICE or AXIS=CHOICE,CHOICE")
+        whole = text in suite.axes.get(axis, {})  # a choice may have a comma in its name
+        choices: Any = text if whole else [choice.strip() for choice in text.split(",")]
+        kept = read_choices({axis: choices}, suite.axes, "--only", Path(suite.title))[axis]
+        left = tuple(choice for choice in suite.axes[axis] if choice not in kept)
+        if left:
+            skip.append({axis: left})
+    suite = replace(suite, skip=tuple(skip))
+    if not suite.cells():
+        raise BadInput(f"--only {' '.join(words)}: the suite has no such cell")
     return suite
 
 

@@ -292,13 +292,16 @@ def test_the_approximate_search_of_a_round_draws_from_the_servers_stream_of_that
 # ---- the client: equations 7 to 9
 
 
-def odd_graph(unlabelled: bool = True) -> Graph:
-    """Fourteen nodes: 2 and 3 without edges, weights that differ, and some nodes without a label."""
-    graph = toy_graph(14, weighted=True, unlabelled_fraction=0.3 if unlabelled else 0.0)
+def odd_graph() -> Graph:
+    """Fourteen nodes: 2 and 3 without edges, weights that differ, some without a label, one of them for training."""
+    graph = toy_graph(14, weighted=True, unlabelled_fraction=0.3)
     alone = torch.zeros(14, dtype=torch.bool)
     alone[[2, 3]] = True
     kept = ~(alone[graph.edge_index[0]] | alone[graph.edge_index[1]])
     assert graph.edge_weight is not None
+    train = graph.mask("train").clone()
+    train[(graph.y < 0).nonzero().flatten()[0]] = True
+    graph = graph.with_masks({**graph.masks, "train": train})
     return replace(graph, edge_index=graph.edge_index[:, kept], edge_weight=graph.edge_weight[kept])
 
 
@@ -310,6 +313,7 @@ def odd_guidance(data: Graph, seed: int = 0) -> tuple[list[int], Tensor]:
     graph[1], graph[:, 5] = 0.0, 0.0
     graph[0, 0], graph[4, 1], graph[2, 3] = 0.4, 0.3, 0.2  # a loop, an edge to the empty row, one of isolated nodes
     labels = torch.randint(-1, data.num_classes, (size,), generator=draw).tolist()
+    labels[int((data.y < 0).nonzero()[0]) if bool((data.y < 0).any()) else 0] = 1
     assert -1 in labels and not torch.equal(graph, graph.t())
     return labels, graph
 
@@ -374,6 +378,7 @@ def test_the_loss_is_the_dense_loss(name: str) -> None:
     found = (loss or client.task.loss)(client.model, batch, torch.Generator())
     torch.testing.assert_close(found.detach(), wanted, rtol=1e-5, atol=1e-6)
     assert (loss is None) == (algorithm.alpha == 0.0)
+    assert (prepared.graph is client.prepared.graph) == (algorithm.beta == 0.0)
     torch.testing.assert_close(prepared.graph.operator("gcn").to_dense(), operator, rtol=1e-5, atol=1e-6)
 
 
@@ -413,6 +418,7 @@ def test_nodes_for_validation_and_test_and_unlabelled_ones_may_have_pseudo_label
     prepared, _ = algorithm.guided(client.prepared, guidance)
     assert sorted(prepared.index["train"].tolist()) == list(range(14))
     train = client.data.mask("train")
+    assert bool((client.data.y[train] < 0).any())
     other, _ = wise_client(replace(client.data, y=torch.where(train, client.data.y, 2)))
     assert_equal(
         ask_to_train(algorithm, client, params, guidance).params,
@@ -810,6 +816,7 @@ def test_clients_that_train_together_descend_the_dense_loss_each_on_its_own_grap
     guidance[2] = reference.guidance_of(guidance[2].labels.tolist(), torch.zeros(12, 12))
     guidance[3] = reference.guidance_of([-1] * 7, torch.zeros(7, 7))
     replies = algorithm.train_together([TrainWithGuidance(params, each) for each in guidance], cohort)
+    assert (algorithm.guided_together(cohort, guidance)[0].graph is cohort.data.graph) == (algorithm.beta == 0.0)
     for data, mine, reply in zip(datas, guidance, replies, strict=True):
         graph = mine.graph.to_dense()
         operator = reference.normalized(data) + reference.complement(graph, algorithm.beta, algorithm.degrees)

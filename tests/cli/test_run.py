@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -56,6 +57,23 @@ def test_profile_tells_where_the_time_went_in_words_and_as_json(tmp_path: Path) 
     assert spent["local compute"] > 0 and spent["engine"] > 0
 
 
+def test_monitors_are_one_line_each_and_in_the_json_and_figures_in_the_folder(tmp_path: Path) -> None:
+    words = ["monitors=[cka,walk_distance]", *QUICK]
+    code, text = call("run", "-q", "--out", str(tmp_path / "a"), *words)
+    assert code == 0
+    assert re.search(r"\ncka, round 2: mean 0\.\d{4}, least 0\.\d{4}, largest 0\.\d{4} over pairs of 5 clients\n", text)
+    assert re.search(
+        r"\nwalk_distance: mean 0\.\d{4}, least 0\.\d{4}, largest 0\.\d{4} over pairs of 5 clients\n", text
+    )
+    assert {path.name for path in (tmp_path / "a").glob("*.svg")} == {"monitor-cka.svg", "monitor-walk_distance.svg"}
+    code, text = call("run", "--json", "--out", str(tmp_path / "b"), *words)
+    found = json.loads(text)["monitors"]
+    assert code == 0 and set(found) == {"cka", "walk_distance"}
+    assert set(found["cka"]) == {"round", "models", "clients", "matrix", "mean", "least", "largest", "absent"}
+    code, text = call("run", "--json", "--out", str(tmp_path / "c"), *QUICK)
+    assert code == 0 and json.loads(text)["monitors"] == {}
+
+
 def test_overrides_reach_the_course_and_the_folder_can_be_run_again(tmp_path: Path) -> None:
     code, _ = call("run", "-q", "--out", str(tmp_path / "a"), "algorithm.name=fedprox", "algorithm.mu=0.5", *QUICK)
     assert code == 0
@@ -78,6 +96,7 @@ def test_overrides_reach_the_course_and_the_folder_can_be_run_again(tmp_path: Pa
         (["absent.yaml"], ["absent.yaml", "cannot be read"]),
         (["rounds=1", "second.yaml"], ["second.yaml", "only the first word"]),
         (["algorithm.optimizer.lr=0"], ["algorithm.optimizer: lr is 0", "must be positive"]),
+        (["monitors=[cca]"], ["monitors has 'cca'", "Did you mean 'cka'?"]),
         (["sampling.fraction=2"], ["sampling: fraction is 2", "(0, 1]"]),
     ],
 )

@@ -128,6 +128,9 @@ def test_an_unknown_key_is_refused_with_the_nearest(file: Path) -> None:
         ("min_replies=6", "min_replies is 6 but there are 5 clients"),
         ("stopping.metric=f9", "stopping.metric is 'f9', which the task does not report; choose from accuracy, loss"),
         ("sinks=[wandb]", "sinks has 'wandb'; choose from tensorboard"),
+        ("monitors=[ckaa]", "monitors has 'ckaa'; known: cka, walk_distance. Did you mean 'cka'?"),
+        ("monitors=cka", "monitors is 'cka', expected a list"),
+        ("monitor_every=-1", "monitor_every is -1; it must be at least 0"),
         ("stopping.patience=-1", "patience is -1"),
         ("algorithm.optimizer.lr=0", "lr is 0.0; it must be positive"),
     ],
@@ -244,17 +247,20 @@ CHANGES: dict[str, Any] = {
     "block_mb": 64,
     "threads": 2,
     "sinks": ("tensorboard",),
+    "monitors": ("cka",),
+    "monitor_every": 2,
 }
+UNDECIDING = ("rounds", "checkpoint_every", "sinks", "monitors", "monitor_every")
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Course)])
 def test_the_digest_changes_with_every_field_that_decides_the_rounds(field: str) -> None:
     changed = course_digest(replace(Course(), **{field: CHANGES[field]}))
-    assert (changed == course_digest(Course())) == (field in ("rounds", "checkpoint_every", "sinks"))
+    assert (changed == course_digest(Course())) == (field in UNDECIDING)
 
 
 def test_what_is_not_in_the_digest_is_only_how_long_and_how_it_is_watched() -> None:
-    assert NOT_IN_DIGEST == ("rounds", "checkpoint_every", "sinks")
+    assert NOT_IN_DIGEST == UNDECIDING
 
 
 def test_the_digest_sees_fields_deep_inside_and_does_not_depend_on_how_the_course_was_written() -> None:

@@ -175,6 +175,18 @@ def test_the_centralised_method_is_not_for_sites(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_monitors_are_not_for_sites(tmp_path: Path) -> None:
+    hub = fake_hub(tmp_path)
+    course = replace(site_course(), monitors=("cka",))
+    said = "monitors has 'cka'; between sites nobody may hold all models and graphs"
+    with pytest.raises(BadInput, match=said):
+        on_sites(course, hub, tmp_path / "run").run()
+    assert not (tmp_path / "run").exists()
+    on_sites(replace(course, monitors=()), hub, tmp_path / "run").run()
+    with pytest.raises(BadInput, match=said):
+        on_sites(course, hub, tmp_path / "run").resume()
+
+
 def test_a_silo_that_does_not_answer_a_proposal_is_asked_again_and_not_shut_out(tmp_path: Path) -> None:
     hub = fake_hub(tmp_path)
     deaf = {"client-1": 1}

@@ -145,7 +145,7 @@ DATA = {
 
 
 @pytest.mark.parametrize(
-    ("name", "bound"), [("random", 0.6), ("few columns", 0.95), ("clustered", 0.8), ("many clusters", 0.95)]
+    ("name", "bound"), [("random", 0.83), ("few columns", 0.99), ("clustered", 0.99), ("many clusters", 0.975)]
 )
 def test_most_of_the_largest_products_are_found_and_every_one_is_exact(name: str, bound: float) -> None:
     vectors, count = DATA[name], 20
@@ -215,12 +215,13 @@ def test_no_matrix_of_all_products_is_made(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", watched)
     monkeypatch.setattr(top_products, "BLOCK_BYTES", 4 * 3000)
-    vectors = draw(1500, 6)
-    exact_top_products(vectors, 5, 4 * 3000)
-    assert 0 < largest <= 3000
-    largest = 0
-    approximate(vectors, 5)
-    assert 0 < largest <= 3000
+    for vectors in (draw(1500, 6), draw(1500, 6) * 0.01 + 1.0):  # of all directions, and of one: a cell for all
+        largest = 0
+        exact_top_products(vectors, 5, 4 * 3000)
+        assert 0 < largest <= 3000
+        largest = 0
+        approximate(vectors, 5)
+        assert 0 < largest <= 3000
 
 
 PEAK = """

@@ -18,6 +18,7 @@ JOURNAL = [
     exchange("EvaluateModel", 1, seconds=2.0, client_seconds=1.5, check_seconds=0.25),
     {"event": "round", "seconds": 12.0, "wall_seconds": 15.0},
     {"event": "checkpoint", "round": 1, "seconds": 0.125},
+    {"event": "monitor", "round": 1, "name": "cka", "seconds": 0.25},
     {"event": "scored", "seconds": 0.75},
 ]
 
@@ -31,6 +32,7 @@ def test_every_second_goes_to_one_part() -> None:
         "evaluation": 2.0 + 0.75,
         "engine": 0.25 + (10.0 - 6.0 - 1.0 - 0.5 - 1.5),
         "checkpoints": 0.125,
+        "monitors": 0.25,
     }
 
 
@@ -43,7 +45,7 @@ def test_the_table_has_the_largest_part_first_and_shares_of_the_whole() -> None:
     table = profile_table(JOURNAL)
     assert [row[0] for row in table.rows[:2]] == ["local compute", "aggregation"]
     assert {row[0] for row in table.rows} == {*PARTS, "all"}
-    assert table.rows[0][2:] == ("6.250", f"{100 * 6.25 / 17.875:.1f} %")
+    assert table.rows[0][2:] == ("6.250", f"{100 * 6.25 / 18.125:.1f} %")
 
 
 def test_a_journal_without_times_gives_zeros() -> None:
@@ -59,4 +61,4 @@ def test_the_parts_of_a_run_add_up_to_about_the_run(runtime: str) -> None:
     evaluation = sum(e["seconds"] for e in result.events if e.get("request") == "EvaluateModel")
     # Listeners and checkpoints are the rest of a round; every part that a round has is there.
     assert 0.5 * result.seconds < in_rounds + evaluation <= result.seconds
-    assert all(spent[part] > 0 for part in PARTS if part != "checkpoints")
+    assert all(spent[part] > 0 for part in PARTS if part not in ("checkpoints", "monitors"))

@@ -1,4 +1,5 @@
 import csv
+import hashlib
 import json
 import os
 import signal
@@ -6,11 +7,13 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
+from isthmus.config.load import course_to_dict
 from isthmus.core.errors import BadInput
 from isthmus.suites.runner import Run, run_suite
 from isthmus.suites.spec import Point, load_suite
@@ -51,6 +54,16 @@ def test_every_cell_grid_point_and_seed_is_one_course(tmp_path: Path) -> None:
     assert rates == {0.001, 0.5}
     # What a course does not search keeps the algorithm's own default.
     assert {p.course.algorithm.optimizer.weight_decay for p in points} == {5e-4}
+
+
+def test_a_run_folder_s_name_has_no_word_of_monitors_until_there_is_one(tmp_path: Path) -> None:
+    point = load_suite(written(tmp_path)).points()[0]
+    plain = course_to_dict(point.course)
+    assert (plain.pop("monitors"), plain.pop("monitor_every")) == ([], 0)
+    digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:10]
+    assert point.key.endswith(f"-{digest}")
+    watched = [replace(point.course, monitors=("cka",)), replace(point.course, monitor_every=2)]
+    assert len({point.key, *(replace(point, course=course).key for course in watched)}) == 3
 
 
 def fake(point: Point, score: float, validation: float) -> Run:
@@ -117,7 +130,8 @@ def test_one_worker_and_two_give_the_same_numbers(tmp_path: Path) -> None:
     assert [run.score for run in one] == [run.score for run in two]
 
 
-def test_an_interrupted_comparison_leaves_no_process_and_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_comparison_leaves_no_process_and_goes_on(how: signal.Signals, tmp_path: Path) -> None:
     written(tmp_path, base={"rounds": 400, "model": {"gnn": {"hidden": 8}}}, seeds=1)
     process = subprocess.Popen(
         [sys.executable, "-m", "isthmus", "compare", "suite.yaml", "--workers", "2"],
@@ -131,9 +145,13 @@ def test_an_interrupted_comparison_leaves_no_process_and_goes_on(tmp_path: Path)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not any('"round": 60' in p.read_text() for p in runs.glob("*/journal.jsonl")):
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in errors, errors
+    if how == signal.SIGINT:
+        os.killpg(process.pid, how)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 130 and "Traceback" not in errors, errors
+    else:
+        process.kill()  # it cannot tell its workers any more
+        process.wait(timeout=60)
     with pytest.raises(ProcessLookupError):
         for _ in range(100):
             os.killpg(process.pid, 0)

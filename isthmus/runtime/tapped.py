@@ -1,0 +1,115 @@
+"""A runtime with an ear on it: what clients answer goes on as it came, and the models among it can be looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from isthmus.core.federation import Outcome, Position, Runtime, StackOutcome
+from isthmus.core.judgement import judged, judged_stack
+from isthmus.core.protocol import EvaluateModel, Failure, Request, reply_type
+from isthmus.core.record import Params, Record
+
+Heard = tuple[Outcome | StackOutcome, Mapping[str, Request[Any]]]
+
+
+class TappedRuntime:
+    """Passes everything to another runtime and back, unchanged and in the same order.
+
+    Of the latest round it keeps references to the replies that have a field `params`; nothing is copied, judged or
+    taken apart until somebody asks for `models`.
+
+    Fields:
+        wanted: whether models of a round may be asked for; the replies of other rounds are not kept
+        marked: called with the round after each mark, when the clients' memories are those of the round
+    """
+
+    def __init__(
+        self, runtime: Runtime, wanted: Callable[[int], bool], marked: Callable[[int], None] = lambda round: None
+    ) -> None:
+        self.runtime, self.wanted, self.marked = runtime, wanted, marked
+        self._round = 0
+        self._heard: list[Heard] = []
+        self._shared: Params = {}
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The ids of all clients."""
+        return self.runtime.clients
+
+    def exchange(
+        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
+    ) -> Iterator[Outcome | StackOutcome]:
+        """Pass the exchange on."""
+        if position.round != self._round:
+            self._round, self._heard, self._shared = position.round, [], {}
+        keep = False
+        if requests and self.wanted(position.round):
+            first = next(iter(requests.values()))  # all requests of an exchange are of one type
+            keep = "params" in {field.name for field in dataclasses.fields(reply_type(type(first)))}
+            if isinstance(first, EvaluateModel):
+                self._shared = first.params
+        for outcome in self.runtime.exchange(position, requests, timeout_seconds):
+            if keep:
+                self._heard.append((outcome, requests))
+            yield outcome
+
+    def mark(self, round: int) -> None:
+        """Mark the memories, then say so."""
+        self.runtime.mark(round)
+        self.marked(round)
+
+    def abandon_round(self) -> int:
+        """Put the memories back to the last mark."""
+        return self.runtime.abandon_round()
+
+    def save_clients(self) -> dict[str, bytes]:
+        """Return the marked memories."""
+        return self.runtime.save_clients()
+
+    def load_clients(self, memories: Mapping[str, bytes]) -> None:
+        """Replace every client's memory."""
+        self.runtime.load_clients(memories)
+
+    # ---- what was heard
+
+    def models(self, round: int, like: Params) -> dict[str, Params]:
+        """Return the last model that each client sent in a round, by client, in the order of all clients.
+
+        Only replies count that the server could use, and only parameters of the names and shapes of `like`: another
+        field `params` may hold a part of a model, or a model of another kind.
+        """
+        found: dict[str, Params] = {}
+        for outcome, requests in reversed(self._heard) if round == self._round else ():
+            for client, reply in _sound(outcome, requests, found):
+                params = getattr(reply, "params", {})
+                if fits(params, like):
+                    found[client] = params
+        return {client: found[client] for client in self.clients if client in found}
+
+    def shared(self, round: int) -> Params:
+        """Return the global model that was evaluated at the end of a round; empty when there was none."""
+        return self._shared if round == self._round else {}
+
+
+def fits(params: Params, like: Params) -> bool:
+    """Whether parameters have the names and shapes of others."""
+    return params.keys() == like.keys() and all(params[name].shape == like[name].shape for name in like)
+
+
+def _sound(
+    outcome: Outcome | StackOutcome, requests: Mapping[str, Request[Any]], known: Mapping[str, Any]
+) -> Iterator[tuple[str, Record]]:
+    """Yield the replies of an outcome that the server could use, but for those of clients that are known already."""
+    if isinstance(outcome, StackOutcome):
+        stack = outcome.stack
+        expected = {client: reply_type(type(requests[client])) for client in stack.clients}
+        for position in judged_stack(stack, requests, expected)[0].nonzero().flatten().tolist():
+            if stack.clients[position] not in known:
+                yield stack.clients[position], stack.member(position)
+    elif outcome.client not in known:
+        request = requests[outcome.client]
+        reply = judged(outcome.client, outcome.reply, request, reply_type(type(request)))
+        if not isinstance(reply, Failure):
+            yield outcome.client, reply

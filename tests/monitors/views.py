@@ -1,0 +1,17 @@
+"""What a monitor looks at, from a toy course."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import isthmus as ist
+from isthmus.monitoring import _view
+from isthmus.monitors import View
+from isthmus.simulation import Scenario, Simulation
+from isthmus.testing import toy_course, toy_scenario
+
+
+def toy_view(models: Mapping[str, ist.Params], scenario: Scenario | None = None, **changes: Any) -> View:
+    course = toy_course(ist.FedAvg(), **changes)
+    return _view(course, Simulation(course, scenario or toy_scenario()), 1, dict(models))
