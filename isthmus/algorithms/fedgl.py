@@ -37,6 +37,7 @@ EMBEDDINGS = ("output", "hidden")
 VIEWS = ("round", "latest")
 DEGREES = ("counts", "weights")
 NO_LABEL = -1
+MAX_EMBEDDING = 1e15
 
 
 # ---- what crosses
@@ -116,14 +117,23 @@ class TrainWithGuidance(Request[LocalView]):
     """The global model."""
     guidance: Guidance
     """What the server has found out about this client's nodes."""
+    num_classes: int = 0
+    """How many columns predictions have; 0 for any number."""
+    width: int = 0
+    """How many columns embeddings have; 0 as long as nobody has said."""
 
     def problem(self, reply: LocalView) -> str:
-        """Return what is wrong with the shapes of a view."""
-        nodes = len(self.guidance.labels)
-        for name in ("predictions", "embeddings"):
-            found = getattr(reply.view, name)
-            if found.ndim != 2 or len(found) != nodes or not found.is_floating_point():
-                return f"view.{name} has shape {tuple(found.shape)}; this client has {nodes} nodes"
+        """Return what is wrong with the shapes or the numbers of a view."""
+        nodes, view = len(self.guidance.labels), reply.view
+        for name, columns in (("predictions", self.num_classes), ("embeddings", self.width)):
+            found = getattr(view, name)
+            shape = (nodes, columns) if columns else (nodes, *found.shape[1:2])
+            if tuple(found.shape) != shape or found.ndim != 2 or not found.is_floating_point():
+                return f"view.{name} has shape {tuple(found.shape)} of {found.dtype}, expected {shape} of floats"
+        if nodes and not -1e-3 <= float(view.predictions.min()) <= float(view.predictions.max()) <= 1.0 + 1e-3:
+            return "view.predictions holds numbers that are no probabilities"
+        if view.embeddings.numel() and float(view.embeddings.abs().max()) > MAX_EMBEDDING:
+            return f"view.embeddings holds numbers beyond {MAX_EMBEDDING:g}, whose products overflow"
         return ""
 
 
@@ -230,9 +240,9 @@ def pseudo_graph(
 class FedGL(Algorithm[FedGLState]):
     """Clients with common nodes share predictions and embeddings; the server makes labels and edges of them for all.
 
-        round:  server -> client  ShareNodes()                           to clients that it has not met
+        setup:  server -> client  ShareNodes()                           again in a round with clients it has not met
                 client -> server  NodeList(ids, classes)                 the server sees each client's
-                server -> client  TrainWithGuidance(params, guidance)    about the client's own nodes alone
+        round:  server -> client  TrainWithGuidance(params, guidance)    about the client's own nodes alone
                 client -> server  LocalView(params, weight, view)        the server sees each client's
 
     Client k trains on A_k + beta D^-1/2 A^(k) D^-1/2 (eq. 9; A_k is normalised, A^(k) the projection of the pseudo
@@ -315,24 +325,28 @@ class FedGL(Algorithm[FedGLState]):
     # ---- server
 
     def setup(self, fed: Federation) -> FedGLState:
-        """Start from the course's initial model, without any guidance."""
-        return FedGLState(fed.initial_params, {}, {})
+        """Start from the course's initial model, without any guidance, knowing who holds what."""
+        return FedGLState(fed.initial_params, self._met({}, fed), {})
 
     def round(self, state: FedGLState, fed: Federation) -> FedGLState:
         """Guide the clients by the last views, average their models, keep their new views (Algorithm 1)."""
         nodes = self._met(state.nodes, fed)
         found = self.discover(nodes, state.views, fed.generator("index"))
+        known = [client for client in fed.clients if client in nodes]
+        num_classes = len(nodes[known[0]].classes)
+        widths = [num_classes] if self.embeddings == "output" else [v.embeddings.shape[1] for v in state.views.values()]
         replies = fed.ask(
             {
-                client: TrainWithGuidance(state.params, found.projected(nodes[client].ids))
-                for client in fed.clients
-                if client in nodes
+                client: TrainWithGuidance(
+                    state.params, found.projected(nodes[client].ids), num_classes, widths[0] if widths else 0
+                )
+                for client in known
             }
         )
         mean = weighted_mean([ModelUpdate(reply.params, reply.weight) for reply in replies.values()])
         assert isinstance(mean, ModelUpdate)
         views = {client: reply.view for client, reply in replies.items()}
-        _require_same_width(views)
+        _require_same_width(views)  # which nobody knew before the first views
         return FedGLState(mean.params, nodes, state.views | views if self.views == "latest" else views)
 
     def discover(
@@ -361,9 +375,13 @@ class FedGL(Algorithm[FedGLState]):
             return dict(known)
         replies = fed.ask(ShareNodes(), clients=new, min_replies=0)
         nodes = {**known, **replies}
-        if not any(client in nodes for client in fed.clients):
-            reasons = "; ".join(f"{failure.client}: {failure.reason}" for failure in replies.failures.values())
-            raise TooFewReplies(f"round {fed.round}: no client of the round could say which nodes it holds ({reasons})")
+        found, needed = sum(client in nodes for client in fed.clients), min(fed.min_replies, len(fed.clients))
+        if found < needed:
+            reasons = "; ".join(f"{f.client}: {f.kind}: {f.reason}" for f in list(replies.failures.values())[:3])
+            raise TooFewReplies(
+                f"round {fed.round}, ShareNodes: {found} of {len(fed.clients)} clients said which nodes they hold, "
+                f"{needed} needed ({reasons})"
+            )
         nodes = {client: nodes[client] for client in fed.all_clients if client in nodes}
         first = next(iter(nodes), "")
         for client, held in nodes.items():
@@ -523,10 +541,7 @@ class FedGL(Algorithm[FedGLState]):
         output: Tensor = model(graph, None)
         if self.embeddings == "output":
             return output, output
-        if not isinstance(model, Model):
-            raise BadInput(
-                f"embeddings is 'hidden', but {type(model).__name__} is no model of this package's; use 'output'"
-            )
+        assert isinstance(model, Model)
         return output, model.embed(graph, None)
 
     def _require_able(self, client: GraphClient) -> None:
@@ -537,6 +552,8 @@ class FedGL(Algorithm[FedGLState]):
                 f"FedGL trains on the whole graph, complemented by the pseudo graph, and on all pseudo labels; "
                 f"batching is {client.batching!r}: use full batches (batching.name=full)"
             )
+        if self.embeddings == "hidden":
+            _require_hidden(client.model)
 
 
 _CHOICES = {"fusion": FUSIONS, "reduction": REDUCTIONS, "embeddings": EMBEDDINGS, "views": VIEWS, "degrees": DEGREES}
@@ -549,6 +566,19 @@ def _no_edges(num_nodes: int) -> SparseMatrix:
     )
 
 
+def _require_hidden(model: nn.Module) -> None:
+    if not isinstance(model, Model):
+        raise BadInput(
+            f"embeddings is 'hidden', but {type(model).__name__} is no model of this package's; use 'output'"
+        )
+    layers = getattr(model.gnn, "layers", ())
+    if model.encoder is None and model.decoder is None and len(layers) < 2:
+        raise BadInput(
+            "embeddings is 'hidden', but the model has one learnable layer: before it there are the client's features, "
+            "which must not leave it; use 'output', or a model with more layers"
+        )
+
+
 def _repeated(ids: Tensor) -> int | None:
     ordered = ids.sort().values
     twice = ordered[1:] == ordered[:-1]
@@ -556,10 +586,9 @@ def _repeated(ids: Tensor) -> int | None:
 
 
 def _require_same_width(views: Mapping[str, View]) -> None:
-    for name in ("predictions", "embeddings"):
-        widths = {client: getattr(view, name).shape[1] for client, view in views.items()}
-        if len(set(widths.values())) > 1:
-            raise CourseFailed(f"the clients' {name} have different widths, which cannot be fused: {widths}")
+    widths = {client: view.embeddings.shape[1] for client, view in views.items()}
+    if len(set(widths.values())) > 1:
+        raise CourseFailed(f"the clients' embeddings have different widths, which cannot be fused: {widths}")
 
 
 def _listed(classes: Iterable[str]) -> str:

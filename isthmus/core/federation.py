@@ -163,6 +163,11 @@ class Federation:
         """Every client of the course, also those outside this round's cohort."""
         return self._runtime.clients
 
+    @property
+    def min_replies(self) -> int:
+        """With fewer usable replies, an exchange ends the course."""
+        return self._rules.min_replies
+
     def note(self, text: str) -> None:
         """Say something that the people who read the results should know; it goes into the journal."""
         self._note(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -46,6 +47,7 @@ from isthmus.models import (
 )
 from isthmus.models.norm import BatchNorm
 from isthmus.models.sparse import SparseMatrix
+from isthmus.models.stackable import replaced
 from isthmus.simulation import Scenario
 from isthmus.testing import toy_course
 from isthmus.testing.toys import toy_graph, toy_scenario
@@ -262,7 +264,7 @@ def test_a_loss_of_ones_own_takes_the_place_of_the_tasks(is_sparse: bool) -> Non
         logits = model(batch.graph, generator)[batch.index]
         return nn.functional.cross_entropy(logits, batch.labels, label_smoothing=smoothing)
 
-    def many(model: nn.Module, data: Any, streams: Any) -> Tensor:
+    def many(model: nn.Module, data: Any, streams: Any, frozen: Any) -> Tensor:
         each = nn.functional.cross_entropy(
             model(data.graph, streams), data.target, reduction="none", label_smoothing=smoothing
         )
@@ -334,8 +336,8 @@ def test_weights_of_sparse_features_are_held_in_the_cheapest_way_that_is_exact()
     cohort._features.span_pays = True  # type: ignore[union-attr]
     states: list[Any] = [{"step": 1}] * 5
 
-    def kind(optimizer: Optimizer, shared: bool, kept: bool) -> type:
-        layouts, x = cohort._layouts(optimizer, shared, states if kept else None, drifting=False)
+    def kind(optimizer: Optimizer, shared: bool, kept: bool, alters_features: bool = False) -> type:
+        layouts, x = cohort._layouts(optimizer, shared, states if kept else None, False, alters_features)
         kinds = {name: type(layout) for name, layout in layouts.items()}
         (found,) = {kinds.pop(f"gnn.layers.0.{name}") for name in ("neighbor_weight", "own_weight")}
         assert set(kinds.values()) == {Plain}
@@ -346,7 +348,10 @@ def test_weights_of_sparse_features_are_held_in_the_cheapest_way_that_is_exact()
     assert [kind(sgd, shared, kept) for shared in (True, False) for kept in (True, False)] == [Span] * 4
     assert [kind(momentum, shared, False) for shared in (True, False)] == [Span, Span]
     assert [kind(momentum, shared, True) for shared in (True, False)] == [FullRows, FullRows]
-    drifting, _ = cohort._layouts(sgd, True, None, drifting=True)
+    # The span of the features as they are does not hold what other features teach.
+    assert [kind(sgd, shared, False, True) for shared in (True, False)] == [CompactRows, FullRows]
+    assert [kind(momentum, shared, False, True) for shared in (True, False)] == [CompactRows, FullRows]
+    drifting, _ = cohort._layouts(sgd, True, None, drifting=True, alters_features=False)
     assert type(drifting["gnn.layers.0.own_weight"]) is FullRows
     assert [kind(adam, True, False), kind(adam, True, True), kind(adam, False, False)] == [
         CompactRows,
@@ -359,7 +364,7 @@ def test_weights_of_sparse_features_are_held_in_the_cheapest_way_that_is_exact()
         FullRows,
         CompactRows,
     ]
-    dense, x = GraphCohort(clients_of(spec))._layouts(sgd, True, None, drifting=False)
+    dense, x = GraphCohort(clients_of(spec))._layouts(sgd, True, None, drifting=False, alters_features=False)
     assert {type(layout) for layout in dense.values()} == {Plain} and isinstance(x, Tensor)
 
 
@@ -380,6 +385,88 @@ def test_both_ways_to_hold_the_weights_agree_with_training_alone(starts: str, op
         expected = sum(float(w) * fitted.params[name].double() for w, fitted in zip(weights, alone, strict=True))
         torch.testing.assert_close(stacked.weighted_sum(weights), expected, rtol=1e-4, atol=1e-4)
         assert stacked.finite().tolist() == [True] * 5
+
+
+# ---- a loss that looks back at the start, or at other features
+
+
+def far(now: Tensor, then: Tensor) -> Tensor:
+    """How far two sets of scores lie apart, within bounds, row by row."""
+    return (now.tanh() - 1.5 * then.tanh()).square().mean(dim=-1)
+
+
+@pytest.mark.parametrize("is_sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("starts", ["shared", "own"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("name", ["gcn", "gat", "batch norm", "encoder and decoder"])
+def test_the_frozen_start_is_what_each_client_began_with_at_every_step(
+    name: str, optimizer: str, starts: str, is_sparse: bool
+) -> None:
+    """Each client is pulled to the scores, without dropout, of the model that it got, on features half as large."""
+    clients = clients_of({**ZOO, **VARIANTS}[name], is_sparse)
+    cohort = GraphCohort(clients)
+    own = [start_of(clients, 1 if starts == "shared" else k) for k in range(5)]
+    before = [{name: tensor.clone() for name, tensor in start.items()} for start in own]
+    sizes = torch.tensor([client.num_nodes for client in clients])
+    seen: list[Any] = []
+
+    def one(start: Params, model: nn.Module, batch: Any, generator: torch.Generator) -> Tensor:
+        halved = batch.graph.replace(x=_halved(batch.graph.x))
+        now = model(halved, generator)
+        with torch.no_grad():
+            then = torch.func.functional_call(model, start, (halved, None))
+        return far(now, then).mean()
+
+    def many(model: nn.Module, data: StackedData, streams: Any, frozen: Any) -> Tensor:
+        halved = data.graph.replace(x=_halved(data.graph.x))
+        now = model(halved, streams)
+        seen.append(frozen())
+        with torch.no_grad(), replaced(model, frozen()):
+            then = model(halved, None)
+        each = far(now, then).view(5, data.rows)
+        real = torch.arange(data.rows) < sizes.unsqueeze(1)
+        return (each * real).sum(dim=1) / sizes
+
+    alone = [
+        client.fit(start, steps=STEPS, optimizer=OPTIMIZERS[optimizer], loss=partial(one, start))
+        for client, start in zip(clients, own, strict=True)
+    ]
+    params = own[0] if starts == "shared" else own
+    together = cohort.fit(params, steps=STEPS, optimizer=OPTIMIZERS[optimizer], loss=many, alters_features=True)
+    compare(together, alone, 2e-4 if name != "gcn" and optimizer == "adam" else 3e-5)
+    assert len(seen) == STEPS and all(each is seen[0] for each in seen)  # made once
+    assert not any(isinstance(value, Tensor) and value.requires_grad for value in seen[0].values())
+    close(tuple(own), tuple(before), 0.0)
+
+
+def _halved(x: Any) -> Any:
+    return x.with_values(0.5 * x.values) if isinstance(x, SparseMatrix) else 0.5 * x
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_features_that_only_the_loss_sees_are_learnt_from_where_it_is_said(optimizer: str) -> None:
+    """Every second entry of the features is another one, so that rows leave the span of the features as they are."""
+    clients = clients_of(ZOO["gcn"], is_sparse=True)
+    cohort = GraphCohort(clients)
+    cohort._features.span_pays = True  # type: ignore[union-attr]
+    start = start_of(clients, 1)
+
+    def altered(x: Any) -> Any:
+        first = x.pattern.crow[:-1].long().repeat_interleave(x.pattern.crow.diff())
+        turn = (torch.arange(x.pattern.nnz) - first) % 2  # counted within a row, whoever's it is
+        return x.with_values(torch.where(turn == 0, 2.0 * x.values, 0.0))
+
+    def one(model: nn.Module, batch: Any, generator: torch.Generator) -> Tensor:
+        return NodeClassification().loss(
+            model, replace(batch, graph=batch.graph.replace(x=altered(batch.graph.x))), generator
+        )
+
+    def many(model: nn.Module, data: StackedData, streams: Any, frozen: Any) -> Tensor:
+        return NodeClassification().stacked_loss(model, data.with_features(altered(data.graph.x)), streams)
+
+    alone = [client.fit(start, steps=STEPS, optimizer=OPTIMIZERS[optimizer], loss=one) for client in clients]
+    together = cohort.fit(start, steps=STEPS, optimizer=OPTIMIZERS[optimizer], loss=many, alters_features=True)
+    compare(together, alone)
 
 
 # ---- optimisers and their states

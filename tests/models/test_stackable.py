@@ -25,6 +25,7 @@ from isthmus.models import (
     ModelSpec,
 )
 from isthmus.models.gnn.gcn import GCNLayer, GCNStack
+from isthmus.models.inputs import GraphInput
 from isthmus.models.norm import BatchNorm
 from isthmus.models.parts import Linear, Perceptron
 from isthmus.models.stackable import drops_features, feature_weights, replaced, stackable
@@ -175,3 +176,39 @@ def test_the_model_is_itself_also_after_an_unknown_name() -> None:
     with pytest.raises(AttributeError), replaced(model, {"gnn.layers.0.weight": 1, "gnn.nothing.weight": 2}):
         pass
     assert overlaid(model) == []
+
+
+def test_within_another_such_context_the_outer_values_come_back_also_after_an_error() -> None:
+    model = built(gnn=GCN(hidden=HIDDEN, batch_norm=True))
+    layer, norm = model.get_submodule("gnn.layers.0"), model.get_submodule("gnn.norms.0")
+    registered = layer.weight, layer.bias, norm.running_mean
+    outer = {"gnn.layers.0.weight": "outer", "gnn.norms.0.running_mean": None}
+    inner = {"gnn.layers.0.weight": "inner", "gnn.layers.0.bias": "inner", "gnn.norms.0.running_mean": "inner"}
+    with replaced(model, outer):
+        for _ in range(2):
+            with replaced(model, inner):
+                assert (layer.weight, layer.bias, norm.running_mean) == ("inner",) * 3
+                with replaced(model, {"gnn.layers.0.weight": "innermost"}):
+                    assert (layer.weight, layer.bias) == ("innermost", "inner")
+                assert (layer.weight, layer.bias) == ("inner", "inner")
+            # None is a value like any other: what the outer context put there comes back.
+            assert layer.weight == "outer" and norm.running_mean is None and layer.bias is registered[1]
+            assert sorted(overlaid(model)) == sorted(outer)
+            with pytest.raises(ZeroDivisionError), replaced(model, inner):
+                raise ZeroDivisionError
+            assert layer.weight == "outer" and norm.running_mean is None and layer.bias is registered[1]
+            with pytest.raises(AttributeError), replaced(model, {**inner, "gnn.nothing.weight": 2}):
+                pass
+            assert layer.weight == "outer" and norm.running_mean is None and layer.bias is registered[1]
+    assert (layer.weight, layer.bias, norm.running_mean) == registered and overlaid(model) == []
+
+
+def test_values_that_stand_in_get_the_gradient_and_the_parameters_behind_them_none() -> None:
+    model = built(gnn=GCN(hidden=HIDDEN))
+    graph = GraphInput(torch.ones(2, IN), torch.tensor([[0, 1], [1, 0]]))
+    other = {name: (tensor + 0.1).requires_grad_() for name, tensor in model.state_dict().items()}
+    with replaced(model, other):
+        out = model(graph, None).sum()
+    found = torch.autograd.grad(out, [*other.values(), *model.parameters()], allow_unused=True)
+    assert all(slope is not None for slope in found[: len(other)])
+    assert all(slope is None for slope in found[len(other) :])
