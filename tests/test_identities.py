@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from isthmus.algorithms import FedAvg, FedGL, FedOpt, FedProx, Local, Pooled
+from isthmus.algorithms import FGSSL, FedAvg, FedGL, FedOpt, FedProx, Local, Pooled
 from isthmus.algorithms.fedavg import TrainModel
 from isthmus.algorithms.fedgl import Guidance, TrainWithGuidance
 from isthmus.core.codec import decode
@@ -20,6 +20,7 @@ from isthmus.core.record import Params, State
 from isthmus.core.sampling import UniformSampling
 from isthmus.data.graph import Graph
 from isthmus.data.zoo import Cora
+from isthmus.learn.augment import Augmentation
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.fit import read_params
 from isthmus.learn.optimizers import SGD, Adam
@@ -192,6 +193,7 @@ def test_a_course_of_local_clients_is_as_many_courses_of_one_client() -> None:
 # ---- FedGL
 
 HALF = {"sampling": UniformSampling(fraction=0.5), "num_clients": 4}
+DROPPING = ModelSpec(GCN(hidden=5, dropout=0.5))
 
 
 @pytest.mark.parametrize(
@@ -210,21 +212,28 @@ HALF = {"sampling": UniformSampling(fraction=0.5), "num_clients": 4}
     "course",
     [
         {"model": STILL},
-        {"model": STILL, **HALF},
-        {"model": ModelSpec(SAGE(hidden=5, batch_norm=True, dropout=0.0))},
-        {"model": ModelSpec(GAT(hidden=4, heads=2, dropout=0.0))},
+        {"model": DROPPING},
+        {"model": DROPPING, **HALF},
+        {"model": ModelSpec(SAGE(hidden=5, batch_norm=True, dropout=0.3))},
+        {"model": ModelSpec(GAT(hidden=4, heads=2, dropout=0.4))},
     ],
-    ids=["all", "half", "batch norm", "attention"],
+    ids=["no dropout", "all", "half", "batch norm", "attention"],
 )
 def test_fedgl_without_pseudo_labels_and_pseudo_graph_is_fedavg_by_nodes_to_the_bit(
     course: dict[str, Any], fields: dict[str, Any], optimizer: Any
 ) -> None:
-    """Without dropout: clients that are met in a round train in its second exchange, which draws another one."""
+    """With dropout too: who holds what is asked in the setup, so that training is the first exchange of a round."""
     scenario = toy_scenario(course.get("num_clients", 3))
     fedavg = run(FedAvg(local_steps=3, optimizer=optimizer, weighting="nodes"), scenario, **course)
     fedgl = run(FedGL(local_steps=3, optimizer=optimizer, **fields), scenario, **course)
     assert_equal(final(fedavg), final(fedgl))
     assert [r.evaluations for r in fedavg.rounds] == [r.evaluations for r in fedgl.rounds]
+    assert fedavg.memories == fedgl.memories
+    for round, standing in fedavg.standings.items():
+        assert_equal(standing.state.params, fedgl.standings[round].state.params)  # type: ignore[attr-defined]
+    trained = [m.position for m in fedavg.messages if isinstance(m.request, TrainModel)]
+    assert [m.position for m in fedgl.messages if isinstance(m.request, TrainWithGuidance)] == trained
+    assert {position.exchange for position in trained} == {0}
     by_examples = run(FedAvg(local_steps=3, optimizer=optimizer), scenario, **course)
     assert max(float((final(by_examples)[n] - t).abs().max()) for n, t in final(fedgl).items()) > 1e-5
 
@@ -260,10 +269,11 @@ def test_fedgl_of_one_client_without_guidance_is_plain_training() -> None:
     assert_close(final(found), plain_training(graph, STILL, steps=12, lr=0.3, weight_decay=1e-3), 1e-5)
 
 
-def test_fedgl_in_its_first_round_is_fedavg_by_nodes() -> None:
+@pytest.mark.parametrize("model", [STILL, DROPPING], ids=["no dropout", "dropout"])
+def test_fedgl_in_its_first_round_is_fedavg_by_nodes(model: ModelSpec) -> None:
     scenario, optimizer = toy_scenario(), SGD(lr=0.2)
-    fedgl = run(FedGL(alpha=1.0, threshold=0.0, local_steps=3, optimizer=optimizer), scenario, model=STILL, rounds=1)
-    fedavg = run(FedAvg(local_steps=3, optimizer=optimizer, weighting="nodes"), scenario, model=STILL, rounds=1)
+    fedgl = run(FedGL(alpha=1.0, threshold=0.0, local_steps=3, optimizer=optimizer), scenario, model=model, rounds=1)
+    fedavg = run(FedAvg(local_steps=3, optimizer=optimizer, weighting="nodes"), scenario, model=model, rounds=1)
     assert_equal(final(fedgl), final(fedavg))
 
 
@@ -275,3 +285,80 @@ def test_fedgl_of_clients_that_hold_the_same_is_fedgl_of_one_of_them(fusion: str
     copies = Scenario(graph, {name: graph for name in ("a", "b")})
     one = run(algorithm, Scenario(graph, {"a": graph}), model=STILL, num_clients=1)
     assert_close(final(run(algorithm, copies, model=STILL, num_clients=2)), final(one), 1e-6)
+
+
+# ---- FGSSL
+
+SAME_VIEW = Augmentation(edges=0.0, features=0.0)
+
+
+@pytest.mark.parametrize("optimizer", [FGSSL().optimizer, Adam(lr=0.01)], ids=["its own", "adam"])
+@pytest.mark.parametrize(
+    "fields",
+    [{}, SAMPLED, HALF, {"model": ModelSpec(GAT(hidden=4, heads=2, dropout=0.5))}],
+    ids=["full", "sampled", "half", "attention"],
+)
+def test_fgssl_without_both_terms_is_fedavg_to_the_bit(fields: dict[str, Any], optimizer: Any) -> None:
+    scenario = toy_scenario(fields.get("num_clients", 3))
+    fedavg = run(FedAvg(local_steps=3, optimizer=optimizer), scenario, **fields)
+    views = {"strong": Augmentation(0.9, 0.9), "weak": Augmentation(0.5, 0.5)}  # nobody takes them
+    fgssl = run(FGSSL(lambda_c=0.0, lambda_d=0.0, local_steps=3, optimizer=optimizer, **views), scenario, **fields)
+    require_same({**fedavg.values(), **fedavg.history()}, {**fgssl.values(), **fgssl.history()}, "FGSSL without terms")
+    if "batching" not in fields:
+        for term in ("lambda_c", "lambda_d"):
+            other = FGSSL(**{"lambda_c": 0.0, "lambda_d": 0.0, term: 1.0}, local_steps=3, optimizer=optimizer)
+            assert_apart(final(fedavg), final(run(other, scenario, **fields)))
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_fgssl_without_both_terms_is_fedavg_where_clients_answer_together(sparse: bool) -> None:
+    scenario, optimizer = toy_scenario(4, num_nodes=60, sparse=sparse), FGSSL().optimizer
+    fields = {"runtime": "auto", "num_clients": 4}
+    fedavg = final(run(FedAvg(optimizer=optimizer), scenario, **fields))
+    assert_close(fedavg, final(run(FGSSL(lambda_c=0.0, lambda_d=0.0), scenario, **fields)), 1e-5)
+
+
+@pytest.mark.parametrize("term", ["lambda_c", "lambda_d"])
+def test_a_term_of_fgssl_that_hardly_counts_leaves_fedavg(term: str) -> None:
+    scenario, optimizer = toy_scenario(), SGD(lr=0.1)
+    fedavg = final(run(FedAvg(optimizer=optimizer), scenario, model=STILL))
+    algorithm = FGSSL(**{"lambda_c": 0.0, "lambda_d": 0.0, term: 1e-9}, optimizer=optimizer)
+    assert_close(fedavg, final(run(algorithm, scenario, model=STILL)), 1e-6)
+
+
+def test_the_first_step_of_fgssl_on_one_view_is_that_of_fedavg_with_the_contrast_of_a_model_with_itself() -> None:
+    """With the graph itself as both views and no dropout, both models are one and the divergence is 0 and flat."""
+    scenario = toy_scenario()
+    algorithm = FGSSL(
+        lambda_c=0.0, lambda_d=5.0, strong=SAME_VIEW, weak=SAME_VIEW, local_steps=1, optimizer=SGD(lr=0.2)
+    )
+    fedavg = final(run(FedAvg(local_steps=1, optimizer=SGD(lr=0.2)), scenario, model=STILL))
+    assert_close(fedavg, final(run(algorithm, scenario, model=STILL)), 1e-6)
+    assert_apart(fedavg, final(run(replace(algorithm, local_steps=4), scenario, model=STILL)))
+    assert_apart(fedavg, final(run(replace(algorithm, strong=Augmentation(0.5, 0.5)), scenario, model=STILL)))
+
+
+def test_fgssl_of_clients_with_one_class_each_is_fgssl_without_the_contrast() -> None:
+    graph = toy_graph(48)
+    parts = {f"client-{c}": graph.subgraph((graph.y == c).nonzero().flatten()) for c in range(3)}
+    scenario = Scenario(graph, parts)
+    optimizer = SGD(lr=0.1)
+    with_it = final(run(FGSSL(optimizer=optimizer), scenario, model=STILL))
+    assert_close(with_it, final(run(FGSSL(optimizer=optimizer, lambda_c=0.0), scenario, model=STILL)), 1e-6)
+
+
+def test_fgssl_of_clients_without_edges_is_fgssl_without_the_distillation() -> None:
+    scenario = toy_scenario()
+    bare = {n: replace(part, edge_index=torch.zeros(2, 0, dtype=torch.int64)) for n, part in scenario.parts.items()}
+    scenario, optimizer = Scenario(scenario.whole, bare), SGD(lr=0.05)
+    with_it = final(run(FGSSL(optimizer=optimizer), scenario, model=STILL))
+    assert_close(with_it, final(run(FGSSL(optimizer=optimizer, lambda_d=0.0), scenario, model=STILL)), 1e-6)
+    assert_apart(with_it, final(run(FGSSL(optimizer=optimizer, lambda_c=0.0), scenario, model=STILL)))
+
+
+def test_fgssl_that_may_contrast_with_all_is_fgssl_that_is_not_limited_to_the_bit() -> None:
+    scenario = toy_scenario()
+    most = max(int(part.mask("train").sum()) for part in scenario.parts.values())
+    free, tight = (final(run(FGSSL(max_contrast=number), scenario)) for number in (10**9, most))
+    assert_equal(free, tight)
+    assert_apart(free, final(run(FGSSL(max_contrast=2), scenario)))

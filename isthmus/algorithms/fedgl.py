@@ -63,6 +63,8 @@ class ShareNodes(Request[NodeList]):
         """Return what is wrong with a list of nodes."""
         if reply.ids.ndim != 1 or reply.ids.dtype != torch.int64:
             return f"ids has shape {tuple(reply.ids.shape)} of {reply.ids.dtype}, expected (nodes,) of torch.int64"
+        if not reply.classes:
+            return "classes is empty; there is nothing to predict"
         repeated = _repeated(reply.ids)
         return f"ids holds {repeated} twice; every node has an id of its own" if repeated is not None else ""
 
@@ -127,10 +129,13 @@ class TrainWithGuidance(Request[LocalView]):
         nodes, view = len(self.guidance.labels), reply.view
         for name, columns in (("predictions", self.num_classes), ("embeddings", self.width)):
             found = getattr(view, name)
-            shape = (nodes, columns) if columns else (nodes, *found.shape[1:2])
-            if tuple(found.shape) != shape or found.ndim != 2 or not found.is_floating_point():
-                return f"view.{name} has shape {tuple(found.shape)} of {found.dtype}, expected {shape} of floats"
-        if nodes and not -1e-3 <= float(view.predictions.min()) <= float(view.predictions.max()) <= 1.0 + 1e-3:
+            fits = found.ndim == 2 and len(found) == nodes and found.shape[1] == (columns or found.shape[1])
+            if not fits or not found.is_floating_point():
+                wanted = f"({nodes}, {columns or 'any'})"
+                return f"view.{name} has shape {tuple(found.shape)} of {found.dtype}, expected {wanted} of floats"
+        if view.predictions.numel() and not all(
+            -1e-3 <= float(end) <= 1.0 + 1e-3 for end in view.predictions.aminmax()
+        ):
             return "view.predictions holds numbers that are no probabilities"
         if view.embeddings.numel() and float(view.embeddings.abs().max()) > MAX_EMBEDDING:
             return f"view.embeddings holds numbers beyond {MAX_EMBEDDING:g}, whose products overflow"

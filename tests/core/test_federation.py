@@ -234,6 +234,11 @@ def test_enough_replies_are_enough() -> None:
     assert len(at.fed.ask(Train(1))) == 2
 
 
+def test_an_algorithm_can_see_how_many_replies_are_needed() -> None:
+    assert stage({}).fed.min_replies == 1
+    assert stage({}, rules=ExchangeRules(min_replies=4)).fed.min_replies == 4
+
+
 def test_a_small_cohort_cannot_owe_more_replies_than_it_has_clients() -> None:
     at = stage({"d": Failure("d", "lost", "x")}, rules=ExchangeRules(min_replies=3))
     assert len(at.fed.ask(Train(1), clients=("a", "b"))) == 2

@@ -110,13 +110,22 @@ class TestSmall:
         assert graph.edge_index.tolist() == [[0, 1, 1, 2], [1, 0, 2, 1]]
         assert graph.y.tolist() == [0, 1, 1, 2] and graph.num_classes == 3
         dense = torch.tensor([[3.0, 0, 0, 0, 2], [0, 0, 1, 0, 0], [0, 0, 0, 0, 0], [0, 0, 0, 1, 0]])
+        assert graph.x.layout == torch.sparse_csr  # 4 of 20 are set
+        assert torch.equal(graph.x.to_dense(), dense)
+
+    def test_features_of_which_a_quarter_is_set_are_dense(self, tmp_path: Path) -> None:
+        attr = {"attr_data": np.array([2, 3, 1, 4, 1], np.float32), "attr_indices": np.array([4, 0, 2, 0, 3])}
+        write_small(tmp_path, CoauthorCS, **attr, attr_indptr=np.array([0, 2, 3, 4, 5]))
+        graph = CoauthorCS().load(tmp_path)
+        dense = torch.tensor([[3.0, 0, 0, 0, 2], [0, 0, 1, 0, 0], [4, 0, 0, 0, 0], [0, 0, 0, 1, 0]])
         assert torch.equal(graph.x, dense)
 
     def test_binary_and_normalized_features(self, tmp_path: Path) -> None:
         write_small(tmp_path, CoauthorCS)
-        assert CoauthorCS(binary_features=True).load(tmp_path).x[0].tolist() == [1, 0, 0, 0, 1]
-        rows = CoauthorCS(normalize_features=True).load(tmp_path).x.sum(dim=1)
-        assert torch.allclose(rows, torch.tensor([1.0, 1.0, 0.0, 1.0]))
+        assert CoauthorCS(binary_features=True).load(tmp_path).x.to_dense()[0].tolist() == [1, 0, 0, 0, 1]
+        x = CoauthorCS(normalize_features=True).load(tmp_path).x.to_dense()
+        assert torch.allclose(x.sum(dim=1), torch.tensor([1.0, 1.0, 0.0, 1.0]))
+        assert torch.allclose(x[0], torch.tensor([0.6, 0.0, 0.0, 0.0, 0.4]))
 
     @pytest.mark.parametrize(
         "changes",

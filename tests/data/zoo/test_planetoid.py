@@ -26,7 +26,7 @@ Root = Callable[[str], Path]
     ("dataset", "counts", "classes", "layout"),
     [
         (CiteSeer(), (3327, 9104, 3703, 6), [249, 590, 668, 701, 596, 508], torch.sparse_csr),
-        (PubMed(), (19717, 88648, 500, 3), [4103, 7739, 7875], torch.strided),
+        (PubMed(), (19717, 88648, 500, 3), [4103, 7739, 7875], torch.sparse_csr),
     ],
     ids=["citeseer", "pubmed"],
 )
@@ -39,7 +39,7 @@ def test_counts_are_those_of_the_literature(
     assert (graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes) == counts
     assert torch.bincount(graph.y[graph.y >= 0]).tolist() == classes
     assert len(graph.class_names) == graph.num_classes
-    assert graph.x.layout == layout
+    assert graph.x.layout == layout and graph.x.dtype == torch.float32
     sizes = {split: int(graph.masks[split].sum()) for split in SPLITS}
     assert sizes == {"train": 20 * graph.num_classes, "val": 500, "test": 1000}
     homophily = edge_homophily(graph)
@@ -54,9 +54,14 @@ def test_citeseer_has_fifteen_nodes_without_a_class_outside_the_split(planetoid_
 
 
 def test_normalized_rows_sum_to_one_or_zero(planetoid_root: Root) -> None:
-    x = PubMed(normalize_features=True).load(planetoid_root("PubMed")).x
-    sums = x.sum(dim=1)
+    root = planetoid_root("PubMed")
+    x = PubMed(normalize_features=True).load(root).x
+    assert x.layout == torch.sparse_csr
+    sums = x.to_dense().sum(dim=1)
     assert torch.allclose(sums, torch.ones_like(sums), atol=1e-4)
+    raw = PubMed().load(root).x.to_dense()
+    assert not torch.allclose(raw.sum(dim=1), torch.ones_like(sums), atol=1e-2)
+    torch.testing.assert_close(x.to_dense(), raw / raw.sum(dim=1, keepdim=True))
 
 
 def test_loading_writes_nothing_beside_the_raw_files(planetoid_root: Root) -> None:

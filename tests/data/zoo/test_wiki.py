@@ -24,8 +24,9 @@ def test_counts_are_those_of_the_literature(real_root: Callable[..., Path]) -> N
     assert (graph.num_nodes, graph.num_features, graph.num_classes) == (2405, 4973, 17)
     assert len((root / LINKS).read_text().splitlines()) == 17981
     assert graph.num_edges == 2 * 11596
-    assert graph.x.layout == torch.strided and graph.x.dtype == torch.float32
-    assert int(torch.count_nonzero(graph.x)) == 1556595
+    assert graph.x.layout == torch.sparse_csr and graph.x.dtype == torch.float32
+    assert int(torch.count_nonzero(graph.x.values())) == graph.x.values().numel() == 1556595
+    assert int(torch.count_nonzero(graph.x.to_dense())) == 1556595
     assert sorted(torch.unique(graph.y).tolist()) == list(range(17))
 
 
