@@ -105,13 +105,14 @@ class FGSSL(FedAvg):
     @cohort(TrainModel)
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
         """Train the received model for many clients at once."""
+        loss = self.loss_together(clients)
         fitted = clients.fit(
             [request.params for request in requests] if len(set(map(id, requests))) > 1 else requests[0].params,
             steps=self.local_steps,
             step_unit=self.step_unit,
             optimizer=self.optimizer,
-            loss=self.loss_together(clients),
-            alters_features=True,
+            loss=loss,
+            alters_features=loss is not None,
         )
         return Stack.of(clients.ids, ModelUpdate, params=fitted.params, weight=Each(tuple(map(self.weight, clients))))
 

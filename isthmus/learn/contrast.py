@@ -19,6 +19,8 @@ from torch import Tensor
 
 # Similarities that are held at a time.
 BLOCK_BYTES = 32 * 2**20
+# A vector this short is taken for zero: the slope of its direction would be as large as the inverse.
+NO_LENGTH = 1e-6
 
 
 def node_contrast(
@@ -46,8 +48,15 @@ def node_contrast(
     """
     if not len(h):
         return h.sum()
-    out: Tensor = _Contrast.apply(F.normalize(h), F.normalize(g.detach()), labels, tau, sample, block_bytes)  # type: ignore[no-untyped-call]
+    out: Tensor = _Contrast.apply(_directions(h), _directions(g.detach()), labels, tau, sample, block_bytes)  # type: ignore[no-untyped-call]
     return out
+
+
+def _directions(vectors: Tensor) -> Tensor:
+    """Return the rows divided by their lengths; a row without length has no direction, and stays zero with any step."""
+    length = vectors.norm(dim=1, keepdim=True)
+    has = length > NO_LENGTH
+    return torch.where(has, vectors, 0.0) / torch.where(has, length, 1.0)
 
 
 class _Contrast(torch.autograd.Function):
@@ -84,6 +93,8 @@ class _Contrast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+        if torch.is_grad_enabled():  # what the gradient is made of was not kept
+            raise RuntimeError("node_contrast has no gradient of its gradient (create_graph=True)")
         (grad,) = ctx.saved_tensors
         return grads[0] * grad, None, None, None, None, None
 

@@ -7,7 +7,6 @@ All sums run over edges; no matrix of node pairs is made.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from isthmus.models.sparse import Pattern, SparseMatrix
@@ -32,7 +31,7 @@ def structure_divergence(z: Tensor, teacher: Tensor, neighbors: SparseMatrix, om
 def row_log_softmax(pattern: Pattern, scores: Tensor) -> Tensor:
     """Return the logarithm of the softmax of the scores within each row of the pattern, (entries,)."""
     rows = pattern.row.long()
-    largest = torch.zeros(pattern.shape[0]).scatter_reduce_(0, rows, scores.detach(), "amax", include_self=False)
+    largest = scores.new_zeros(pattern.shape[0]).scatter_reduce_(0, rows, scores.detach(), "amax", include_self=False)
     centred = scores - largest.index_select(0, rows)
     sums = scores.new_zeros(pattern.shape[0]).index_add(0, rows, centred.exp())
     return centred - sums.log().index_select(0, rows)

@@ -183,10 +183,12 @@ class GraphInput:
     def __repr__(self) -> str:
         kind = "sparse" if isinstance(self.x, SparseMatrix) else "dense"
         weighted = "" if self.edge_weight is None else " weighted"
+        left = "" if self.kept is None else f", {int(self.kept.sum())} of them kept"
+        added = "" if self.complement is None else f", complemented by {self.complement.pattern.nnz} entries"
         graphs = "" if self.batch is None else f", {self.num_graphs} graphs"
         return (
             f"GraphInput({self.num_nodes} nodes, {self.num_features} {kind} features, "
-            f"{self.num_edges}{weighted} directed edges{graphs})"
+            f"{self.num_edges}{weighted} directed edges{left}{added}{graphs})"
         )
 
 
@@ -195,6 +197,8 @@ def stack_graphs(graphs: Sequence[GraphInput]) -> tuple[GraphInput, int]:
 
     Padding has no edges and no features.
     """
+    if any(graph.kept is not None or graph.complement is not None for graph in graphs):
+        raise ValueError("a graph has edges left out or a complement; put the graphs side by side first")
     rows = max(graph.num_nodes for graph in graphs)
     edge_index = torch.cat([graph.edge_index + k * rows for k, graph in enumerate(graphs)], dim=1)
     edge_weight = None

@@ -212,3 +212,14 @@ def test_values_that_stand_in_get_the_gradient_and_the_parameters_behind_them_no
     found = torch.autograd.grad(out, [*other.values(), *model.parameters()], allow_unused=True)
     assert all(slope is not None for slope in found[: len(other)])
     assert all(slope is None for slope in found[len(other) :])
+
+
+def test_a_module_that_stands_in_two_places_is_itself_afterwards() -> None:
+    """Both names lead to one place: what was there before the first must be what comes back last."""
+    model = nn.Module()
+    model.first = model.second = nn.Linear(2, 2)
+    weight = model.first.weight
+    assert names_of(model) == ["first.weight", "first.bias", "second.weight", "second.bias"]
+    with replaced(model, {name: name for name in names_of(model)}):
+        assert model.first.weight == "second.weight"
+    assert overlaid(model) == [] and model.first.weight is model.second.weight is weight
