@@ -76,7 +76,7 @@ class FGSSL(FedAvg):
     omega: float = 5.0
     strong: Augmentation = Augmentation(edges=0.8, features=0.5)
     weak: Augmentation = Augmentation(edges=0.3, features=0.3)
-    max_contrast: int = 2048
+    max_contrast: int = 4096
     optimizer: Optimizer = SGD(lr=0.1, momentum=0.9, weight_decay=5e-4)
 
     def __post_init__(self) -> None:

@@ -11,6 +11,7 @@ of size n^2 stays behind for autograd.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -64,31 +65,29 @@ class _Contrast(torch.autograd.Function):
     def forward(
         ctx: Any, h: Tensor, g: Tensor, labels: Tensor, tau: float, sample: Tensor | None, block_bytes: int
     ) -> Tensor:
-        others, theirs = (g, labels) if sample is None else (g[sample], labels[sample])
-        # How many nodes each sampled negative stands for, as a logarithm.
-        scale = _log_scale(labels, theirs)
+        chosen = torch.arange(len(g)) if sample is None else sample
+        chosen = chosen[torch.argsort(labels[chosen], stable=True)]  # by class: positives are neighbouring columns
+        others, theirs = g[chosen], labels[chosen]
         total = h.new_zeros(())
-        grad = torch.empty_like(h)
-        for rows in torch.split(torch.arange(len(h)), max(1, block_bytes // (8 * max(len(theirs), 1)))):
-            similar = (h[rows] @ others.t()) / tau  # (rows, sampled)
-            positive = labels[rows].unsqueeze(1) == theirs
-            negatives = similar.masked_fill(positive, -torch.inf)
-            pressure = negatives.logsumexp(dim=1) + scale[labels[rows]]  # (rows,), n_i
-            own = None
-            if sample is not None:
-                own = (h[rows] * g[rows]).sum(dim=1) / tau  # (rows,)
-                # A node that is in the sample is its own positive once.
-                positive &= rows.unsqueeze(1) != sample
-            found, push = _terms(similar, positive, own, pressure)
-            total += found
-            share = torch.where(pressure.isfinite(), (pressure - scale[labels[rows]]), 0.0).unsqueeze(1)
-            weight = (negatives - share).exp_().mul_(push.sum(dim=1, keepdim=True))  # of the negatives
-            weight.masked_fill_(~pressure.isfinite().unsqueeze(1), 0.0)
-            mine = push[:, : len(theirs)]
-            grad[rows] = (weight - mine) @ others / tau
-            if own is not None:
-                grad[rows] -= push[:, -1:] * g[rows] / tau
-        ctx.save_for_backward(grad / len(h))
+        grad = torch.zeros_like(h)
+        for label in torch.unique(labels).tolist():
+            first, last = torch.searchsorted(theirs, torch.tensor([label, label + 1])).tolist()
+            if last - first == len(theirs):
+                continue  # nothing to be told apart from
+            members = (labels == label).nonzero().flatten()
+            # How many nodes each sampled negative stands for, as a logarithm.
+            scale = math.log((len(labels) - len(members)) / (len(theirs) - (last - first)))
+            for rows in torch.split(members, max(1, block_bytes // (4 * len(theirs)))):
+                similar = (h[rows] @ others.t()).div_(tau)  # (rows, sampled)
+                # With all nodes in the sample, a node's own view is one of the columns; else it is one more.
+                own = None if sample is None else (h[rows] * g[rows]).sum(dim=1).div_(tau)
+                mine = None if sample is None else rows.unsqueeze(1) == chosen[first:last]
+                loss, pull = _pull_and_push(similar, first, last, scale, own, mine)
+                total += loss
+                grad[rows] = similar @ others
+                if own is not None:
+                    grad[rows] -= pull[:, -1:] * g[rows]
+        ctx.save_for_backward(grad.div_(tau * len(h)))
         return total / len(h)
 
     @staticmethod
@@ -99,20 +98,25 @@ class _Contrast(torch.autograd.Function):
         return grads[0] * grad, None, None, None, None, None
 
 
-def _terms(similar: Tensor, positive: Tensor, own: Tensor | None, pressure: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sum of the rows' losses, and how hard each positive is pulled, (rows, sampled [+ 1])."""
-    if own is not None:
-        similar = torch.cat([similar, own.unsqueeze(1)], dim=1)
-        positive = torch.cat([positive, torch.ones_like(positive[:, :1])], dim=1)
-    gap = pressure.unsqueeze(1) - similar  # n_i - s_ip
-    counts = positive.sum(dim=1, keepdim=True)  # |P_i|, at least one: the node itself
-    loss = (F.softplus(gap) * positive / counts).sum()
-    return loss, gap.sigmoid_() * positive / counts
+def _pull_and_push(
+    similar: Tensor, first: int, last: int, scale: float, own: Tensor | None, mine: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return the sum of the rows' losses, and how hard each positive pulls, (rows, positives [+ own]).
 
-
-def _log_scale(labels: Tensor, sampled: Tensor) -> Tensor:
-    """Return, for each class, the logarithm of negatives per sampled negative, (classes,); 0 where there are none."""
-    number = int(labels.max()) + 1
-    every, chosen = torch.bincount(labels, minlength=number), torch.bincount(sampled, minlength=number)
-    ratio = (len(labels) - every).double() / (len(sampled) - chosen).double()
-    return torch.where(ratio.isfinite() & (ratio > 0), ratio.log(), 0.0).float()
+    `similar` becomes the derivative by itself: how hard each negative pushes, and, below zero, each positive pulls.
+    """
+    positive = similar[:, first:last].clone()  # s_ip
+    similar[:, first:last] = -torch.inf
+    top = similar.amax(dim=1, keepdim=True)
+    sums = similar.sub_(top).exp_().sum(dim=1, keepdim=True)
+    pressure = top + sums.log() + scale  # (rows, 1), n_i
+    if own is not None and mine is not None:
+        # A node that is in the sample is its own positive once.
+        positive = torch.cat([positive.masked_fill_(mine, torch.inf), own.unsqueeze(1)], dim=1)
+    gap = pressure - positive  # n_i - s_ip; none for who is left out
+    counts = gap.isfinite().sum(dim=1, keepdim=True)  # |P_i|, at least one: the node itself
+    loss = (F.softplus(gap).sum(dim=1, keepdim=True) / counts).sum()
+    pull = gap.sigmoid_().div_(counts)
+    similar.mul_(pull.sum(dim=1, keepdim=True) / sums)
+    similar[:, first:last] = -pull[:, : last - first]
+    return loss, pull

@@ -197,14 +197,14 @@ def test_blocks_of_any_size_give_the_same(sample: list[int] | None, block_bytes:
 def largest_matrix(monkeypatch: pytest.MonkeyPatch, number: int, **options: Any) -> int:
     """Return the bytes of the largest matrix of similarities that is worked on."""
     seen: list[int] = []
-    terms = contrast._terms
+    inner = contrast._pull_and_push
 
     def watched(similar: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
         seen.append(similar.numel() * similar.element_size())
-        return terms(similar, *others)
+        return inner(similar, *others)
 
     with monkeypatch.context() as patch:
-        patch.setattr(contrast, "_terms", watched)
+        patch.setattr(contrast, "_pull_and_push", watched)
         h = torch.randn(number, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
         node_contrast(h, h.detach(), torch.arange(number) % 3, 0.2, **options)
     assert sum(seen) == 4 * number * (number if options.get("sample") is None else len(options["sample"]))
