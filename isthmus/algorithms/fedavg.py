@@ -13,7 +13,7 @@ from isthmus.core.stack import Each, Stack
 from isthmus.learn.client import GraphClient, check_local_steps
 from isthmus.learn.fit import Penalty
 from isthmus.learn.optimizers import SGD, Optimizer
-from isthmus.learn.stacked import GraphCohort
+from isthmus.learn.stacked import GraphCohort, StackedLoss
 
 WEIGHTINGS = ("examples", "nodes", "uniform")
 
@@ -92,8 +92,15 @@ class FedAvg(Algorithm[ModelState]):
         """Train the received model for many clients at once."""
         return self.updates(requests, clients)
 
-    def updates(self, requests: Sequence[TrainModel], clients: GraphCohort, proximal: float = 0.0) -> Stack:
-        """Return the updates of many clients that train the same model, each pulled to it by `proximal`."""
+    def updates(
+        self,
+        requests: Sequence[TrainModel],
+        clients: GraphCohort,
+        proximal: float = 0.0,
+        loss: StackedLoss | None = None,
+        alters_features: bool = False,
+    ) -> Stack:
+        """Return the updates of many clients; `proximal`, `loss` and `alters_features` as in `GraphCohort.fit`."""
         alike = all(request is requests[0] for request in requests)
         fitted = clients.fit(
             requests[0].params if alike else [request.params for request in requests],
@@ -101,6 +108,8 @@ class FedAvg(Algorithm[ModelState]):
             step_unit=self.step_unit,
             optimizer=self.optimizer,
             proximal=proximal,
+            loss=loss,
+            alters_features=alters_features,
         )
         return Stack.of(clients.ids, ModelUpdate, params=fitted.params, weight=Each(tuple(map(self.weight, clients))))
 

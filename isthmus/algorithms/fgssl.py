@@ -15,7 +15,7 @@ from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import cohort, on
 from isthmus.core.record import Params
-from isthmus.core.stack import Each, Stack
+from isthmus.core.stack import Stack
 from isthmus.learn.augment import Augmentation, views_together
 from isthmus.learn.batching import FullBatch
 from isthmus.learn.client import GraphClient
@@ -106,15 +106,7 @@ class FGSSL(FedAvg):
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
         """Train the received model for many clients at once."""
         loss = self.loss_together(clients)
-        fitted = clients.fit(
-            [request.params for request in requests] if len(set(map(id, requests))) > 1 else requests[0].params,
-            steps=self.local_steps,
-            step_unit=self.step_unit,
-            optimizer=self.optimizer,
-            loss=loss,
-            alters_features=loss is not None,
-        )
-        return Stack.of(clients.ids, ModelUpdate, params=fitted.params, weight=Each(tuple(map(self.weight, clients))))
+        return self.updates(requests, clients, loss=loss, alters_features=loss is not None)
 
     def loss(self, frozen: Params, client: GraphClient) -> Loss | None:
         """Return the loss of equation 12; the task's own when neither term counts."""
