@@ -94,15 +94,18 @@ class Monitoring:
     def _models(self, round: int) -> tuple[dict[str, Params], str]:
         """Return each client's model of a round, and where it comes from."""
         initial = self.simulation.initial.params
+        memories = self.simulation.memories()
         replied = self._tap.models(round, initial)
         if replied:
-            return replied, "replies"
+            own = {client: self.simulation.clients[client].own for client in replied}
+            return {c: {**own[c], **memories[c].get("personal", {}), **replied[c]} for c in replied}, "replies"
         shared = self._tap.shared(round)
-        own = {
-            client: self.course.algorithm.client_params(shared, memory)
-            for client, memory in self.simulation.memories().items()
+        whole = {
+            client: {**self.simulation.clients[client].own, **self.course.algorithm.client_params(shared, memory)}
+            for client, memory in memories.items()
         }
-        return {client: params for client, params in own.items() if fits(params, initial)}, "memory"
+        start = {**self.simulation.clients[self.simulation.runtime.clients[0]].own, **initial}
+        return {client: params for client, params in whole.items() if fits(params, start)}, "memory"
 
     def _measure(self, names: Sequence[str], round_: int, models: dict[str, Params], facts: dict[str, str]) -> None:
         for name in names:

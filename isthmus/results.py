@@ -29,8 +29,9 @@ class Result:
                        centralised model: on the client's nodes, within the whole graph)
         num_rounds:    rounds that were run
         best_round:    the round that is kept
-        params:        the global model's parameters; empty for a method without a global model
-        client_params: the clients' models, where they differ from the global one
+        params:        the global model's parameters: those that are shared; empty for a method without a global model
+        client_params: the clients' models, whole, where they differ from the global one
+        client_dims:   numbers of inputs and outputs of the clients' models, where they have their own
         notes:         what a user should know
         run_dir:       the run folder, or None
     """
@@ -50,6 +51,7 @@ class Result:
     events: list[dict[str, Any]] = field(repr=False)
     notes: list[str]
     run_dir: Path | None
+    client_dims: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def score(self, graph: str = "global_graph", metric: str = "accuracy") -> float:
         """Return the headline number: the global model's, or the mean of the local ones where there is none."""
@@ -92,17 +94,26 @@ class Result:
             raise ValueError(
                 f"{type(self.course.algorithm).__name__} has no global model; the clients' are in client_models"
             )
-        return self._module(self.params)
+        module = self.course.model.build(self.input_dim, self.output_dim)
+        if module.state_dict().keys() != self.params.keys():
+            raise ValueError(
+                f"the clients share only a part of the model ({', '.join(self.course.shared)}), which is in params; "
+                "whole models are in client_models"
+            )
+        return self._module(self.params, (self.input_dim, self.output_dim))
 
     @property
     def client_models(self) -> dict[str, nn.Module]:
         """Each client's model as a module; clients without a personal one have the global model."""
         return {
-            name: self._module(self.client_params.get(name, self.params))
+            name: self._module(
+                self.client_params.get(name, self.params),
+                self.client_dims.get(name, (self.input_dim, self.output_dim)),
+            )
             for name in self.client_params or self.client_scores
         }
 
-    def _module(self, params: Params) -> nn.Module:
-        module = self.course.model.build(self.input_dim, self.output_dim)
+    def _module(self, params: Params, dims: tuple[int, int]) -> nn.Module:
+        module = self.course.model.build(*dims)
         load_params(module, params)
         return module.eval()

@@ -147,16 +147,20 @@ def _carry_out(
     ended = time.perf_counter()
     result = _result(course, simulation, folder, journal, standing, seconds)
     journal.write("scored", seconds=round(time.perf_counter() - ended, 6))
-    finish(result, standing, journal, folder, simulation.scenario.whole.class_names)
+    finish(result, standing, journal, folder, simulation.class_names())
     if monitoring and folder is not None:
         monitoring.draw(folder)
     return result
 
 
 def finish(
-    result: Result, standing: Standing, journal: Journal, folder: RunFolder | None, class_names: Sequence[str]
+    result: Result,
+    standing: Standing,
+    journal: Journal,
+    folder: RunFolder | None,
+    class_names: Mapping[str | None, Sequence[str]],
 ) -> None:
-    """Write the last event and the models of a run."""
+    """Write the last event and the models of a run; `class_names` has the whole's for None, and each client's."""
     journal.write(
         "end",
         num_rounds=result.num_rounds,
@@ -167,12 +171,14 @@ def finish(
         client_scores=result.client_scores,
     )
     if folder is not None:
-        facts = {
-            "isthmus": __version__,
-            "input_dim": str(result.input_dim),
-            "output_dim": str(result.output_dim),
-            "class_names": json.dumps(list(class_names)),
-        }
+        whole = (result.input_dim, result.output_dim)
+
+        def facts(client: str | None) -> dict[str, str]:
+            into, out = result.client_dims.get(client, whole) if client else whole
+            names = list(class_names.get(client, class_names[None]))
+            sizes = {"input_dim": str(into), "output_dim": str(out)}
+            return {"isthmus": __version__, **sizes, "class_names": json.dumps(names)}
+
         folder.save_models(result.params, result.client_params, facts)
 
 
@@ -200,17 +206,19 @@ def _result(
     for name, memory in simulation.memories().items():
         params = algorithm.client_params(shared, {**memory, **memory.get("best", {})})
         if params:  # a client that failed in the setup of `local` has no model
-            models[name] = params
+            models[name] = {**simulation.clients[name].own, **params} if simulation.initial.personal else params
     metrics: dict[str, Scores] = {}
-    if shared:
+    personal = simulation.has_personal_models
+    if shared and not simulation.initial.personal:
         everyone = dict.fromkeys(simulation.clients, shared)
         metrics["global_model/global_graph"] = simulation.on_global_graph({"global": shared}, "test")
         metrics["global_model/local_graph"] = simulation.on_local_graphs(everyone, "test")[0]
     local, each = simulation.on_local_graphs(models, "test")
     if algorithm.pooled:
         each = simulation.on_parts_of_global_graph(models["all"], "test")
-    if algorithm.has_personal_models:
-        metrics["local_model/global_graph"] = simulation.on_global_graph(models, "test")
+    if personal:
+        if simulation.one_set_of_classes:
+            metrics["local_model/global_graph"] = simulation.on_global_graph(models, "test")
         metrics["local_model/local_graph"] = local
     exchanges = [event for event in journal.events if event["event"] == "exchange"]
     whole = simulation.scenario.whole
@@ -226,7 +234,8 @@ def _result(
         input_dim=course.task.input_dim(whole),
         output_dim=course.task.output_dim(whole),
         params=shared,
-        client_params=models if algorithm.has_personal_models else {},
+        client_params=models if personal else {},
+        client_dims=simulation.client_dims if personal else {},
         events=journal.events,
         notes=[event["text"] for event in journal.events if event["event"] == "note"],
         run_dir=None if folder is None else folder.path,

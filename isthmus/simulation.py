@@ -25,6 +25,7 @@ from isthmus.learn.blocks import Blocks
 from isthmus.learn.client import GraphClient
 from isthmus.learn.evaluate import Scores, one_by_one, score_on_global_graph, score_on_local_graphs
 from isthmus.learn.fit import load_params, read_params
+from isthmus.personalize.sharing import require_own_heads, shared_names
 from isthmus.runtime.loop import LoopRuntime
 from isthmus.runtime.stacked import StackedRuntime
 from isthmus.runtime.strict import StrictRuntime
@@ -73,9 +74,19 @@ def build_model(course: Course, input_dim: int, output_dim: int) -> nn.Module:
         return course.model.build(input_dim, output_dim)
 
 
-def initial_model(model: nn.Module) -> InitialModel:
-    """Return the parameters that a course starts from, and which of them are buffers."""
-    return InitialModel(read_params(model), frozenset(name for name, _ in model.named_buffers()))
+def initial_model(course: Course, model: nn.Module) -> InitialModel:
+    """Return the shared parameters that a course starts from, which of them are buffers, and what is personal."""
+    params = read_params(model)
+    shared = shared_names(course.shared, params)
+    buffers = frozenset(name for name, _ in model.named_buffers() if name in shared)
+    return InitialModel({n: t for n, t in params.items() if n in shared}, buffers, frozenset(params) - shared)
+
+
+def personal_start(course: Course, model: nn.Module) -> Params:
+    """Return what a client's personal parameters begin with: those of a model that is fresh from `build_model`."""
+    slots = model.state_dict()
+    shared = shared_names(course.shared, slots)
+    return {name: slot.clone() for name, slot in slots.items() if name not in shared}
 
 
 class Simulation:
@@ -86,20 +97,59 @@ class Simulation:
         self.course = course
         self.scenario = scenario
         self.holdings = {"all": scenario.whole} if course.algorithm.pooled else scenario.parts
-        self.model = self._build()
-        self.initial = initial_model(self.model)
-        # One module serves all clients in turn: parameters are loaded before each use.
-        self.clients = {name: self._client(name, self.model) for name in self.holdings}
+        self.model = self._build(scenario.whole)
+        course.task.require_model(self.model, scenario.whole)
+        self.initial = initial_model(course, self.model)
+        self._require_fitting_heads()
+        # One module serves all clients of a kind in turn: parameters are loaded before each use.
+        modules: dict[tuple[int, int], tuple[nn.Module, Params]] = {}
+        self.clients: dict[str, GraphClient] = {}
+        for name, data in self.holdings.items():
+            dims = (course.task.input_dim(data), course.task.output_dim(data))
+            if dims not in modules:
+                model = self._build(data)
+                modules[dims] = (model, personal_start(course, model))
+            self.clients[name] = self._client(name, *modules[dims])
         self.blocks = Blocks(course.block_mb * 2**20)
         self.runtime = self._runtime()
         self.whole = course.task.prepare(scenario.whole)
 
-    def _build(self) -> nn.Module:
-        task, whole = self.course.task, self.scenario.whole
-        return build_model(self.course, task.input_dim(whole), task.output_dim(whole))
+    def _build(self, data: Any) -> nn.Module:
+        task = self.course.task
+        return build_model(self.course, task.input_dim(data), task.output_dim(data))
 
-    def _client(self, name: str, model: nn.Module) -> GraphClient:
-        return GraphClient(name, self.holdings[name], self.course.task, model, self.course.batching)
+    def _client(self, name: str, model: nn.Module, own: Params) -> GraphClient:
+        return GraphClient(name, self.holdings[name], self.course.task, model, self.course.batching, own)
+
+    def _require_fitting_heads(self) -> None:
+        """Refuse clients with different classes that are to share what depends on them."""
+        task = self.course.task
+        numbers = {name: task.output_dim(data) for name, data in self.holdings.items()}
+        if len(set(numbers.values())) > 1:
+            classes = [f"{name}: {number}" for name, number in numbers.items()][:6]
+            shared = frozenset(self.initial.params)
+            require_own_heads(self.course.model, task.input_dim(self.scenario.whole), shared, classes)
+
+    @property
+    def client_dims(self) -> dict[str, tuple[int, int]]:
+        """The numbers of inputs and outputs of each client's model."""
+        task = self.course.task
+        return {name: (task.input_dim(data), task.output_dim(data)) for name, data in self.holdings.items()}
+
+    @property
+    def one_set_of_classes(self) -> bool:
+        """Whether every client's model is one for the whole data as well."""
+        whole = (self.course.task.input_dim(self.scenario.whole), self.course.task.output_dim(self.scenario.whole))
+        return set(self.client_dims.values()) == {whole}
+
+    def class_names(self) -> dict[str | None, tuple[str, ...]]:
+        """Return the names of the classes of each client, and under None those of the whole."""
+        return {None: self.scenario.whole.class_names, **{n: data.class_names for n, data in self.holdings.items()}}
+
+    @property
+    def has_personal_models(self) -> bool:
+        """Whether clients end with models of their own."""
+        return self.course.algorithm.has_personal_models or bool(self.initial.personal)
 
     def _runtime(self) -> Runtime:
         algorithm = self.course.algorithm
@@ -109,7 +159,8 @@ class Simulation:
             return StackedRuntime(algorithm, list(self.clients.values()), self.blocks)
 
         def restarted(name: str) -> GraphClient:
-            return self._client(name, self._build())
+            model = self._build(self.holdings[name])
+            return self._client(name, model, personal_start(self.course, model))
 
         return StrictRuntime(algorithm, {name: lambda name=name: restarted(name) for name in self.clients})  # type: ignore[misc]
 
@@ -145,7 +196,7 @@ class Simulation:
     def on_parts_of_global_graph(self, params: Params, split: str) -> dict[str, Scores]:
         """Score a model that runs on the whole graph on each client's nodes: the centralised beside the clients'."""
         load_params(self.model, params)
-        groups = [part.node_ids for part in self.scenario.parts.values()]
+        groups = [part.item_ids for part in self.scenario.parts.values()]
         found = self.course.task.evaluate_groups(self.model, self.whole, split, groups)
         return dict(zip(self.scenario.parts, found, strict=True))
 

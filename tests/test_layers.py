@@ -29,9 +29,10 @@ ARROWS: dict[str, set[str]] = {
     "monitor": {"core"},
     "monitors": {"core", "data", "learn", "models"},  # they look at all models and graphs at once
     "report": {"core", "monitor"},
-    "config": {"core", "data", "learn", "models", "algorithms", "monitors"},
+    "config": {"core", "data", "learn", "models", "algorithms", "monitors", "personalize"},
     "tune": {"core", "config", "monitor"},
-    "federation": {"core", "config", "data", "learn", "monitor", "runtime", "top"},  # one course, between sites
+    # one course, between sites
+    "federation": {"core", "config", "data", "learn", "monitor", "personalize", "runtime", "top"},
     "suites": {"core", "config", "monitor", "report", "top"},  # many courses, so above those that run one
     "cli": {"*"},
     "testing": {"*"},

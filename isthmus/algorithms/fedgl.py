@@ -434,7 +434,7 @@ class FedGL(Algorithm[FedGLState]):
             loss=loss,
             prepared=prepared,
         )
-        load_params(client.model, fitted.params)
+        load_params(client.model, client.complete(fitted.params))
         with torch.no_grad():
             output, embeddings = self._seen(client.model, prepared.graph)
         weight = float(client.num_nodes) if fitted.steps else 0.0

@@ -41,12 +41,13 @@ class FedProx(FedAvg):
         return self.updates(requests, clients, proximal=self.mu)
 
     def penalty(self, request: TrainModel, client: GraphClient) -> Penalty | None:
-        """Return mu/2 |w - w_global|^2 over the trainable parameters."""
+        """Return mu/2 |w - w_global|^2 over the trainable parameters that are shared."""
         if self.mu == 0:
             return None
 
         def proximal(live: Mapping[str, Tensor]) -> Tensor:
-            squares = [(tensor - request.params[name]).square().sum() for name, tensor in live.items()]
+            shared = {name: tensor for name, tensor in live.items() if name in request.params}
+            squares = [(tensor - request.params[name]).square().sum() for name, tensor in shared.items()]
             return 0.5 * self.mu * torch.stack(squares).sum()
 
         return proximal

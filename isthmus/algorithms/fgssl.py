@@ -98,7 +98,7 @@ class FGSSL(FedAvg):
             steps=self.local_steps,
             step_unit=self.step_unit,
             optimizer=self.optimizer,
-            loss=self.loss(request.params, client),
+            loss=self.loss(client.complete(request.params), client),
         )
         return ModelUpdate(fitted.params, self.weight(client))
 

@@ -80,7 +80,8 @@ class Local(Algorithm[Nothing]):
     @on(StartFrom)
     def start(self, request: StartFrom, client: GraphClient) -> Kept:
         """Begin with the given model."""
-        client.state = {"running": request.params, "params": request.params, "optimizer": None, "score": None}
+        params = client.complete(request.params)
+        client.state = {"running": params, "params": params, "optimizer": None, "score": None}
         return Kept()
 
     @on(TrainAlone)

@@ -76,6 +76,8 @@ def predictions(run: Path, graph: str, client: str | None = None, root: Path | N
     if data.num_features != width:
         raise BadInput(f"{graph} has {data.num_features} features, the model was trained on {width}")
     model = course.model.build(width, int(facts["output_dim"]))
+    if client is None and model.state_dict().keys() > params.keys():
+        raise BadInput(f"{path} holds only what the clients share, no whole model; {_models_there(folder)}")
     load_params(model, params)
     found = course.task.predict(model, course.task.prepare(data))
     names = class_names or tuple(str(number) for number in range(found.probabilities.shape[1]))

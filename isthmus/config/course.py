@@ -19,6 +19,7 @@ from isthmus.learn.tasks import NodeClassification, Task
 from isthmus.models import ModelSpec
 from isthmus.models.model import ModelFactory
 from isthmus.monitors import MONITORS
+from isthmus.personalize.sharing import EVERYTHING, check_patterns
 
 RUNTIMES = ("auto", "loop", "strict")
 GLOBAL_GRAPHS = ("whole", "merged")
@@ -39,6 +40,8 @@ class Course:
                           clients' graphs amount to when they are "merged", without edges that no client has
         task:             what is learned, and the metrics that are reported
         model:            the graph neural network
+        shared:           which of its parameters are shared, as patterns of their names: "*" for all, "gnn.*",
+                          "!*.norms.*" for an exception; the others stay with each client and are in no message
         batching:         full batches, or sampled neighbourhoods
         algorithm:        the federated method with its hyper-parameters
         rounds:           how many rounds at most
@@ -66,6 +69,7 @@ class Course:
     global_graph: str = "whole"
     task: Task = NodeClassification()
     model: ModelSpec | ModelFactory = ModelSpec()
+    shared: tuple[str, ...] = EVERYTHING
     batching: Batching = FullBatch()
     algorithm: Algorithm[Any] = FedAvg()
     rounds: int = 100
@@ -105,6 +109,7 @@ class Course:
                 f"stopping.metric is {self.stopping.metric!r}, which the task does not report; "
                 f"choose from {', '.join(self.task.metrics)} or add it to task.metrics"
             )
+        check_patterns(self.shared)
         strange = [sink for sink in self.sinks if sink not in SINKS]
         if strange:
             raise ValueError(f"sinks has {strange[0]!r}; choose from {', '.join(SINKS)}")

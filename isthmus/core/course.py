@@ -220,7 +220,7 @@ class _Course:
             score = None if math.isnan(score) else score
         if is_best:
             after = replace(after, best_state=state, best_round=round, best_score=score)
-            if self.algorithm.personal:
+            if self.algorithm.personal or self.model.personal:
                 fed.ask(KeepBest(), clients=fed.all_clients, min_replies=0)
         report = self._report(fed, evaluations, score, is_best)
         self.listener.round_done(replace(report, wall_seconds=time.perf_counter() - started - self.listening))

@@ -126,10 +126,17 @@ class ExchangeRules:
 
 @dataclass(frozen=True)
 class InitialModel:
-    """The parameters that a course starts from, and which of them are buffers that no gradient moves."""
+    """The parameters that a course starts from.
+
+    Fields:
+        params:   those that are shared
+        buffers:  names of those among them that no gradient moves
+        personal: names of the model's other parameters, which never leave a client
+    """
 
     params: Params
     buffers: frozenset[str] = frozenset()
+    personal: frozenset[str] = frozenset()
 
 
 class Federation:

@@ -138,7 +138,8 @@ class Algorithm(ABC, Generic[StateT]):
     is frozen and shared, so neither half can leave notes on it for the other; a client remembers only `client.state`.
     """
 
-    # Entries of `client.state` that make up a client's personal model; KeepBest saves them with the best round.
+    # Entries of `client.state` that make up a client's personal model; KeepBest saves them with the best round. The
+    # entry "personal" is always one: parameters that the course does not share.
     personal: ClassVar[tuple[str, ...]] = ()
     # True for the centralised upper bound: the course gives one client the whole graph.
     pooled: ClassVar[bool] = False
@@ -161,8 +162,12 @@ class Algorithm(ABC, Generic[StateT]):
     # ---- client
 
     def client_params(self, params: Params, state: Mapping[str, Any]) -> Params:
-        """Return the model a client would use, made of the global one and its memory; by default the global one."""
-        return params
+        """Return the model a client would use, made of the global one and its memory.
+
+        By default that is the global one with the client's personal parameters, if it has trained any.
+        """
+        personal: Params = state.get("personal", {})
+        return {**params, **personal} if personal else params
 
     @on(EvaluateModel)
     def evaluate(self, request: EvaluateModel, client: Any) -> Evaluation:
@@ -187,7 +192,8 @@ class Algorithm(ABC, Generic[StateT]):
     @on(KeepBest)
     def keep_best(self, request: KeepBest, client: Any) -> Kept:
         """Keep the personal parts of this moment as the best."""
-        client.state["best"] = {name: client.state[name] for name in self.personal if name in client.state}
+        kept = ("personal", *self.personal)
+        client.state["best"] = {name: client.state[name] for name in kept if name in client.state}
         return Kept()
 
     # ---- what the parts above amount to

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from isthmus.core.errors import CourseFailed
 from isthmus.federation.messages import Terms
@@ -18,12 +18,16 @@ class Agreement:
     class_names: tuple[str, ...]
     refused: dict[str, str]  # site -> reason
     holds: dict[str, str]  # site -> what it holds
+    classes_of: dict[str, tuple[str, ...]] = field(default_factory=dict)  # site -> its classes, where each has its own
 
 
-def agree(terms: Mapping[str, Terms], version: str, stated: tuple[str, ...] = ()) -> Agreement:
+def agree(
+    terms: Mapping[str, Terms], version: str, stated: tuple[str, ...] = (), own_classes: bool = False
+) -> Agreement:
     """Compare terms; where they differ, the largest group stands and the others are refused, each with the reason.
 
-    `stated` is the class list of the course, if it has one: then that is what stands.
+    `stated` is the class list of the course, if it has one: then that is what stands. With `own_classes` every silo
+    may have classes of its own, since nothing that depends on them is shared; those of the first stand for the server.
     """
     refused = {site: found.refusal for site, found in terms.items() if found.refusal}
     for site, found in terms.items():
@@ -35,14 +39,20 @@ def agree(terms: Mapping[str, Terms], version: str, stated: tuple[str, ...] = ()
     if not willing:
         raise CourseFailed("no silo takes part: " + "; ".join(f"{site}: {why}" for site, why in refused.items()))
     # Counter keeps the order of first mention among equals, so the order of the sites decides a tie.
-    (input_dim, class_names), _ = Counter((t.input_dim, t.class_names) for t in willing.values()).most_common(1)[0]
+    free = own_classes and not stated
+    groups = Counter((t.input_dim, () if free else t.class_names) for t in willing.values())
+    (input_dim, class_names), _ = groups.most_common(1)[0]
     for site, found in willing.items():
         if found.input_dim != input_dim:
             refused[site] = f"its nodes have {found.input_dim} features, the others' have {input_dim}"
-        elif found.class_names != class_names:
+        elif not free and found.class_names != class_names:
             refused[site] = _class_difference(found.class_names, class_names)
-    holds = {site: found.holds for site, found in willing.items() if site not in refused}
-    return Agreement(input_dim, class_names, refused, holds)
+    agreed = {site: found for site, found in willing.items() if site not in refused}
+    holds = {site: found.holds for site, found in agreed.items()}
+    if not free:
+        return Agreement(input_dim, class_names, refused, holds)
+    classes = {site: found.class_names for site, found in agreed.items()}
+    return Agreement(input_dim, next(iter(classes.values())), refused, holds, classes)
 
 
 def _class_difference(own: tuple[str, ...], others: tuple[str, ...]) -> str:

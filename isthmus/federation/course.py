@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from isthmus import __version__
 from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_dict, course_to_yaml, load_course
@@ -23,6 +25,7 @@ from isthmus.learn.evaluate import Scores
 from isthmus.monitor.checkpoint import load_checkpoint
 from isthmus.monitor.folder import RunFolder
 from isthmus.monitor.journal import Journal, replace_file
+from isthmus.personalize.sharing import EVERYTHING, names_by_classes, shared_names
 from isthmus.results import Result
 from isthmus.runs import Recorder, Watcher, finish
 from isthmus.runtime.remote import RemoteRuntime
@@ -109,21 +112,32 @@ class SiteCourse:
         course_id = (self.run_dir / ID_FILE).read_text().strip()
         proposal = Proposal(course_id, course_to_yaml(self.course), __version__, self.sites)
         stated = getattr(self.course.dataset, "class_names", ())
+        free = self._classes_are_free()
         transport = SiteTransport(
-            self.hub, proposal, __version__, self.timeout, lambda s, t: self._note(journal, s, t), stated
+            self.hub, proposal, __version__, self.timeout, lambda s, t: self._note(journal, s, t), stated, free
         )
         self._wait(len(self.sites), self.patience.start_seconds, "the course starts")
         agreement = transport.agree()
         for site, text in agreement.holds.items():
             journal.write("client", client=site, text=text)
-        model = initial_model(build_model(self.course, agreement.input_dim, len(agreement.class_names)))
+        model = initial_model(self.course, self._model(agreement.input_dim, len(agreement.class_names)))
         started = time.perf_counter()
         with torch_threads(self.course.threads):
             runtime, standing = self._rounds(transport, model, recorder, folder, journal, standing, course_id)
             result = self._result(runtime, model, standing, journal, agreement, time.perf_counter() - started)
-        finish(result, standing, journal, folder, agreement.class_names)
+        finish(result, standing, journal, folder, {None: agreement.class_names})
         self._finish(course_id, result, runtime, journal)
         return result
+
+    def _model(self, input_dim: int, num_classes: int) -> nn.Module:
+        return build_model(self.course, input_dim, num_classes)
+
+    def _classes_are_free(self) -> bool:
+        """Whether silos may have classes of their own: what depends on them is not shared."""
+        if self.course.shared == EVERYTHING:
+            return False
+        shared = shared_names(self.course.shared, self._model(1, 2).state_dict())
+        return not shared.intersection(names_by_classes(self.course.model, 1))
 
     def _rounds(
         self,
@@ -208,7 +222,7 @@ class SiteCourse:
         found = evaluate(algorithm, standing.best_state, fed, ("test",), plan.stopping.metric, best=True)
         names = sorted({name for e in found.values() for name in e.metrics.get("test", {})})
         mean: Scores = {name: weighted_metric(found, "test", name) for name in names}
-        mode = "local_model" if algorithm.has_personal_models else "global_model"
+        mode = "local_model" if algorithm.has_personal_models or model.personal else "global_model"
         exchanges = [event for event in journal.events if event["event"] == "exchange"]
         return Result(
             course=self.course,

@@ -42,8 +42,9 @@ class SiteTransport:
         timeout_seconds: float,
         note: Callable[[str, str], None] = lambda site, text: None,
         class_names: tuple[str, ...] = (),
+        own_classes: bool = False,
     ) -> None:
-        self.class_names = class_names
+        self.class_names, self.own_classes = class_names, own_classes
         self.hub, self.proposal, self.version, self.timeout_seconds = hub, proposal, version, timeout_seconds
         self.note = note
         self.agreement: Agreement | None = None
@@ -61,7 +62,7 @@ class SiteTransport:
         terms = self._terms(present)
         if not terms:
             raise CourseFailed("no silo answered the proposal")
-        self.agreement = agree(terms, self.version, self.class_names)
+        self.agreement = agree(terms, self.version, self.class_names, self.own_classes)
         self._agreed = {site: generations[site] for site in self.agreement.holds}
         self._refused = {site: (generations[site], why) for site, why in self.agreement.refused.items()}
         self._tell({site: self.agreement.refused.get(site, "") for site in terms})
@@ -92,11 +93,14 @@ class SiteTransport:
     def _take_back(self, sites: list[str]) -> None:
         """Let sites that connected anew agree again; their terms must be those of the course."""
         assert self.agreement is not None
-        ours = (self.version, self.agreement.input_dim, self.agreement.class_names)
         generations = {site: self.hub.generation(site) for site in sites}
         verdicts = {}
         for site, terms in self._terms(sites).items():
             why = terms.refusal
+            before = self.agreement.classes_of.get(site, self.agreement.class_names)
+            if self.own_classes and site not in self.agreement.classes_of:
+                before = terms.class_names  # it comes for the first time
+            ours = (self.version, self.agreement.input_dim, before)
             if not why and (terms.version, terms.input_dim, terms.class_names) != ours:
                 why = "it came back with another version, other features or other classes than the course has"
             verdicts[site] = why

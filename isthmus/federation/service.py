@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable
@@ -29,7 +30,7 @@ from isthmus.learn.client import GraphClient
 from isthmus.monitor.folder import save_model_file
 from isthmus.runtime.envelope import BLANK, Answer
 from isthmus.runtime.silo import MemoryStore, Silo
-from isthmus.simulation import build_model, torch_threads
+from isthmus.simulation import build_model, personal_start, torch_threads
 
 MAX_COURSE_CHARACTERS = 2**16
 _COURSE_ID = re.compile(r"[0-9a-f]{8,64}")
@@ -127,7 +128,8 @@ class SiloService:
 
         def client() -> GraphClient:
             model = build_model(course, course.task.input_dim(graph), course.task.output_dim(graph))
-            made = GraphClient(self.name, graph, course.task, model, course.batching)
+            own = personal_start(course, model)
+            made = GraphClient(self.name, graph, course.task, model, course.batching, own)
             made.node_keys = keys
             return made
 
@@ -169,10 +171,12 @@ class SiloService:
         memory = silo.store.load(finish.memory)
         params = course.algorithm.client_params(finish.params, {**memory, **memory.get("best", {})})
         if params:
+            params = silo.client.complete(params)
             graph = self._read(course).graph
             facts: dict[str, Any] = {
                 "input_dim": course.task.input_dim(graph),
                 "output_dim": course.task.output_dim(graph),
+                "class_names": json.dumps(list(graph.class_names)),
             }
             path = self.state / "models" / f"{finish.course_id}.safetensors"
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -40,19 +40,18 @@ class Blocks:
 
     def _cut(self, clients: Sequence[Client]) -> tuple[list[GraphCohort], list[Client]]:
         allowed = _models_that_stack(clients)
-        together = [
-            client
-            for client in clients
-            if isinstance(client, GraphClient) and can_stack(client, clients[0], id(client.model) in allowed)
-        ]
-        chosen = {client.id for client in together}
-        alone = [client for client in clients if client.id not in chosen]
+        groups: dict[tuple[int, bool], list[GraphClient]] = {}  # by module, and by whether there is something to train
+        alone: list[Client] = []
+        for client in clients:
+            if isinstance(client, GraphClient) and can_stack(client, clients[0], id(client.model) in allowed):
+                groups.setdefault((id(client.model), client.num_examples > 0), []).append(client)
+            else:
+                alone.append(client)
         blocks: list[GraphCohort] = []
-        for trains in (True, False):
-            group = [client for client in together if (client.num_examples > 0) == trains]
+        for group in groups.values():
             group.sort(key=lambda client: client.num_nodes)
-            measure = _Measure(group[0]) if group else None
-            costs = [measure.bytes_of(client) for client in group] if measure else []
+            measure = _Measure(group[0])
+            costs = [measure.bytes_of(client) for client in group]
             for start, end in cut([client.num_nodes for client in group], costs, self.max_bytes):
                 if end - start > 1:
                     blocks.append(GraphCohort(group[start:end]))
@@ -75,7 +74,6 @@ def can_stack(client: GraphClient, first: Any, model_stacks: bool | None = None)
         type(client) is GraphClient
         and type(client.batching) is FullBatch
         and client.task is first.task
-        and client.model is first.model
         and "stack" in vars(type(client.task))
         and client.num_nodes <= MAX_NODES
         and (stackable(client.model) if model_stacks is None else model_stacks)

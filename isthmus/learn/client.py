@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -33,14 +34,19 @@ class GraphClient(Client):
                    this client cannot say. In simulation these are the data's `node_ids`. Between sites, where those
                    are row numbers that mean nothing to others, the silo puts its own here: keys made of ids and a
                    secret (`isthmus.federation.identities`), or None
+        own:       what its personal parameters begin with: those that no message holds (`Course.shared`). Later ones
+                   are in `state["personal"]`
     """
 
-    def __init__(self, id: str, data: Any, task: Task, model: nn.Module, batching: Batching) -> None:
+    def __init__(
+        self, id: str, data: Any, task: Task, model: nn.Module, batching: Batching, own: Params | None = None
+    ) -> None:
         super().__init__(id)
         self.data = data
         self.task = task
         self.model = model
         self.batching = batching
+        self.own: Params = own or {}
         self.node_keys: Tensor | None = getattr(data, "node_ids", None)  # a set of graphs has none
 
     @cached_property
@@ -58,6 +64,20 @@ class GraphClient(Client):
         """Number of nodes in the client's graph, labelled or not."""
         return int(self.data.num_nodes)
 
+    def complete(self, params: Params) -> Params:
+        """Return parameters together with the client's personal ones, where they are not among them."""
+        if not self.own:
+            return params
+        personal: Params = self.state.get("personal", self.own)
+        return {**personal, **params}
+
+    def keep_personal(self, trained: Params, given: Params) -> Params:
+        """Keep what was trained beyond the given parameters as the client's personal ones; return the others."""
+        if trained.keys() == given.keys():
+            return trained
+        self.state = {**self.state, "personal": {name: trained[name] for name in trained if name not in given}}
+        return {name: trained[name] for name in given}
+
     def fit(
         self,
         params: Params,
@@ -74,13 +94,14 @@ class GraphClient(Client):
 
         A step is one batch, or one pass over the training examples; on a full batch they are the same. `loss` takes
         the place of the task's, `penalty` is added to either. `prepared` takes the place of the client's own data:
-        the same with other edges or labels.
+        the same with other edges or labels. Parameters that are missing in `params` are the client's personal ones:
+        they are trained with the others and stay in its memory.
         """
         prepared = self.prepared if prepared is None else prepared
         per_epoch = self.task.batches_per_epoch(prepared, self.batching) if step_unit == "epoch" else 1
-        return fit(
+        fitted = fit(
             self.model,
-            params,
+            self.complete(params),
             self.task,
             prepared,
             steps=steps * per_epoch,
@@ -92,13 +113,14 @@ class GraphClient(Client):
             optimizer_state=optimizer_state,
             loss=loss,
         )
+        return replace(fitted, params=self.keep_personal(fitted.params, params))
 
     def evaluate(self, params: Params, splits: tuple[str, ...]) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
         """Return metrics and example counts per split of a model on the client's own graph."""
-        load_params(self.model, params)
+        load_params(self.model, self.complete(params))
         return self.task.evaluate(self.model, self.prepared, splits)
 
     def predict(self, params: Params) -> Predictions:
         """Return a model's probabilities for every example of the client."""
-        load_params(self.model, params)
+        load_params(self.model, self.complete(params))
         return self.task.predict(self.model, self.prepared)

@@ -8,7 +8,7 @@ and an optimiser that are known to allow it, are put together (`blocks.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, TypeAlias
 
@@ -109,33 +109,37 @@ class GraphCohort:
         observe: Callable[[nn.Module, StackedData], Any] | None = None,
         alters_features: bool = False,
     ) -> StackedFit:
-        """Train all clients, from the same parameters or each from its own.
+        """Train all clients, from the same parameters or each from its own; missing ones are personal.
 
         Args:
             params:           the start, one for all or one for each
             steps:            optimiser steps; on full batches a batch is an epoch
             optimizer:        how a gradient becomes a step
             step_unit:        "batch" or "epoch", the same here
-            proximal:         mu of a term mu/2 |w - start|^2 that joins each client's loss
+            proximal:         mu of a term mu/2 |w - start|^2 over the given parameters that joins each client's loss
             optimizer_states: each client's state to go on from (None: from nothing); without it, states are not kept
             loss:             each client's loss, (clients,); by default the task's
-            drifts:           for each client, what is added to the gradient of each trained parameter at every step
+            drifts:           for each client, what is added to the gradients of these parameters at every step
             data:             takes the place of the clients' own: the same nodes with other edges or labels
             observe:          called after the last step with the trained model and the data; what it returns is kept
             alters_features:  whether the loss runs the model on other features than the clients' own
         """
-        starts = _starts(params)
+        given = frozenset(params if isinstance(params, dict) else params[0])
+        starts = {**self._personal(given), **_starts(params)}
         shared = isinstance(params, dict)
         if all(client.num_examples == 0 for client in self.clients):
-            return self._untrained(starts, optimizer, optimizer_states)
+            return self._sent(self._untrained(starts, optimizer, optimizer_states), given)
         states = self._states(optimizer, optimizer_states)
-        layouts, x = self._layouts(optimizer, shared, states, drifts is not None, alters_features)
+        features_shared = shared and given.issuperset(self._feature_weights)
+        layouts, x = self._layouts(optimizer, features_shared, states, drifts is not None, alters_features)
         self._check(starts)
         live = {name: layouts[name].live(start) for name, start in starts.items()}
         trained = [name for name in live if name not in self._buffers]
         moved = [live[name].requires_grad_() for name in trained]
-        anchors = [tensor.detach().clone() for tensor in moved] if proximal else []
-        constant = [layouts[n].live([drift[n] for drift in drifts]) for n in trained] if drifts is not None else []
+        near = [i for i, name in enumerate(trained) if name in given] if proximal else []
+        anchors = [moved[i].detach().clone() for i in near]
+        steady = [i for i, name in enumerate(trained) if name in drifts[0]] if drifts is not None else []
+        constant = [layouts[trained[i]].live([drift[trained[i]] for drift in drifts or ()]) for i in steady]
         state = _stacked_state(optimizer, moved, states, [layouts[name] for name in trained])
         factor = optimizer.schedule.factor(max(self.clients[0].position.round, 1))
         streams = self._streams()
@@ -156,16 +160,37 @@ class GraphCohort:
                 found = torch.autograd.grad(each.sum(), moved, allow_unused=True)
                 grads = [g if g is not None else torch.zeros_like(p) for p, g in zip(moved, found, strict=True)]
                 with torch.no_grad():
-                    if anchors:
-                        grads = [g.add(w - a, alpha=proximal) for g, w, a in zip(grads, moved, anchors, strict=True)]
-                    if constant:
-                        grads = list(torch._foreach_add(grads, constant))
+                    for i, anchor in zip(near, anchors, strict=True):
+                        grads[i] = grads[i].add(moved[i] - anchor, alpha=proximal)
+                    for i, drift in zip(steady, constant, strict=True):
+                        grads[i] = grads[i] + drift
                     optimizer.step(moved, grads, state, optimizer.lr * factor)
             with torch.no_grad():
                 observed = None if observe is None else observe(self.model, data)
         result = {name: layouts[name].finished(live[name].detach(), starts[name]) for name in live}
         kept = _states_apart(state, states, len(self), [layouts[name] for name in trained], steps)
-        return StackedFit(result, torch.stack(losses).mean(dim=0), steps, kept, observed)
+        return self._sent(StackedFit(result, torch.stack(losses).mean(dim=0), steps, kept, observed), given)
+
+    @cached_property
+    def _feature_weights(self) -> frozenset[str]:
+        return frozenset(feature_weights(self.model) if self._features is not None else ())
+
+    def _personal(self, given: frozenset[str]) -> dict[str, Start]:
+        """Return each client's own values of the parameters that are not given."""
+        if all(name in given for name in self.clients[0].own):
+            return {}
+        each = [client.complete({}) for client in self.clients]
+        return {name: [own[name] for own in each] for name in each[0] if name not in given}
+
+    def _sent(self, fitted: StackedFit, given: frozenset[str]) -> StackedFit:
+        """Let every client keep its personal parameters; return the others."""
+        personal = [name for name in fitted.params if name not in given]
+        if not personal:
+            return fitted
+        for k, client in enumerate(self.clients):
+            own = {name: _own(fitted.params[name].member(k)) for name in personal}
+            client.state = {**client.state, "personal": own}
+        return replace(fitted, params={name: value for name, value in fitted.params.items() if name in given})
 
     def _untrained(
         self, starts: dict[str, Start], optimizer: Optimizer, states: Sequence[OptimizerState | None] | None
@@ -245,6 +270,7 @@ class GraphCohort:
         self, models: Sequence[Params], splits: tuple[str, ...]
     ) -> list[tuple[dict[str, dict[str, float]], dict[str, int]]]:
         """Return metrics and example counts of each client's model on its own graph."""
+        models = [client.complete(model) for client, model in zip(self.clients, models, strict=True)]
         if all(model is models[0] for model in models):
             load_params(self.model, models[0])
             return self.task.evaluate_stacked(self.model, self.data, splits)

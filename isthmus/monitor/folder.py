@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from isthmus.core.errors import BadInput
@@ -78,14 +78,16 @@ class RunFolder:
         """Return the file of a client's personal model."""
         return self.path / CLIENTS_DIR / f"{client}.safetensors"
 
-    def save_models(self, params: Params, personal: Mapping[str, Params], facts: Mapping[str, str]) -> None:
-        """Write the global model and the clients' own; `facts` goes into each file's metadata."""
+    def save_models(
+        self, params: Params, personal: Mapping[str, Params], facts: Callable[[str | None], Mapping[str, str]]
+    ) -> None:
+        """Write the global model and the clients' own; `facts` of a client, or None, go into each file's metadata."""
         if params:
-            save_model_file(self.model, params, facts)
+            save_model_file(self.model, params, facts(None))
         if personal:
             (self.path / CLIENTS_DIR).mkdir(exist_ok=True)
         for client, own in personal.items():
-            save_model_file(self.client_model(client), own, {**facts, "client": client})
+            save_model_file(self.client_model(client), own, {**facts(client), "client": client})
 
 
 def new_run_path(parent: Path, label: str) -> Path:

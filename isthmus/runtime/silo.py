@@ -79,6 +79,13 @@ class Silo:
         self._client: Client | None = None
         self._kinds = {kind.__name__: kind for kind in type(algorithm).handlers()}
 
+    @property
+    def client(self) -> Any:
+        """The client, made when it is first needed."""
+        if self._client is None:
+            self._client = self._make()
+        return self._client
+
     def answer(self, message: bytes) -> bytes:
         """Answer the bytes of an envelope with the bytes of an answer, whatever they are."""
         try:
@@ -95,12 +102,10 @@ class Silo:
         return encode(self._carried_out(envelope, request, before))
 
     def _carried_out(self, envelope: Envelope, request: Request[Any], before: State) -> Answer:
-        if self._client is None:
-            self._client = self._make()
-        self._client.state = dict(before)
-        reply = Site(self.algorithm, self._client).answer(envelope.position, request)
+        self.client.state = dict(before)
+        reply = Site(self.algorithm, self.client).answer(envelope.position, request)
         if isinstance(reply, Failure):
             return Answer(pack(b""), reply, envelope.memory)
-        memory = self.store.save(self._client.state, envelope.memory, before)
+        memory = self.store.save(self.client.state, envelope.memory, before)
         self.store.drop_all_but({memory, envelope.memory, *envelope.keep})
         return Answer(pack(encode(reply)), None, memory)

@@ -327,13 +327,15 @@ def check_parameters_move(algorithm: Algorithm[Any], course: Course | None = Non
     course = _course(algorithm, course)
     scenario = toy_scenario()
     trace = _clean(trace_course(course, scenario))
-    trainable = [name for name, _ in Simulation(course, scenario).model.named_parameters()]
+    simulation = Simulation(course, scenario)
+    trainable = [name for name, _ in simulation.model.named_parameters()]
+    initial = {**next(iter(simulation.clients.values())).own, **trace.initial}
     models = list(trace.models(algorithm).values())
     shared = algorithm.global_params(trace.standings[trace.last].state)
     for group in [models, *([[shared]] if shared else [])]:
         for name in trainable:
             having = [model[name] for model in group if name in model]
-            if having and all(torch.equal(tensor, trace.initial[name]) for tensor in having):
+            if having and all(torch.equal(tensor, initial[name]) for tensor in having):
                 raise AssertionError(f"parameter {name!r} is after {trace.last} rounds what it was at the start")
 
 

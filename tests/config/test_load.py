@@ -233,6 +233,7 @@ CHANGES: dict[str, Any] = {
     "global_graph": "merged",
     "task": NodeClassification(metrics=("loss", "accuracy")),
     "model": ModelSpec(gnn=SAGE()),
+    "shared": ("gnn.*",),
     "batching": NeighborBatch(),
     "algorithm": FedAvg(local_steps=5),
     "rounds": 101,

@@ -121,13 +121,20 @@ def test_only_what_is_known_exactly_is_put_together() -> None:
     assert not can_stack(client(1, batching=NeighborBatch()), first)
     assert not can_stack(client(1, batching=OwnBatching()), first)
     assert not can_stack(client(1, task=NodeClassification(metrics=("loss",))), first)
-    assert not can_stack(client(1, model=ModelSpec(GCN(hidden=4)).build(6, 3)), first)
     for task, fits in ((OwnTask(), False), (OwnStackedTask(), True)):
         mine = client(1, task=task)
         assert can_stack(mine, mine) == fits
     attentive = ModelSpec(GAT(hidden=4, heads=2, attention_dropout=0.5)).build(6, 3)
     mine = client(1, model=attentive)
     assert not can_stack(mine, mine)
+
+
+def test_clients_of_different_models_are_in_different_blocks() -> None:
+    other = ModelSpec(GCN(hidden=4)).build(6, 3)
+    clients = [client(0), client(1, model=other), client(2), client(3, model=other), client(4)]
+    found, alone = Blocks(2**28)(clients)
+    assert sorted(block.ids for block in found) == [("client-0", "client-2", "client-4"), ("client-1", "client-3")]
+    assert not alone and all(block.model is each.model for block in found for each in block)
 
 
 def test_large_clients_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ class Wire:
             name: Silo(
                 "course-1",
                 self.course.algorithm,
-                lambda name=name: self.simulation._client(name, self.simulation.model),  # type: ignore[misc]
+                lambda name=name: self.simulation._client(name, self.simulation.model, {}),  # type: ignore[misc]
                 MemoryStore(self.folder / name),
             )
             for name in self.simulation.clients

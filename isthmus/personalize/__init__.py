@@ -1,0 +1,1 @@
+"""Which parameters clients share, and which stay with them."""
