@@ -97,7 +97,7 @@ class Result:
         module = self.course.model.build(self.input_dim, self.output_dim)
         if module.state_dict().keys() != self.params.keys():
             raise ValueError(
-                f"the clients share only a part of the model ({', '.join(self.course.shared)}), which is in params; "
+                f"the clients share only a part of the model ({', '.join(self.course.sharing)}), which is in params; "
                 "whole models are in client_models"
             )
         return self._module(self.params, (self.input_dim, self.output_dim))

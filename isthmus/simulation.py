@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from isthmus.config.client_settings import check_client_settings, own_algorithm
 from isthmus.config.course import Course
 from isthmus.config.tables import name_of
 from isthmus.core.codec import decode
@@ -77,7 +78,7 @@ def build_model(course: Course, input_dim: int, output_dim: int) -> nn.Module:
 def initial_model(course: Course, model: nn.Module) -> InitialModel:
     """Return the shared parameters that a course starts from, which of them are buffers, and what is personal."""
     params = read_params(model)
-    shared = shared_names(course.shared, params)
+    shared = shared_names(course.sharing, params)
     buffers = frozenset(name for name, _ in model.named_buffers() if name in shared)
     return InitialModel({n: t for n, t in params.items() if n in shared}, buffers, frozenset(params) - shared)
 
@@ -85,7 +86,7 @@ def initial_model(course: Course, model: nn.Module) -> InitialModel:
 def personal_start(course: Course, model: nn.Module) -> Params:
     """Return what a client's personal parameters begin with: those of a model that is fresh from `build_model`."""
     slots = model.state_dict()
-    shared = shared_names(course.shared, slots)
+    shared = shared_names(course.sharing, slots)
     return {name: slot.clone() for name, slot in slots.items() if name not in shared}
 
 
@@ -101,6 +102,7 @@ class Simulation:
         course.task.require_model(self.model, scenario.whole)
         self.initial = initial_model(course, self.model)
         self._require_fitting_heads()
+        check_client_settings(course, self.holdings)
         # One module serves all clients of a kind in turn: parameters are loaded before each use.
         modules: dict[tuple[int, int], tuple[nn.Module, Params]] = {}
         self.clients: dict[str, GraphClient] = {}
@@ -119,7 +121,9 @@ class Simulation:
         return build_model(self.course, task.input_dim(data), task.output_dim(data))
 
     def _client(self, name: str, model: nn.Module, own: Params) -> GraphClient:
-        return GraphClient(name, self.holdings[name], self.course.task, model, self.course.batching, own)
+        client = GraphClient(name, self.holdings[name], self.course.task, model, self.course.batching, own)
+        client.algorithm = own_algorithm(self.course, name)
+        return client
 
     def _require_fitting_heads(self) -> None:
         """Refuse clients with different classes that are to share what depends on them."""

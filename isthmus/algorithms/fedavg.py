@@ -11,7 +11,7 @@ from isthmus.core.protocol import Algorithm, ModelState, Request, cohort, on
 from isthmus.core.record import Params, Record
 from isthmus.core.stack import Each, Stack
 from isthmus.learn.client import GraphClient, check_local_steps
-from isthmus.learn.fit import Penalty
+from isthmus.learn.fit import Fitted, Loss, Penalty
 from isthmus.learn.optimizers import SGD, Optimizer
 from isthmus.learn.stacked import GraphCohort, StackedLoss
 
@@ -50,12 +50,15 @@ class FedAvg(Algorithm[ModelState]):
         step_unit:   a step is one "batch", or one "epoch" over the training examples (the same for full batches)
         optimizer:   the clients' optimiser, started anew every round
         weighting:   n_k is the number of training "examples", of "nodes", or the same for all ("uniform")
+        keep_moments: whether each client's optimiser goes on from round to round; its moments are in the client's
+                     memory under `optimizer`
     """
 
     local_steps: int = 4
     step_unit: str = "batch"
     optimizer: Optimizer = SGD(lr=0.25, weight_decay=5e-4)
     weighting: str = "examples"
+    keep_moments: bool = False
 
     def __post_init__(self) -> None:
         check_local_steps(self.local_steps, self.step_unit)
@@ -78,14 +81,25 @@ class FedAvg(Algorithm[ModelState]):
     @on(TrainModel)
     def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
         """Train the received model; a client without training examples trains nothing and weighs nothing."""
-        fitted = client.fit(
+        fitted = self.fitted(request, client, penalty=self.penalty(request, client))
+        return ModelUpdate(fitted.params, self.weight(client))
+
+    def fitted(
+        self, request: TrainModel, client: GraphClient, penalty: Penalty | None = None, loss: Loss | None = None
+    ) -> Fitted:
+        """Return what local training gives; `penalty` and `loss` as in `GraphClient.fit`."""
+        found = client.fit(
             request.params,
             steps=self.local_steps,
             step_unit=self.step_unit,
             optimizer=self.optimizer,
-            penalty=self.penalty(request, client),
+            penalty=penalty,
+            loss=loss,
+            optimizer_state=client.state.get("optimizer") if self.keep_moments else None,
         )
-        return ModelUpdate(fitted.params, self.weight(client))
+        if self.keep_moments:
+            client.state["optimizer"] = found.optimizer_state
+        return found
 
     @cohort(TrainModel)
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
@@ -110,7 +124,10 @@ class FedAvg(Algorithm[ModelState]):
             proximal=proximal,
             loss=loss,
             alters_features=alters_features,
+            optimizer_states=[client.state.get("optimizer") for client in clients] if self.keep_moments else None,
         )
+        for client, kept in zip(clients, fitted.optimizer_states, strict=False):  # none, unless they are kept
+            client.state["optimizer"] = kept
         return Stack.of(clients.ids, ModelUpdate, params=fitted.params, weight=Each(tuple(map(self.weight, clients))))
 
     def penalty(self, request: TrainModel, client: GraphClient) -> Penalty | None:

@@ -25,7 +25,7 @@ class FedProx(FedAvg):
 
     Fields:
         mu: strength of the proximal term
-        local_steps, step_unit, optimizer, weighting: as in FedAvg
+        local_steps, step_unit, optimizer, weighting, keep_moments: as in FedAvg
     """
 
     mu: float = 0.01

@@ -67,7 +67,7 @@ class FGSSL(FedAvg):
         weak:              view of the frozen model
         max_contrast:      a client with more training nodes contrasts each with so many that are drawn at random in
                            every step, and with its own
-        local_steps, step_unit, optimizer, weighting: as in FedAvg
+        local_steps, step_unit, optimizer, weighting, keep_moments: as in FedAvg
     """
 
     lambda_c: float = 3.0
@@ -93,13 +93,7 @@ class FGSSL(FedAvg):
     @on(TrainModel)
     def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
         """Train the received model, held near it in what nodes mean and whom they resemble."""
-        fitted = client.fit(
-            request.params,
-            steps=self.local_steps,
-            step_unit=self.step_unit,
-            optimizer=self.optimizer,
-            loss=self.loss(client.complete(request.params), client),
-        )
+        fitted = self.fitted(request, client, loss=self.loss(client.complete(request.params), client))
         return ModelUpdate(fitted.params, self.weight(client))
 
     @cohort(TrainModel)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from isthmus.algorithms import FedAvg
@@ -19,7 +20,7 @@ from isthmus.learn.tasks import NodeClassification, Task
 from isthmus.models import ModelSpec
 from isthmus.models.model import ModelFactory
 from isthmus.monitors import MONITORS
-from isthmus.personalize.sharing import EVERYTHING, check_patterns
+from isthmus.personalize.sharing import ALL_BUT_HEADS, EVERYTHING, check_patterns
 
 RUNTIMES = ("auto", "loop", "strict")
 GLOBAL_GRAPHS = ("whole", "merged")
@@ -41,9 +42,12 @@ class Course:
         task:             what is learned, and the metrics that are reported
         model:            the graph neural network
         shared:           which of its parameters are shared, as patterns of their names: "*" for all, "gnn.*",
-                          "!*.norms.*" for an exception; the others stay with each client and are in no message
+                          "!*.norms.*" for an exception; the others stay with each client and are in no message. Null:
+                          all, or all but the decoder where the algorithm's clients have heads of their own
         batching:         full batches, or sampled neighbourhoods
         algorithm:        the federated method with its hyper-parameters
+        client_settings:  other values of the algorithm's fields for single clients, by client id and field:
+                          {client-0: {optimizer.lr: 0.1}}; only what a client itself reads has an effect
         rounds:           how many rounds at most
         seed:             decides everything that is random
         sampling:         which share of the clients takes part in a round
@@ -69,9 +73,10 @@ class Course:
     global_graph: str = "whole"
     task: Task = NodeClassification()
     model: ModelSpec | ModelFactory = ModelSpec()
-    shared: tuple[str, ...] = EVERYTHING
+    shared: tuple[str, ...] | None = None
     batching: Batching = FullBatch()
     algorithm: Algorithm[Any] = FedAvg()
+    client_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rounds: int = 100
     seed: int = 0
     sampling: UniformSampling = UniformSampling()
@@ -109,13 +114,25 @@ class Course:
                 f"stopping.metric is {self.stopping.metric!r}, which the task does not report; "
                 f"choose from {', '.join(self.task.metrics)} or add it to task.metrics"
             )
-        check_patterns(self.shared)
+        check_patterns(self.sharing)
+        if self.algorithm.keeps_heads and isinstance(self.model, ModelSpec) and self.model.decoder is None:
+            raise ValueError(
+                f"model.decoder is null, but with {type(self.algorithm).__name__} every client has a head of its own; "
+                "set model.decoder.name=mlp, or linear"
+            )
         strange = [sink for sink in self.sinks if sink not in SINKS]
         if strange:
             raise ValueError(f"sinks has {strange[0]!r}; choose from {', '.join(SINKS)}")
         unknown = [monitor for monitor in self.monitors if monitor not in MONITORS]
         if unknown:
             raise ValueError(f"monitors has {unknown[0]!r}; {nearest(unknown[0], MONITORS)}")
+
+    @property
+    def sharing(self) -> tuple[str, ...]:
+        """The patterns of what is shared."""
+        if self.shared is not None:
+            return self.shared
+        return ALL_BUT_HEADS if self.algorithm.keeps_heads else EVERYTHING
 
     def plan(self) -> Plan:
         """Return the part of the course that the training loop needs."""

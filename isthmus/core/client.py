@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from isthmus.core.federation import Position
+from isthmus.core.protocol import Algorithm
 from isthmus.core.random import torch_generator
 from isthmus.core.record import Params, State
 
@@ -24,10 +25,14 @@ class Cohort(Protocol):
 
 
 class Client(ABC):
-    """One client as its handlers see it. All that it remembers between two requests is `state`."""
+    """One client as its handlers see it. All that it remembers between two requests is `state`.
+
+    `algorithm` is the algorithm with the client's own settings, where it has some.
+    """
 
     def __init__(self, id: str) -> None:
         self.id = id
+        self.algorithm: Algorithm[Any] | None = None
         self.state: State = {}
         self.position = Position(0, 0, 0)
 

@@ -141,6 +141,8 @@ class Algorithm(ABC, Generic[StateT]):
     # Entries of `client.state` that make up a client's personal model; KeepBest saves them with the best round. The
     # entry "personal" is always one: parameters that the course does not share.
     personal: ClassVar[tuple[str, ...]] = ()
+    # True for methods whose clients keep heads of their own: a course shares all but the decoder unless it says else.
+    keeps_heads: ClassVar[bool] = False
     # True for the centralised upper bound: the course gives one client the whole graph.
     pooled: ClassVar[bool] = False
 

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from isthmus import __version__
+from isthmus.config.client_settings import check_client_settings
 from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_dict, course_to_yaml, load_course
 from isthmus.config.tables import name_of
@@ -99,6 +100,7 @@ class SiteCourse:
         """Refuse what exists in simulation only."""
         if self.course.algorithm.pooled:
             raise BadInput(f"{name_of(type(self.course.algorithm))} needs the whole graph in one place")
+        check_client_settings(self.course, self.sites)
         if self.course.monitors:
             raise BadInput(
                 f"monitors has {self.course.monitors[0]!r}; between sites nobody may hold all models and graphs, so "
@@ -134,9 +136,9 @@ class SiteCourse:
 
     def _classes_are_free(self) -> bool:
         """Whether silos may have classes of their own: what depends on them is not shared."""
-        if self.course.shared == EVERYTHING:
+        if self.course.sharing == EVERYTHING:
             return False
-        shared = shared_names(self.course.shared, self._model(1, 2).state_dict())
+        shared = shared_names(self.course.sharing, self._model(1, 2).state_dict())
         return not shared.intersection(names_by_classes(self.course.model, 1))
 
     def _rounds(

@@ -14,6 +14,7 @@ import yaml
 from torch import Tensor
 
 from isthmus import __version__
+from isthmus.config.client_settings import own_algorithm
 from isthmus.config.course import Course
 from isthmus.config.load import load_course
 from isthmus.core.codec import decode, encode, pack
@@ -131,6 +132,7 @@ class SiloService:
             own = personal_start(course, model)
             made = GraphClient(self.name, graph, course.task, model, course.batching, own)
             made.node_keys = keys
+            made.algorithm = own_algorithm(course, self.name)
             return made
 
         store = MemoryStore(self.state / "memories" / course_id)

@@ -72,6 +72,7 @@ def can_stack(client: GraphClient, first: Any, model_stacks: bool | None = None)
     """
     return (
         type(client) is GraphClient
+        and client.algorithm is None
         and type(client.batching) is FullBatch
         and client.task is first.task
         and "stack" in vars(type(client.task))

@@ -72,23 +72,28 @@ def fit(
     load_params(model, params)
     named = {name: slot for name, slot in model.named_parameters() if slot.requires_grad}
     live: list[Tensor] = list(named.values())
-    state = optimizer.start(live) if optimizer_state is None else _copied(optimizer_state)
+    state = optimizer.start(live) if optimizer_state is None else copied(optimizer_state)
     losses: list[Tensor] = []
     for _, batch in zip(range(steps), task.batches(prepared, batching, generator), strict=False):
         found = (loss or task.loss)(model, batch, generator)
         losses.append(found.detach())
         if penalty is not None:
             found = found + penalty(named)
-        grads = torch.autograd.grad(found, live, allow_unused=True)
-        moved = [g if g is not None else torch.zeros_like(p) for p, g in zip(live, grads, strict=True)]
-        with torch.no_grad():
-            optimizer.step(live, moved, state, lr)
+        take_step(live, found, optimizer, state, lr)
     mean = float(torch.stack(losses).mean()) if losses else float("nan")
     return Fitted(read_params(model), mean, len(losses), state)
 
 
-def _copied(state: OptimizerState) -> OptimizerState:
-    # The state may lie in a client's memory, which is never changed in place.
+def take_step(live: list[Tensor], loss: Tensor, optimizer: Optimizer, state: OptimizerState, lr: float) -> None:
+    """Take one optimiser step down a loss; parameters and state are changed in place."""
+    grads = torch.autograd.grad(loss, live, allow_unused=True)
+    moved = [g if g is not None else torch.zeros_like(p) for p, g in zip(live, grads, strict=True)]
+    with torch.no_grad():
+        optimizer.step(live, moved, state, lr)
+
+
+def copied(state: OptimizerState) -> OptimizerState:
+    """Return a copy of an optimiser's state: it may lie in a client's memory, which is never changed in place."""
     return {
         key: tuple(tensor.clone() for tensor in value) if isinstance(value, tuple) else value
         for key, value in state.items()

@@ -15,6 +15,7 @@ from isthmus.core.errors import BadInput
 from isthmus.models.model import ModelFactory
 
 EVERYTHING = ("*",)
+ALL_BUT_HEADS = ("*", "!decoder.*")
 
 
 def check_patterns(patterns: Sequence[str]) -> None:

@@ -14,10 +14,10 @@ from isthmus.core.record import Record, State, check_value
 
 
 class Site:
-    """A client together with the algorithm whose handlers it runs."""
+    """A client together with the algorithm whose handlers it runs; its own settings of it come first."""
 
     def __init__(self, algorithm: Algorithm[Any], client: Client) -> None:
-        self.algorithm = algorithm
+        self.algorithm = getattr(client, "algorithm", None) or algorithm
         self.client = client
         self._handlers = type(algorithm).handlers()
 

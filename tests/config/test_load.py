@@ -234,6 +234,7 @@ CHANGES: dict[str, Any] = {
     "task": NodeClassification(metrics=("loss", "accuracy")),
     "model": ModelSpec(gnn=SAGE()),
     "shared": ("gnn.*",),
+    "client_settings": {"client-0": {"local_steps": 2}},
     "batching": NeighborBatch(),
     "algorithm": FedAvg(local_steps=5),
     "rounds": 101,
