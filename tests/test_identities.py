@@ -10,9 +10,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from isthmus.algorithms import FGSSL, FedAvg, FedGL, FedOpt, FedProx, Local, Pooled
+from isthmus.algorithms import FGSSL, FedAvg, FedGL, FedGRL, FedOpt, FedProx, Local, LocalGRL, Pooled
 from isthmus.algorithms.fedavg import TrainModel
 from isthmus.algorithms.fedgl import Guidance, TrainWithGuidance
+from isthmus.algorithms.fedgrl import TrainEncoder
 from isthmus.core.codec import decode
 from isthmus.core.federation import Position
 from isthmus.core.protocol import Algorithm
@@ -22,9 +23,11 @@ from isthmus.data.graph import Graph
 from isthmus.data.zoo import Cora
 from isthmus.learn.augment import Augmentation
 from isthmus.learn.batching import NeighborBatch
+from isthmus.learn.downstream import Finetune
 from isthmus.learn.fit import read_params
-from isthmus.learn.optimizers import SGD, Adam
-from isthmus.models import GAT, GCN, SAGE, GraphInput, ModelSpec
+from isthmus.learn.optimizers import SGD, Adam, AdamW, Cosine
+from isthmus.learn.selfsup import BGRL, DGI, GAE
+from isthmus.models import GAT, GCN, SAGE, GraphInput, LinearDecoder, MLPDecoder, ModelSpec
 from isthmus.simulation import Scenario, build_model
 from isthmus.testing import toy_client, toy_course, toy_graph, toy_scenario
 from isthmus.testing.traces import Trace, require_same, trace_course
@@ -362,3 +365,112 @@ def test_fgssl_that_may_contrast_with_all_is_fgssl_that_is_not_limited_to_the_bi
     free, tight = (final(run(FGSSL(max_contrast=number), scenario)) for number in (10**9, most))
     assert_equal(free, tight)
     assert_apart(free, final(run(FGSSL(max_contrast=2), scenario)))
+
+
+# ---- FedGRL
+
+HEADED = ModelSpec(GCN(hidden=5, dropout=0.5, batch_norm=True), decoder=MLPDecoder(hidden=4), activate=True)
+ALL_BUT_HEADS = ("*", "!decoder.*")
+ANNEALED = AdamW(lr=0.03, weight_decay=1e-2, schedule=Cosine(rounds=6, warmup_rounds=2))
+FIRST_STEPS = Finetune(steps=2)
+
+
+@pytest.mark.parametrize("optimizer", [ANNEALED, SGD(lr=0.1, momentum=0.9)], ids=["adamw", "momentum"])
+@pytest.mark.parametrize(
+    "course",
+    [
+        {"model": HEADED},
+        {"model": HEADED, **HALF},
+        {"model": ModelSpec(GAT(hidden=4, heads=2, dropout=0.4), decoder=LinearDecoder())},
+        {"model": HEADED, "shared": ("*", "!decoder.*", "!*norm*")},
+    ],
+    ids=["all", "half", "attention", "own norms"],
+)
+def test_fedgrl_without_self_supervision_is_fedavg_with_private_heads_to_the_bit(
+    course: dict[str, Any], optimizer: Any
+) -> None:
+    scenario = toy_scenario(course.get("num_clients", 3), client_without_training=True)
+    course = {"shared": ALL_BUT_HEADS, "rounds": 4, **course}
+    fields: dict[str, Any] = {"local_steps": 3, "optimizer": optimizer, "weighting": "nodes"}
+    fedavg = run(FedAvg(keep_moments=True, **fields), scenario, **course)
+    fedgrl = run(FedGRL(protocol="lp2", strength=0.0, **fields), scenario, **course)
+    for round, standing in fedavg.standings.items():
+        assert_equal(standing.state.params, fedgrl.standings[round].state.params)  # type: ignore[attr-defined]
+    assert [r.evaluations for r in fedavg.rounds] == [r.evaluations for r in fedgrl.rounds]
+    idle = list(scenario.parts)[-1]
+    for client in fedavg.clients:
+        first, second = (decode(trace.memories[trace.last][client], State) for trace in (fedavg, fedgrl))
+        if "personal" in first:
+            assert_equal(first["personal"], second["personal"])
+        if client != idle and "optimizer" in first:
+            require_same({"the moments": first["optimizer"]}, {"the moments": second["optimizer"]}, client)
+    positions = [m.position for m in fedavg.messages if isinstance(m.request, TrainModel)]
+    assert [m.position for m in fedgrl.messages if isinstance(m.request, TrainEncoder)] == positions
+    assert_apart(final(fedavg), final(run(FedAvg(**fields), scenario, **course)))
+    assert_apart(final(fedavg), final(run(FedGRL(protocol="lp2", strength=1.0, **fields), scenario, **course)))
+
+
+def test_fedgrl_whose_gate_is_shut_is_self_supervision_alone_to_the_bit() -> None:
+    scenario = toy_scenario(client_without_edges=True)
+    fields: dict[str, Any] = {"local_steps": 2, "optimizer": ANNEALED, "downstream": FIRST_STEPS}
+    for objective in (BGRL(hidden=7, rounds=5), DGI(), GAE(max_edges=20)):
+        lp1 = run(FedGRL(objective=objective, **fields), scenario, model=HEADED)
+        gated = run(FedGRL(objective=objective, protocol="lp2", copy_gate=True, **fields), scenario, model=HEADED)
+        assert_equal(final(lp1), final(gated))
+        open_gate = run(FedGRL(objective=objective, protocol="lp2", **fields), scenario, model=HEADED)
+        assert_apart(final(lp1), final(open_gate))
+
+
+def test_fedgrl_whose_self_supervision_hardly_counts_is_supervision_alone() -> None:
+    scenario, model = toy_scenario(), ModelSpec(GCN(hidden=5, dropout=0.5), decoder=MLPDecoder(hidden=4))
+    fields: dict[str, Any] = {"protocol": "lp2", "local_steps": 2, "optimizer": SGD(lr=0.1)}
+    tiny, none, much = (final(run(FedGRL(strength=s, **fields), scenario, model=model)) for s in (1e-9, 0.0, 3.0))
+    assert_close(tiny, none, 1e-6)
+    assert_apart(much, none)
+
+
+@pytest.mark.parametrize("protocol", ["lp1", "lp2"])
+def test_fedgrl_of_one_client_is_local_grl_to_the_bit(protocol: str) -> None:
+    graph = toy_graph()
+    scenario = Scenario(graph, {"only": graph})
+    fields: dict[str, Any] = {"protocol": protocol, "local_steps": 2, "optimizer": ANNEALED, "downstream": FIRST_STEPS}
+    shared, alone = (run(kind(**fields), scenario, model=HEADED, num_clients=1) for kind in (FedGRL, LocalGRL))
+    first, second = (decode(trace.memories[trace.last]["only"], State) for trace in (shared, alone))
+    assert_equal(final(shared), second["encoder"])
+    for entry in ("objective", "optimizer", "personal"):
+        require_same({entry: first[entry]}, {entry: second[entry]}, "one client")
+    assert [r.evaluations for r in shared.rounds] == [r.evaluations for r in alone.rounds]
+    assert_apart(final(shared), shared.initial)
+
+
+@pytest.mark.parametrize("protocol", ["lp1", "lp2"])
+def test_a_course_of_local_grl_is_as_many_courses_of_one_client(protocol: str) -> None:
+    scenario = toy_scenario(3)
+    algorithm = LocalGRL(protocol=protocol, optimizer=ANNEALED, downstream=FIRST_STEPS)
+    together = run(algorithm, scenario, model=HEADED, rounds=2)
+    for client, part in scenario.parts.items():
+        alone = run(algorithm, Scenario(scenario.whole, {client: part}), model=HEADED, rounds=2, num_clients=1)
+        first, second = (decode(trace.memories[2][client], State) for trace in (together, alone))
+        for entry in ("encoder", "parts", "objective", "optimizer", "personal"):
+            require_same({entry: first[entry]}, {entry: second[entry]}, client)
+
+
+def test_local_grl_without_self_supervision_is_local_training_with_moments_that_go_on() -> None:
+    graph = toy_graph()
+    scenario = Scenario(graph, {"all": graph})
+    fields: dict[str, Any] = {"local_steps": 2, "optimizer": ANNEALED}
+    local = run(Local(**fields), scenario, model=HEADED, num_clients=1)
+    alone = run(LocalGRL(protocol="lp2", strength=0.0, **fields), scenario, model=HEADED, num_clients=1)
+    own = decode(alone.memories[alone.last]["all"], State)
+    assert_equal(running(local, "all"), {**own["encoder"], **own["personal"]})
+
+
+def test_fedgrl_of_identical_clients_is_one_of_them() -> None:
+    """Where nothing is drawn: no views, no dropout."""
+    graph = toy_graph(20)
+    same = BGRL(hidden=7, first=SAME_VIEW, second=SAME_VIEW)
+    algorithm = FedGRL(objective=same, optimizer=ANNEALED, downstream=FIRST_STEPS)
+    model = ModelSpec(GCN(hidden=5, dropout=0.0), decoder=MLPDecoder(hidden=4))
+    one = run(algorithm, Scenario(graph, {"a": graph}), model=model, num_clients=1)
+    copies = run(algorithm, Scenario(graph, {name: graph for name in ("a", "b", "c")}), model=model)
+    assert_equal(final(copies), final(one))

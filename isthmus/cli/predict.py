@@ -1,4 +1,4 @@
-"""isthmus predict: labels and probabilities of a trained model for the nodes of a graph."""
+"""isthmus predict: what a trained model says of the nodes of a graph, or of the graphs of a set."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import typer
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from isthmus.config.course import Course
 
 EXAMPLES = """Examples:
 
@@ -34,7 +36,7 @@ def predict(
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
 ) -> None:
-    """Write the predicted label of every node, and the probability of every class, as CSV or Parquet."""
+    """Write the predicted label of every node or graph, and the probability of every class, as CSV or Parquet."""
     from isthmus.cli.output import print_json
     from isthmus.core.errors import BadInput
 
@@ -51,7 +53,7 @@ def predict(
 
 
 def predictions(run: Path, graph: str, client: str | None = None, root: Path | None = None) -> pd.DataFrame:
-    """Return a table with the columns id, label and one probability for each class."""
+    """Return a table with the column id and those of the task, such as label and one probability for each class."""
     import json
 
     import pandas as pd
@@ -69,39 +71,43 @@ def predictions(run: Path, graph: str, client: str | None = None, root: Path | N
     # A run between sites came from the server: only installed parts, no import paths.
     course = load_course(folder.course, allow_import=not (run / "course_id").exists())
     class_names = tuple(json.loads(facts.get("class_names", "[]")))
-    data, ids = _graph(graph, class_names, root)
+    data, ids = _graph(graph, class_names, root, course)
     if "input_dim" not in facts or "output_dim" not in facts:
         raise BadInput(f"{path} does not say its dimensions; it was not written by isthmus")
     width = int(facts["input_dim"])
-    if data.num_features != width:
-        raise BadInput(f"{graph} has {data.num_features} features, the model was trained on {width}")
+    if course.task.input_dim(data) != width:
+        raise BadInput(f"{graph} has {course.task.input_dim(data)} features, the model was trained on {width}")
     model = course.model.build(width, int(facts["output_dim"]))
     if client is None and model.state_dict().keys() > params.keys():
         raise BadInput(f"{path} holds only what the clients share, no whole model; {_models_there(folder)}")
     load_params(model, params)
     found = course.task.predict(model, course.task.prepare(data))
     names = class_names or tuple(str(number) for number in range(found.probabilities.shape[1]))
-    columns: dict[str, Any] = {"id": ids, "label": [names[i] for i in found.labels.tolist()]}
-    columns |= {f"p_{name}": found.probabilities[:, i].numpy() for i, name in enumerate(names)}
-    return pd.DataFrame(columns)
+    return pd.DataFrame({"id": ids, **found.columns(names)})
 
 
-def _graph(graph: str, class_names: tuple[str, ...], root: Path | None) -> tuple[Any, list[Any]]:
+def _graph(graph: str, class_names: tuple[str, ...], root: Path | None, course: Course) -> tuple[Any, list[Any]]:
     from isthmus.config.build import Builder
+    from isthmus.config.tables import name_of
     from isthmus.core.errors import BadInput, nearest
     from isthmus.data.graph import Graph
     from isthmus.data.sources import read_graph_folder
     from isthmus.data.zoo import DATASETS, Dataset, data_root
 
+    wanted = course.task.data_type
+    if Path(graph).is_dir() and wanted is not Graph:
+        raise BadInput(f"--graph is {graph!r}, a folder of one graph; the model predicts {wanted.item}s, name a set")
     if Path(graph).is_dir():
         read = read_graph_folder(Path(graph), class_names)
         return read.graph, list(read.ids)
     if graph not in DATASETS:
         raise BadInput(f"--graph is {graph!r}, which is no folder and no dataset; {nearest(graph, DATASETS)}")
-    data = Builder("--graph").build(Dataset, graph, "dataset").load(data_root(root))
-    if not isinstance(data, Graph):
-        raise BadInput(f"--graph is {graph!r}, a dataset of {data.item}s; the model predicts classes of nodes")
-    return data, data.node_ids.tolist()
+    same = graph == name_of(type(course.dataset))  # then with the options that the model was trained with
+    dataset = course.dataset if same else Builder("--graph").build(Dataset, graph, "dataset")
+    data = dataset.load(data_root(root))
+    if not isinstance(data, wanted):
+        raise BadInput(f"--graph is {graph!r}, a dataset of {data.item}s; the model predicts {wanted.item}s")
+    return data, data.item_ids.tolist()
 
 
 def _models_there(folder: Any) -> str:

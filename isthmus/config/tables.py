@@ -22,7 +22,9 @@ from isthmus.data.masks import MASKS, MaskRule
 from isthmus.data.splitters import SPLITTERS, Splitter
 from isthmus.data.zoo import DATASETS, Dataset
 from isthmus.learn.batching import BATCHINGS, Batching
+from isthmus.learn.downstream import DOWNSTREAMS, Downstream
 from isthmus.learn.optimizers import OPTIMIZERS, SCHEDULES, Optimizer, Schedule
+from isthmus.learn.selfsup import SELF_SUPERVISIONS, SelfSupervision
 from isthmus.learn.tasks import TASKS, Task
 from isthmus.models import DECODERS, ENCODERS, GNNS, READOUTS, DecoderSpec, EncoderSpec, GNNSpec, ReadoutSpec
 
@@ -44,6 +46,8 @@ FAMILIES: dict[type[Any], Family] = {
     Batching: Family("batchings", BATCHINGS),
     Optimizer: Family("optimizers", OPTIMIZERS),
     Schedule: Family("schedules", SCHEDULES),
+    SelfSupervision: Family("objectives", SELF_SUPERVISIONS),
+    Downstream: Family("downstreams", DOWNSTREAMS),
     GNNSpec: Family("models", GNNS),
     EncoderSpec: Family("encoders", ENCODERS),
     DecoderSpec: Family("decoders", DECODERS),

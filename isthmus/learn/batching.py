@@ -12,7 +12,21 @@ class Batching:
 
 @dataclass(frozen=True)
 class FullBatch(Batching):
-    """Every step sees the whole graph."""
+    """Every step sees the whole graph, or all training graphs."""
+
+
+@dataclass(frozen=True)
+class MiniBatch(Batching):
+    """Every step sees `batch_size` training examples, in an order that is drawn anew for each pass over them.
+
+    The last batch of a pass holds those that are left.
+    """
+
+    batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size is {self.batch_size!r}; it must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -32,4 +46,20 @@ class NeighborBatch(Batching):
             raise ValueError(f"fanouts is {self.fanouts!r}; give a positive number or -1 for each hop")
 
 
-BATCHINGS: dict[str, type[Batching]] = {"full": FullBatch, "neighbor": NeighborBatch}
+@dataclass(frozen=True)
+class LinkBatch(Batching):
+    """Every step sees `batch_size` training links, and the whole graph they lie in; for link tasks."""
+
+    batch_size: int = 4096
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size is {self.batch_size!r}; it must be at least 1")
+
+
+BATCHINGS: dict[str, type[Batching]] = {
+    "full": FullBatch,
+    "mini": MiniBatch,
+    "neighbor": NeighborBatch,
+    "links": LinkBatch,
+}

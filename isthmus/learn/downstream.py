@@ -86,9 +86,10 @@ class Freeze(Downstream):
         if len(seen) == 1:
             return h.new_zeros(h.shape[1], num_classes), _bias(h.new_zeros(1), seen, num_classes)
         exponents = range(-self.max_exponent, self.max_exponent + 1, self.step) if len(index["val"]) else (0,)
+        rows = ((train - center) / scale).numpy()
         best: tuple[float, Tensor, Tensor] | None = None
         for exponent in exponents:
-            probe = self._probe(2.0**exponent).fit(((train - center) / scale).numpy(), labels["train"].numpy())
+            probe = self._probe(2.0**exponent, len(seen)).fit(rows, labels["train"].numpy())
             weight, bias = _two_sided(probe.coef_, probe.intercept_)  # (width, seen), (seen,)
             weight = weight / scale.unsqueeze(1)
             bias = bias - center @ weight
@@ -102,10 +103,12 @@ class Freeze(Downstream):
         assert best is not None
         return best[1], best[2]
 
-    def _probe(self, strength: float) -> Any:
+    def _probe(self, strength: float, num_classes: int) -> Any:
         from sklearn.linear_model import LogisticRegression
 
-        return LogisticRegression(C=strength, max_iter=self.max_iter)
+        # Newton's steps are few, and with two classes cheap; with more they would cost the square of their number.
+        solver = "newton-cholesky" if num_classes == 2 else "lbfgs"
+        return LogisticRegression(C=strength, max_iter=self.max_iter, solver=solver)
 
 
 @dataclass(frozen=True)

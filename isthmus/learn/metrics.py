@@ -48,6 +48,18 @@ def roc_auc(logits: Tensor, labels: Tensor) -> float:
     return float(sum(areas) / len(areas))
 
 
+def average_precision(logits: Tensor, labels: Tensor) -> float:
+    """Area under precision by recall, as steps; for more than two classes the mean of one against the rest."""
+    from sklearn.metrics import average_precision_score
+
+    present = torch.unique(labels).tolist()
+    if len(present) < 2:
+        return math.nan
+    ranked = [1] if logits.shape[1] == 2 else present
+    areas = [average_precision_score((labels == c).numpy(), _log_odds(logits, c).numpy()) for c in ranked]
+    return float(sum(areas) / len(areas))
+
+
 def _log_odds(logits: Tensor, c: int) -> Tensor:
     """Return log(p / (1 - p)) of a class, (examples,): ranked as p is, but p itself would be 1 for many at once."""
     others = torch.cat([logits[:, :c], logits[:, c + 1 :]], dim=1).double()
@@ -68,4 +80,5 @@ CLASSIFICATION: dict[str, Callable[[Tensor, Tensor], float]] = {
     "f1_micro": f1_micro,
     "f1_macro": f1_macro,
     "roc_auc": roc_auc,
+    "ap": average_precision,
 }

@@ -3,12 +3,16 @@
 The tables name what a course can ask for; they hold spec classes, whose fields are the hyper-parameters.
 """
 
+from isthmus.models.categorical import CategoricalEncoder
 from isthmus.models.decoders import DecoderSpec, LinearDecoder, MLPDecoder
 from isthmus.models.encoders import EncoderSpec, LinearEncoder, MLPEncoder
 from isthmus.models.gnn import APPNP, GAT, GCN, GIN, GNN, GPRGNN, MLP, SAGE, SGC, GNNSpec
+from isthmus.models.gnn.bias_free import BiasFreeAPPNP, BiasFreeMLP
 from isthmus.models.inputs import GraphInput
+from isthmus.models.link_decoders import BilinearDecoder, DistMultDecoder, DotDecoder, HadamardMLPDecoder, LinkPart
 from isthmus.models.model import Model, ModelSpec
 from isthmus.models.readouts import MaxReadout, MeanReadout, ReadoutSpec, SumReadout
+from isthmus.models.set2set import Set2SetReadout
 from isthmus.models.sparse import Features, SparseMatrix
 
 GNNS: dict[str, type[GNNSpec]] = {
@@ -20,10 +24,28 @@ GNNS: dict[str, type[GNNSpec]] = {
     "gprgnn": GPRGNN,
     "appnp": APPNP,
     "sgc": SGC,
+    "bias_free_mlp": BiasFreeMLP,
+    "bias_free_appnp": BiasFreeAPPNP,
 }
-ENCODERS: dict[str, type[EncoderSpec]] = {"linear": LinearEncoder, "mlp": MLPEncoder}
-DECODERS: dict[str, type[DecoderSpec]] = {"linear": LinearDecoder, "mlp": MLPDecoder}
-READOUTS: dict[str, type[ReadoutSpec]] = {"mean": MeanReadout, "sum": SumReadout, "max": MaxReadout}
+ENCODERS: dict[str, type[EncoderSpec]] = {
+    "linear": LinearEncoder,
+    "mlp": MLPEncoder,
+    "categorical": CategoricalEncoder,
+}
+DECODERS: dict[str, type[DecoderSpec]] = {
+    "linear": LinearDecoder,
+    "mlp": MLPDecoder,
+    "dot": DotDecoder,
+    "distmult": DistMultDecoder,
+    "bilinear": BilinearDecoder,
+    "hadamard_mlp": HadamardMLPDecoder,
+}
+READOUTS: dict[str, type[ReadoutSpec]] = {
+    "mean": MeanReadout,
+    "sum": SumReadout,
+    "max": MaxReadout,
+    "set2set": Set2SetReadout,
+}
 
 __all__ = [
     "APPNP",
@@ -39,13 +61,21 @@ __all__ = [
     "READOUTS",
     "SAGE",
     "SGC",
+    "BiasFreeAPPNP",
+    "BiasFreeMLP",
+    "BilinearDecoder",
+    "CategoricalEncoder",
     "DecoderSpec",
+    "DistMultDecoder",
+    "DotDecoder",
     "EncoderSpec",
     "Features",
     "GNNSpec",
     "GraphInput",
+    "HadamardMLPDecoder",
     "LinearDecoder",
     "LinearEncoder",
+    "LinkPart",
     "MLPDecoder",
     "MLPEncoder",
     "MaxReadout",
@@ -53,6 +83,7 @@ __all__ = [
     "Model",
     "ModelSpec",
     "ReadoutSpec",
+    "Set2SetReadout",
     "SparseMatrix",
     "SumReadout",
 ]

@@ -6,14 +6,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from isthmus.models.checks import require_count, require_dropout
+from isthmus.models.link_decoders import LinkPart
 from isthmus.models.parts import Part, Perceptron
 
 
 class DecoderSpec(Protocol):
     """What describes a decoder: a frozen dataclass with `build`."""
 
-    def build(self, in_dim: int, out_dim: int) -> Part:
-        """Return the module, from (rows, in_dim) representations to (rows, out_dim) scores."""
+    def build(self, in_dim: int, out_dim: int) -> Part | LinkPart:
+        """Return the module, from (rows, in_dim) representations to (rows, out_dim) scores.
+
+        A `LinkPart` scores pairs of nodes; it is for link tasks alone.
+        """
 
 
 @dataclass(frozen=True)

@@ -155,6 +155,23 @@ class GraphInput:
             self._fused["factor", heads] = factor[order]
         return pattern, cast(Tensor, self._fused["factor", heads])
 
+    def incidence(self) -> tuple[SparseMatrix, SparseMatrix]:
+        """Return the (edges, nodes) matrix that takes each edge's source, and the (nodes, edges) one that adds up.
+
+        The second adds, at each target, what its in-edges carry, by their weights; edges that do not count carry 0.
+        """
+        if "incidence" not in self._built:
+            self._check_edges()
+            number, size = torch.arange(self.num_edges), (self.num_nodes, self.num_edges)
+            source, _ = Pattern.from_pairs(number, self.edge_index[0], (self.num_edges, self.num_nodes))
+            target, order = Pattern.from_pairs(self.edge_index[1], number, size)
+            self._built["incidence"] = (SparseMatrix(source, torch.ones(self.num_edges)), target, order)
+        source_of, target, order = cast("tuple[SparseMatrix, Pattern, Tensor]", self._built["incidence"])
+        weight = torch.ones(self.num_edges) if self.edge_weight is None else self.edge_weight
+        if self.kept is not None:
+            weight = weight * self.kept
+        return source_of, SparseMatrix(target, weight[order])
+
     def undirected_pairs(self) -> tuple[Tensor, int]:
         """Return which undirected edge each edge is one direction of, (edges,), and how many there are."""
         if "pairs" not in self._built:

@@ -14,8 +14,11 @@ from isthmus.models.encoders import EncoderSpec
 from isthmus.models.gnn.gcn import GCN
 from isthmus.models.gnn.stack import GNN, GNNSpec
 from isthmus.models.inputs import GraphInput
+from isthmus.models.link_decoders import LinkPart
+from isthmus.models.norm import BatchNorm
 from isthmus.models.parts import Part
 from isthmus.models.readouts import ReadoutSpec
+from isthmus.models.sparse import Features, dense
 
 
 @dataclass(frozen=True)
@@ -29,12 +32,15 @@ class ModelSpec:
         encoder: what is done to the features first, or None
         decoder: what gives the scores from the graph network's output, or None
         readout: what makes one row for each graph of its nodes' rows, or None; it needs a decoder after it
+        activate: whether the graph network's output is a hidden layer like the others, with relu, and with batch norm
+                 where the graph network has it; it needs a decoder after it
     """
 
     gnn: GNNSpec = GCN()
     encoder: EncoderSpec | None = None
     decoder: DecoderSpec | None = None
     readout: ReadoutSpec | None = None
+    activate: bool = False
 
     def __post_init__(self) -> None:
         if self.readout is not None and self.decoder is None:
@@ -42,6 +48,9 @@ class ModelSpec:
                 f"readout is {self.readout!r} and decoder is None; "
                 "a readout needs a decoder after it: set decoder, for example to MLPDecoder()"
             )
+
+        if self.activate and self.decoder is None:
+            raise ValueError("activate is true and decoder is None; scores are no hidden layer: set decoder")
 
     def build(self, in_dim: int, out_dim: int) -> Model:
         """Return the module for `in_dim` features and `out_dim` scores.
@@ -51,11 +60,13 @@ class ModelSpec:
         require_count("in_dim", in_dim)
         require_count("out_dim", out_dim)
         width = in_dim if self.encoder is None else self.encoder.dim
+        read = self.gnn.hidden if self.readout is None else self.readout.out_dim(self.gnn.hidden)
         return Model(
             encoder=None if self.encoder is None else self.encoder.build(in_dim),
             gnn=self.gnn.build(width, out_dim if self.decoder is None else self.gnn.hidden),
-            readout=None if self.readout is None else self.readout.build(),
-            decoder=None if self.decoder is None else self.decoder.build(self.gnn.hidden, out_dim),
+            readout=None if self.readout is None else self.readout.build(self.gnn.hidden),
+            decoder=None if self.decoder is None else self.decoder.build(read, out_dim),
+            activation=Activation(self.gnn.hidden, getattr(self.gnn, "batch_norm", False)) if self.activate else None,
         )
 
 
@@ -70,17 +81,41 @@ class ModelFactory(Protocol):
         """Return the module for `in_dim` features and `out_dim` scores."""
 
 
+class Activation(Part):
+    """relu(norm(H)): what makes the graph network's output a hidden layer."""
+
+    def __init__(self, dim: int, batch_norm: bool) -> None:
+        super().__init__()
+        self.norm = BatchNorm(dim) if batch_norm else None
+
+    def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
+        """Return (nodes, dim)."""
+        rows = dense(h)
+        return (rows if self.norm is None else self.norm(rows, generator)).relu()
+
+
 class Model(nn.Module):
-    """The module of `ModelSpec`; `forward` is `classify` of `embed`."""
+    """The module of `ModelSpec`; `forward` is `classify` of `embed`.
+
+    With a decoder of links there are no scores of nodes: tasks give rows of `embed` to `decoder`, for heads and tails.
+    """
 
     if TYPE_CHECKING:
 
         def __call__(self, graph: GraphInput, generator: torch.Generator | None) -> Tensor: ...  # noqa: D102
 
-    def __init__(self, encoder: Part | None, gnn: GNN, readout: Part | None, decoder: Part | None) -> None:
+    def __init__(
+        self,
+        encoder: Part | None,
+        gnn: GNN,
+        readout: Part | None,
+        decoder: Part | LinkPart | None,
+        activation: Activation | None = None,
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.gnn = gnn
+        self.activation = activation
         self.readout = readout
         self.decoder = decoder
 
@@ -90,12 +125,17 @@ class Model(nn.Module):
         Without a decoder that is the graph network's hidden layer, with one the graph network's output.
         """
         graph = self._encoded(graph, generator)
-        return self.gnn.hidden(graph, generator) if self.decoder is None else self.gnn(graph, generator)
+        if self.decoder is None:
+            return self.gnn.hidden(graph, generator)
+        h = self.gnn(graph, generator)
+        return h if self.activation is None else self.activation(graph, h, generator)
 
     def classify(self, graph: GraphInput, h: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return scores for representations such as `embed` gives, (nodes, out), or (graphs, out) after a readout."""
         if self.decoder is None:
             return self.gnn.last(graph, h, generator)
+        if isinstance(self.decoder, LinkPart):
+            raise TypeError(f"the decoder {type(self.decoder).__name__} scores pairs of nodes: call it with their rows")
         if self.readout is not None:
             h = self.readout(graph, h, generator)
         return self.decoder(graph, h, generator)

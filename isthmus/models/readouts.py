@@ -14,17 +14,24 @@ from isthmus.models.sparse import Features, dense
 
 
 class ReadoutSpec(Protocol):
-    """What describes a readout: a frozen dataclass with `build`."""
+    """What describes a readout: a frozen dataclass with `out_dim` and `build`."""
 
-    def build(self) -> Part:
-        """Return the module, from (nodes, dim) to (graphs, dim)."""
+    def out_dim(self, in_dim: int) -> int:
+        """Return the width of a graph's representation, for nodes' of width `in_dim`."""
+
+    def build(self, in_dim: int) -> Part:
+        """Return the module, from (nodes, in_dim) to (graphs, out_dim)."""
 
 
 @dataclass(frozen=True)
 class MeanReadout:
     """The mean over a graph's nodes."""
 
-    def build(self) -> MeanPool:
+    def out_dim(self, in_dim: int) -> int:
+        """Return the nodes' width."""
+        return in_dim
+
+    def build(self, in_dim: int) -> MeanPool:
         """Return the module."""
         return MeanPool()
 
@@ -33,7 +40,11 @@ class MeanReadout:
 class SumReadout:
     """The sum over a graph's nodes, which keeps their number (Xu et al., 2019)."""
 
-    def build(self) -> SumPool:
+    def out_dim(self, in_dim: int) -> int:
+        """Return the nodes' width."""
+        return in_dim
+
+    def build(self, in_dim: int) -> SumPool:
         """Return the module."""
         return SumPool()
 
@@ -42,7 +53,11 @@ class SumReadout:
 class MaxReadout:
     """The largest value of each column over a graph's nodes."""
 
-    def build(self) -> MaxPool:
+    def out_dim(self, in_dim: int) -> int:
+        """Return the nodes' width."""
+        return in_dim
+
+    def build(self, in_dim: int) -> MaxPool:
         """Return the module."""
         return MaxPool()
 

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from isthmus.models.gnn.appnp import APPNPStack
+from isthmus.models.gnn.bias_free import BiasFreeAPPNPStack, BiasFreeLinear, BiasFreeMLPStack
 from isthmus.models.gnn.gat import GATLayer, GATStack
 from isthmus.models.gnn.gcn import GCNLayer, GCNStack
 from isthmus.models.gnn.gin import GINLayer, GINStack
@@ -19,13 +20,14 @@ from isthmus.models.gnn.gprgnn import GPRGNNStack
 from isthmus.models.gnn.mlp import MLPStack
 from isthmus.models.gnn.sage import SAGELayer, SAGEStack
 from isthmus.models.gnn.sgc import SGCStack
-from isthmus.models.model import Model
+from isthmus.models.model import Activation, Model
 from isthmus.models.norm import BatchNorm
 from isthmus.models.parts import Linear, Perceptron
 
 # Layers, with the parameters that multiply what goes in.
 LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
     Linear: ("weight",),
+    BiasFreeLinear: ("weight",),
     GCNLayer: ("weight",),
     SAGELayer: ("neighbor_weight", "own_weight"),
     GATLayer: ("weight",),
@@ -34,6 +36,7 @@ LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
 OTHERS: frozenset[type[nn.Module]] = frozenset(
     {
         Model,
+        Activation,
         Perceptron,
         MLPStack,
         GCNStack,
@@ -42,6 +45,8 @@ OTHERS: frozenset[type[nn.Module]] = frozenset(
         GINStack,
         GPRGNNStack,
         APPNPStack,
+        BiasFreeMLPStack,
+        BiasFreeAPPNPStack,
         SGCStack,
         BatchNorm,
         nn.ModuleList,

@@ -25,7 +25,9 @@
 
 Every combination of one choice per axis is a cell of the table; every cell is run with every seed. A choice changes
 keys of the base course. Where a choice has a `search`, each point of the grid is run with every seed, and the point
-with the best mean validation score over the seeds stands for the cell; test scores play no part in that.
+with the best mean validation score over the seeds stands for the cell; test scores play no part in that. Where a choice
+has `seeded`, a list of keys, each of them gets the seed's number too: `seeded: [dataset.graph_seed]` draws a new graph
+for each seed.
 
 Cells that agree with an entry of `skip` on every axis that it names are left out: not run, in no table. Cells that
 agree with an entry of `adjust` get the keys that it sets, unless a choice of theirs sets the same.
@@ -127,16 +129,18 @@ class Suite:
             if agrees(cell, choices):
                 changes |= keys
         grid: dict[str, list[Any]] = {}
+        seeded: list[str] = ["seed"]
         for axis, choice in cell.items():
             options = dict(self.axes[axis][choice])
             grid |= options.pop("search", {})
+            seeded += options.pop("seeded", [])
             changes |= options
         found = []
         for values in itertools.product(*grid.values()):
             searched = dict(zip(grid, values, strict=True))
             words = [(key.split("."), value) for key, value in {**changes, **searched}.items()]
             for seed in self.seeds:
-                raw = merge(self.base, [*words, (["seed"], seed)], self.title)
+                raw = merge(self.base, [*words, *((key.split("."), seed) for key in seeded)], self.title)
                 where = f"{self.title} [{', '.join(cell.values())}]"
                 course = Builder(where).fields(Course, raw, "")
                 found.append(Point(dict(cell), searched, seed, course))
@@ -252,6 +256,9 @@ def _axes(raw: Any, path: Path) -> dict[str, dict[str, dict[str, Any]]]:
             for key, values in ((changes or {}).get("search") or {}).items():
                 if not isinstance(values, list) or not values:
                     raise BadInput(f"{path}: axes.{axis}.{choice}.search.{key} is {values!r}, expected a list to try")
+            seeded = (changes or {}).get("seeded", [])
+            if not isinstance(seeded, list) or not all(isinstance(key, str) for key in seeded):
+                raise BadInput(f"{path}: axes.{axis}.{choice}.seeded is {seeded!r}, expected a list of keys")
             axes[str(axis)][str(choice)] = changes or {}
     return axes
 

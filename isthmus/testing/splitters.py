@@ -36,7 +36,8 @@ def check_splitter(
 
     `data` is a toy graph unless given: a `Graph`, a `LinkGraph` or a `GraphSet`, with item ids from 0 on. Every client
     has an item; every item is with at least one client, with exactly one unless `overlapping`; features, labels, masks,
-    attributes and weights are those of the whole (a label of several tasks may be hidden as NaN), and no edge is new;
+    attributes and weights are those of the whole (a label of several tasks may be hidden as NaN; attributes that the
+    splitter names in `adds` are its own), and no edge is new;
     the same seed gives the same split; the whole and the global generators are left as they are; too many clients are
     refused.
     """
@@ -50,7 +51,7 @@ def check_splitter(
             parts = _split_quietly(splitter, whole, count, seed, place)
             if _contents(whole) != before:
                 raise AssertionError(f"{place}: the whole {_WORDS[whole.item]} was changed in place")
-            _check_parts(whole, parts, count, overlapping, place)
+            _check_parts(whole, parts, count, overlapping, place, getattr(splitter, "adds", ()))
             again = _split_quietly(splitter, whole, count, seed, place)
             if [_contents(part) for part in parts] != [_contents(part) for part in again]:
                 raise AssertionError(f"{place}: the same seed gave another split; draw from the rng that is given")
@@ -72,7 +73,9 @@ def _split_quietly(splitter: Splitter, whole: Holding, count: int, seed: int, pl
     return parts
 
 
-def _check_parts(whole: Holding, parts: list[Holding], count: int, overlapping: bool, place: str) -> None:
+def _check_parts(
+    whole: Holding, parts: list[Holding], count: int, overlapping: bool, place: str, adds: Sequence[str]
+) -> None:
     if len(parts) != count:
         raise AssertionError(f"{place}: there are {len(parts)} parts")
     item = whole.item
@@ -85,21 +88,22 @@ def _check_parts(whole: Holding, parts: list[Holding], count: int, overlapping: 
         if len(torch.unique(part.item_ids)) != part.num_items:
             raise AssertionError(f"{place}: client {client} holds a {item} twice")
         held[part.item_ids] += 1
-        _check_nothing_invented(whole, part, f"{place}: client {client}")
+        _check_nothing_invented(whole, part, f"{place}: client {client}", adds)
     if int(held.min()) == 0:
         raise AssertionError(f"{place}: {item} {int(held.argmin())} is with no client")
     if not overlapping and int(held.max()) > 1:
         raise AssertionError(f"{place}: {item} {int(held.argmax())} is with {int(held.max())} clients; expected one")
 
 
-def _check_nothing_invented(whole: Holding, part: Holding, place: str) -> None:
+def _check_nothing_invented(whole: Holding, part: Holding, place: str, adds: Sequence[str]) -> None:
     ids = part.item_ids
+    attributes = {key: value for key, value in part.attributes.items() if key not in adds}
     if type(whole) is not type(part):
         raise AssertionError(f"{place} has a {type(part).__name__}, cut from a {type(whole).__name__}")
     same = {
         "labels": _fits(whole.labels[ids], part.labels) and whole.num_classes == part.num_classes,
         "masks": _same(whole.masks, part.masks, ids),
-        "attributes": _same(whole.attributes, part.attributes, ids),
+        "attributes": _same(whole.attributes, attributes, ids),
     }
     if isinstance(whole, Graph) and isinstance(part, Graph):
         same["features"] = torch.equal(_dense(select_rows(whole.x, ids)), _dense(part.x))

@@ -17,7 +17,7 @@ from isthmus.data.graph import Graph
 from isthmus.learn.batching import Batching, FullBatch
 from isthmus.learn.client import GraphClient
 from isthmus.learn.tasks import NodeClassification
-from isthmus.models import GCN, ModelSpec
+from isthmus.models import GCN, MLPDecoder, ModelSpec
 from isthmus.simulation import Scenario, build_model
 
 MIN_NODES = 4  # of a client: two nodes for training, one for validation, one for test
@@ -106,10 +106,12 @@ def toy_course(algorithm: Algorithm[Any], **changes: Any) -> Course:
     """Return a short course for toy clients: three rounds of a narrow GCN with dropout; `changes` are its fields.
 
     Its clients answer one after the other, so that every message can be watched; `runtime="auto"` puts them together.
+    Where clients keep heads of their own, the model has one.
     """
+    head = MLPDecoder(hidden=4) if algorithm.keeps_heads else None
     fields: dict[str, Any] = {
         "algorithm": algorithm,
-        "model": ModelSpec(GCN(hidden=5, dropout=0.5)),
+        "model": ModelSpec(GCN(hidden=5, dropout=0.5), decoder=head),
         "rounds": 3,
         "num_clients": 3,
         "checkpoint_every": 1,

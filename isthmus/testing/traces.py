@@ -169,7 +169,7 @@ class WatchedLoop(LoopRuntime):
         super().__init__(algorithm, clients)
         self.trace = trace
         if fault is not None:
-            self.sites[fault.client].algorithm = _Faulty(algorithm, fault)  # type: ignore[assignment]
+            self.sites[fault.client].algorithm = _Faulty(algorithm, fault)
 
     def exchange(
         self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None

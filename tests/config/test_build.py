@@ -160,7 +160,7 @@ def test_an_unknown_name_is_an_error_with_the_nearest() -> None:
 
 @pytest.mark.parametrize("raw", [{}, {"name": None}])
 def test_a_part_without_a_default_needs_a_name(raw: dict[str, Any]) -> None:
-    assert "model.encoder.name is missing; known: linear, mlp" in reason({"model": {"encoder": raw}})
+    assert "model.encoder.name is missing; known: categorical, linear, mlp" in reason({"model": {"encoder": raw}})
 
 
 @pytest.mark.parametrize("name", [3, ["fedavg"], {"x": 1}, True])

@@ -128,7 +128,10 @@ def test_an_unknown_key_is_refused_with_the_nearest(file: Path) -> None:
         ("min_replies=6", "min_replies is 6 but there are 5 clients"),
         ("stopping.metric=f9", "stopping.metric is 'f9', which the task does not report; choose from accuracy, loss"),
         ("sinks=[wandb]", "sinks has 'wandb'; choose from tensorboard"),
-        ("monitors=[ckaa]", "monitors has 'ckaa'; known: cka, walk_distance. Did you mean 'cka'?"),
+        (
+            "monitors=[ckaa]",
+            "monitors has 'ckaa'; known: cka, connectivity, gradient_smoothness, hidden_error, walk_distance. Did you mean 'cka'?",
+        ),
         ("monitors=cka", "monitors is 'cka', expected a list"),
         ("monitor_every=-1", "monitor_every is -1; it must be at least 0"),
         ("stopping.patience=-1", "patience is -1"),

@@ -69,4 +69,4 @@ def test_roc_auc_tells_confident_examples_apart() -> None:
 
 
 def test_table_names_every_metric() -> None:
-    assert set(metrics.CLASSIFICATION) == {"loss", "accuracy", "f1_micro", "f1_macro", "roc_auc"}
+    assert set(metrics.CLASSIFICATION) == {"loss", "accuracy", "f1_micro", "f1_macro", "roc_auc", "ap"}

@@ -199,6 +199,7 @@ VARIANTS: dict[str, ModelSpec] = {
     "one layer": ModelSpec(SAGE(layers=1)),
     "a layer that widens": ModelSpec(GCN(hidden=30, layers=3, dropout=1 / 1024)),
     "gin with eps fixed": ModelSpec(GIN(hidden=6)),
+    "gin with norms in its perceptrons": ModelSpec(GIN(hidden=6, mlp_norm=True)),
     "encoder": ModelSpec(GCN(hidden=6, input_dropout=0.25), encoder=LinearEncoder(dim=5)),
     "encoder and decoder": ModelSpec(
         GIN(hidden=6, batch_norm=True),

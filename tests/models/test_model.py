@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -28,6 +29,8 @@ SPECS = [
     ModelSpec(GCN(hidden=8), decoder=MLPDecoder(hidden=4)),
     ModelSpec(GCN(hidden=8), encoder=MLPEncoder(6), decoder=LinearDecoder()),
     ModelSpec(SGC(hidden=8, input_dropout=0.2), encoder=MLPEncoder(6, dropout=0.3), decoder=MLPDecoder()),
+    ModelSpec(GCN(hidden=8), decoder=MLPDecoder(4), activate=True),
+    ModelSpec(GCN(hidden=8, batch_norm=True), LinearEncoder(6), LinearDecoder(), activate=True),
     *(ModelSpec(GNNS[name](hidden=8), decoder=MLPDecoder(4), readout=SumReadout()) for name in sorted(GNNS)),
 ]
 BATCH = torch.tensor([0, 0, 0, 1, 1, 1, 1])
@@ -64,6 +67,8 @@ def test_every_parameter_gets_a_gradient_and_the_global_generator_stays(spec: Mo
             largest[name] = max(largest[name], float(grad.abs().max()))
     assert torch.equal(torch.random.get_rng_state(), state)
     still = {"gnn.layers.0.bias"} if getattr(spec.gnn, "batch_norm", False) else set()
+    if still and spec.activate:
+        still.add("gnn.layers.1.bias")
     assert not [name for name, value in largest.items() if value < 1e-4 and name not in still]
 
 
@@ -84,6 +89,49 @@ def test_a_whole_model_equals_its_dense_formula() -> None:
     assert_close(model.embed(graph, None), h)
     h = torch.stack([h[:3].mean(0), h[3:].mean(0)])
     assert_close(model(graph, None), linear(linear(h, "decoder.layers.0").relu(), "decoder.layers.1"))
+
+
+@pytest.mark.parametrize("readout", [None, READOUTS["mean"]()], ids=["nodes", "graphs"])
+@pytest.mark.parametrize("batch_norm", [False, True], ids=["plain", "batch norm"])
+@pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
+def test_an_activated_output_is_a_hidden_layer_like_the_others(training: bool, batch_norm: bool, readout) -> None:
+    """relu(norm(H)) of what the graph network gives without it, by the nodes' own statistics in training."""
+    graph = toy("weighted").replace(batch=BATCH)
+    gnn = GCN(hidden=8, dropout=0.0, batch_norm=batch_norm)
+    spec = ModelSpec(gnn, decoder=LinearDecoder(), readout=readout)
+    model, plain = (each.build(FEATURES, 3) for each in (replace(spec, activate=True), spec))
+    randomise(model)
+    plain.load_state_dict({n: t for n, t in model.state_dict().items() if not n.startswith("activation.")})
+    h = plain.embed(graph, generator() if training else None)
+    assert bool((h < 0).any())
+    if batch_norm:
+        norm = model.activation.norm
+        mean, var = norm.running_mean.clone(), norm.running_var.clone()
+        if training:
+            mean, var = h.mean(0), h.var(0, correction=0)
+        h = (h - mean) / (var + 1e-5).sqrt() * norm.weight + norm.bias
+    found = model.embed(graph, generator() if training else None)
+    assert_close(found, h.relu())
+    rows = h.relu() if readout is None else torch.stack([h.relu()[:3].mean(0), h.relu()[3:].mean(0)])
+    scores = rows @ model.decoder.layers[0].weight + model.decoder.layers[0].bias
+    assert_close(model(graph, generator() if training else None), scores)
+
+
+def test_names_of_an_activation_are_those_of_its_norm_and_without_a_norm_there_are_none() -> None:
+    def names(batch_norm: bool, activate: bool) -> list[str]:
+        spec = ModelSpec(GCN(hidden=8, batch_norm=batch_norm), decoder=LinearDecoder(), activate=activate)
+        return list(spec.build(FEATURES, 3).state_dict())
+
+    assert names(False, True) == names(False, False)
+    added = [f"activation.norm.{name}" for name in ("weight", "bias", "running_mean", "running_var")]
+    assert [name for name in names(True, True) if name not in names(True, False)] == added
+
+
+def test_a_graph_network_that_knows_no_batch_norm_is_activated_by_relu_alone() -> None:
+    graph, model = toy("mixed"), ModelSpec(SGC(hidden=8), decoder=LinearDecoder(), activate=True).build(FEATURES, 3)
+    randomise(model)
+    assert model.activation.norm is None
+    assert_close(model.embed(graph, None), model.gnn(graph, None).relu())
 
 
 @pytest.mark.parametrize(
@@ -158,6 +206,8 @@ def test_parameters_given_from_outside_are_the_ones_used() -> None:
 def test_errors() -> None:
     with pytest.raises(ValueError, match=r"readout is SumReadout\(\) and decoder is None; a readout needs a decoder"):
         ModelSpec(readout=SumReadout())
+    with pytest.raises(ValueError, match=r"activate is true and decoder is None; .*set decoder"):
+        ModelSpec(activate=True)
     with pytest.raises(ValueError, match="in_dim is 0"):
         ModelSpec().build(0, 3)
     with pytest.raises(ValueError, match="out_dim is -1"):

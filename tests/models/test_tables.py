@@ -21,10 +21,11 @@ def test_tables_hold_frozen_specs_that_compare_by_value(table: str) -> None:
 
 
 def test_names() -> None:
-    assert set(GNNS) == {"mlp", "gcn", "sage", "gat", "gin", "gprgnn", "appnp", "sgc"}
-    assert set(ENCODERS) == {"linear", "mlp"}
-    assert set(DECODERS) == {"linear", "mlp"}
-    assert set(READOUTS) == {"mean", "sum", "max"}
+    without_bias = {"bias_free_mlp", "bias_free_appnp"}
+    assert set(GNNS) == {"mlp", "gcn", "sage", "gat", "gin", "gprgnn", "appnp", "sgc"} | without_bias
+    assert set(ENCODERS) == {"linear", "mlp", "categorical"}
+    assert set(DECODERS) == {"linear", "mlp", "dot", "distmult", "bilinear", "hadamard_mlp"}
+    assert set(READOUTS) == {"mean", "sum", "max", "set2set"}
 
 
 def test_importing_the_models_stays_cheap() -> None:

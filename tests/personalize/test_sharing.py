@@ -116,7 +116,11 @@ class Wire(LoopRuntime):
             yield outcome
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+# Hidden representations are those of the whole encoder.
+PARTLY_SHARED = [name for name in ALGORITHMS if name != "gfl_appnp"]
+
+
+@pytest.mark.parametrize("name", PARTLY_SHARED)
 def test_no_message_of_any_algorithm_holds_a_personal_parameter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Record] = []
     monkeypatch.setattr(Wire, "seen", seen, raising=False)
@@ -128,7 +132,7 @@ def test_no_message_of_any_algorithm_holds_a_personal_parameter(name: str, monke
         assert b"decoder" not in encode(record)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", PARTLY_SHARED)
 def test_every_algorithm_passes_its_checks_when_the_head_is_personal(name: str) -> None:
     algorithm = ALGORITHMS[name]()
     if hasattr(algorithm, "optimizer"):

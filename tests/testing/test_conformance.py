@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from isthmus.algorithms import ALGORITHMS, FGSSL, FedAvg, FedGL, FedOpt, FedProx, Local
+from isthmus.algorithms import ALGORITHMS, FGSSL, GFLAPPNP, FedAvg, FedGL, FedGRL, FedOpt, FedProx, Local
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
@@ -20,9 +20,10 @@ from isthmus.core.record import Params, Record
 from isthmus.core.stack import Stack
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.client import GraphClient
+from isthmus.learn.downstream import Finetune
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.learn.stacked import GraphCohort
-from isthmus.models import SAGE, ModelSpec
+from isthmus.models import SAGE, MLPDecoder, ModelSpec
 from isthmus.testing import CHECKS, check_algorithm, toy_course
 
 # ---- the algorithms of the package
@@ -35,22 +36,28 @@ def test_algorithm_of_the_table_passes(name: str, check: str) -> None:
     if isinstance(algorithm, FGSSL) and check == "stacked_equals_loop":
         # Its own learning rate blows rounding up: a start that differs by 1e-7 parts the loop from itself by 5e-3.
         algorithm = replace(algorithm, optimizer=replace(algorithm.optimizer, lr=0.01))
+    if isinstance(algorithm, FedGRL):
+        algorithm = replace(algorithm, downstream=Finetune(steps=4, evaluate_every=2))  # a hundred steps take long
     CHECKS[check](algorithm, None)
 
 
 # Batch norm brings buffers, neighbour batches draw from the clients' streams, Adam has moments to keep.
 DEMANDING = {"model": ModelSpec(SAGE(hidden=5, batch_norm=True)), "batching": NeighborBatch(8, (2, 2))}
+WITH_HEAD = ModelSpec(SAGE(hidden=5, batch_norm=True), decoder=MLPDecoder(hidden=4))
 
 
 @pytest.mark.parametrize("check", ["loop_equals_strict", "same_seed", "resume", "failure", "idle_client"])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_algorithm_of_the_table_passes_with_sampled_batches_and_batch_norm(name: str, check: str) -> None:
-    algorithm = ALGORITHMS[name](local_steps=1, step_unit="epoch", optimizer=Adam(lr=0.01))  # type: ignore[call-arg]
-    if isinstance(algorithm, FedGL | FGSSL):
+    kind = ALGORITHMS[name]
+    unit = {} if issubclass(kind, FedGRL) else {"step_unit": "epoch"}  # whose step is always one of the whole graph
+    algorithm = kind(local_steps=1, optimizer=Adam(lr=0.01), **unit)  # type: ignore[call-arg]
+    course = {**DEMANDING, "model": WITH_HEAD} if kind.keeps_heads else DEMANDING
+    if isinstance(algorithm, FedGL | FGSSL | GFLAPPNP | FedGRL):
         with pytest.raises(AssertionError, match=r"batching is NeighborBatch.*use full batches"):
-            CHECKS[check](algorithm, toy_course(algorithm, rounds=2, **DEMANDING))
+            CHECKS[check](algorithm, toy_course(algorithm, rounds=2, **course))
         return
-    CHECKS[check](algorithm, toy_course(algorithm, rounds=2, **DEMANDING))
+    CHECKS[check](algorithm, toy_course(algorithm, rounds=2, **course))
 
 
 @pytest.mark.parametrize(
@@ -58,6 +65,7 @@ def test_algorithm_of_the_table_passes_with_sampled_batches_and_batch_norm(name:
     [
         FedAvg(weighting="nodes"),
         FedAvg(weighting="uniform"),
+        FedAvg(keep_moments=True, optimizer=SGD(lr=0.1, momentum=0.9)),
         FedProx(mu=0.5, local_steps=2),
         FedOpt(server="adam", server_lr=0.1),
         FedOpt(server="yogi", server_lr=0.1),

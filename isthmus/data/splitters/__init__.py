@@ -10,6 +10,7 @@ from isthmus.data.splitters.instance_space import InstanceSpaceSplitter
 from isthmus.data.splitters.label_space import LabelSpaceSplitter
 from isthmus.data.splitters.meta import MetaSplitter
 from isthmus.data.splitters.multi_task import MultiTaskSplitter
+from isthmus.data.splitters.node_hosts import NodeHostsSplitter
 from isthmus.data.splitters.random import RandomSplitter
 from isthmus.data.splitters.splitter import Splitter
 from isthmus.data.splitters.topology_skew import TopologySkewSplitter
@@ -24,6 +25,7 @@ SPLITTERS: dict[str, type[Splitter]] = {
     "topology_skew": TopologySkewSplitter,
     "feature_skew": FeatureSkewSplitter,
     "cross_domain": CrossDomainSplitter,
+    "node_hosts": NodeHostsSplitter,
 }
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "LabelSpaceSplitter",
     "MetaSplitter",
     "MultiTaskSplitter",
+    "NodeHostsSplitter",
     "RandomSplitter",
     "Splitter",
     "TopologySkewSplitter",

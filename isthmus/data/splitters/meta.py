@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput, nearest
 from isthmus.data.holding import Holding
 from isthmus.data.splitters.dealing import Items, deal_evenly, groups_of, part_of
 from isthmus.data.splitters.facts import attribute, only_attribute, value_names
-from isthmus.data.splitters.splitter import Splitter
+from isthmus.data.splitters.splitter import Held, Splitter
 
 DEALS = ("balanced", "one_each")
 NUM_NAMED = 8
@@ -28,10 +29,13 @@ class MetaSplitter(Splitter):
     Fields:
         attribute: an attribute of the items; of a link's ends, `head.<name>` or `tail.<name>`; null for the only one
         deal:      "balanced" or "one_each"
+        own_classes: whether each client numbers the classes of its own items from 0 and does not know the others'; its
+                   model then needs a head of its own
     """
 
     attribute: str | None = None
     deal: str = "balanced"
+    own_classes: bool = False
 
     def __post_init__(self) -> None:
         if self.deal not in DEALS:
@@ -51,6 +55,23 @@ class MetaSplitter(Splitter):
             return [part_of([items]) for items in groups]
         order = rng.permutation(len(groups))
         return [part_of(held) for held in deal_evenly([groups[number] for number in order], num_clients)]
+
+    def after_cut(self, part: Held, rng: np.random.Generator) -> Held:
+        """Return a client's part, with its own classes only where that is asked for."""
+        return with_own_classes(part) if self.own_classes else part
+
+
+def with_own_classes(part: Held) -> Held:
+    """Return the same items with the classes that occur among them, numbered from 0 in their order."""
+    y = part.labels
+    if y.dim() != 1 or y.dtype != torch.int64 or part.item == "link":
+        raise BadInput(
+            f"splitter.own_classes is true, but the {part.item}s of {part.name!r} do not have one class each"
+        )
+    present = torch.unique(y[y >= 0])
+    number = torch.searchsorted(present, y.clamp(min=0)).clamp(max=max(len(present) - 1, 0))
+    names = tuple(part.class_names[c] for c in present.tolist()) if part.class_names else ()
+    return replace(part, y=torch.where(y >= 0, number, -1), num_classes=len(present), class_names=names)  # type: ignore[type-var]
 
 
 def groups_by(data: Holding, name: str) -> list[Items]:

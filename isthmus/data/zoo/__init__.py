@@ -37,6 +37,7 @@ from isthmus.data.zoo.tu import (
     IMDBMulti,
 )
 from isthmus.data.zoo.twitch import Twitch
+from isthmus.data.zoo.union import Union
 from isthmus.data.zoo.wiki import Wiki
 
 DATASETS: dict[str, type[Dataset]] = {
@@ -61,6 +62,7 @@ DATASETS: dict[str, type[Dataset]] = {
     "csbm_snc": StochasticCSBM,
     "csbm_sc": SupervisedCSBM,
     "subcora": SubCora,
+    "union": Union,
     "folder": Folder,
     # links
     "wn18": WN18,

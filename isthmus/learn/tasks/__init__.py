@@ -1,8 +1,33 @@
 """Tasks by name."""
 
+from isthmus.learn.tasks.graph_binary import GraphBinary
+from isthmus.learn.tasks.graph_classification import GraphClassification
+from isthmus.learn.tasks.graph_regression import GraphRegression
+from isthmus.learn.tasks.link_classification import LinkClassification
+from isthmus.learn.tasks.link_prediction import LinkPrediction
 from isthmus.learn.tasks.node import NodeClassification
+from isthmus.learn.tasks.node_samples import NodeSamples
 from isthmus.learn.tasks.task import Predictions, Task
 
-TASKS: dict[str, type[Task]] = {"node_classification": NodeClassification}
+TASKS: dict[str, type[Task]] = {
+    "node_classification": NodeClassification,
+    "node_samples": NodeSamples,
+    "link_prediction": LinkPrediction,
+    "link_classification": LinkClassification,
+    "graph_classification": GraphClassification,
+    "graph_binary": GraphBinary,
+    "graph_regression": GraphRegression,
+}
 
-__all__ = ["TASKS", "NodeClassification", "Predictions", "Task"]
+__all__ = [
+    "TASKS",
+    "GraphBinary",
+    "GraphClassification",
+    "GraphRegression",
+    "LinkClassification",
+    "LinkPrediction",
+    "NodeClassification",
+    "NodeSamples",
+    "Predictions",
+    "Task",
+]

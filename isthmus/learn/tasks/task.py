@@ -15,9 +15,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from isthmus.core.errors import BadInput
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import Batching
 from isthmus.models.inputs import GraphInput
+from isthmus.models.link_decoders import LinkPart
 from isthmus.models.streams import Streams
 
 
@@ -32,6 +34,11 @@ class Predictions:
     def labels(self) -> Tensor:
         """The most probable class of each example."""
         return self.probabilities.argmax(dim=1)
+
+    def columns(self, names: Sequence[str]) -> dict[str, list[str] | Tensor]:
+        """Return the columns of a table of predictions; `names` are those of the classes or tasks."""
+        probabilities = {f"p_{name}": self.probabilities[:, i] for i, name in enumerate(names)}
+        return {"label": [names[i] for i in self.labels.tolist()], **probabilities}
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +89,15 @@ class Task(ABC):
     @abstractmethod
     def output_dim(self, data: Any) -> int:
         """Return the number of outputs of a model for this data."""
+
+    def require_model(self, model: nn.Module, data: Any) -> None:
+        """Raise BadInput where a model cannot learn this task from this data; asked before a course starts."""
+        decoder = getattr(model, "decoder", None)
+        if isinstance(decoder, LinkPart):
+            raise BadInput(
+                f"the model's decoder {type(decoder).__name__} scores pairs of nodes, which only link tasks do; "
+                "set model.decoder to another, or to null"
+            )
 
     @abstractmethod
     def count(self, data: Any, split: str) -> int:

@@ -3,7 +3,7 @@
 from isthmus.models.gnn.appnp import APPNP, APPNPStack
 from isthmus.models.gnn.gat import GAT, GATLayer, GATStack
 from isthmus.models.gnn.gcn import GCN, GCNLayer, GCNStack
-from isthmus.models.gnn.gin import GIN, GINLayer, GINStack
+from isthmus.models.gnn.gin import GIN, GINELayer, GINLayer, GINStack
 from isthmus.models.gnn.gprgnn import GPRGNN, GPRGNNStack
 from isthmus.models.gnn.mlp import MLP, MLPStack
 from isthmus.models.gnn.sage import SAGE, SAGELayer, SAGEStack
@@ -25,6 +25,7 @@ __all__ = [
     "GATStack",
     "GCNLayer",
     "GCNStack",
+    "GINELayer",
     "GINLayer",
     "GINStack",
     "GNNSpec",

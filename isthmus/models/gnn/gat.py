@@ -78,7 +78,7 @@ class GATLayer(Part):
     def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
         """Return (nodes, heads * out), or (nodes, out) if the heads are averaged."""
         pattern, factor = graph.attention(self.heads)
-        z = affine(h, self.weight).view(graph.num_nodes, self.heads, -1)  # (nodes, heads, out)
+        z = affine(h, self.weight).view(graph.num_nodes, *self.attention_source.shape[-2:])  # (nodes, heads, out)
         source = (z * per_row(self.attention_source, 2, len(z))).sum(dim=-1).view(-1)  # (nodes * heads,)
         target = (z * per_row(self.attention_target, 2, len(z))).sum(dim=-1).view(-1)  # (nodes * heads,)
         score = source.index_select(0, pattern.col) + target.index_select(0, pattern.row)

@@ -1,4 +1,7 @@
-"""Graph isomorphism network. Xu et al. (2019), "How powerful are graph neural networks?"."""
+"""Graph isomorphism network. Xu et al. (2019), "How powerful are graph neural networks?".
+
+With features of edges it is GINE: Hu et al. (2020), "Strategies for pre-training graph neural networks".
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,35 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.models.affine import affine, per_row
+from isthmus.models.checks import require_count
 from isthmus.models.gnn.stack import LayerStack, StackSpec
 from isthmus.models.inputs import GraphInput
+from isthmus.models.norm import BatchNorm
 from isthmus.models.parts import Linear, Part, glorot, shape_of
-from isthmus.models.sparse import Features
+from isthmus.models.sparse import Features, dense
 
 
 @dataclass(frozen=True)
 class GIN(StackSpec):
     """H' = relu(MLP((1 + eps) H + A H)) with an MLP of two layers.
 
+    With features of edges, a neighbour's message is relu(h_j + e_ij W_e + b_e) in the place of h_j, with a W_e of each
+    layer's own (GINE). Where those features are indicators of categories, e_ij W_e is a sum of embeddings.
+
     Fields: those of `StackSpec`, and
         train_eps: whether eps is learnt (from 0), or stays 0
+        edge_dim:  columns of the edges' features that messages take in, indicators counted one by one (30 for the
+                   bonds of MoleculeNet); 0 leaves features of edges out, as all other graph networks do
+        mlp_norm:  whether each MLP normalises its hidden layer and its output over the nodes (batch normalisation)
     """
 
     train_eps: bool = False
+    edge_dim: int = 0
+    mlp_norm: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("edge_dim", self.edge_dim, least=0)
 
     def build(self, in_dim: int, out_dim: int) -> GINStack:
         """Return the module."""
@@ -34,23 +51,30 @@ class GINStack(LayerStack):
     """The module of `GIN`."""
 
     def __init__(self, spec: GIN, in_dim: int, out_dim: int) -> None:
-        pairs = pairwise(spec.widths(in_dim, out_dim))
-        super().__init__(spec, [GINLayer(inner, spec.hidden, outer, spec.train_eps) for inner, outer in pairs])
+        layers: list[Part] = []
+        for inner, outer in pairwise(spec.widths(in_dim, out_dim)):
+            if spec.edge_dim:
+                layers.append(GINELayer(inner, spec.hidden, outer, spec.edge_dim, spec.train_eps, spec.mlp_norm))
+            else:
+                layers.append(GINLayer(inner, spec.hidden, outer, spec.train_eps, spec.mlp_norm))
+        super().__init__(spec, layers)
 
 
 class GINLayer(Part):
     """relu(((1 + eps) H + A H) W_1 + b_1) W_2 + b_2 (Xu et al., 2019).
 
-    The sum runs over H W_1, which is the same and takes sparse features as they are.
+    The sum runs over H W_1, which is the same and takes sparse features as they are. With `mlp_norm`, what the relu
+    takes and what the layer gives are normalised.
     """
 
     eps: Tensor | None
 
-    def __init__(self, in_dim: int, hidden: int, out_dim: int, train_eps: bool = False) -> None:
+    def __init__(self, in_dim: int, hidden: int, out_dim: int, train_eps: bool = False, mlp_norm: bool = False) -> None:
         super().__init__()
         self.weight = glorot(in_dim, hidden)
         self.bias = nn.Parameter(torch.zeros(hidden))
         self.second = Linear(hidden, out_dim)
+        self.norms = _norms(hidden, out_dim, mlp_norm)
         self.register_parameter("eps", nn.Parameter(torch.zeros(())) if train_eps else None)
 
     def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
@@ -58,7 +82,10 @@ class GINLayer(Part):
         h = affine(h, self.weight)  # (nodes, hidden)
         bias = per_row(self.bias, 1, len(h))
         own = h + bias if self.eps is None else torch.addcmul(bias, h, 1.0 + self._eps(len(h)))
-        return self.second(graph, (own + graph.operator("sum").matmul(h)).relu(), generator)
+        mixed = own + graph.operator("sum").matmul(h)
+        if not self.norms:
+            return self.second(graph, mixed.relu(), generator)
+        return _normed(self, graph, mixed, generator)
 
     def _eps(self, rows: int) -> Tensor:
         assert self.eps is not None
@@ -66,4 +93,67 @@ class GINLayer(Part):
 
     def extra_repr(self) -> str:
         """Fields shown in the repr."""
-        return f"{shape_of(self.weight)}, train_eps={self.eps is not None}"
+        return f"{shape_of(self.weight)}, train_eps={self.eps is not None}, mlp_norm={len(self.norms) > 0}"
+
+
+class GINELayer(Part):
+    """relu(M W_1 + b_1) W_2 + b_2 with m_i = (1 + eps) h_i + sum_j a_ij relu(h_j + e_ij W_e + b_e) (Hu et al., 2020).
+
+    a_ij is the weight of the edge from j to i. What a complement adds has no features: its messages are relu(h_j).
+    """
+
+    eps: Tensor | None
+
+    def __init__(
+        self,
+        in_dim: int,
+        hidden: int,
+        out_dim: int,
+        edge_dim: int,
+        train_eps: bool = False,
+        mlp_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        self.edge_dim = edge_dim
+        self.edge = Linear(edge_dim, in_dim)
+        self.first = Linear(in_dim, hidden)
+        self.second = Linear(hidden, out_dim)
+        self.norms = _norms(hidden, out_dim, mlp_norm)
+        self.register_parameter("eps", nn.Parameter(torch.zeros(())) if train_eps else None)
+
+    def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
+        """Return (nodes, out)."""
+        found = 0 if graph.edge_attr is None else graph.edge_attr.shape[1]
+        if graph.edge_attr is None or found != self.edge_dim:
+            raise ValueError(
+                f"edges have {found} columns of features, the model's edge_dim is {self.edge_dim}; set "
+                f"model.gnn.edge_dim={found}{'' if found else ', which leaves features of edges out'}"
+            )
+        h = dense(h)
+        source, target = graph.incidence()
+        edge = self.edge(graph, graph.edge_attr.to(h.dtype), generator)  # (edges, in)
+        mixed = target.matmul((source.matmul(h) + edge).relu())  # (nodes, in)
+        if graph.complement is not None:
+            pattern = graph.complement.pattern
+            added = torch.where(pattern.row == pattern.col, 0.0, graph.complement.values)
+            mixed = mixed + graph.complement.with_values(added).matmul(h.relu())
+        own = h if self.eps is None else (1.0 + self.eps) * h
+        mixed = self.first(graph, own + mixed, generator)
+        if not self.norms:
+            return self.second(graph, mixed.relu(), generator)
+        return _normed(self, graph, mixed, generator)
+
+    def extra_repr(self) -> str:
+        """Fields shown in the repr."""
+        return f"train_eps={self.eps is not None}, mlp_norm={len(self.norms) > 0}"
+
+
+def _norms(hidden: int, out_dim: int, wanted: bool) -> nn.ModuleList:
+    return nn.ModuleList([BatchNorm(hidden), BatchNorm(out_dim)] if wanted else [])
+
+
+def _normed(layer: GINLayer | GINELayer, graph: GraphInput, mixed: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Return norm(relu(norm(M)) W_2 + b_2), (nodes, out)."""
+    inner, outer = layer.norms
+    out: Tensor = outer(layer.second(graph, inner(mixed, generator).relu(), generator), generator)
+    return out

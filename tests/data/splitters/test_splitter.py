@@ -23,6 +23,7 @@ from isthmus.data.splitters import (
     LabelSpaceSplitter,
     MetaSplitter,
     MultiTaskSplitter,
+    NodeHostsSplitter,
     RandomSplitter,
     Splitter,
     TopologySkewSplitter,
@@ -230,4 +231,5 @@ def test_splitters_by_name() -> None:
         "topology_skew": TopologySkewSplitter,
         "feature_skew": FeatureSkewSplitter,
         "cross_domain": CrossDomainSplitter,
+        "node_hosts": NodeHostsSplitter,
     } == SPLITTERS

@@ -1,0 +1,159 @@
+"""FedDyn: every client's loss is changed from round to round so that the local minima meet at the global one.
+
+Acar, Zhao, Matas, Mattina, Whatmough and Saligrama (2021), "Federated learning based on dynamic regularization".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
+from isthmus.algorithms.scaffold import ClientWeight, ShareWeight
+from isthmus.core.federation import Federation
+from isthmus.core.folds import weighted_mean
+from isthmus.core.protocol import ModelState, cohort, on
+from isthmus.core.record import Params
+from isthmus.core.stack import Each, Stack
+from isthmus.learn.client import GraphClient
+from isthmus.learn.fit import Penalty
+from isthmus.learn.stacked import GraphCohort
+
+
+@dataclass(frozen=True)
+class DynState(ModelState):
+    """The global model and the sum of what clients moved."""
+
+    linear: Params
+    """h, the weighted mean of all clients' linear terms; buffers have none."""
+    total: float
+    """The weight of all clients together."""
+
+
+@dataclass(frozen=True)
+class FedDyn(FedAvg):
+    """Clients minimise their loss with a linear and a quadratic term that follow the course; the server corrects.
+
+        setup:  server -> client  ShareWeight()
+                client -> server  ClientWeight(weight)            the server sees only the sum
+        round:  server -> client  TrainModel(params)
+                client -> server  ModelUpdate(params, weight)     the server sees only the weighted mean
+
+    Client k goes from the received w towards the minimum, and takes the slope there into its linear term:
+
+        w_k ~ argmin_v  F_k(v) - <h_k, v> + alpha/2 |v - w|^2
+        h_k <- h_k - alpha (w_k - w)                     h_k = 0 at first
+
+    The server, with weights n_k, S the clients that answered and N all of them:
+
+        h <- h - alpha (sum_S n_k / sum_N n_k) (mean_S(w_k) - w)
+        w <- mean_S(w_k) - h / alpha
+
+    so h stays the weighted mean of all h_k; a client that was not asked keeps its own. At a point where nobody moves,
+    h = 0, and with h_k the slope of F_k it is a stationary point of the weighted sum of all F_k. The paper has equal
+    weights (`weighting="uniform"`). Buffers (batch norm statistics) are averaged and have no terms.
+
+    The terms presume that clients come near their minimum. As alpha goes to 0, local training becomes FedAvg's, but
+    h / alpha does not vanish: it is minus the sum of all mean changes so far, which the server adds on top. What holds
+    it back is the clients' linear term, by local_steps x lr x alpha of it in a round; where that is far below 1, the
+    model overshoots.
+
+    A client remembers `linear`, h_k.
+
+    Fields:
+        alpha: strength of the quadratic term
+        local_steps, step_unit, optimizer, weighting, keep_moments: as in FedAvg
+    """
+
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.alpha < float("inf"):
+            raise ValueError(f"alpha is {self.alpha!r}; it must be positive: the server divides by it")
+
+    # ---- server
+
+    def setup(self, fed: Federation) -> DynState:
+        """Start from the course's initial model with h = 0."""
+        total = fed.ask_folded(ShareWeight(), weighted_mean, clients=fed.all_clients).weight
+        trained = {name: w for name, w in fed.initial_params.items() if name not in fed.buffers}
+        return DynState(fed.initial_params, {n: torch.zeros_like(w) for n, w in trained.items()}, total)
+
+    def round(self, state: ModelState, fed: Federation) -> DynState:
+        """Send the model out, take the mean back, and correct it by all that clients have moved so far."""
+        assert isinstance(state, DynState)
+        mean = fed.ask_folded(TrainModel(state.params), weighted_mean)
+        total = max(state.total, mean.weight)  # a client that missed the setup counts from now on
+        params, linear = dict(mean.params), {}
+        for name, h in state.linear.items():
+            change = mean.params[name] - state.params[name]
+            linear[name] = h - self.alpha * mean.weight / total * change
+            params[name] = mean.params[name] - linear[name] / self.alpha
+        return DynState(params, linear, total)
+
+    # ---- client
+
+    @on(ShareWeight)
+    def share_weight(self, request: ShareWeight, client: GraphClient) -> ClientWeight:
+        """Say how much the client counts."""
+        return ClientWeight(self.weight(client))
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        """Train the received model on the changed loss and move the linear term."""
+        update = super().train(request, client)
+        self._remember(request.params, update.params, client)
+        return update
+
+    @cohort(TrainModel)
+    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
+        """Train the received model for many clients at once, each on its own changed loss."""
+        params = requests[0].params
+        linear = [_linear(client, params) for client in clients]
+        fitted = clients.fit(
+            params,
+            steps=self.local_steps,
+            step_unit=self.step_unit,
+            optimizer=self.optimizer,
+            proximal=self.alpha,
+            drifts=[{name: -h for name, h in mine.items()} for mine in linear],
+            optimizer_states=[client.state.get("optimizer") for client in clients] if self.keep_moments else None,
+        )
+        for client, kept in zip(clients, fitted.optimizer_states, strict=False):  # none, unless they are kept
+            client.state["optimizer"] = kept
+        for k, client in enumerate(clients):
+            self._remember(params, fitted.member(k), client)
+        return Stack.of(clients.ids, ModelUpdate, params=fitted.params, weight=Each(tuple(map(self.weight, clients))))
+
+    def penalty(self, request: TrainModel, client: GraphClient) -> Penalty:
+        """Return -<h_k, v> + alpha/2 |v - w|^2 over the trained parameters that are shared."""
+        linear = _linear(client, request.params)
+
+        def dynamic(live: Mapping[str, Tensor]) -> Tensor:
+            terms = [
+                0.5 * self.alpha * (v - request.params[name]).square().sum() - (linear[name] * v).sum()
+                for name, v in live.items()
+                if name in linear
+            ]
+            return torch.stack(terms).sum()
+
+        return dynamic
+
+    def _remember(self, start: Params, trained: Params, client: GraphClient) -> None:
+        """Move the client's linear term by how far it went; one that trains nothing has none."""
+        if client.num_examples:
+            linear = _linear(client, start)
+            client.state["linear"] = {n: h - self.alpha * (trained[n] - start[n]) for n, h in linear.items()}
+
+
+def _linear(client: GraphClient, params: Params) -> Params:
+    """Return the client's linear term; zero for one that has not trained yet."""
+    found: Params | None = client.state.get("linear")
+    if found is not None:
+        return found
+    trained = [name for name, slot in client.model.named_parameters() if slot.requires_grad and name in params]
+    return {name: torch.zeros_like(params[name]) for name in trained}

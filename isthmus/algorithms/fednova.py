@@ -1,0 +1,195 @@
+"""FedNova: clients that take different numbers of steps count by their direction, not by how far they went.
+
+Wang, Liu, Liang, Joshi and Poor (2020), "Tackling the objective inconsistency problem in heterogeneous federated
+optimization".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isthmus.algorithms.fedavg import FedAvg
+from isthmus.core.federation import Federation
+from isthmus.core.folds import weighted_mean
+from isthmus.core.protocol import ModelState, Request, cohort, on
+from isthmus.core.record import Params, Record
+from isthmus.core.stack import Each, Stack, Stacked
+from isthmus.learn.client import GraphClient
+from isthmus.learn.fit import Penalty
+from isthmus.learn.optimizers import SGD
+from isthmus.learn.stacked import GraphCohort
+
+
+@dataclass(frozen=True)
+class NormalizedChange(Record):
+    """How a client's model changed per step."""
+
+    change: Params
+    """What local training added, divided by `steps`; alone it would reveal much, so the server asks for the mean."""
+    buffers: Params
+    """What no gradient moves, such as batch norm statistics, after training."""
+    steps: float
+    """|a_k|, how many plain steps the client's were worth; with epochs it says how many batches the client has."""
+    weight: float
+    """The client's share in the mean: its number of training examples, or of nodes."""
+
+
+@dataclass(frozen=True)
+class TrainNormalized(Request[NormalizedChange]):
+    """Asks a client to train the global model and to tell its change per step."""
+
+    params: Params
+    """The global model."""
+
+
+@dataclass(frozen=True)
+class FedNova(FedAvg):
+    """Clients send their change per step; the server goes the mean number of steps along the mean of those.
+
+        round:  server -> client  TrainNormalized(params)
+                client -> server  NormalizedChange(change, buffers, steps, weight)
+                                                                               the server sees only the weighted mean
+
+    With n_k the weights and w_k what client k made of w in tau_k steps:
+
+        d_k = (w_k - w) / |a_k|                          the client
+        w <- w + mean(|a_k|) mean(d_k)                   the server; means weighted by n_k
+
+    |a_k| is the sum of the factors with which the gradients of the steps entered w - w_k, over lr: tau_k for plain
+    SGD. For SGD with momentum rho, and with the proximal term of FedProx, it is what the method would move, over lr, if
+    every gradient were 1:
+
+        b <- rho b + 1 - mu lr a,   a <- a + b           tau_k times, from a = b = 0
+
+    which with mu = 0 is the paper's (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho), and with rho = 0 its
+    (1 - (1 - lr mu)^tau) / (lr mu). Adam's steps are about equally long, so |a_k| is tau_k there. Buffers (batch norm
+    statistics) take the weighted mean.
+
+    Clients take different numbers of steps where a step is an epoch and batches are a part of the examples, or where
+    clients have settings of their own. Where all take the same number, this is FedAvg (FedProx with mu > 0).
+    |a_k| counts from the start of the round, so moments cannot be kept from round to round.
+
+    Fields:
+        mu: strength of a proximal term mu/2 |w_k - w|^2 in the clients' loss
+        local_steps, step_unit, optimizer, weighting: as in FedAvg
+        keep_moments: False, see above
+    """
+
+    mu: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 <= self.mu < float("inf"):
+            raise ValueError(f"mu is {self.mu!r}; it must be at least 0")
+        if self.keep_moments:
+            raise ValueError(
+                "keep_moments is True; FedNova counts a client's steps from the start of a round, so moments must "
+                "start anew with it: leave keep_moments at False"
+            )
+        if self.mu * self.optimizer.lr >= 1.0:
+            raise ValueError(
+                f"mu is {self.mu!r} and the optimiser's lr {self.optimizer.lr!r}; a step would leave the proximal "
+                "term's minimum behind: their product must be below 1"
+            )
+
+    # ---- server
+
+    def round(self, state: ModelState, fed: Federation) -> ModelState:
+        """Send the model out, go the mean number of steps along the mean change per step."""
+        mean = fed.ask_folded(TrainNormalized(state.params), weighted_mean)
+        moved = {name: state.params[name] + mean.steps * d for name, d in mean.change.items()}
+        return ModelState({name: moved[name] if name in moved else mean.buffers[name] for name in state.params})
+
+    # ---- client
+
+    @on(TrainNormalized)
+    def train(self, request: TrainNormalized, client: GraphClient) -> NormalizedChange:  # type: ignore[override]
+        """Train the received model; tell the change per step."""
+        fitted = client.fit(
+            request.params,
+            steps=self.local_steps,
+            step_unit=self.step_unit,
+            optimizer=self.optimizer,
+            penalty=self.proximal(request.params),
+        )
+        steps = self.accumulated(fitted.steps, client)
+        names = {name for name, _ in client.model.named_parameters()}
+        change = {n: (w - request.params[n]) / max(steps, 1.0) for n, w in fitted.params.items() if n in names}
+        buffers = {name: w for name, w in fitted.params.items() if name not in names}
+        return NormalizedChange(change, buffers, steps, self.weight(client))
+
+    @cohort(TrainNormalized)
+    def train_together(self, requests: Sequence[TrainNormalized], clients: GraphCohort) -> Stack:  # type: ignore[override]
+        """Train the received model for many clients at once; they take the same number of steps."""
+        params = requests[0].params
+        fitted = clients.fit(
+            params,
+            steps=self.local_steps,
+            step_unit=self.step_unit,
+            optimizer=self.optimizer,
+            proximal=self.mu,
+        )
+        steps = self.accumulated(fitted.steps, clients.clients[0])
+        names = {name for name, _ in clients.model.named_parameters()}
+        return Stack.of(
+            clients.ids,
+            NormalizedChange,
+            change={n: _Changes(w, params[n], max(steps, 1.0)) for n, w in fitted.params.items() if n in names},
+            buffers={name: w for name, w in fitted.params.items() if name not in names},
+            steps=steps,
+            weight=Each(tuple(map(self.weight, clients))),
+        )
+
+    def proximal(self, anchor: Params) -> Penalty | None:
+        """Return mu/2 |w - anchor|^2 over the trained parameters that are shared."""
+        if self.mu == 0:
+            return None
+
+        def penalty(live: Mapping[str, Tensor]) -> Tensor:
+            squares = [(w - anchor[name]).square().sum() for name, w in live.items() if name in anchor]
+            return 0.5 * self.mu * torch.stack(squares).sum()
+
+        return penalty
+
+    def accumulated(self, steps: int, client: GraphClient) -> float:
+        """Return |a_k| of so many steps in this round."""
+        if type(self.optimizer) is not SGD:
+            return float(steps)
+        pull = self.mu * self.optimizer.lr * self.optimizer.schedule.factor(max(client.position.round, 1))
+        moved = velocity = 0.0
+        for _ in range(steps):
+            velocity = self.optimizer.momentum * velocity + 1.0 - pull * moved
+            moved += velocity
+        return moved
+
+
+class _Changes(Stacked):
+    """(w_k - start) / steps of each client, without a copy for each."""
+
+    def __init__(self, trained: Stacked, start: Tensor, steps: float) -> None:
+        self.trained, self.start, self.steps = trained, start, steps
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.trained.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.trained.dtype
+
+    def __len__(self) -> int:
+        return len(self.trained)
+
+    def member(self, position: int) -> Tensor:
+        return (self.trained.member(position) - self.start) / self.steps
+
+    def finite(self) -> Tensor:
+        return self.trained.finite()
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        whole = self.trained.weighted_sum(weights)
+        return whole.sub(self.start.double(), alpha=float(weights.sum())) / self.steps

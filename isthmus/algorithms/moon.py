@@ -1,0 +1,200 @@
+"""MOON: representations are drawn towards the global model's and away from the client's own of the round before.
+
+Li, He and Song (2021), "Model-contrastive federated learning".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
+from isthmus.core.errors import BadInput
+from isthmus.core.protocol import cohort, on
+from isthmus.core.record import Params
+from isthmus.core.stack import Stack, Stacked
+from isthmus.learn.client import GraphClient
+from isthmus.learn.fit import Loss
+from isthmus.learn.stacked import Frozen, GraphCohort, StackedLoss
+from isthmus.learn.tasks.node import NodeBatch, NodeClassification
+from isthmus.learn.tasks.task import StackedData
+from isthmus.models.inputs import GraphInput
+from isthmus.models.model import Model
+from isthmus.models.parts import Part
+from isthmus.models.stackable import replaced
+from isthmus.models.streams import Streams
+
+
+@dataclass(frozen=True)
+class MOON(FedAvg):
+    """Clients learn with a contrast between the received model and what they made of an earlier one.
+
+        round:  server -> client  TrainModel(params)
+                client -> server  ModelUpdate(params, weight)     the server sees only the weighted mean
+
+    In every local step a client minimises, over the examples of its batch,
+
+        L = L_task + mu mean_i log(1 + exp((cos(z_i, p_i) - cos(z_i, g_i)) / tau))
+
+    which is the paper's -log( e^(cos(z, g) / tau) / (e^(cos(z, g) / tau) + e^(cos(z, p) / tau)) ). z is the
+    representation by the model in training, g by the received model and p by the client's own model at the end of the
+    last round in which it trained; both are frozen and run without dropout. A representation is what the model's last
+    part sees: the row of a node, or of a graph after a readout; for other tasks every node of the batch counts. The
+    paper puts a projection head before the classifier; here that is a matter of the model (a decoder).
+
+    A client that trains for the first time has no model of its own yet. The paper's start, where it is the received
+    one, has a contrast without slope; so the term is left out. With mu = 0 this is FedAvg. Nothing more is sent than in
+    FedAvg.
+
+    A client remembers `previous`, the model it trained last.
+
+    Fields:
+        mu:  strength of the contrast; 0 leaves it out
+        tau: its temperature
+        local_steps, step_unit, optimizer, weighting, keep_moments: as in FedAvg
+    """
+
+    mu: float = 1.0
+    tau: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 <= self.mu < float("inf"):
+            raise ValueError(f"mu is {self.mu!r}; it must be at least 0")
+        if not 0.0 < self.tau < float("inf"):
+            raise ValueError(f"tau is {self.tau!r}; a temperature is above 0")
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        """Train the received model with the contrast and remember the outcome."""
+        fitted = self.fitted(request, client, loss=self.loss(request.params, client))
+        self._remember(fitted.params, client)
+        return ModelUpdate(fitted.params, self.weight(client))
+
+    @cohort(TrainModel)
+    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
+        """Train the received model for many clients at once."""
+        stack = self.updates(requests, clients, loss=self.loss_together(requests[0].params, clients))
+        assert isinstance(stack.record, ModelUpdate)
+        trained = cast("dict[str, Stacked]", stack.record.params)
+        for k, client in enumerate(clients if self.mu else ()):
+            self._remember({name: each.member(k).clone() for name, each in trained.items()}, client)
+        return stack
+
+    def _remember(self, params: Params, client: GraphClient) -> None:
+        if self.mu and client.num_examples:
+            client.state["previous"] = params
+
+    def loss(self, received: Params, client: GraphClient) -> Loss | None:
+        """Return the loss with the contrast; the task's own when there is nothing to contrast."""
+        previous: Params | None = client.state.get("previous")
+        if not self.mu or previous is None:
+            return None
+        sides = frozen_sides(client, received, previous)
+
+        def loss(model: nn.Module, batch: Any, generator: torch.Generator) -> Tensor:
+            watched = Watched(model)
+            total = client.task.loss(watched, batch, generator)
+            rows = batch.index if isinstance(batch, NodeBatch) else slice(None)
+            toward, away = (side[rows] for side in sides(batch.graph))
+            return total + self.mu * contrast(watched.seen[rows], toward, away, self.tau).mean()
+
+        return loss
+
+    def loss_together(self, received: Params, clients: GraphCohort) -> StackedLoss | None:
+        """Return what `loss` does for many clients side by side.
+
+        For one without a model of its own both sides are the received model, which gives a constant.
+        """
+        previous: list[Params | None] = [client.state.get("previous") for client in clients]
+        if not self.mu or not any(previous):
+            return None
+        if type(clients.task) is not NodeClassification:
+            raise BadInput(f"which rows are examples of {type(clients.task).__name__} is not known for many clients")
+        towards, aways = [], []
+        for client, own in zip(clients, previous, strict=True):
+            toward, away = frozen_sides(client, received, received if own is None else own)(client.prepared.graph)
+            train = client.prepared.index["train"]
+            towards.append(toward[train])
+            aways.append(away[train])
+        toward, away = torch.cat(towards), torch.cat(aways)  # (examples of all, width)
+        counts = torch.tensor([len(part) for part in towards])
+        owner = torch.repeat_interleave(torch.arange(len(counts)), counts)
+
+        def loss(model: nn.Module, data: StackedData, streams: Streams, frozen: Frozen) -> Tensor:
+            watched = Watched(model)
+            total = clients.task.stacked_loss(watched, data, streams)  # (clients,)
+            each = contrast(watched.seen[data.splits["train"][0]], toward, away, self.tau)
+            return total.index_add(0, owner, self.mu * each / counts[owner])  # each client's mean
+
+        return loss
+
+
+def contrast(z: Tensor, toward: Tensor, away: Tensor, tau: float) -> Tensor:
+    """Return log(1 + exp((cos(z_i, away_i) - cos(z_i, toward_i)) / tau)) of every row, (rows,)."""
+    near = functional.cosine_similarity(z, toward, dim=1)
+    far = functional.cosine_similarity(z, away, dim=1)
+    return functional.softplus((far - near) / tau)
+
+
+def frozen_sides(client: GraphClient, *models: Params) -> Callable[[GraphInput], list[Tensor]]:
+    """Return what gives the representations of a graph by each of some models, without gradient or dropout.
+
+    Those of the last graph are kept: with full batches it is the same in every step.
+    """
+    _require_able(client)
+    complete = [client.complete(params) for params in models]
+    kept: list[tuple[GraphInput, list[Tensor]]] = []
+
+    def sides(graph: GraphInput) -> list[Tensor]:
+        if not kept or kept[0][0] is not graph:
+            kept[:] = [(graph, [_representations(client.model, params, graph) for params in complete])]
+        return kept[0][1]
+
+    return sides
+
+
+def _representations(model: nn.Module, params: Params, graph: GraphInput) -> Tensor:
+    assert isinstance(model, Model)
+    with torch.no_grad(), replaced(model, params):
+        h = model.embed(graph, None)
+        return h if model.readout is None else model.readout(graph, h, None)
+
+
+def _require_able(client: GraphClient) -> None:
+    if type(client.model) is not Model:
+        raise BadInput(
+            f"MOON needs a model in two pieces, representations and classifier; {type(client.model).__name__} is none "
+            "of this package's"
+        )
+
+
+class Watched(Model):
+    """A model, made of another's parts, that keeps the representations its last part saw in `seen`."""
+
+    seen: Tensor
+
+    def __init__(self, model: nn.Module) -> None:
+        assert isinstance(model, Model)
+        super().__init__(model.encoder, model.gnn, model.readout, model.decoder)
+
+    def embed(self, graph: GraphInput, generator: torch.Generator | None) -> Tensor:
+        """Return the nodes' representations."""
+        self.seen = super().embed(graph, generator)
+        return self.seen
+
+    def classify(self, graph: GraphInput, h: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return scores; after a readout, the graphs' rows are what was seen."""
+        if self.readout is None or not isinstance(self.decoder, Part):
+            return super().classify(graph, h, generator)
+        self.seen = self.readout(graph, h, generator)
+        return self.decoder(graph, self.seen, generator)
+
+    def forward(self, graph: GraphInput, generator: torch.Generator | None) -> Tensor:
+        """Return `classify` of `embed`; no shorter way, for it would not pass the representations."""
+        return self.classify(graph, self.embed(graph, generator), generator)

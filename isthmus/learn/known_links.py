@@ -1,0 +1,152 @@
+"""What is known of a client's links: who stands at the other end, who could, and pairs that are no link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isthmus.core.errors import BadInput
+from isthmus.data.links import LinkGraph
+from isthmus.learn.row_sets import RowSets
+
+HEAD, TAIL = 0, 1
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Which nodes could stand in a node's place: all of its side (users, items), or all where there are no sides.
+
+    Fields:
+        side:  (nodes,), the side of each node, from 0
+        place: (nodes,), its number among the nodes of its side
+        nodes: (nodes,), those of side 0, then those of side 1, ...; ascending within each
+        first: (sides + 1,), where each side begins in `nodes`
+    """
+
+    side: Tensor
+    place: Tensor
+    nodes: Tensor
+    first: Tensor
+
+    @staticmethod
+    def of(data: LinkGraph) -> Candidates:
+        """Read the sides off the node attribute "side", if there is one."""
+        found = data.node_attributes.get("side")
+        side = torch.zeros(data.num_nodes, dtype=torch.int64)
+        if found is not None:
+            side = torch.unique(found, return_inverse=True)[1]
+        nodes = torch.argsort(side, stable=True)
+        count = torch.bincount(side, minlength=1)
+        first = torch.cat([count.new_zeros(1), count.cumsum(0)])
+        place = torch.empty_like(nodes).index_copy_(0, nodes, torch.arange(len(nodes)))
+        return Candidates(side, place - first[side], nodes, first)
+
+    @property
+    def num_sides(self) -> int:
+        """Number of sides."""
+        return len(self.first) - 1
+
+    @property
+    def sizes(self) -> Tensor:
+        """Number of nodes of each side, (sides,)."""
+        return self.first.diff()
+
+    def members(self, side: int) -> Tensor:
+        """Return the nodes of a side, ascending."""
+        return self.nodes[self.first[side] : self.first[side + 1]]
+
+    def node_at(self, side: Tensor, place: Tensor) -> Tensor:
+        """Return the nodes of given sides and places."""
+        return self.nodes[self.first[side] + place]
+
+
+@dataclass(frozen=True)
+class KnownLinks:
+    """All links of a client's graph, whatever split they are in: what no negative may be, and what a rank leaves out.
+
+    A link is known by its ends, or by its ends and its relation where relations are told apart. A link of an undirected
+    graph is known in both directions.
+
+    Fields:
+        candidates:    who could stand at an end
+        partners:      for HEAD and TAIL: known nodes at that end, for each row of other end, relation and side
+        num_relations: how many relations are told apart, or 1
+        name:          name of the graph, for errors
+    """
+
+    candidates: Candidates
+    partners: tuple[RowSets, RowSets]
+    num_relations: int
+    name: str
+
+    @staticmethod
+    def of(data: LinkGraph, by_relation: bool, self_pairs: bool) -> KnownLinks:
+        """Sort all links of a graph; without `self_pairs`, a pair of a node with itself counts as known."""
+        candidates = Candidates.of(data)
+        kept = data.label >= 0 if by_relation else torch.ones(data.num_items, dtype=torch.bool)
+        links = data.links[:, kept]
+        relation = data.label[kept] if by_relation else torch.zeros(links.shape[1], dtype=torch.int64)
+        if data.undirected:
+            links, relation = torch.cat([links, links.flip(0)], dim=1), relation.repeat(2)
+        known = KnownLinks(candidates, (_NONE, _NONE), max(data.num_classes, 1) if by_relation else 1, data.name)
+        partners = []
+        for end in (HEAD, TAIL):
+            row, place = known.rows(links, relation, end), candidates.place[links[end]]
+            if not self_pairs:
+                own = candidates.side[links[HEAD]] == candidates.side[links[TAIL]]
+                row = torch.cat([row, row[own]])
+                place = torch.cat([place, candidates.place[links[1 - end, own]]])
+            partners.append(RowSets.of(row, place, max(data.num_nodes, 1)))
+        return KnownLinks(candidates, (partners[HEAD], partners[TAIL]), known.num_relations, data.name)
+
+    def rows(self, links: Tensor, relation: Tensor, end: int) -> Tensor:
+        """Return the row of `partners[end]` of each link, (links,)."""
+        row = links[1 - end] * self.num_relations + relation
+        return row * self.candidates.num_sides + self.candidates.side[links[end]]
+
+    def room(self, links: Tensor, relation: Tensor, end: int) -> Tensor:
+        """Return how many nodes could replace an end of each link and make a pair that is no known link, (links,)."""
+        size = self.candidates.sizes[self.candidates.side[links[end]]]
+        return size - self.partners[end].count(self.rows(links, relation, end))
+
+    def negatives(
+        self, links: Tensor, relation: Tensor, number: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Return `number` pairs for each known link, (2, links * number), that are no known links, and their relations.
+
+        One end, head or tail with the same chance, is replaced by a node of its side, drawn evenly from those that do
+        not make a known link. Where an end has no such node, it is the other that is replaced; where neither has, the
+        negatives are those of another link, drawn evenly. When no link has any, the graph is complete: an error.
+        """
+        rooms = torch.stack([self.room(links, relation, end) for end in (HEAD, TAIL)])  # (2, links)
+        possible = (rooms > 0).any(dim=0).nonzero().flatten()
+        if links.shape[1] and len(possible) == 0:
+            raise BadInput(
+                f"the graph {self.name!r}, of {len(self.candidates.side)} nodes, is complete: replacing an end of a "
+                "link gives a known link each time, so there are no negatives; link prediction needs a graph with gaps"
+            )
+        which = torch.arange(links.shape[1])
+        spare = possible[_below(torch.full_like(which, len(possible)), generator)] if len(which) else which
+        which = torch.where((rooms > 0).any(dim=0), which, spare).repeat_interleave(number)
+        rooms = rooms[:, which]
+        coin = torch.randint(2, which.shape, generator=generator)
+        end = torch.where(rooms[HEAD] == 0, TAIL, torch.where(rooms[TAIL] == 0, HEAD, coin))
+        draw = _below(rooms.gather(0, end.unsqueeze(0)).squeeze(0), generator)
+        pairs, kind = links[:, which].clone(), relation[which]
+        for each in (HEAD, TAIL):
+            mine = (end == each).nonzero().flatten()
+            old = links[:, which[mine]]
+            place = self.partners[each].absent(self.rows(old, kind[mine], each), draw[mine])
+            pairs[each, mine] = self.candidates.node_at(self.candidates.side[old[each]], place)
+        return pairs, kind
+
+
+_NONE = RowSets(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64), 1)
+
+
+def _below(limits: Tensor, generator: torch.Generator) -> Tensor:
+    """Return an even draw from 0, ..., limit - 1 for each limit, int64."""
+    drawn = torch.rand(len(limits), dtype=torch.float64, generator=generator) * limits
+    return torch.minimum(drawn.long(), limits - 1)

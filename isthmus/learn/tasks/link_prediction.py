@@ -1,0 +1,224 @@
+"""Link prediction: whether two nodes are linked, or linked by a certain relation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from isthmus.core.random import torch_generator
+from isthmus.data.links import LinkGraph
+from isthmus.learn.known_links import KnownLinks
+from isthmus.learn.ranking import RANKINGS, ranks_of_ends
+from isthmus.learn.tasks.link import MAX_SCORES, LinkExamples, LinkTask, PreparedLinks, link_part, positions
+from isthmus.learn.tasks.task import Predictions
+
+
+@dataclass(frozen=True)
+class PairOutcomes:
+    """What a model says of some links and of their negatives.
+
+    Fields:
+        positive: (links,): scores of the links
+        negative: (links, num_negatives): scores of the pairs drawn for each of them
+        ranks:    (2, links): of head and tail among all candidates; NaN for links that were not ranked
+    """
+
+    positive: Tensor
+    negative: Tensor
+    ranks: Tensor
+
+    def of(self, chosen: Tensor) -> PairOutcomes:
+        """Return the outcomes of some of the links."""
+        return PairOutcomes(self.positive[chosen], self.negative[chosen], self.ranks[:, chosen])
+
+
+@dataclass(frozen=True)
+class LinkPrediction(LinkTask):
+    """Links are told from pairs of nodes that are not linked.
+
+        loss = mean over training links and their negatives of  - log sigmoid(s)  for links,  - log sigmoid(-s)  else
+
+    with s = decoder(h_head, h_tail), of the link's own relation where relations are told apart. A negative is a
+    link with its head or its tail replaced; it is never a link of the client's graph, whether for training, validation
+    or test. Negatives are drawn anew in every step of training. Those of an evaluation are drawn once for each split,
+    from `evaluation_seed` alone, so that all rounds and all models are measured on the same pairs.
+
+    accuracy, loss, auc and ap (average precision) are over the links of a split and their negatives. hits@n and mrr are
+    over ranks of each link's head and tail among all nodes, filtered: other known links are left out. They are measured
+    on validation and test links only; for training links they would cost most and say least. Ties count half
+    (`learn/ranking.py`).
+
+    Nodes with an attribute "side" (users and items) are replaced by nodes of their side, and ranked among those.
+
+    Fields:
+        metrics:          "accuracy", "loss", "auc", "ap", "hits@1", "hits@5", "hits@10", "mrr"
+        by_relation:      whether the relation is part of the question: "is this head linked to this tail by this
+                          relation", as in knowledge graphs; the decoder then has a score for each relation
+        num_negatives:    negatives for each link
+        self_pairs:       whether a node may be paired with itself, in negatives and in ranks (as is usual for knowledge
+                          graphs)
+        filtered:         whether ranks leave other known links out
+        max_ranked:       rank at most so many links of a split, spread evenly over it; null ranks all
+        evaluation_seed:  decides the negatives of evaluations
+        disjoint:         whether the links supervised in a step are left out of its message edges
+        supervised_share: with `disjoint` and full batches, the share of the training links supervised in a step
+    """
+
+    metrics: tuple[str, ...] = ("accuracy", "loss", "auc", "ap")
+    by_relation: bool = False
+    num_negatives: int = 1
+    self_pairs: bool = False
+    filtered: bool = True
+    max_ranked: int | None = None
+    evaluation_seed: int = 0
+
+    known_metrics: ClassVar[tuple[str, ...]] = ("accuracy", "loss", "auc", "ap", *RANKINGS)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_negatives < 1:
+            raise ValueError(f"num_negatives is {self.num_negatives!r}; it must be at least 1")
+        if self.max_ranked is not None and self.max_ranked < 1:
+            raise ValueError(f"max_ranked is {self.max_ranked!r}; it must be at least 1, or null for all")
+
+    def output_dim(self, data: LinkGraph) -> int:
+        """Return the number of relations that are told apart, or 1."""
+        return data.num_classes if self.by_relation else 1
+
+    def counts_in(self, data: LinkGraph, split: str) -> Tensor:
+        """Return the links of a split; with `by_relation`, those that have one."""
+        return data.mask(split) & (data.label >= 0) if self.by_relation else data.mask(split)
+
+    def known(self, prepared: PreparedLinks) -> KnownLinks:
+        """Return what is known of the links, sorted at the first call."""
+        if "known" not in prepared.kept:
+            prepared.kept["known"] = KnownLinks.of(prepared.data, self.by_relation, self.self_pairs)
+        found: KnownLinks = prepared.kept["known"]
+        return found
+
+    def relations(self, data: LinkGraph, links: Tensor) -> Tensor:
+        """Return which score of the decoder is a link's, (links,)."""
+        return data.label[links] if self.by_relation else torch.zeros_like(links)
+
+    def examples(
+        self, prepared: PreparedLinks, links: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the links, then negatives drawn for them."""
+        ends, relation = prepared.data.links[:, links], self.relations(prepared.data, links)
+        wrong, kind = self.known(prepared).negatives(ends, relation, self.num_negatives, generator)
+        target = torch.cat([torch.ones(len(links)), torch.zeros(len(kind))])
+        return torch.cat([ends, wrong], dim=1), torch.cat([relation, kind]), target
+
+    def loss(self, model: nn.Module, batch: LinkExamples, generator: torch.Generator) -> Tensor:
+        """Return the mean binary cross-entropy over links and negatives."""
+        h: Tensor = model.embed(batch.graph, generator)  # type: ignore[operator]
+        head, tail = batch.pairs
+        scores = link_part(model).of(h.index_select(0, head), h.index_select(0, tail), batch.relation, generator)
+        return F.binary_cross_entropy_with_logits(scores, batch.target)
+
+    def evaluate(
+        self, model: nn.Module, prepared: PreparedLinks, splits: tuple[str, ...]
+    ) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+        """Run the model once over the message edges and measure every split."""
+        counts = {split: len(prepared.index[split]) for split in splits}
+        if not any(counts.values()):
+            return {split: {} for split in splits}, counts
+        # Not inference_mode: what the model caches on the graph here must serve training later.
+        with torch.no_grad():
+            h = self.embed(model, prepared)
+            found = {
+                split: self._measure(self._outcomes(model, prepared, h, split)) if counts[split] else {}
+                for split in splits
+            }
+        return found, counts
+
+    def evaluate_groups(
+        self, model: nn.Module, prepared: PreparedLinks, split: str, groups: Sequence[Tensor]
+    ) -> list[dict[str, float]]:
+        """Run the model once over the message edges and measure each group's links of the split."""
+        with torch.no_grad():
+            each = self._outcomes(model, prepared, self.embed(model, prepared), split)
+        return [self._measure(each.of(mine)) for mine in positions(prepared, split, groups)]
+
+    def predict(self, model: nn.Module, prepared: PreparedLinks) -> Predictions:
+        """Return for every link the probability that it is none, and that it is one, (links, 2)."""
+        data = prepared.data
+        links = torch.arange(data.num_items)
+        relation = self.relations(data, links).clamp(min=0)
+        with torch.no_grad():
+            score = self._scores(model, self.embed(model, prepared), data.links, relation)
+        return Predictions(data.link_ids, torch.stack([-score, score], dim=1).sigmoid())
+
+    def _scores(self, model: nn.Module, h: Tensor, pairs: Tensor, relation: Tensor) -> Tensor:
+        """Return the scores of pairs, (pairs,), block by block."""
+        part = link_part(model)
+        size = max(MAX_SCORES // max(h.shape[1], 1), 1)
+        blocks = torch.split(torch.arange(len(relation)), size)
+        return torch.cat([part.of(h[pairs[0, b]], h[pairs[1, b]], relation[b], None) for b in blocks])
+
+    def _negatives(self, prepared: PreparedLinks, split: str) -> tuple[Tensor, Tensor]:
+        """Return the negatives of a split, the same ones every time."""
+        key = ("negatives", split)
+        if key not in prepared.kept:
+            links = prepared.index[split]
+            ends, relation = prepared.data.links[:, links], self.relations(prepared.data, links)
+            draw = torch_generator(self.evaluation_seed, "negatives", split)
+            prepared.kept[key] = self.known(prepared).negatives(ends, relation, self.num_negatives, draw)
+        pairs, relation = prepared.kept[key]
+        return pairs, relation
+
+    def _outcomes(self, model: nn.Module, prepared: PreparedLinks, h: Tensor, split: str) -> PairOutcomes:
+        links = prepared.index[split]
+        ends, relation = prepared.data.links[:, links], self.relations(prepared.data, links)
+        wrong, kind = self._negatives(prepared, split)
+        ranks = torch.full((2, len(links)), math.nan, dtype=torch.float64)
+        if split != "train" and any(name in RANKINGS for name in self.metrics):
+            chosen = torch.arange(len(links))
+            if self.max_ranked is not None and self.max_ranked < len(links):
+                chosen = chosen[:: -(-len(links) // self.max_ranked)]
+            part, known = link_part(model), self.known(prepared)
+            ranks[:, chosen] = ranks_of_ends(part, h, known, ends[:, chosen], relation[chosen], self.filtered)
+        return PairOutcomes(
+            self._scores(model, h, ends, relation),
+            self._scores(model, h, wrong, kind).view(len(links), self.num_negatives),
+            ranks,
+        )
+
+    def _measure(self, each: PairOutcomes) -> dict[str, float]:
+        if len(each.positive) == 0:
+            return {}
+        scores = torch.cat([each.positive, each.negative.flatten()])
+        is_link = torch.cat([torch.ones(len(each.positive)), torch.zeros(each.negative.numel())])
+        ranks = each.ranks[~each.ranks.isnan()]
+        found = {
+            name: PAIR_METRICS[name](scores, is_link) if name in PAIR_METRICS else RANKINGS[name](ranks)
+            for name in self.metrics
+        }
+        return {name: value for name, value in found.items() if value == value}  # an undefined one (NaN) is left out
+
+
+def _area(scores: Tensor, is_link: Tensor) -> float:
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(is_link.numpy(), scores.numpy()))
+
+
+def _average_precision(scores: Tensor, is_link: Tensor) -> float:
+    from sklearn.metrics import average_precision_score
+
+    return float(average_precision_score(is_link.numpy(), scores.numpy()))
+
+
+# From scores and whether they are of links (1.0) or of negatives (0.0), (examples,) each, to one number.
+PAIR_METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {
+    "accuracy": lambda scores, is_link: float(((scores > 0) == (is_link > 0)).double().mean()),
+    "loss": lambda scores, is_link: float(F.binary_cross_entropy_with_logits(scores.double(), is_link.double())),
+    "auc": _area,
+    "ap": _average_precision,
+}

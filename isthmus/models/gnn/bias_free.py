@@ -1,0 +1,77 @@
+"""Perceptron and APPNP without bias terms, as the experiments of GFL-APPNP (Wu et al., 2022) have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from isthmus.models.affine import affine
+from isthmus.models.gnn.appnp import APPNP
+from isthmus.models.gnn.stack import LayerStack, StackSpec
+from isthmus.models.inputs import GraphInput
+from isthmus.models.parts import Part, glorot, shape_of
+from isthmus.models.propagation import pagerank_weights, propagate
+from isthmus.models.sparse import Features
+
+
+@dataclass(frozen=True)
+class BiasFreeMLP(StackSpec):
+    """H' = relu(H W), and a last linear layer; fields as in `StackSpec`."""
+
+    def build(self, in_dim: int, out_dim: int) -> BiasFreeMLPStack:
+        """Return the module."""
+        return BiasFreeMLPStack(self, _layers(self.widths(in_dim, out_dim)))
+
+
+@dataclass(frozen=True)
+class BiasFreeAPPNP(APPNP):
+    """APPNP whose perceptron has no bias; fields as in `APPNP`."""
+
+    def build(self, in_dim: int, out_dim: int) -> BiasFreeAPPNPStack:  # type: ignore[override]
+        """Return the module."""
+        return BiasFreeAPPNPStack(self, in_dim, out_dim)
+
+
+class BiasFreeMLPStack(LayerStack):
+    """The module of `BiasFreeMLP`."""
+
+
+class BiasFreeAPPNPStack(LayerStack):
+    """The module of `BiasFreeAPPNP`."""
+
+    def __init__(self, spec: BiasFreeAPPNP, in_dim: int, out_dim: int) -> None:
+        super().__init__(spec, _layers(spec.widths(in_dim, out_dim)))
+        self.hops, self.alpha = spec.hops, spec.alpha
+        self._weights = pagerank_weights(spec.alpha, spec.hops)
+
+    def last(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
+        """Return the propagated predictions, (nodes, out)."""
+        return propagate(graph.operator("gcn"), super().last(graph, h, generator), self._weights)
+
+    def extra_repr(self) -> str:
+        """Fields shown in the repr."""
+        return f"{super().extra_repr()}, hops={self.hops}, alpha={self.alpha:g}"
+
+
+class BiasFreeLinear(Part):
+    """H W, row by row, W drawn after Glorot and Bengio (2010)."""
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.weight = glorot(in_dim, out_dim)
+
+    def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
+        """Return H W, (rows, out); the graph's edges play no part."""
+        return affine(h, self.weight)
+
+    def extra_repr(self) -> str:
+        """Fields shown in the repr."""
+        return shape_of(self.weight)
+
+
+def _layers(widths: Sequence[int]) -> list[Part]:
+    return [BiasFreeLinear(inner, outer) for inner, outer in pairwise(widths)]

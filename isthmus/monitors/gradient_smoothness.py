@@ -1,0 +1,88 @@
+"""How far neighbours' gradients are apart: kappa^2 over the edges. GFL-APPNP (Wu et al., 2022), Assumption 3."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isthmus.core.record import Params
+from isthmus.data.graph import Graph
+from isthmus.learn.client_graph import normalized, polynomial
+from isthmus.learn.fit import load_params
+from isthmus.learn.hosted import Hosted, bare
+from isthmus.learn.losses import cross_entropy
+from isthmus.learn.tasks.node import PreparedNodes
+from isthmus.models.propagation import pagerank_weights
+from isthmus.monitors.connectivity import client_adjacency
+from isthmus.monitors.monitor import Measured, Monitor, View
+
+ALPHA, HOPS = 0.1, 10  # of the propagation, as the paper has them
+
+
+class GradientSmoothness(Monitor):
+    """Each client's share in kappa^2, the sum over edges of |grad F_i(W) - grad F_j(W)|^2; kappa^2 is their sum.
+
+    F_k is client k's mean loss over its training samples when predictions are propagated over the whole graph (APPNP
+    with alpha 0.1 and 10 steps); W is the mean of the clients' models. An edge counts where both ends have something to
+    train on; half of it is each one's. A client without training samples is absent.
+    """
+
+    def problem(self, view: View) -> str:
+        """Return why gradients of neighbours cannot be compared."""
+        return nodes_problem(view)
+
+    def measure(self, view: View) -> Measured:
+        """Compute every client's gradient at the mean model, and the distances along edges."""
+        load_params(view.module, mean_model(view))
+        losses = client_losses(view)
+        live = [slot for slot in view.module.parameters() if slot.requires_grad]
+        slopes = {}
+        for client, loss in losses.items():
+            found = torch.autograd.grad(loss, live, retain_graph=True, allow_unused=True)
+            slopes[client] = torch.cat([g.flatten() for g in found if g is not None])
+        clients = tuple(slopes)
+        if not clients:
+            return Measured((), np.zeros(0), tuple(view.parts))
+        place = {client: k for k, client in enumerate(view.parts)}
+        rows = [place[client] for client in clients]
+        near = client_adjacency(view.whole, view.parts)[np.ix_(rows, rows)]
+        stacked = torch.stack(list(slopes.values())).double()
+        distance = torch.stack([(stacked - mine).square().sum(dim=1) for mine in stacked]).numpy()
+        absent = tuple(client for client in view.parts if client not in slopes)
+        return Measured(clients, (near * distance).sum(axis=1) / 2.0, absent)
+
+
+def nodes_problem(view: View) -> str:
+    """Return why the course has no nodes with samples."""
+    if not isinstance(view.prepared, PreparedNodes) or not isinstance(view.whole, Graph):
+        return f"it looks at nodes and their samples, and {type(view.task).__name__} has none"
+    return ""
+
+
+def mean_model(view: View) -> Params:
+    """Return the mean of the clients' models, every client counting the same."""
+    models = list(view.models.values())
+    means = {name: torch.stack([model[name].double() for model in models]).mean(dim=0) for name in models[0]}
+    return {name: mean.to(models[0][name].dtype) for name, mean in means.items()}
+
+
+def client_losses(view: View) -> dict[str, Tensor]:
+    """Return the loss of each client that has training samples, under the parameters that the module has now."""
+    from scipy import sparse
+
+    whole, hosted = view.whole, Hosted.of_prepared(view.prepared)
+    source, target = whole.edge_index.numpy()
+    weight = np.ones(len(source)) if whole.edge_weight is None else whole.edge_weight.double().numpy()
+    adjacency = sparse.csr_matrix((weight, (source, target)), (whole.num_nodes,) * 2)
+    mixing = torch.from_numpy(polynomial(normalized(adjacency), pagerank_weights(ALPHA, HOPS)).toarray()).float()
+    h = view.module(bare(hosted.x), None)
+    z = hosted.mixed(mixing, h, h.new_zeros(whole.num_nodes, h.shape[1]))
+    position = {id: row for row, id in enumerate(whole.node_ids.tolist())}
+    losses = {}
+    for client, part in view.parts.items():
+        mine = torch.tensor([position[id] for id in part.node_ids.tolist()])
+        chosen = torch.isin(hosted.owner[hosted.train], mine)
+        if bool(chosen.any()):
+            losses[client] = cross_entropy(z[hosted.train[chosen]], hosted.labels[chosen])
+    return losses

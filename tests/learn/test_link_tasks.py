@@ -1,0 +1,412 @@
+"""Link tasks: message edges apart from supervision links, losses and metrics by hand, batches, bad input."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from sklearn.metrics import average_precision_score, roc_auc_score
+from torch import Tensor
+
+from isthmus.core.errors import BadInput
+from isthmus.core.random import seeded, torch_generator
+from isthmus.data.links import LinkGraph
+from isthmus.learn.batching import Batching, FullBatch, LinkBatch, NeighborBatch
+from isthmus.learn.tasks import LinkClassification, LinkPrediction, link_classification, link_prediction
+from isthmus.learn.tasks.link import LinkTask, PreparedLinks, link_part
+from isthmus.models import GCN, HadamardMLPDecoder, MLPDecoder, Model, ModelSpec
+from tests.learn.link_toys import known_pairs, toy_facts, toy_ratings
+
+ALL_RANKS = ("hits@1", "hits@5", "hits@10", "mrr")
+CLASSIFICATION = LinkClassification(metrics=("accuracy", "loss", *ALL_RANKS))
+PREDICTION = LinkPrediction(metrics=("accuracy", "loss", "auc", "ap", *ALL_RANKS), num_negatives=2)
+BY_RELATION = replace(PREDICTION, by_relation=True)
+TASKS: dict[str, LinkTask] = {"classification": CLASSIFICATION, "prediction": PREDICTION, "by relation": BY_RELATION}
+
+
+def model_for(task: LinkTask, data: LinkGraph, dropout: float = 0.0) -> Model:
+    with seeded(0, "model"):
+        return ModelSpec(GCN(hidden=6, dropout=dropout), decoder=HadamardMLPDecoder(hidden=5)).build(
+            task.input_dim(data), task.output_dim(data)
+        )
+
+
+def edges_of(graph: Any) -> set[tuple[int, int]]:
+    kept = torch.ones(graph.num_edges, dtype=torch.bool) if graph.kept is None else graph.kept
+    return set(map(tuple, graph.edge_index[:, kept].t().tolist()))
+
+
+def pairs_of(data: LinkGraph, chosen: Tensor) -> set[tuple[int, int]]:
+    return set(map(tuple, data.links[:, chosen].t().tolist()))
+
+
+def distinct_facts() -> LinkGraph:
+    """Return facts of which no two join the same nodes, and none is a loop."""
+    pairs = torch.combinations(torch.arange(9))  # 36 pairs
+    order = torch.randperm(36, generator=torch_generator(0, "order"))
+    links = pairs[order].t().contiguous()
+    return replace(toy_facts(9, 36), links=links)
+
+
+# ---- message edges
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_no_validation_or_test_link_is_in_the_message_graph(task: LinkTask) -> None:
+    data = distinct_facts()
+    prepared = task.prepare(data)
+    train, held = data.mask("train"), ~data.mask("train")
+    there = pairs_of(data, train)
+    assert edges_of(prepared.graph) == there | {(b, a) for a, b in there}
+    assert not edges_of(prepared.graph) & (pairs_of(data, held) | {(b, a) for a, b in pairs_of(data, held)})
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_every_graph_that_the_model_is_given_has_training_links_only(
+    task: LinkTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = distinct_facts()
+    prepared, model = task.prepare(data), model_for(task, data)
+    train = pairs_of(data, data.mask("train"))
+    allowed = train | {(b, a) for a, b in train}
+    seen: list[set[tuple[int, int]]] = []
+    embed = Model.embed
+
+    def watched(self: Model, graph: Any, generator: Any) -> Tensor:
+        seen.append(edges_of(graph))
+        return embed(self, graph, generator)
+
+    monkeypatch.setattr(Model, "embed", watched)
+    task.evaluate(model, prepared, ("train", "val", "test"))
+    task.evaluate_groups(model, prepared, "test", [torch.arange(36)])
+    task.predict(model, prepared)
+    generator = torch_generator(0, "fit")
+    for batching in (FullBatch(), LinkBatch(batch_size=5)):
+        task.loss(model, next(task.batches(prepared, batching, generator)), generator)
+    assert len(seen) == 5 and all(edges and edges <= allowed for edges in seen)
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_held_out_links_change_nothing_that_the_model_reads(task: LinkTask) -> None:
+    data = toy_facts()
+    other = data.links.clone()
+    held = ~data.mask("train")
+    other[:, held] = other[:, held].flip(1)
+    first, second = task.prepare(data).graph, task.prepare(replace(data, links=other)).graph
+    assert torch.equal(first.edge_index, second.edge_index)
+
+
+def test_loops_carry_no_message_and_parallel_links_carry_one() -> None:
+    data = toy_facts()
+    prepared = CLASSIFICATION.prepare(data)
+    assert bool((data.links[0] == data.links[1])[data.mask("train")].any())
+    columns = list(map(tuple, prepared.graph.edge_index.t().tolist()))
+    assert len(columns) == len(set(columns)) and all(a != b for a, b in columns)
+
+
+def test_each_link_knows_its_two_message_edges() -> None:
+    data = toy_facts()
+    prepared = CLASSIFICATION.prepare(data)
+    columns = list(map(tuple, prepared.graph.edge_index.t().tolist()))
+    for number, (head, tail) in enumerate(data.links.t().tolist()):
+        expected = [columns.index(p) if p in columns else -1 for p in ((head, tail), (tail, head))]
+        assert prepared.edge_of[:, number].tolist() == expected
+
+
+@pytest.mark.parametrize("batching", [FullBatch(), LinkBatch(batch_size=4), NeighborBatch(4, (-1, -1))])
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_disjoint_steps_supervise_no_link_whose_ends_exchange_messages(task: LinkTask, batching: Batching) -> None:
+    data = replace(toy_facts(), x=torch.arange(12.0).unsqueeze(1))  # a node's feature is its number
+    apart = replace(task, disjoint=True, supervised_share=0.25)
+    prepared = apart.prepare(data)
+    steps = apart.batches(prepared, batching, torch_generator(0, "fit"))
+    for _ in range(6):
+        step = next(steps)
+        number = step.graph.x[:, 0].long()  # type: ignore[index]
+        edges = {(int(number[a]), int(number[b])) for a, b in edges_of(step.graph)}
+        links = step.target > 0 if isinstance(task, LinkPrediction) else torch.ones(len(step.target), dtype=torch.bool)
+        supervised = {(int(number[a]), int(number[b])) for a, b in step.pairs[:, links].t().tolist()}
+        assert edges and supervised and not edges & (supervised | {(b, a) for a, b in supervised})
+
+
+def test_disjoint_full_batches_supervise_another_share_each_time() -> None:
+    prepared = CLASSIFICATION.prepare(toy_facts())
+    steps = replace(CLASSIFICATION, disjoint=True, supervised_share=0.25).batches(
+        prepared, FullBatch(), torch_generator(0, "fit")
+    )
+    drawn = [next(steps).pairs for _ in range(3)]
+    assert [pairs.shape[1] for pairs in drawn] == [6, 6, 6]  # of 24 training links
+    assert not torch.equal(drawn[0], drawn[1])
+
+
+# ---- batches
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_batches_of_links_show_every_training_link_once_an_epoch(task: LinkTask) -> None:
+    data = toy_facts()
+    prepared, batching = task.prepare(data), LinkBatch(batch_size=7)
+    number = task.batches_per_epoch(prepared, batching)
+    steps = task.batches(prepared, batching, torch_generator(0, "fit"))
+    assert number == 4
+    per_link = 1 if isinstance(task, LinkClassification) else 3
+    seen: list[tuple[int, int]] = []
+    for size in (7, 7, 7, 3):
+        step = next(steps)
+        assert step.pairs.shape[1] == size * per_link
+        seen += map(tuple, step.pairs[:, :size].t().tolist())
+    assert sorted(seen) == sorted(map(tuple, data.links[:, data.mask("train")].t().tolist()))
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_a_whole_neighbourhood_gives_the_loss_of_the_whole_graph(task: LinkTask) -> None:
+    data = toy_facts()
+    prepared, model = task.prepare(data), model_for(task, data)
+    full = next(task.batches(prepared, LinkBatch(8), torch_generator(0, "fit")))
+    near = next(task.batches(prepared, NeighborBatch(8, (-1, -1, -1)), torch_generator(0, "fit")))
+    losses = [task.loss(model, step, torch_generator(0, "drop")) for step in (full, near)]
+    assert torch.allclose(*losses, atol=1e-6)
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_full_batches_repeat_the_training_links(task: LinkTask) -> None:
+    prepared = task.prepare(toy_facts())
+    steps = task.batches(prepared, FullBatch(), torch_generator(0, "fit"))
+    first, second = next(steps), next(steps)
+    assert task.batches_per_epoch(prepared, FullBatch()) == 1
+    assert torch.equal(first.pairs[:, :24], second.pairs[:, :24]) and first.graph is second.graph
+    if isinstance(task, LinkPrediction):
+        assert not torch.equal(first.pairs, second.pairs)  # other negatives
+
+
+def test_an_unknown_batching_is_refused() -> None:
+    prepared = CLASSIFICATION.prepare(toy_facts())
+    with pytest.raises(BadInput, match="link tasks know 'full', 'links' and 'neighbor'"):
+        next(CLASSIFICATION.batches(prepared, Batching(), torch_generator(0, "fit")))
+
+
+# ---- losses and metrics
+
+
+def plain_scores(model: Model, prepared: PreparedLinks, pairs: list[tuple[int, int]]) -> Tensor:
+    """Return the scores of pairs, one pair at a time."""
+    with torch.no_grad():
+        h = model.embed(prepared.graph, None)
+        return torch.cat([link_part(model)(h[[a]], h[[b]], None) for a, b in pairs])
+
+
+def test_the_loss_of_a_classification_is_the_mean_negative_log_probability() -> None:
+    data = toy_facts()
+    prepared, model = CLASSIFICATION.prepare(data), model_for(CLASSIFICATION, data)
+    step = next(CLASSIFICATION.batches(prepared, FullBatch(), torch_generator(0, "fit")))
+    train = data.mask("train").nonzero().flatten().tolist()
+    logits = plain_scores(model, prepared, [tuple(data.links[:, i].tolist()) for i in train])
+    by_hand = [-math.log(logits[k].exp()[data.label[i]] / logits[k].exp().sum()) for k, i in enumerate(train)]
+    assert CLASSIFICATION.loss(model, step, torch_generator(0, "drop")).item() == pytest.approx(
+        sum(by_hand) / len(by_hand), rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("task", [PREDICTION, BY_RELATION], ids=["pairs", "by relation"])
+def test_the_loss_of_a_prediction_tells_links_from_negatives(task: LinkPrediction) -> None:
+    data = toy_facts()
+    prepared, model = task.prepare(data), model_for(task, data)
+    step = next(task.batches(prepared, FullBatch(), torch_generator(0, "fit")))
+    assert step.target.tolist() == [1.0] * 24 + [0.0] * 48
+    assert set(step.relation.tolist()) == ({0, 1, 2} if task.by_relation else {0})
+    all_scores = plain_scores(model, prepared, list(map(tuple, step.pairs.t().tolist())))
+    scores = [float(all_scores[k, r]) for k, r in enumerate(step.relation.tolist())]
+    by_hand = [-math.log(1 / (1 + math.exp(-s if t else s))) for s, t in zip(scores, step.target.tolist(), strict=True)]
+    assert task.loss(model, step, torch_generator(0, "drop")).item() == pytest.approx(sum(by_hand) / 72, rel=1e-5)
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("numbers", [4, 4_000_000])
+def test_a_classification_is_measured_as_a_loop_would(
+    numbers: int, filtered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_classification, "MAX_SCORES", numbers)
+    data = toy_facts(6, 60, 12)
+    task = replace(CLASSIFICATION, filtered=filtered)
+    prepared, model = task.prepare(data), model_for(task, data)
+    found, counts = task.evaluate(model, prepared, ("val", "test"))
+    facts = known_pairs(data, True, True)
+    for split in ("val", "test"):
+        links = data.mask(split).nonzero().flatten().tolist()
+        logits = plain_scores(model, prepared, [tuple(data.links[:, i].tolist()) for i in links]).double()
+        ranks = []
+        for k, i in enumerate(links):
+            head, tail, label = *data.links[:, i].tolist(), int(data.label[i])
+            others = [c for c in range(12) if c != label and not (filtered and (head, tail, c) in facts)]
+            ranks.append(1 + sum(bool(logits[k, c] > logits[k, label]) for c in others))
+        losses = [-float(logits[k].log_softmax(0)[data.label[i]]) for k, i in enumerate(links)]
+        right = [int(logits[k].argmax()) == int(data.label[i]) for k, i in enumerate(links)]
+        expected = {f"hits@{n}": sum(r <= n for r in ranks) / len(links) for n in (1, 5, 10)}
+        expected |= {"mrr": sum(1 / r for r in ranks) / len(links), "accuracy": sum(right) / len(links)}
+        expected["loss"] = sum(losses) / len(losses)
+        assert found[split] == pytest.approx(expected, rel=1e-5) and counts[split] == len(links)
+
+
+@pytest.mark.parametrize("data", [toy_facts(), toy_ratings()], ids=["facts", "ratings"])
+@pytest.mark.parametrize("task", [PREDICTION, BY_RELATION], ids=["pairs", "by relation"])
+def test_a_prediction_is_measured_on_links_and_as_many_fixed_negatives(
+    task: LinkPrediction, data: LinkGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_prediction, "MAX_SCORES", 12)  # two pairs at a time
+    prepared, model = task.prepare(data), model_for(task, data)
+    found, counts = task.evaluate(model, prepared, ("train", "val", "test"))
+    known = known_pairs(data, task.by_relation, False)
+    for split in ("val", "test"):
+        links = data.mask(split).nonzero().flatten()
+        wrong, kind = task._negatives(prepared, split)
+        assert wrong.shape[1] == 2 * len(links)
+        triples = zip(*wrong.tolist(), kind.tolist(), strict=True)
+        assert not set(triples) & known
+        relation = torch.cat([data.label[links] if task.by_relation else torch.zeros_like(links), kind])
+        pairs = list(map(tuple, torch.cat([data.links[:, links], wrong], dim=1).t().tolist()))
+        scores = plain_scores(model, prepared, pairs)[torch.arange(len(pairs)), relation]
+        truth = torch.cat([torch.ones(len(links)), torch.zeros(2 * len(links))])
+        right = ((scores > 0) == (truth > 0)).double().mean()
+        assert found[split]["auc"] == pytest.approx(roc_auc_score(truth, scores))
+        assert found[split]["ap"] == pytest.approx(average_precision_score(truth, scores))
+        assert found[split]["accuracy"] == pytest.approx(float(right))
+        assert counts[split] == len(links)
+    assert found["train"].keys() == {"accuracy", "loss", "auc", "ap"}  # training links are not ranked
+    assert found["val"].keys() == set(task.metrics)
+
+
+def test_evaluations_repeat_to_the_bit_on_data_prepared_anew() -> None:
+    data = toy_facts()
+    model = model_for(PREDICTION, data)
+    first, second = (PREDICTION.evaluate(model, PREDICTION.prepare(data), ("train", "val", "test")) for _ in range(2))
+    assert first == second
+    other = replace(PREDICTION, evaluation_seed=1)
+    assert other.evaluate(model, other.prepare(data), ("val",))[0]["val"] != first[0]["val"]
+
+
+def test_at_most_so_many_links_are_ranked_spread_over_the_split() -> None:
+    data = toy_facts(12, 100)
+    some, everything = replace(PREDICTION, max_ranked=6), PREDICTION
+    model = model_for(PREDICTION, data)
+    h = some.embed(model, some.prepare(data)).detach()
+    ranked = some._outcomes(model, some.prepare(data), h, "test").ranks
+    full = everything._outcomes(model, everything.prepare(data), h, "test").ranks
+    assert (~ranked[0].isnan()).nonzero().flatten().tolist() == [0, 4, 8, 12, 16]  # of 20, at most 6
+    assert not full.isnan().any() and torch.equal(ranked[:, ::4], full[:, ::4])
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_groups_are_measured_as_their_links_alone(task: LinkTask) -> None:
+    data = toy_facts(12, 60)
+    prepared, model = task.prepare(data), model_for(task, data)
+    test = data.mask("test").nonzero().flatten()
+    groups = [torch.arange(60), torch.cat([test[:4], data.mask("train").nonzero().flatten()]), torch.tensor([0])]
+    whole, some, none = task.evaluate_groups(model, prepared, "test", groups)
+    assert whole == task.evaluate(model, prepared, ("test",))[0]["test"]
+    assert some.keys() == whole.keys() and some != whole
+    assert none == {}  # link 0 is for training
+    if isinstance(task, LinkClassification):
+        mask = torch.zeros(60, dtype=torch.bool).index_fill_(0, test[:4], True)
+        alone = replace(data, masks={**data.masks, "test": mask})
+        assert some == task.evaluate(model, task.prepare(alone), ("test",))[0]["test"]
+
+
+# ---- predictions
+
+
+def test_predictions_of_classes_are_probabilities_of_every_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_classification, "MAX_SCORES", 9)
+    data = toy_facts()
+    prepared, model = CLASSIFICATION.prepare(data), model_for(CLASSIFICATION, data)
+    found = CLASSIFICATION.predict(model, prepared)
+    logits = plain_scores(model, prepared, list(map(tuple, data.links.t().tolist())))
+    assert torch.equal(found.ids, data.link_ids) and torch.allclose(found.probabilities, logits.softmax(1), atol=1e-6)
+
+
+def test_predictions_of_links_are_two_probabilities() -> None:
+    data = toy_facts()
+    prepared, model = PREDICTION.prepare(data), model_for(PREDICTION, data)
+    found = PREDICTION.predict(model, prepared).probabilities
+    score = plain_scores(model, prepared, list(map(tuple, data.links.t().tolist())))[:, 0]
+    assert torch.allclose(found[:, 1], score.sigmoid(), atol=1e-6)
+    assert torch.allclose(found.sum(dim=1), torch.ones(40))
+
+
+# ---- what a client holds, and bad input
+
+
+def test_counts_dimensions_and_words() -> None:
+    data = replace(toy_facts(), label=torch.where(torch.arange(40) < 5, -1, toy_facts().label))
+    assert [CLASSIFICATION.count(data, split) for split in ("train", "val", "test")] == [21, 7, 7]
+    assert [BY_RELATION.count(data, split) for split in ("train", "val", "test")] == [21, 7, 7]
+    assert [PREDICTION.count(data, split) for split in ("train", "val", "test")] == [24, 8, 8]
+    assert (CLASSIFICATION.output_dim(data), PREDICTION.output_dim(data), BY_RELATION.output_dim(data)) == (3, 1, 3)
+    assert CLASSIFICATION.holds(data) == "12 nodes, 40 links, 21/7/7 train/val/test"
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_a_client_without_training_links_is_idle(task: LinkTask) -> None:
+    none = torch.zeros(40, dtype=torch.bool)
+    data = toy_facts().with_masks({"train": none, "val": none, "test": none})
+    prepared, model = task.prepare(data), model_for(task, data)
+    assert task.count(data, "train") == 0 and task.batches_per_epoch(prepared, FullBatch()) == 0
+    assert list(task.batches(prepared, FullBatch(), torch_generator(0, "fit"))) == []
+    assert task.evaluate(model, prepared, ("train", "val")) == ({"train": {}, "val": {}}, {"train": 0, "val": 0})
+    assert prepared.graph.num_edges == 0
+    assert len(task.predict(model, prepared).ids) == 40
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_a_client_without_any_link_is_idle(task: LinkTask) -> None:
+    [data] = toy_facts().divide([torch.empty(0, dtype=torch.int64)])
+    prepared, model = task.prepare(data), model_for(task, data)
+    assert list(task.batches(prepared, FullBatch(), torch_generator(0, "fit"))) == []
+    assert task.evaluate(model, prepared, ("train",)) == ({"train": {}}, {"train": 0})
+
+
+def test_a_split_without_links_has_no_metrics_beside_one_that_has() -> None:
+    data = toy_facts()
+    data = data.with_masks({"train": data.mask("train"), "val": data.mask("val")})
+    for task in TASKS.values():
+        found, counts = task.evaluate(model_for(task, data), task.prepare(data), ("train", "test"))
+        assert found["train"] and found["test"] == {} and counts["test"] == 0
+
+
+def test_a_dataset_without_links_or_training_links_is_refused() -> None:
+    data = toy_facts()
+    model = model_for(CLASSIFICATION, data)
+    [empty] = data.divide([torch.empty(0, dtype=torch.int64)])
+    with pytest.raises(BadInput, match="'toy facts' has no links"):
+        CLASSIFICATION.require_model(model, empty)
+    with pytest.raises(BadInput, match="none of the 40 links of the dataset 'toy facts' is a training example"):
+        CLASSIFICATION.require_model(model, data.with_masks({}))
+
+
+def test_nodes_without_features_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"'toy facts' have no features.*dataset.features=constant"):
+        CLASSIFICATION.input_dim(replace(toy_facts(), x=torch.empty(12, 0)))
+
+
+def test_a_model_without_a_link_decoder_is_refused() -> None:
+    data = toy_facts()
+    for decoder, found in ((None, "has no decoder"), (MLPDecoder(), "has the decoder Perceptron")):
+        with pytest.raises(BadInput, match=f"the model {found}.*hadamard_mlp, distmult, bilinear or dot"):
+            CLASSIFICATION.require_model(ModelSpec(GCN(), decoder=decoder).build(4, 3), data)
+    CLASSIFICATION.require_model(model_for(CLASSIFICATION, data), data)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"num_negatives": 0}, "num_negatives is 0"),
+        ({"max_ranked": 0}, "max_ranked is 0"),
+        ({"supervised_share": 1.0}, "supervised_share is 1.0"),
+        ({"metrics": ("f1",)}, "choose from accuracy, loss, auc, ap, hits@1"),
+    ],
+)
+def test_bad_fields_are_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        LinkPrediction(**fields)

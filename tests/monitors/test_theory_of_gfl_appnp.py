@@ -1,0 +1,140 @@
+"""The quantities of GFL-APPNP's theory against direct, dense formulas."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import isthmus as ist
+from isthmus.algorithms import GFLAPPNP
+from isthmus.data.splitters import NodeHostsSplitter
+from isthmus.learn.optimizers import SGD
+from isthmus.models import MLP, ModelSpec
+from isthmus.monitors import Connectivity, GradientSmoothness, HiddenError
+from isthmus.monitors.connectivity import client_adjacency, connectivity
+from isthmus.simulation import Scenario
+from isthmus.testing import toy_course, toy_graph, toy_scenario
+
+from .views import toy_view
+
+MODEL = ModelSpec(MLP(hidden=4, dropout=0.0))
+GRAPH = toy_graph(12, num_links=4, seed=1)
+
+
+def hosts(num_clients: int = 12) -> Scenario:
+    parts = NodeHostsSplitter().split(GRAPH, num_clients, np.random.default_rng(0))
+    return Scenario(GRAPH, {f"client-{k:02d}": part for k, part in enumerate(parts)})
+
+
+def models(num_clients: int = 12) -> dict[str, ist.Params]:
+    found = {}
+    for k in range(num_clients):
+        draw = torch.Generator().manual_seed(k)
+        found[f"client-{k:02d}"] = {
+            "gnn.layers.0.weight": torch.randn(6, 4, generator=draw),
+            "gnn.layers.0.bias": torch.randn(4, generator=draw),
+            "gnn.layers.1.weight": torch.randn(4, 3, generator=draw),
+            "gnn.layers.1.bias": torch.randn(3, generator=draw),
+        }
+    return found
+
+
+def encoded(params: ist.Params, x: Tensor) -> Tensor:
+    inner = (x @ params["gnn.layers.0.weight"] + params["gnn.layers.0.bias"]).relu()
+    return inner @ params["gnn.layers.1.weight"] + params["gnn.layers.1.bias"]
+
+
+def mean(given: dict[str, ist.Params]) -> ist.Params:
+    return {name: torch.stack([m[name] for m in given.values()]).mean(dim=0) for name in given["client-00"]}
+
+
+def ring(size: int) -> np.ndarray:
+    return np.roll(np.eye(size), 1, axis=1) + np.roll(np.eye(size), -1, axis=1)
+
+
+@pytest.mark.parametrize("adjacency", [ring(5), ring(9), np.ones((6, 6)) - np.eye(6)], ids=["ring 5", "ring 9", "all"])
+def test_connectivity_is_the_largest_eigenvalue_of_the_product(adjacency: np.ndarray) -> None:
+    size = len(adjacency)
+    laplacian = np.diag(adjacency.sum(axis=1)) - adjacency
+    balance = np.eye(size) / size - np.ones((size, size)) / size**2
+    expected = np.linalg.eigvals(balance @ np.linalg.pinv(laplacian)).real.max()
+    assert connectivity(adjacency) == pytest.approx(expected, rel=1e-9)
+
+
+def test_connectivity_of_special_graphs() -> None:
+    assert connectivity(np.ones((7, 7)) - np.eye(7)) == pytest.approx(1 / 49)
+    assert np.isnan(connectivity(np.kron(np.eye(2), ring(3))))
+    assert connectivity(np.zeros((1, 1))) == 0.0
+
+
+def test_clients_are_neighbours_where_an_edge_joins_them_or_a_node_is_with_both() -> None:
+    dense = np.zeros((12, 12))
+    dense[tuple(GRAPH.edge_index.numpy())] = 1.0
+    assert (client_adjacency(GRAPH, hosts().parts) == dense).all()
+    blocks = np.array([[dense[i : i + 4, j : j + 4].any() and i != j for j in (0, 4, 8)] for i in (0, 4, 8)])
+    assert (client_adjacency(GRAPH, hosts(3).parts) == blocks).all()
+    shared = toy_scenario(num_common=2)
+    assert client_adjacency(shared.whole, shared.parts).sum() == 6
+
+
+def test_the_monitor_of_connectivity_gives_one_number() -> None:
+    view = toy_view({}, hosts(), model=MODEL, num_clients=12)
+    found = Connectivity().measure(view)
+    assert found.clients == ("all",)
+    dense = np.zeros((12, 12))
+    dense[tuple(GRAPH.edge_index.numpy())] = 1.0
+    assert found.values[0] == pytest.approx(connectivity(dense), nan_ok=True)
+
+
+def test_shares_of_kappa_squared_add_up_over_edges() -> None:
+    given = models()
+    found = GradientSmoothness().measure(toy_view(given, hosts(), model=MODEL, num_clients=12))
+    live = {name: tensor.requires_grad_() for name, tensor in mean(given).items()}
+    adjacency = torch.eye(12)
+    adjacency[GRAPH.edge_index[0], GRAPH.edge_index[1]] = 1.0
+    scale = adjacency.sum(dim=1).rsqrt()
+    z = h = encoded(live, GRAPH.x)
+    for _ in range(10):
+        z = 0.9 * (scale[:, None] * adjacency * scale) @ z + 0.1 * h
+    train = GRAPH.mask("train").nonzero().flatten().tolist()
+    slopes = {}
+    for node in train:
+        loss = F.cross_entropy(z[node : node + 1], GRAPH.y[node : node + 1])
+        grads = torch.autograd.grad(loss, list(live.values()), retain_graph=True)
+        slopes[node] = torch.cat([g.flatten() for g in grads])
+    kappa = sum(
+        float((slopes[i] - slopes[j]).square().sum()) for i in train for j in train if i < j and adjacency[i, j] > 0
+    )
+    assert kappa > 0
+    assert float(found.values.sum()) == pytest.approx(kappa, rel=1e-3)
+    assert found.clients == tuple(f"client-{node:02d}" for node in train)
+    assert len(found.absent) == 12 - len(train)
+
+
+def test_hidden_error_is_the_worst_node_of_each_client() -> None:
+    given = models()
+    found = HiddenError().measure(toy_view(given, hosts(), model=MODEL, num_clients=12))
+    shared = encoded(mean(given), GRAPH.x)
+    expected = [float((encoded(m, GRAPH.x) - shared).square().sum(dim=1).max()) for m in given.values()]
+    assert found.values == pytest.approx(expected, rel=1e-4)
+
+
+def test_hidden_error_grows_with_the_number_of_local_updates() -> None:
+    errors = []
+    for steps in (1, 10):
+        algorithm = GFLAPPNP(local_steps=steps, optimizer=SGD(lr=0.05))
+        course = toy_course(
+            algorithm,
+            model=MODEL,
+            rounds=1,
+            num_clients=12,
+            monitors=("hidden_error", "gradient_smoothness", "connectivity"),
+        )
+        result = ist.run(course, scenario=hosts())
+        events = {event["name"]: event for event in result.events if event["event"] == "monitor"}
+        assert set(events) == {"hidden_error", "gradient_smoothness", "connectivity"}
+        errors.append(events["hidden_error"]["largest"])
+    assert errors[1] > 5 * errors[0] > 0

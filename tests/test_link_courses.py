@@ -1,0 +1,160 @@
+"""Whole courses with link tasks: every general algorithm, every runtime in process, the global graph, bad input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import isthmus as ist
+from isthmus.algorithms import ALGORITHMS
+from isthmus.config.load import load_course
+from isthmus.core.errors import BadInput
+from isthmus.core.protocol import Algorithm
+from isthmus.data.links import LinkGraph
+from isthmus.data.masks import PublicSplit, RatioSplit
+from isthmus.data.splitters import RandomSplitter
+from isthmus.data.zoo import Dataset
+from isthmus.learn.batching import LinkBatch, NeighborBatch
+from isthmus.learn.optimizers import SGD
+from isthmus.learn.tasks import LinkClassification, LinkPrediction, Task
+from isthmus.models import GCN, HadamardMLPDecoder, ModelSpec
+from isthmus.simulation import Scenario
+from tests.learn.link_toys import toy_facts
+
+GENERAL = ("fedavg", "fedprox", "fedopt", "local", "global")
+TASKS: dict[str, Task] = {
+    "classification": LinkClassification(metrics=("accuracy", "loss", "hits@1", "mrr")),
+    "prediction": LinkPrediction(metrics=("accuracy", "loss", "auc", "mrr")),
+    "by relation": LinkPrediction(metrics=("accuracy", "loss", "auc", "mrr"), by_relation=True),
+}
+
+
+def planted() -> LinkGraph:
+    """Return links whose class, and whose being there, can be told from the features of their ends."""
+    data = toy_facts(40, 400, 2)
+    kind = torch.arange(40) % 2
+    head, tail = data.links
+    tail = (tail // 2) * 2 + kind[head]  # only nodes of one kind are linked
+    return replace(
+        data, x=torch.eye(2)[kind] + 0.1 * torch.ones(40, 2), links=torch.stack([head, tail]), label=kind[head]
+    )
+
+
+@dataclass(frozen=True)
+class Facts(Dataset):
+    """The toy facts as a dataset."""
+
+    def load(self, root: Path) -> LinkGraph:
+        """Make them."""
+        return planted()
+
+    def present(self, root: Path) -> bool:
+        """Nothing is needed."""
+        return True
+
+
+def course(algorithm: str | Algorithm[Any] = "fedavg", **changes: Any) -> ist.Course:
+    fields: dict[str, Any] = {
+        "dataset": Facts(),
+        "masks": PublicSplit(),
+        "splitter": RandomSplitter(),
+        "num_clients": 3,
+        "task": LinkClassification(),
+        "model": ModelSpec(GCN(hidden=8, dropout=0.3), decoder=HadamardMLPDecoder(hidden=8, dropout=0.2)),
+        "algorithm": ALGORITHMS[algorithm]() if isinstance(algorithm, str) else algorithm,
+        "rounds": 3,
+    }
+    return ist.Course(**{**fields, **changes})
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("algorithm", GENERAL)
+def test_general_algorithms_give_the_same_bits_in_every_runtime(algorithm: str, task: str) -> None:
+    results = {kind: ist.run(course(algorithm, task=TASKS[task], runtime=kind)) for kind in ("loop", "strict", "auto")}
+    loop = results["loop"]
+    assert loop.metrics and all(metrics.keys() == set(TASKS[task].metrics) for metrics in loop.metrics.values())
+    for other in (results["strict"], results["auto"]):
+        assert other.metrics == loop.metrics and other.client_scores == loop.client_scores
+        assert all(torch.equal(other.params[name], loop.params[name]) for name in loop.params)
+    assert not [note for note in loop.notes if "client" in note]
+
+
+@pytest.mark.parametrize("batching", [LinkBatch(16), NeighborBatch(16, (4, 4))])
+@pytest.mark.parametrize("task", TASKS)
+def test_mini_batches_run_in_loop_and_strict_alike(task: str, batching: Any) -> None:
+    first, second = (
+        ist.run(course(task=TASKS[task], batching=batching, runtime=kind, rounds=2)) for kind in ("loop", "strict")
+    )
+    assert first.metrics == second.metrics
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_what_can_be_learned_is_learned_on_the_global_graph_too(task: str) -> None:
+    learning = ALGORITHMS["fedavg"](local_steps=8, optimizer=SGD(lr=0.5))  # type: ignore[call-arg]
+    model = ModelSpec(GCN(hidden=8, dropout=0.0), decoder=HadamardMLPDecoder(hidden=8))
+    found = ist.run(course(learning, task=TASKS[task], model=model, rounds=25))
+    name = "accuracy" if task == "classification" else "auc"
+    least = 0.9 if task == "classification" else 0.65
+    assert found.metrics["global_model/global_graph"][name] > least
+    assert found.metrics["global_model/local_graph"][name] > least
+
+
+def test_pooled_training_is_scored_on_each_clients_links() -> None:
+    found = ist.run(course("global"))
+    assert len(found.client_scores) == 3 and all("accuracy" in scores for scores in found.client_scores.values())
+
+
+def test_a_client_without_training_links_is_named_and_has_no_weight() -> None:
+    whole = planted()
+    parts = whole.divide([torch.arange(200), torch.arange(200, 390), torch.arange(390, 400)])
+    empty = parts[2].with_masks({**parts[2].masks, "train": torch.zeros(10, dtype=torch.bool)})
+    scenario = Scenario(whole, {"a": parts[0], "b": parts[1], "c": empty})
+    found = ist.run(course(), scenario=scenario)
+    assert [note for note in found.notes if note.startswith("c has no training examples")]
+    without = ist.run(course(num_clients=2), scenario=Scenario(whole, {"a": parts[0], "b": parts[1]}))
+    assert all(torch.allclose(found.params[name], without.params[name]) for name in found.params)
+
+
+def test_a_run_folder_can_be_gone_on_with(tmp_path: Path) -> None:
+    listed = "tests.test_link_courses:Facts"
+    written = tmp_path / "course.yaml"
+    written.write_text(
+        f"dataset: {{name: '{listed}'}}\nmasks: public\nsplitter: random\nnum_clients: 3\nrounds: 2\n"
+        "task: {name: link_classification, metrics: [accuracy, loss, 'hits@1']}\n"
+        "model: {gnn: {name: gcn, hidden: 8}, decoder: {name: hadamard_mlp, hidden: 64}}\n"
+        "stopping: {metric: 'hits@1'}\n"
+    )
+    read = load_course(written)
+    assert read.model == ModelSpec(GCN(hidden=8), decoder=HadamardMLPDecoder(hidden=64))
+    ist.run(read, run_dir=tmp_path / "run")
+    longer = ist.resume(tmp_path / "run", overrides=["rounds=4"])
+    assert longer.metrics == ist.run(replace(read, rounds=4)).metrics
+
+
+# ---- bad input
+
+
+def test_a_model_without_a_link_decoder_is_refused_and_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"the model has no decoder; set model.decoder.name to hadamard_mlp"):
+        ist.run(course(model=ModelSpec()), run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_node_task_refuses_a_link_decoder() -> None:
+    model = ModelSpec(GCN(hidden=8), decoder=HadamardMLPDecoder())
+    with pytest.raises(BadInput, match="HadamardMLP scores pairs of nodes, which only link tasks do"):
+        ist.run(ist.Course(model=model, rounds=1))
+
+
+def test_a_link_task_refuses_a_graph_of_nodes() -> None:
+    with pytest.raises(BadInput, match="'cora' consists of nodes, the task 'link_classification' learns from links"):
+        ist.run(ist.Course(task=LinkClassification(), model=course().model, rounds=1))
+
+
+def test_links_that_are_all_held_out_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"none of the 400 links .* is a training example"):
+        ist.run(course(masks=RatioSplit(train=0.0, val=0.5, test=0.5)))
