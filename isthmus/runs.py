@@ -12,11 +12,12 @@ from typing import Protocol
 from isthmus import __version__
 from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_dict, course_to_yaml, load_course
-from isthmus.core.course import RoundReport, Standing, run_course
+from isthmus.core.course import RoundReport, Standing, evaluate, run_course
 from isthmus.core.errors import BadInput
-from isthmus.core.federation import ExchangeReport
+from isthmus.core.federation import ExchangeReport, Federation
+from isthmus.core.record import Params
 from isthmus.data.zoo import data_root as locate_data
-from isthmus.learn.evaluate import Scores
+from isthmus.learn.evaluate import Scores, weighted
 from isthmus.monitor.checkpoint import load_checkpoint, save_checkpoint
 from isthmus.monitor.folder import RunFolder
 from isthmus.monitor.journal import Journal
@@ -192,6 +193,47 @@ def _sinks(course: Course, folder: RunFolder | None) -> list[Watcher]:
     return [TensorBoardSink(folder.path / "tensorboard")]
 
 
+def _asked(course: Course, simulation: Simulation, standing: Standing) -> tuple[Scores, dict[str, Scores]]:
+    """Ask every client how it does on its own test examples, as between sites; return the mean, and each one's."""
+    plan = course.plan()
+    fed = Federation(
+        simulation.runtime,
+        seed=plan.seed,
+        round=standing.round,
+        cohort=simulation.runtime.clients,
+        model=simulation.initial,
+        rules=plan.rules,
+        report=lambda report: None,
+    )
+    found = evaluate(course.algorithm, standing.best_state, fed, ("test",), plan.stopping.metric, best=True)
+    each = {client: dict(evaluation.metrics["test"]) for client, evaluation in found.items()}
+    return weighted(each, {client: evaluation.counts["test"] for client, evaluation in found.items()}), each
+
+
+def _scored(
+    course: Course, simulation: Simulation, standing: Standing, shared: Params, models: dict[str, Params]
+) -> tuple[dict[str, Scores], dict[str, Scores]]:
+    """Return the scores of every mode, and those of each client with the model it would use."""
+    algorithm = course.algorithm
+    metrics: dict[str, Scores] = {}
+    if algorithm.scored_by_clients:
+        local, each = _asked(course, simulation, standing)
+        mode = "local_model" if simulation.has_personal_models else "global_model"
+        return {f"{mode}/local_graph": local}, each
+    if shared and not simulation.initial.personal:
+        everyone = dict.fromkeys(simulation.clients, shared)
+        metrics["global_model/global_graph"] = simulation.on_global_graph({"global": shared}, "test")
+        metrics["global_model/local_graph"] = simulation.on_local_graphs(everyone, "test")[0]
+    local, each = simulation.on_local_graphs(models, "test")
+    if algorithm.pooled:
+        each = simulation.on_parts_of_global_graph(models["all"], "test")
+    if simulation.has_personal_models:
+        if simulation.one_set_of_classes:
+            metrics["local_model/global_graph"] = simulation.on_global_graph(models, "test")
+        metrics["local_model/local_graph"] = local
+    return metrics, each
+
+
 def _result(
     course: Course,
     simulation: Simulation,
@@ -207,19 +249,8 @@ def _result(
         params = algorithm.client_params(shared, {**memory, **memory.get("best", {})})
         if params:  # a client that failed in the setup of `local` has no model
             models[name] = {**simulation.clients[name].own, **params} if simulation.initial.personal else params
-    metrics: dict[str, Scores] = {}
     personal = simulation.has_personal_models
-    if shared and not simulation.initial.personal:
-        everyone = dict.fromkeys(simulation.clients, shared)
-        metrics["global_model/global_graph"] = simulation.on_global_graph({"global": shared}, "test")
-        metrics["global_model/local_graph"] = simulation.on_local_graphs(everyone, "test")[0]
-    local, each = simulation.on_local_graphs(models, "test")
-    if algorithm.pooled:
-        each = simulation.on_parts_of_global_graph(models["all"], "test")
-    if personal:
-        if simulation.one_set_of_classes:
-            metrics["local_model/global_graph"] = simulation.on_global_graph(models, "test")
-        metrics["local_model/local_graph"] = local
+    metrics, each = _scored(course, simulation, standing, shared, models)
     exchanges = [event for event in journal.events if event["event"] == "exchange"]
     whole = simulation.scenario.whole
     return Result(

@@ -200,7 +200,8 @@ class Simulation:
     def on_parts_of_global_graph(self, params: Params, split: str) -> dict[str, Scores]:
         """Score a model that runs on the whole graph on each client's nodes: the centralised beside the clients'."""
         load_params(self.model, params)
-        groups = [part.item_ids for part in self.scenario.parts.values()]
+        ids, order = torch.sort(self.scenario.whole.item_ids)  # the whole may itself be a part of something
+        groups = [order[torch.searchsorted(ids, part.item_ids)] for part in self.scenario.parts.values()]
         found = self.course.task.evaluate_groups(self.model, self.whole, split, groups)
         return dict(zip(self.scenario.parts, found, strict=True))
 

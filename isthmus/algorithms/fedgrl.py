@@ -240,13 +240,20 @@ class FedGRL(Algorithm[FedGRLState]):
             take_step(live, torch.stack(terms).sum() if len(terms) > 1 else terms[0], self.optimizer, state, lr)
             memory = self.objective.remember(memory, model, round)
         client.state = {**client.state, "optimizer": state, "objective": memory}
-        return client.keep_personal(read_params(model), params), read_params(own)
+        # A client that leaves the objective out gives its parts back as they came.
+        parts = read_params(own) if self._self_supervised else objective
+        return client.keep_personal(read_params(model), params), parts
 
     def _parts(self, model: Model, objective: Params) -> nn.Module:
         if not self._self_supervised:
             return nn.ModuleDict()
         with torch.random.fork_rng(devices=[]):
             own = self.objective.build(_width(model))
+        if not objective and any(True for _ in own.parameters()):
+            raise BadInput(
+                f"this client's strength is {self.strength:g}, but the course's is 0 and so nobody shares the parts of "
+                f"{type(self.objective).__name__}; give the course a strength above 0, and 0 to the clients without"
+            )
         load_params(own, objective)
         return own
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from isthmus.algorithms.fedgrl import FedGRL, FedGRLState
 from isthmus.core.errors import CourseFailed
@@ -47,6 +47,8 @@ class LocalGRL(FedGRL):
 
     Fields: as in FedGRL.
     """
+
+    personal: ClassVar[tuple[str, ...]] = ("model", "encoder")
 
     # ---- server
 

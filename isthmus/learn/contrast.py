@@ -49,11 +49,11 @@ def node_contrast(
     """
     if not len(h):
         return h.sum()
-    out: Tensor = _Contrast.apply(_directions(h), _directions(g.detach()), labels, tau, sample, block_bytes)  # type: ignore[no-untyped-call]
+    out: Tensor = _Contrast.apply(directions(h), directions(g.detach()), labels, tau, sample, block_bytes)  # type: ignore[no-untyped-call]
     return out
 
 
-def _directions(vectors: Tensor) -> Tensor:
+def directions(vectors: Tensor) -> Tensor:
     """Return the rows divided by their lengths; a row without length has no direction, and stays zero with any step."""
     length = vectors.norm(dim=1, keepdim=True)
     has = length > NO_LENGTH

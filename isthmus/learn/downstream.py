@@ -117,7 +117,7 @@ class Finetune(Downstream):
 
     Fields:
         steps:          optimiser steps
-        optimizer:      the optimiser
+        optimizer:      the optimiser; its schedule goes by rounds and plays no part
         evaluate_every: steps between two looks at the client's validation nodes, of which the best is kept, the start
                         not among them; 0 keeps the last
     """

@@ -125,7 +125,9 @@ class GraphCohort:
             alters_features:  whether the loss runs the model on other features than the clients' own
         """
         given = frozenset(params if isinstance(params, dict) else params[0])
-        starts = {**self._personal(given), **_starts(params)}
+        held = {**self._personal(given), **_starts(params)}
+        # In the model's order, as a client alone would have it: moments are kept by place.
+        starts = {**{name: held[name] for name in self.model.state_dict() if name in held}, **held}
         shared = isinstance(params, dict)
         if all(client.num_examples == 0 for client in self.clients):
             return self._sent(self._untrained(starts, optimizer, optimizer_states), given)

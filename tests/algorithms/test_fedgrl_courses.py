@@ -143,10 +143,6 @@ def test_evaluations_leave_the_encoder_alone() -> None:
 
 # ---- clients without labels
 
-NO_TERM_FOR_ONE = pytest.mark.xfail(
-    strict=True, reason="a client whose strength is 0 has no parts of the objective, where the others have them"
-)
-
 
 @pytest.mark.parametrize(
     ("algorithm", "counts"),
@@ -190,11 +186,7 @@ def test_a_client_without_labels_ends_with_the_head_it_began_with() -> None:
 
 @pytest.mark.parametrize(
     ("usual", "own"),
-    [
-        (1.0, 0.3),
-        pytest.param(1.0, 0.0, marks=NO_TERM_FOR_ONE),
-        pytest.param(0.0, 1.0, marks=NO_TERM_FOR_ONE),
-    ],
+    [(1.0, 0.3), (1.0, 0.0)],
 )
 def test_a_client_may_have_a_strength_of_its_own(usual: float, own: float) -> None:
     """lambda_c: what this client sends is what it would send in a course in which all have its strength."""
@@ -212,6 +204,14 @@ def test_a_client_may_have_a_strength_of_its_own(usual: float, own: float) -> No
         )
         assert_equal(sent, wanted if client == "client-0" else before)
         assert gap(wanted, before) > 1e-4
+
+
+def test_a_strength_where_the_course_has_none_is_refused_with_what_would_do() -> None:
+    settings = {"client-0": {"strength": 1.0}}
+    course = toy_course(quick(protocol="lp2", strength=0.0), model=MODEL, client_settings=settings, rounds=1)
+    trace = trace_course(course, toy_scenario())
+    (failure,) = [failure for report in trace.exchanges for failure in report.failures]
+    assert failure.client == "client-0" and "give the course a strength above 0" in failure.reason
 
 
 def test_nobody_with_labels_is_a_course_of_lp1_and_an_error_where_only_labels_count() -> None:

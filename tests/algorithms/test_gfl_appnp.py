@@ -211,6 +211,23 @@ def test_all_clients_count_in_the_mean_unless_another_weighting_is_chosen() -> N
         assert_close(moved(trace, PLAIN.lr), expected, 1e-5)
 
 
+@pytest.mark.parametrize("weighting", ["all", "uniform", "examples", "nodes"])
+def test_clients_with_unequal_numbers_of_samples_count_as_the_weighting_says(weighting: str) -> None:
+    graph = GRAPHS["labelled samples"]
+    mixing = reference.walk_matrix(graph)
+    trace = watch(GFLAPPNP(local_steps=1, optimizer=PLAIN, weighting=weighting), hosts(graph))
+    sizes = reference.split_of(graph, "train").sum(dim=1).tolist()
+    assert len(set(sizes)) > 2
+    weights = [float(size) if weighting == "examples" else float(size > 0) for size in sizes]
+    total = float(graph.num_nodes) if weighting == "all" else sum(weights)
+    expected = {name: torch.zeros_like(tensor) for name, tensor in trace.initial.items()}
+    for node, weight in enumerate(weights):
+        if weight:
+            for name, slope in reference.gradient(trace.initial, graph, mixing, [node]).items():
+                expected[name] += weight / total * slope
+    assert_close(moved(trace, PLAIN.lr), expected, 1e-5)
+
+
 def test_coefficients_are_appnps_or_the_printed_ones() -> None:
     recursion = GFLAPPNP(alpha=0.2, hops=4).walk_weights
     z = torch.zeros(5)  # the polynomial's coefficients under Z <- (1 - alpha) S Z + alpha H
@@ -499,6 +516,13 @@ def test_a_cohort_in_which_nobody_trains_leaves_the_model_as_it_is() -> None:
     state = algorithm.setup(clients.federation({"w": torch.zeros(2)}, round=0))
     after = algorithm.round(state, clients.federation(cohort=["1"], round=1))
     assert torch.equal(after.params["w"], torch.zeros(2))
+
+
+def test_only_clients_that_have_the_aggregates_are_asked_to_train() -> None:
+    clients = ScriptedClients(_script, ["0", "1", "2"])
+    state = GFLAPPNP().setup(clients.federation({"w": torch.zeros(2)}, round=0))
+    GFLAPPNP().round(replace(state, ready=("1",)), clients.federation(round=1))
+    assert [client for client, request in clients.sent if isinstance(request, TrainWithAggregates)] == ["1"]
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,6 @@ def test_alone_a_client_that_missed_the_setup_says_so() -> None:
         alone().train(TrainOwnEncoder(), client)
 
 
-@pytest.mark.xfail(strict=True, reason="the best round's head is kept, but the encoder that belongs to it is not")
 def test_alone_the_best_round_of_lp2_has_the_encoder_of_that_round() -> None:
     client, params = wise_client()
     algorithm = alone(protocol="lp2")

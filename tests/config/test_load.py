@@ -130,7 +130,8 @@ def test_an_unknown_key_is_refused_with_the_nearest(file: Path) -> None:
         ("sinks=[wandb]", "sinks has 'wandb'; choose from tensorboard"),
         (
             "monitors=[ckaa]",
-            "monitors has 'ckaa'; known: cka, connectivity, gradient_smoothness, hidden_error, walk_distance. Did you mean 'cka'?",
+            "monitors has 'ckaa'; known: cka, connectivity, gradient_smoothness, hidden_error, walk_distance. "
+            "Did you mean 'cka'?",
         ),
         ("monitors=cka", "monitors is 'cka', expected a list"),
         ("monitor_every=-1", "monitor_every is -1; it must be at least 0"),

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from isthmus.core.record import Params
 from isthmus.learn.augment import Augmentation
+from isthmus.learn.contrast import directions
 from isthmus.learn.selfsup.objective import SelfSupervision
 from isthmus.models.checks import require_count
 from isthmus.models.inputs import GraphInput
@@ -26,7 +26,8 @@ class BGRL(SelfSupervision):
     omega is the encoder that is trained, s a perceptron that is trained with it, tau the target: a copy that only this
     client has. No gradient flows into it; after every step its parameters become decay * tau + (1 - decay) * omega.
     decay rises from its start to 1 as half a cosine: 1 - (1 - start) (1 + cos(pi t / rounds)) / 2 in round t. Both
-    encoders run as in training: batch norm takes the view's own statistics, which the target keeps apart.
+    encoders run as in training: batch norm takes the view's own statistics, which the target keeps apart. A row of
+    zeros has no direction, and its cosine is 0.
 
     Fields:
         first:     the view that the encoder sees
@@ -94,7 +95,7 @@ class BGRL(SelfSupervision):
         z = own["predictor"](seen, h, generator)
         with torch.no_grad(), replaced(model, memory):
             target = model.embed(other, generator)
-        return -2.0 * F.cosine_similarity(z, target, dim=1).mean()
+        return -2.0 * (directions(z) * directions(target)).sum(dim=1).mean()
 
 
 def _encoder(model: nn.Module) -> Params:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from isthmus.core.record import Params
 from isthmus.learn.augment import Augmentation
+from isthmus.learn.contrast import directions
 from isthmus.learn.selfsup.objective import SelfSupervision
 from isthmus.models.checks import require_count
 from isthmus.models.inputs import GraphInput
@@ -58,12 +58,12 @@ class GRACE(SelfSupervision):
         chosen = None
         if number > self.max_nodes:
             chosen = torch.randperm(number, generator=generator)[: self.max_nodes]
-        directions = []
+        pointing = []
         for view in views:
             h = model.embed(view, generator)
             h = h if chosen is None else h.index_select(0, chosen)
-            directions.append(F.normalize(own["projector"](view, h, generator), dim=1))
-        u, v = directions
+            pointing.append(directions(own["projector"](view, h, generator)))
+        u, v = pointing
         return 0.5 * (self._told_apart(u, v) + self._told_apart(v, u))
 
     def _told_apart(self, u: Tensor, v: Tensor) -> Tensor:

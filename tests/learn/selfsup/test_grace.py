@@ -127,7 +127,6 @@ def test_it_remembers_nothing_and_leaves_the_global_generator_alone() -> None:
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-@pytest.mark.xfail(strict=True, reason="the slope of the direction of a vector without length is as large as 1e12")
 def test_a_node_without_features_and_edges_does_not_throw_a_fresh_model_off() -> None:
     """Its representation is made of biases, which a fresh model has at 0."""
     graph = ring()

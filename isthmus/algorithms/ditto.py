@@ -1,0 +1,158 @@
+"""Ditto: every client has a model of its own, drawn towards the global one. Li, Hu, Beirami and Smith, 2021.
+
+"Ditto: fair and robust federated learning through personalization".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
+from isthmus.core.protocol import cohort, on
+from isthmus.core.record import Params
+from isthmus.core.stack import Stack
+from isthmus.learn.client import GraphClient
+from isthmus.learn.fit import Penalty
+from isthmus.learn.optimizers import OptimizerState
+from isthmus.learn.stacked import GraphCohort
+
+
+@dataclass(frozen=True)
+class Ditto(FedAvg):
+    """Clients train the global model as in FedAvg, and beside it a model of their own that is never sent.
+
+        round:  server -> client  TrainModel(params)
+                client -> server  ModelUpdate(params, weight)     the server sees only the weighted mean
+
+    Client k takes `local_steps` steps from the received w, which go into the mean, and `personal_steps` steps from its
+    own v_k, towards
+
+        v_k ~ argmin_v  F_k(v) + lambda/2 |v - w|^2
+
+    with w as it was received. With lambda = 0, v_k is what `local` trains, if every client is asked in every round; the
+    larger lambda, the nearer v_k is to w. The global model is FedAvg's in any case. Steps of gradient descent need
+    lr lambda < 2, or they overshoot.
+
+    A client that trains for the first time begins v_k with the model it received. One that has not trained yet, or has
+    no training examples, uses the global model. Both trainings of a round draw the same batches and the same dropout.
+
+    Where the course shares only some parameters, w has the client's own values in the others, trained along with it and
+    kept as always; v_k is a whole model beside it, and lambda draws on what is shared.
+
+    A client's memory: `model` (v_k), `own_optimizer` (its moments, if they are kept), and what FedAvg keeps.
+
+    Fields:
+        strength:       lambda
+        personal_steps: steps of v_k in a round; None for as many as `local_steps`
+        local_steps, step_unit, optimizer, weighting: as in FedAvg; v_k has the same optimiser
+        keep_moments:   whether the optimisers of both models go on from round to round
+    """
+
+    personal: ClassVar[tuple[str, ...]] = ("model",)
+
+    strength: float = 0.1
+    personal_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 <= self.strength < float("inf"):
+            raise ValueError(f"strength is {self.strength!r}; it must be at least 0")
+        if self.personal_steps is not None and self.personal_steps < 1:
+            raise ValueError(f"personal_steps is {self.personal_steps!r}; it must be at least 1, or null")
+
+    # ---- client
+
+    def client_params(self, params: Params, state: Mapping[str, Any]) -> Params:
+        """Return the client's own model; the global one for a client that has none."""
+        if "model" in state:
+            own: Params = state["model"]
+            return own
+        return super().client_params(params, state)
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        """Train the received model for the server and the client's own model for the client."""
+        start = _own_model(client, request.params)
+        update = super().train(request, client)
+        if client.num_examples:
+            fitted = client.fit(
+                start,
+                steps=self._personal_steps,
+                step_unit=self.step_unit,
+                optimizer=self.optimizer,
+                penalty=self.pull(request.params),
+                optimizer_state=client.state.get("own_optimizer") if self.keep_moments else None,
+            )
+            self._remember(client, fitted.params, fitted.optimizer_state)
+        return update
+
+    @cohort(TrainModel)
+    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
+        """Train both models of many clients at once."""
+        starts = [_own_model(c, r.params) for c, r in zip(clients, requests, strict=True)]
+        stack = self.updates(requests, clients)
+        if not all(client.num_examples for client in clients):  # a cohort without examples
+            return stack
+        before = [client.state for client in clients]
+        for client, start in zip(clients, starts, strict=True):  # what is not shared goes by the clients' memory
+            own = {name: start[name] for name in client.own}
+            client.state = {**client.state, "personal": own}
+        shared = [{n: start[n] for n in r.params} for r, start in zip(requests, starts, strict=True)]
+        fitted = clients.fit(
+            shared,
+            steps=self._personal_steps,
+            step_unit=self.step_unit,
+            optimizer=self.optimizer,
+            # lambda (v - w) is lambda (v - start), which fit knows, and lambda (start - w), which is constant.
+            proximal=self.strength,
+            drifts=self._offsets(requests, shared, clients) if self.strength else None,
+            optimizer_states=[state.get("own_optimizer") for state in before] if self.keep_moments else None,
+        )
+        for k, client in enumerate(clients):
+            trained = {**fitted.member(k), **(client.state["personal"] if client.own else {})}
+            client.state = before[k]
+            kept = fitted.optimizer_states[k] if self.keep_moments else {}
+            self._remember(client, {name: trained[name] for name in starts[k]}, kept)
+        return stack
+
+    def pull(self, received: Params) -> Penalty | None:
+        """Return lambda/2 |v - w|^2 over the trainable parameters that are shared."""
+        if self.strength == 0:
+            return None
+
+        def proximal(live: Mapping[str, Tensor]) -> Tensor:
+            squares = [(v - received[name]).square().sum() for name, v in live.items() if name in received]
+            return 0.5 * self.strength * torch.stack(squares).sum()
+
+        return proximal
+
+    @property
+    def _personal_steps(self) -> int:
+        return self.local_steps if self.personal_steps is None else self.personal_steps
+
+    def _offsets(self, requests: Sequence[TrainModel], starts: Sequence[Params], clients: GraphCohort) -> list[Params]:
+        """Return lambda (start - w) of each client, over the trainable parameters that are shared."""
+        trained = [name for name, _ in clients.model.named_parameters() if name in starts[0]]
+        return [
+            {name: self.strength * (start[name] - request.params[name]) for name in trained}
+            for request, start in zip(requests, starts, strict=True)
+        ]
+
+    def _remember(self, client: GraphClient, model: Params, moments: OptimizerState) -> None:
+        client.state["model"] = model
+        if self.keep_moments:
+            client.state["own_optimizer"] = moments
+
+
+def _own_model(client: GraphClient, received: Params) -> Params:
+    """Return the client's own model; the received one, whole, for a client that has not trained yet."""
+    found: Params | None = client.state.get("model")
+    if found is not None:
+        return found
+    whole = client.complete(received)
+    return {name: whole[name] for name in client.model.state_dict()}

@@ -1,0 +1,118 @@
+"""FedRep: a head of its own for every client, trained first, and then the body that all share.
+
+Collins, Hassani, Mokhtari and Shakkottai (2021), "Exploiting shared representations for personalized federated
+learning".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
+from isthmus.core.errors import BadInput
+from isthmus.core.protocol import on
+from isthmus.core.record import Params
+from isthmus.learn.client import GraphClient
+from isthmus.learn.fit import Fitted, fit
+from isthmus.learn.optimizers import Optimizer, OptimizerState
+
+
+@dataclass(frozen=True)
+class FedRep(FedAvg):
+    """Clients share the body phi of a model; each has a head h_k, which it fits to the body of every round first.
+
+        round:  server -> client  TrainModel(params)              the body
+                client -> server  ModelUpdate(params, weight)     the server sees only the weighted mean of the bodies
+
+    In a round client k takes
+
+        `head_steps` steps    h_k <- h_k - lr d F_k(phi, h_k) / d h_k              with phi as it was received
+        `local_steps` steps   phi_k <- phi_k - lr d F_k(phi_k, h_k) / d phi_k      with the new h_k
+
+    The head is whatever the course does not share: by default the decoder (`shared` of the course). What stands still
+    has neither decay nor moments; batch norm statistics of the body are those of the second phase. FedAvg with the same
+    `shared` trains both at once: that is FedPer (Arivazhagan et al., 2019).
+
+    A client's memory: `personal` (h_k); with `keep_moments`, `optimizer` and `head_optimizer`. Clients answer one by
+    one in simulation.
+
+    Fields:
+        head_steps:  steps of the head in a round; in `step_unit`s
+        local_steps: steps of the body in a round
+        optimizer:   of both phases, started anew for each
+        step_unit, weighting: as in FedAvg
+        keep_moments: whether both optimisers go on from round to round
+    """
+
+    keeps_heads: ClassVar[bool] = True
+
+    head_steps: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.head_steps < 1:
+            raise ValueError(f"head_steps is {self.head_steps!r}; it must be at least 1")
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        """Fit the client's head to the received body, then train the body under it."""
+        body = request.params
+        if not client.own:
+            raise BadInput('with FedRep heads stay with the clients; leave shared out, or end it with "!decoder.*"')
+        head = self._phase(client, body, [name not in body for name in _trained(client)], "head", self.head_steps)
+        client.keep_personal(head.params, body)
+        found = self._phase(client, body, [name in body for name in _trained(client)], "fit", self.local_steps)
+        return ModelUpdate(client.keep_personal(found.params, body), self.weight(client))
+
+    def _phase(self, client: GraphClient, body: Params, moving: list[bool], purpose: str, steps: int) -> Fitted:
+        """Train the parameters that are `moving` and no others."""
+        batches = client.task.batches_per_epoch(client.prepared, client.batching) if self.step_unit == "epoch" else 1
+        memory = "optimizer" if purpose == "fit" else "head_optimizer"
+        found = fit(
+            client.model,
+            client.complete(body),
+            client.task,
+            client.prepared,
+            steps=steps * batches,
+            optimizer=only(self.optimizer, moving),
+            lr=self.optimizer.lr * self.optimizer.schedule.factor(max(client.position.round, 1)),
+            batching=client.batching,
+            generator=client.generator(purpose),
+            optimizer_state=client.state.get(memory) if self.keep_moments else None,
+        )
+        if self.keep_moments:
+            client.state[memory] = found.optimizer_state
+        return found
+
+
+def _trained(client: GraphClient) -> list[str]:
+    return [name for name, slot in client.model.named_parameters() if slot.requires_grad]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Only(Optimizer):
+    """Another optimiser that moves some of the parameters; the others stand still and have no state."""
+
+    inner: Optimizer
+    moving: tuple[bool, ...]  # one for each parameter
+
+    def start(self, params: Sequence[Tensor]) -> OptimizerState:
+        """Return the inner optimiser's state of what moves."""
+        return self.inner.start(self._chosen(params))
+
+    def step(self, params: list[Tensor], grads: list[Tensor], state: OptimizerState, lr: float) -> None:
+        """Take the inner optimiser's step with what moves."""
+        if any(self.moving):
+            self.inner.step(self._chosen(params), self._chosen(grads), state, lr)
+
+    def _chosen(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [tensor for tensor, moves in zip(tensors, self.moving, strict=True) if moves]
+
+
+def only(inner: Optimizer, moving: Sequence[bool]) -> Only:
+    """Return an optimiser that moves the parameters of which `moving` is true."""
+    return Only(inner.lr, inner.weight_decay, inner.schedule, inner=inner, moving=tuple(moving))

@@ -1,0 +1,117 @@
+"""Fine-tuning: whoever is evaluated first trains the global model a little further on its own data.
+
+The oldest way to personal models: Wang, Mathews, Kiddon, Eichner, Beaufays and Ramage (2019), "Federated evaluation of
+on-device personalization"; Yu, Bagdasaryan and Shmatikov (2020), "Salvaging federated learning by local adaptation".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from isthmus.algorithms.fedavg import FedAvg, TrainModel
+from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, ModelState, StateT, cohort, on
+from isthmus.core.record import Params
+from isthmus.core.stack import Stack
+from isthmus.learn.client import GraphClient
+from isthmus.learn.optimizers import Optimizer
+from isthmus.learn.stacked import GraphCohort
+
+
+@dataclass(frozen=True)
+class FineTuned(Algorithm[StateT]):
+    """Put before another algorithm, it gives every client a model of its own whenever the course evaluates.
+
+        @dataclass(frozen=True)
+        class FedProxFT(FineTuned[ModelState], FedProx):
+            '''FedProx, fine-tuned.'''
+
+    The other algorithm's rounds are as they were: nothing that is tuned goes into a message, and what a client keeps in
+    mind for training is not touched. At an evaluation each client takes `tune_steps` steps from the model that it would
+    use otherwise, on its own training examples; the outcome is evaluated, and is its model of that round. So the best
+    round is the best by tuned models. Evaluating takes as long as training then: choose `evaluate_every` accordingly.
+
+    A client's memory: `tuned`, and what the other algorithm keeps. An algorithm that has a list `personal` of its own
+    needs both: `personal = ("tuned", *Other.personal)`.
+
+    Fields:
+        tune_steps:     steps before an evaluation, counted in batches
+        tune_optimizer: how they are taken, started anew every time; None for the other algorithm's `optimizer`
+    """
+
+    personal: ClassVar[tuple[str, ...]] = ("tuned",)
+
+    tune_steps: int = 4
+    tune_optimizer: Optimizer | None = None
+
+    def __post_init__(self) -> None:
+        if hasattr(super(), "__post_init__"):
+            super().__post_init__()  # type: ignore[misc]
+        if self.tune_steps < 1:
+            raise ValueError(f"tune_steps is {self.tune_steps!r}; it must be at least 1")
+        if not isinstance(self._tuner, Optimizer):
+            raise ValueError(f"tune_optimizer is null, but {type(self).__name__} has no optimizer of its own; give one")
+
+    @property
+    def _tuner(self) -> Optimizer:
+        found: Optimizer = self.tune_optimizer or getattr(self, "optimizer", None)  # type: ignore[assignment]
+        return found
+
+    def client_params(self, params: Params, state: Mapping[str, Any]) -> Params:
+        """Return the model that was tuned last; without one, what the other algorithm has."""
+        if "tuned" in state:
+            tuned: Params = state["tuned"]
+            return tuned
+        return super().client_params(params, state)
+
+    def untuned(self, params: Params, client: GraphClient) -> Params:
+        """Return the whole model from which a client begins to tune."""
+        memory = {name: entry for name, entry in client.state.items() if name != "tuned"}
+        whole = client.complete(super().client_params(params, memory))
+        return {name: whole[name] for name in client.model.state_dict()}
+
+    @on(EvaluateModel)
+    def evaluate(self, request: EvaluateModel, client: GraphClient) -> Evaluation:
+        """Tune, and evaluate what came of it; for the best round it is there already."""
+        if not request.best:
+            start = self.untuned(request.params, client)
+            tuned = client.fit(start, steps=self.tune_steps, optimizer=self._tuner)
+            client.state = {**client.state, "tuned": tuned.params}
+        reply: Evaluation = super().evaluate(request, client)
+        return reply
+
+    def tuned_together(self, requests: Sequence[EvaluateModel], clients: GraphCohort) -> list[Evaluation]:
+        """Do the same for many clients at once: what a handler for many calls."""
+        if not requests[0].best:
+            starts = [self.untuned(r.params, c) for r, c in zip(requests, clients, strict=True)]
+            fitted = clients.fit(starts, steps=self.tune_steps, optimizer=self._tuner)
+            for k, client in enumerate(clients):
+                client.state = {**client.state, "tuned": fitted.member(k)}
+        return super().evaluate_together(requests, clients)
+
+
+@dataclass(frozen=True)
+class FedAvgFT(FineTuned[ModelState], FedAvg):
+    """FedAvg whose clients tune the global model on their own data before they are evaluated with it.
+
+        round:       server -> client  TrainModel(params)
+                     client -> server  ModelUpdate(params, weight)     the server sees only the weighted mean
+        evaluation:  as always, of v_k: the received w after `tune_steps` steps down F_k
+
+    A client's memory: `tuned` (v_k), and what FedAvg keeps.
+
+    Fields:
+        tune_steps, tune_optimizer: as in FineTuned
+        local_steps, step_unit, optimizer, weighting, keep_moments: as in FedAvg
+    """
+
+    @cohort(TrainModel)
+    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
+        """Train the received model for many clients at once."""
+        return self.updates(requests, clients)
+
+    @cohort(EvaluateModel)
+    def evaluate_together(self, requests: Sequence[EvaluateModel], clients: GraphCohort) -> list[Evaluation]:
+        """Tune and evaluate many clients' models at once."""
+        return self.tuned_together(requests, clients)
