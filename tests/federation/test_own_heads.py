@@ -1,0 +1,130 @@
+"""Between sites, silos keep heads and classes of their own; no message holds them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import isthmus as ist
+from isthmus.algorithms import FedGRL
+from isthmus.data.graph import Graph
+from isthmus.data.sources import read_graph_folder, write_graph_folder
+from isthmus.data.zoo import Folder
+from isthmus.federation.agreement import agree
+from isthmus.federation.course import Patience, SiteCourse
+from isthmus.federation.messages import Terms
+from isthmus.learn.downstream import Finetune
+from isthmus.learn.optimizers import SGD
+from isthmus.models import GCN, MLPDecoder, ModelSpec
+from isthmus.monitor.folder import load_model_file
+from isthmus.simulation import Scenario
+from tests.federation.sites import FakeHub, fake_hub, scenario, site_course
+
+HEADED = ModelSpec(GCN(hidden=5, dropout=0.5), decoder=MLPDecoder(hidden=4))
+QUICK = FedGRL(downstream=Finetune(steps=4), optimizer=SGD(lr=0.05))
+
+
+def other_classes() -> Scenario:
+    """Three silos, of which the last has two classes that nobody else has."""
+    made = scenario()
+    last = list(made.parts)[-1]
+
+    def own(part: Graph) -> Graph:
+        return replace(part, y=torch.where(part.y == 2, 0, part.y), num_classes=2, class_names=("left", "right"))
+
+    return replace(made, parts={n: own(p) if n == last else p for n, p in made.parts.items()})
+
+
+def course(algorithm: Any, **changes: Any) -> ist.Course:
+    fields = {"dataset": Folder(), "model": HEADED, "shared": ("gnn.*",), **changes}
+    return site_course(algorithm, **fields)
+
+
+def on_sites(made: ist.Course, hub: FakeHub, run_dir: Path) -> ist.Result:
+    patience = Patience(start_seconds=1, pause_seconds=1, retry_seconds=0.01)
+    return SiteCourse(made, hub, tuple(hub.silos), run_dir, patience=patience, say=lambda text: None).run()
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [ist.FedAvg(local_steps=2, keep_moments=True), QUICK, replace(QUICK, protocol="lp2")],
+    ids=["fedavg", "lp1", "lp2"],
+)
+def test_silos_with_other_classes_end_with_the_scores_of_the_loop_and_models_of_their_own(
+    algorithm: Any, tmp_path: Path
+) -> None:
+    hub = fake_hub(tmp_path / "silos", made=other_classes())
+    sent: list[bytes] = []
+    hub.hook = lambda site, kind, data: sent.append(data)
+    result = on_sites(course(algorithm), hub, tmp_path / "run")
+    # Without a list of classes in the course, every silo has those that its own labels name, in their order.
+    held = {site: read_graph_folder(silo.data).graph for site, silo in hub.silos.items()}
+    expected = ist.run(course(algorithm), scenario=replace(other_classes(), parts=held))
+    assert result.client_scores == expected.client_scores
+    assert all(torch.equal(tensor, expected.params[name]) for name, tensor in result.params.items())
+    assert not any(b"decoder.layers" in message for message in sent)
+    for site, silo in hub.silos.items():
+        (path,) = (silo.state / "models").glob("*.safetensors")
+        params, facts = load_model_file(path)
+        own = expected.client_params[site]
+        assert params.keys() == own.keys() and all(torch.equal(params[name], own[name]) for name in own)
+        names = held[site].class_names
+        assert json.loads(facts["class_names"]) == list(names) and facts["output_dim"] == str(len(names))
+    assert held[list(held)[-1]].class_names == ("left", "right") and held[next(iter(held))].num_classes == 3
+
+
+def test_a_silo_with_other_classes_is_refused_where_the_head_is_shared(tmp_path: Path) -> None:
+    hub = fake_hub(tmp_path / "silos", made=other_classes())
+    result = on_sites(course(ist.FedAvg(), shared=("*",)), hub, tmp_path / "run")
+    assert len(result.client_scores) == 2 and any("it has the class 'left'" in note for note in result.notes)
+
+
+def test_a_silo_that_comes_back_with_other_classes_than_it_had_is_refused(tmp_path: Path) -> None:
+    hub = fake_hub(tmp_path / "silos", made=other_classes())
+    last = list(hub.silos)[-1]
+    seen = 0
+
+    def changed(site: str, kind: str, data: bytes) -> None:
+        nonlocal seen
+        seen += site == last and kind == "exchange"
+        if site == last and kind == "exchange" and seen == 2:
+            silo = hub.silos[last]
+            part = replace(other_classes().parts[last], class_names=("up", "down"))
+            for path in silo.data.iterdir():
+                path.unlink()
+            silo.data.rmdir()
+            write_graph_folder(part, silo.data)
+            hub.restart(last)
+
+    hub.hook = changed
+    result = on_sites(course(ist.FedAvg(), rounds=4), hub, tmp_path / "run")
+    assert any("came back with another version, other features or other classes" in note for note in result.notes)
+
+
+def test_settings_of_one_silo_reach_it_alone(tmp_path: Path) -> None:
+    sites = list(scenario().parts)
+    settings = {sites[1]: {"optimizer.lr": 0.9}}
+    made = site_course(ist.FedAvg(local_steps=2), client_settings=settings)
+    result = on_sites(made, fake_hub(tmp_path / "silos"), tmp_path / "run")
+    expected = ist.run(made, scenario=scenario())
+    plain = ist.run(replace(made, client_settings={}), scenario=scenario())
+    name = "gnn.layers.0.weight"
+    assert torch.equal(result.params[name], expected.params[name])
+    assert not torch.equal(result.params[name], plain.params[name])
+
+
+def test_classes_are_free_only_where_that_is_said_and_features_never() -> None:
+    terms = {
+        "a": Terms("", "1", 5, ("x", "y"), "a few nodes"),
+        "b": Terms("", "1", 5, ("u",), "a few nodes"),
+        "c": Terms("", "1", 6, ("x", "y"), "a few nodes"),
+    }
+    free = agree(terms, "1", own_classes=True)
+    assert free.classes_of == {"a": ("x", "y"), "b": ("u",)} and list(free.refused) == ["c"]
+    assert list(agree(terms, "1").refused) == ["b", "c"] and not agree(terms, "1").classes_of
+    assert list(agree(terms, "1", ("x", "y"), own_classes=True).refused) == ["b", "c"]
