@@ -189,15 +189,17 @@ class FedSagePlus(FedAvg):
                                              + peer_weight sum_{j != i} min_{u in V_j} |x_v^p - x_u|^2 )
         + class_weight * cross-entropy of a classifier on the visible training nodes, with generated neighbours
 
-    at first without the peers' term (`pretrain_steps`), then with it, one step in each of `cross_rounds`. The peers'
-    term moves fGen alone, since its gradient comes from peer j, who has fGen and the embeddings but not the encoder:
-    gradients by embeddings would tell of single nodes of j. The classifier of the third term is the course's model,
-    trained on the client alone and forgotten afterwards. The paper has a relu after dGen and an activation after fGen;
-    here both are linear, and negative numbers of neighbours are none.
+    at first without the peers' term (`pretrain_steps`), then with it, one step in each of `cross_rounds`. V_j are all
+    nodes of client j; where v has no hidden neighbours, there is no first minimum. The peers' term moves fGen alone,
+    since its gradient comes from peer j, who has fGen and the embeddings but not the encoder: gradients by embeddings
+    would tell of single nodes of j. The classifier of the third term is the course's model, trained on the client alone
+    and forgotten afterwards. The paper has a relu after dGen and an activation after fGen; here both are linear, and
+    negative numbers of neighbours are none.
 
     Then the generator reads the client's whole graph, and what it gives is added: each generated node is a neighbour of
-    one own node and has no label. The mended graph's features are dense. Models are trained, and evaluated in the
-    rounds, on the mended graphs, on own nodes. A client that missed the setup trains on its graph as it is. With
+    one own node and has no label. Generated features are dense, and all of them are held. Models are trained, and
+    evaluated in every round, on the mended graphs, on own nodes; the final scores are those on the clients' graphs as
+    they are, and on the whole graph. A client that missed the setup trains on its graph as it is. With
     num_generated = 0 this is FedAvg.
 
     Features of nodes never cross. What the server and every peer learn of client i: fGen, which knows what features
@@ -429,9 +431,11 @@ class FedSagePlus(FedAvg):
 
     @on(EvaluateModel)
     def evaluate(self, request: EvaluateModel, client: GraphClient) -> Evaluation:
-        """Evaluate the client's model on its own nodes in the mended graph."""
-        memory = {**client.state, **client.state.get("best", {})} if request.best else client.state
-        load_params(client.model, client.complete(self.client_params(request.params, memory)))
+        """Evaluate the client's model on its own nodes in the mended graph; at the end, on its graph as it is."""
+        if request.best:  # simulation scores the best round without asking, on graphs as they are
+            final: Evaluation = super().evaluate(request, client)
+            return final
+        load_params(client.model, client.complete(self.client_params(request.params, client.state)))
         return Evaluation(*client.task.evaluate(client.model, self.data_of(client), request.splits))
 
 

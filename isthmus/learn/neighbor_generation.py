@@ -227,7 +227,7 @@ def _dense_rows(x: Tensor, index: Tensor) -> Tensor:
 
 
 def mended(graph: Graph, rows: Tensor, owner: Tensor) -> Graph:
-    """Return the graph with generated nodes after its own, each tied to its owner; features are dense then.
+    """Return the graph with generated nodes after its own, each tied to its owner.
 
     Generated nodes have no label and are in no split. Where edges have weights, theirs is the mean of the others.
     """
@@ -241,14 +241,33 @@ def mended(graph: Graph, rows: Tensor, owner: Tensor) -> Graph:
     if weight is not None:
         usual = weight.mean() if len(weight) else torch.tensor(1.0)
         weight = torch.cat([weight, usual.expand(2 * added)])[order]
-    own = dense(SparseMatrix.from_csr(graph.x)) if graph.x.layout == torch.sparse_csr else graph.x
     return replace(
         graph,
-        x=torch.cat([own, rows]),
+        x=_joined(graph.x, rows),
         edge_index=edges[:, order],
         edge_weight=weight,
         y=torch.cat([graph.y, graph.y.new_full((added,), -1)]),
         node_ids=torch.cat([graph.node_ids, graph.node_ids.new_full((added,), -1)]),
         masks={split: torch.cat([mask, mask.new_zeros(added)]) for split, mask in graph.masks.items()},
         attributes={},
+    )
+
+
+def _joined(x: Tensor, rows: Tensor) -> Tensor:
+    """Return dense rows below others. Sparse ones stay sparse where few are added and nothing is differentiated.
+
+    Measured with 1,433 features, of which 1 % are set, and 64 columns: products take the same time where as many rows
+    are added as there were, and a fifth of it where a tenth is added.
+    """
+    if x.layout != torch.sparse_csr:
+        return torch.cat([x, rows])
+    if rows.requires_grad or 2 * len(rows) > len(x):
+        return torch.cat([dense(SparseMatrix.from_csr(x)), rows])
+    start, width = x.crow_indices().long(), x.shape[1]
+    return torch.sparse_csr_tensor(
+        torch.cat([start, start[-1] + width * torch.arange(1, len(rows) + 1)]),
+        torch.cat([x.col_indices().long(), torch.arange(width).repeat(len(rows))]),
+        torch.cat([x.values(), rows.flatten()]),
+        (len(x) + len(rows), width),
+        check_invariants=False,
     )

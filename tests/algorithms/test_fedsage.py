@@ -39,7 +39,7 @@ from isthmus.learn.tasks import TASKS
 from isthmus.models import GCN, SAGE, MLPDecoder, ModelSpec
 from isthmus.simulation import Scenario
 from isthmus.testing import ScriptedClients, check_algorithm, toy_client, toy_course, toy_graph, toy_scenario
-from isthmus.testing.traces import Trace, require_same, trace_course
+from isthmus.testing.traces import Trace, require_close, require_same, trace_course
 
 from .reference import gcn_logits
 
@@ -500,15 +500,18 @@ def test_rounds_train_and_evaluate_on_the_mended_graph(sparse: bool) -> None:
     trained = algorithm.train(TrainModel(params), client)
     wanted = FedAvg().train(TrainModel(params), plain)
     assert trained.weight == wanted.weight == client.num_examples
-    require_same({"it": trained.params}, {"it": wanted.params}, "training is not on the mended graph")
+    compare = require_close if sparse else require_same  # few neighbours of sparse nodes are kept among sparse ones
+    compare({"it": trained.params}, {"it": wanted.params}, "training is not on the mended graph")
     assert not torch.equal(
         trained.params["gnn.layers.0.weight"], FedAvg().train(TrainModel(params), other).params["gnn.layers.0.weight"]
     )
     request = EvaluateModel(params, ("train", "val", "test"), "accuracy", False)
     found = algorithm.evaluate(request, client)
-    assert found == FedAvg().evaluate(request, plain)
+    compare({"it": found.metrics}, {"it": FedAvg().evaluate(request, plain).metrics}, "evaluation is not on it")
     assert found.counts == {split: client.task.count(client.data, split) for split in ("train", "val", "test")}
-    assert found.metrics != FedAvg().evaluate(request, other).metrics
+    own = FedAvg().evaluate(request, other)
+    assert found.metrics != own.metrics
+    assert algorithm.evaluate(replace(request, best=True), client) == own  # the final scores are on graphs as they are
 
 
 def test_a_mended_graph_is_built_once_and_again_from_memory_alone() -> None:

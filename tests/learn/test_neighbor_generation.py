@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from isthmus.data.graph import Graph
+from isthmus.data.graph import Graph, select_rows
 from isthmus.learn import neighbor_generation
 from isthmus.learn.neighbor_generation import (
     FeatureGenerator,
@@ -242,7 +242,8 @@ def test_a_mended_graph_has_the_generated_nodes_beside_their_owners(sparse: bool
     found = mended(graph, rows, torch.tensor([4, 9, 4]))
     edges = {(int(u), int(v)) for u, v in graph.edge_index.t()} | {(4, 10), (10, 4), (9, 11), (11, 9), (4, 12), (12, 4)}
     assert [(int(u), int(v)) for u, v in found.edge_index.t()] == sorted(edges)
-    torch.testing.assert_close(found.x, torch.cat([graph.x.to_dense(), rows]))
+    assert found.x.layout == graph.x.layout  # sparse ones stay so, for few are added
+    torch.testing.assert_close(found.x.to_dense(), torch.cat([graph.x.to_dense(), rows]))
     assert found.y.tolist() == [*graph.y.tolist(), -1, -1, -1] and len(found.node_ids) == 13
     for split, mask in graph.masks.items():
         assert found.mask(split).tolist() == [*mask.tolist(), False, False, False]
@@ -254,6 +255,22 @@ def test_a_mended_graph_has_the_generated_nodes_beside_their_owners(sparse: bool
             assert float(weight) == pytest.approx(old.get((int(u), int(v)), usual))
     else:
         assert found.edge_weight is None
+
+
+def test_many_generated_nodes_or_ones_to_be_differentiated_make_features_dense() -> None:
+    graph = toy_graph(10, sparse=True)
+    for rows in (torch.rand(6, 6), torch.rand(2, 6).requires_grad_()):
+        found = mended(graph, rows, torch.arange(len(rows))).x
+        assert found.layout == torch.strided and found.requires_grad == rows.requires_grad
+        torch.testing.assert_close(found, torch.cat([graph.x.to_dense(), rows]))
+
+
+def test_rows_of_mended_sparse_features_can_be_chosen_and_multiplied() -> None:
+    graph = toy_graph(10, sparse=True)
+    found = mended(graph, torch.rand(2, 6), torch.tensor([4, 9]))
+    x, weight = found.x.to_dense(), torch.rand(6, 3)
+    torch.testing.assert_close(select_rows(found.x, torch.tensor([11, 0, 10])).to_dense(), x[[11, 0, 10]])
+    torch.testing.assert_close(GraphInput(x=found.x, edge_index=found.edge_index).features_times(weight), x @ weight)
 
 
 def test_a_graph_that_lacks_nothing_stays_as_it_is() -> None:
