@@ -53,10 +53,14 @@ class Result:
     run_dir: Path | None
     client_dims: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def score(self, graph: str = "global_graph", metric: str = "accuracy") -> float:
-        """Return the headline number: the global model's, or the mean of the local ones where there is none."""
-        for model in ("global_model", "local_model"):
-            scores = self.metrics.get(f"{model}/{graph}", {})
+    def score(self, graph: str = "global_graph", metric: str = "accuracy", model: str = "global_model") -> float:
+        """Return the headline number: the global model's, or the mean of the local ones where there is none.
+
+        With `model` "local_model" it is the other way round.
+        """
+        other = "local_model" if model == "global_model" else "global_model"
+        for mode in (model, other):
+            scores = self.metrics.get(f"{mode}/{graph}", {})
             if metric in scores:
                 return scores[metric]
         raise KeyError(f"no {metric!r} on the {graph!r}; there is {self.metrics}")

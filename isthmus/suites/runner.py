@@ -18,7 +18,7 @@ from typing import Any
 from isthmus.core.errors import BadInput, IsthmusError
 from isthmus.monitor.journal import FILE_NAME as JOURNAL_FILE
 from isthmus.monitor.journal import read_journal
-from isthmus.suites.spec import Point, Suite
+from isthmus.suites.spec import MODELS, Point, Suite
 
 
 @dataclass(frozen=True)
@@ -172,6 +172,7 @@ def read_run(suite: Suite, point: Point, path: Path) -> Run | None:
     if end is None:
         return None
     score = None
-    for model in ("global_model", "local_model"):
+    # Methods without a global model are scored by the clients' own, and those without these by the global one.
+    for model in (suite.model, *(model for model in MODELS if model != suite.model)):
         score = end["metrics"].get(f"{model}/{suite.graph}", {}).get(suite.metric, score) if score is None else score
     return Run(point, score, end["best_score"], end["num_rounds"], end["seconds"])

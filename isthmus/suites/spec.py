@@ -3,6 +3,7 @@
     title: FedAvg against Local
     metric: accuracy
     graph: global_graph
+    model: global_model
     seeds: [0, 1, 2]
     base: {rounds: 100, stopping: {patience: 30}}
     axes:
@@ -64,6 +65,7 @@ from isthmus.suites.choices import Choices, agrees, read_choices
 from isthmus.suites.figure_spec import Figure, check_metric, read_figures
 
 GRAPHS = ("global_graph", "local_graph")
+MODELS = ("global_model", "local_model")
 UNWATCHED: dict[str, Any] = {"monitors": [], "monitor_every": 0}
 
 
@@ -107,6 +109,7 @@ class Suite:
     base: dict[str, Any] = field(default_factory=dict)
     metric: str = "accuracy"
     graph: str = "global_graph"
+    model: str = "global_model"
     seeds: tuple[int, ...] = (0,)
     expected: tuple[Expectation, ...] = ()
     source: str = ""
@@ -157,7 +160,20 @@ class Suite:
 def load_suite(path: Path) -> Suite:
     """Read a suite file, and build every course in it so that mistakes show before anything runs."""
     raw = read_yaml(path)
-    known = ("title", "source", "metric", "graph", "seeds", "base", "axes", "skip", "adjust", "expected", "figures")
+    known = (
+        "title",
+        "source",
+        "metric",
+        "graph",
+        "model",
+        "seeds",
+        "base",
+        "axes",
+        "skip",
+        "adjust",
+        "expected",
+        "figures",
+    )
     for key in raw:
         if key not in known:
             raise BadInput(f"{path}: {key} is not a known key; {nearest(str(key), known)}")
@@ -167,6 +183,7 @@ def load_suite(path: Path) -> Suite:
         source=str(raw.get("source", "")),
         metric=str(raw.get("metric", "accuracy")),
         graph=str(raw.get("graph", "global_graph")),
+        model=str(raw.get("model", "global_model")),
         seeds=_seeds(raw.get("seeds", [0]), path),
         base=raw.get("base") or {},
         axes=axes,
@@ -176,6 +193,8 @@ def load_suite(path: Path) -> Suite:
     )
     cells = _checked_cells(suite, path)
     suite = replace(suite, figures=read_figures(raw.get("figures"), axes, cells, suite.metric, path))
+    if suite.model not in MODELS:
+        raise BadInput(f"{path}: model is {suite.model!r}; choose from {', '.join(MODELS)}")
     if suite.graph not in GRAPHS:
         raise BadInput(f"{path}: graph is {suite.graph!r}; choose from {', '.join(GRAPHS)}")
     for point in suite.points():

@@ -15,7 +15,7 @@ import yaml
 
 from isthmus.config.load import course_to_dict
 from isthmus.core.errors import BadInput
-from isthmus.suites.runner import Run, run_suite
+from isthmus.suites.runner import Run, read_run, run_suite
 from isthmus.suites.spec import Point, load_suite
 from isthmus.suites.table import cell_table, cells
 
@@ -68,6 +68,18 @@ def test_a_run_folder_s_name_has_no_word_of_monitors_until_there_is_one(tmp_path
 
 def fake(point: Point, score: float, validation: float) -> Run:
     return Run(point, score, validation, 3, 0.1)
+
+
+@pytest.mark.parametrize(("model", "expected"), [("global_model", 0.5), ("local_model", 0.7)])
+def test_the_score_is_that_of_the_model_that_the_suite_names(model: str, expected: float, tmp_path: Path) -> None:
+    suite = load_suite(written(tmp_path, model=model))
+    point = suite.points()[0]
+    both = {"global_model/global_graph": {"accuracy": 0.5}, "local_model/global_graph": {"accuracy": 0.7}}
+    for metrics, wanted in ((both, expected), ({"local_model/global_graph": {"accuracy": 0.2}}, 0.2)):
+        end = {"event": "end", "metrics": metrics, "best_score": 0.1, "num_rounds": 1, "seconds": 1.0}
+        (tmp_path / "journal.jsonl").write_text(json.dumps(end) + "\n")
+        run = read_run(suite, point, tmp_path)
+        assert run is not None and run.score == wanted
 
 
 def test_the_search_goes_by_validation_and_never_by_test(tmp_path: Path) -> None:
@@ -170,6 +182,7 @@ def test_an_interrupted_comparison_leaves_no_process_and_goes_on(how: signal.Sig
         ({"expected": [{"method": "FedProx", "value": 1}]}, "names method 'FedProx'"),
         ({"metric": "f1_macro"}, "f1_macro"),
         ({"graph": "both"}, "graph is 'both'"),
+        ({"model": "mine"}, "model is 'mine'"),
         ({"seeds": []}, "seeds is []"),
     ],
 )
