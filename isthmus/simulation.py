@@ -18,6 +18,7 @@ from isthmus.config.tables import name_of
 from isthmus.core.codec import decode
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import InitialModel, Runtime
+from isthmus.core.protocol import Algorithm
 from isthmus.core.random import numpy_generator, seeded
 from isthmus.core.record import Params, State
 from isthmus.data.graph import Graph
@@ -194,8 +195,13 @@ class Simulation:
 
     def on_local_graphs(self, models: dict[str, Params], split: str) -> tuple[Scores, dict[str, Scores]]:
         """Score each client's model on the client's own graph."""
-        gather = self.blocks if self.course.runtime == "auto" else one_by_one
-        return score_on_local_graphs(self.course.task, self.clients, models, split, gather)
+        algorithm = self.course.algorithm
+        if type(algorithm).data_of is Algorithm.data_of:
+            gather = self.blocks if self.course.runtime == "auto" else one_by_one
+            return score_on_local_graphs(self.course.task, self.clients, models, split, gather)
+        for name, memory in self.memories().items():  # what clients are scored on may hang on what they remember
+            self.clients[name].state = memory
+        return score_on_local_graphs(self.course.task, self.clients, models, split, data_of=algorithm.data_of)
 
     def on_parts_of_global_graph(self, params: Params, split: str) -> dict[str, Scores]:
         """Score a model that runs on the whole graph on each client's nodes: the centralised beside the clients'."""

@@ -7,6 +7,7 @@ from isthmus.algorithms.ditto import Ditto
 from isthmus.algorithms.fedavg import FedAvg
 from isthmus.algorithms.feddyn import FedDyn
 from isthmus.algorithms.fedgl import FedGL
+from isthmus.algorithms.fedgnn import FedGNN
 from isthmus.algorithms.fedgrl import FedGRL
 from isthmus.algorithms.fednova import FedNova
 from isthmus.algorithms.fedopt import FedOpt
@@ -43,6 +44,7 @@ ALGORITHMS: dict[str, type[Algorithm[Any]]] = {
     "gcfl": GCFL,
     "gcfl_plus": GCFLPlus,
     "fedgl": FedGL,
+    "fedgnn": FedGNN,
     "fedsage_plus": FedSagePlus,
     "fgssl": FGSSL,
     "fedgrl": FedGRL,
@@ -62,6 +64,7 @@ __all__ = [
     "FedAvgFT",
     "FedDyn",
     "FedGL",
+    "FedGNN",
     "FedGRL",
     "FedNova",
     "FedOpt",

@@ -38,7 +38,6 @@ from isthmus.learn.optimizers import Adam, Optimizer
 from isthmus.learn.tasks.node import NodeBatch, NodeClassification, PreparedNodes
 
 Memory = dict[str, Any]
-FEATURES = "features."
 
 
 # ---- what crosses
@@ -198,8 +197,7 @@ class FedSagePlus(FedAvg):
 
     Then the generator reads the client's whole graph, and what it gives is added: each generated node is a neighbour of
     one own node and has no label. Generated features are dense, and all of them are held. Models are trained, and
-    evaluated in every round, on the mended graphs, on own nodes; the final scores are those on the clients' graphs as
-    they are, and on the whole graph. A client that missed the setup trains on its graph as it is. With
+    evaluated, on the mended graphs, on own nodes. A client that missed the setup trains on its graph as it is. With
     num_generated = 0 this is FedAvg.
 
     Features of nodes never cross. What the server and every peer learn of client i: fGen, which knows what features
@@ -431,11 +429,9 @@ class FedSagePlus(FedAvg):
 
     @on(EvaluateModel)
     def evaluate(self, request: EvaluateModel, client: GraphClient) -> Evaluation:
-        """Evaluate the client's model on its own nodes in the mended graph; at the end, on its graph as it is."""
-        if request.best:  # simulation scores the best round without asking, on graphs as they are
-            final: Evaluation = super().evaluate(request, client)
-            return final
-        load_params(client.model, client.complete(self.client_params(request.params, client.state)))
+        """Evaluate the client's model on its own nodes in the mended graph."""
+        memory = {**client.state, **client.state.get("best", {})} if request.best else client.state
+        load_params(client.model, client.complete(self.client_params(request.params, memory)))
         return Evaluation(*client.task.evaluate(client.model, self.data_of(client), request.splits))
 
 

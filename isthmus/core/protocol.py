@@ -173,6 +173,10 @@ class Algorithm(ABC, Generic[StateT]):
         personal: Params = state.get("personal", {})
         return {**params, **personal} if personal else params
 
+    def data_of(self, client: Any) -> Any:
+        """Return what a client's models are trained and scored on, as its task has prepared it: its own data."""
+        return client.prepared
+
     @on(EvaluateModel)
     def evaluate(self, request: EvaluateModel, client: Any) -> Evaluation:
         """Evaluate the client's model on its own graph."""

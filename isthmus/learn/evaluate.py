@@ -48,10 +48,11 @@ def score_on_local_graphs(
     models: Mapping[str, Params],
     split: str,
     gather: Gather = one_by_one,
+    data_of: Callable[[GraphClient], Any] = lambda client: client.prepared,
 ) -> tuple[Scores, dict[str, Scores]]:
     """Return the mean over clients, weighted by their examples, and each client's own metrics.
 
-    `gather` says which clients can be looked at together.
+    `gather` says which clients can be looked at together; `data_of` what those that are looked at alone are scored on.
     """
     each: dict[str, Scores] = {name: {} for name in models}
     counts: dict[str, int] = {}
@@ -63,7 +64,7 @@ def score_on_local_graphs(
             each[client.id], counts[client.id] = metrics[split], found[split]
     for left in alone:
         client = clients[left.id]
-        each[left.id], counts[left.id] = score_model(task, client.model, models[left.id], client.prepared, split)
+        each[left.id], counts[left.id] = score_model(task, client.model, models[left.id], data_of(client), split)
     return weighted(each, counts), each
 
 

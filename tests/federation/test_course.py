@@ -17,6 +17,7 @@ from isthmus.core.protocol import Failure
 from isthmus.federation.course import Patience, SiteCourse
 from isthmus.federation.policy import Policy
 from isthmus.monitor.folder import load_model_file
+from tests.quick import quick
 
 from .sites import FakeHub, fake_hub, scenario, site_course
 
@@ -35,7 +36,7 @@ def equal(one: ist.Params, two: ist.Params) -> bool:
 
 @pytest.mark.parametrize("name", [name for name, kind in ALGORITHMS.items() if not kind.pooled])
 def test_every_algorithm_ends_with_the_parameters_and_scores_of_the_loop(name: str, tmp_path: Path) -> None:
-    course = site_course(ALGORITHMS[name]())
+    course = site_course(quick(name))
     hub = fake_hub(tmp_path)
     found = on_sites(course, hub, tmp_path / "run").run()
     loop = ist.run(replace(course, runtime="loop"), scenario=scenario(), run_dir=tmp_path / "loop")

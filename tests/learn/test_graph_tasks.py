@@ -191,13 +191,13 @@ def test_a_client_without_labelled_graphs_trains_nothing(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TASKS)
-def test_groups_are_measured_by_the_ids_of_their_graphs(target: str) -> None:
+def test_groups_are_measured_by_the_positions_of_their_graphs(target: str) -> None:
     data = toy_set(target, missing=0.0)
     task = task_for(data)
     model = model_for(task, data)
     parts = [torch.tensor([0, 4, 1, 8]), torch.tensor([4, 5, 9, 8, 3]), torch.tensor([2, 3])]
     holdings = data.divide(parts)
-    found = task.evaluate_groups(model, task.prepare(data), "train", [part.graph_ids for part in holdings])
+    found = task.evaluate_groups(model, task.prepare(data), "train", parts)
     for scores, part in zip(found, holdings, strict=True):
         expected = task.evaluate(model, task.prepare(part), ("train",))[0]["train"]
         assert scores == pytest.approx(expected, abs=1e-5)

@@ -73,7 +73,7 @@ def test_new_paths_do_not_exist_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_models_and_facts_come_back(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", "x: 1")
     params = {"w": torch.arange(6.0).reshape(2, 3).t(), "n": torch.tensor(3)}
-    folder.save_models(params, {"client-0": {"w": torch.ones(1)}}, {"isthmus": "0", "classes": '["é"]'})
+    folder.save_models(params, {"client-0": {"w": torch.ones(1)}}, lambda client: {"isthmus": "0", "classes": '["é"]'})
     found, facts = load_model_file(folder.model)
     assert torch.equal(found["w"], params["w"]) and found["n"].item() == 3
     assert facts == {"isthmus": "0", "classes": '["é"]'}
@@ -83,7 +83,7 @@ def test_models_and_facts_come_back(tmp_path: Path) -> None:
 
 def test_a_method_without_a_global_model_writes_none(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", "x: 1")
-    folder.save_models({}, {}, {})
+    folder.save_models({}, {}, lambda client: {})
     assert [p.name for p in folder.path.iterdir()] == ["course.yaml"]
 
 

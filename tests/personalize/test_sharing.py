@@ -24,6 +24,7 @@ from isthmus.runtime.loop import LoopRuntime
 from isthmus.simulation import Scenario, Simulation
 from isthmus.testing import check_algorithm
 from isthmus.testing.toys import toy_client, toy_course, toy_scenario
+from tests.quick import quick
 
 MODEL = ModelSpec(GCN(hidden=5, dropout=0.5, batch_norm=True), decoder=MLPDecoder(hidden=4, dropout=0.0))
 HEAD = ("decoder.layers.0.weight", "decoder.layers.0.bias", "decoder.layers.1.weight", "decoder.layers.1.bias")
@@ -125,7 +126,7 @@ def test_no_message_of_any_algorithm_holds_a_personal_parameter(name: str, monke
     seen: list[Record] = []
     monkeypatch.setattr(Wire, "seen", seen, raising=False)
     monkeypatch.setattr("isthmus.simulation.LoopRuntime", Wire)
-    run(course(ALGORITHMS[name]()), scenario=toy_scenario())
+    run(course(quick(name)), scenario=toy_scenario())
     assert seen
     for record in seen:
         assert not [place for place in leaves(record) if "decoder" in place], type(record)
@@ -134,7 +135,7 @@ def test_no_message_of_any_algorithm_holds_a_personal_parameter(name: str, monke
 
 @pytest.mark.parametrize("name", PARTLY_SHARED)
 def test_every_algorithm_passes_its_checks_when_the_head_is_personal(name: str) -> None:
-    algorithm = ALGORITHMS[name]()
+    algorithm: Any = quick(name)
     if hasattr(algorithm, "optimizer"):
         algorithm = replace(algorithm, optimizer=SGD(lr=0.01))
     model = ModelSpec(GCN(hidden=5, dropout=0.5), decoder=MLPDecoder(hidden=4))

@@ -30,6 +30,7 @@ class Wire:
     def __init__(self, course: Course, folder: Path) -> None:
         self.course, self.folder = course, folder
         self.simulation = Simulation(course, toy_scenario(client_with_one_training_node=True))
+        self.own = next(iter(self.simulation.clients.values())).own
         self.tamper: Tamper = lambda client, envelope, answer: answer
         self.restart()
 
@@ -38,7 +39,7 @@ class Wire:
             name: Silo(
                 "course-1",
                 self.course.algorithm,
-                lambda name=name: self.simulation._client(name, self.simulation.model, {}),  # type: ignore[misc]
+                lambda name=name: self.simulation._client(name, self.simulation.model, self.own),  # type: ignore[misc]
                 MemoryStore(self.folder / name),
             )
             for name in self.simulation.clients

@@ -15,6 +15,7 @@ from isthmus.data.zoo.dblp_csr import DBLPCSR
 from isthmus.data.zoo.fedcsbm import FedcSBM
 from isthmus.data.zoo.feddblp import FedDBLP
 from isthmus.data.zoo.folder import Folder
+from isthmus.data.zoo.hashed_ids import HashedIds
 from isthmus.data.zoo.knowledge_graphs import WN18, FB15k237
 from isthmus.data.zoo.locate import data_root
 from isthmus.data.zoo.moleculenet import BACE, BBBP, ESOL, HIV, SIDER, ClinTox, FreeSolv, Lipo, Tox21
@@ -70,6 +71,7 @@ DATASETS: dict[str, type[Dataset]] = {
     "ciao": Ciao,
     "epinions": Epinions,
     "csr": CSR,
+    "hashed_ids": HashedIds,
     # graphs
     "proteins": PROTEINS,
     "imdb_binary": IMDBBinary,

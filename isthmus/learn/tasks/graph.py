@@ -179,13 +179,12 @@ class GraphTask(Task):
     def evaluate_groups(
         self, model: nn.Module, prepared: PreparedGraphs, split: str, groups: Sequence[Tensor]
     ) -> list[dict[str, float]]:
-        """Run the model over the graphs of a split and measure each group, given by the ids of its graphs."""
+        """Run the model over the graphs of a split and measure each group's."""
         index = prepared.index[split]
         if len(index) == 0:
             return [{} for _ in groups]
         scores, labels = _scores(model, prepared.split_blocks(split)), prepared.data.y[index]
-        ids = prepared.data.graph_ids[index]
-        chosen = [torch.isin(ids, group) for group in groups]
+        chosen = [torch.isin(index, group) for group in groups]
         return [self._measure(scores[rows], labels[rows]) if bool(rows.any()) else {} for rows in chosen]
 
     def predict(self, model: nn.Module, prepared: PreparedGraphs) -> Predictions:

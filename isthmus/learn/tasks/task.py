@@ -133,7 +133,10 @@ class Task(ABC):
     def evaluate_groups(
         self, model: nn.Module, prepared: Any, split: str, groups: Sequence[Tensor]
     ) -> list[dict[str, float]]:
-        """Return the metrics of a model on each of several groups of examples, which may overlap, of one split."""
+        """Return the metrics of a model on each of several groups of examples, which may overlap, of one split.
+
+        A group is given by the positions of its items (nodes, links or graphs) in the data.
+        """
 
     # A task that can be learned for many clients at once defines the three methods below, in its own class: they are
     # not used for a subclass, whose loss may be another.

@@ -1,0 +1,350 @@
+"""FedGNN: recommendation from user-item graphs that stay with the clients, which learn of each other's users.
+
+Wu, Wu, Cao, Lyu, Huang and Xie (2021), "FedGNN: Federated graph neural network for privacy-preserving recommendation".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
+from isthmus.core.errors import BadInput, CourseFailed
+from isthmus.core.federation import Federation
+from isthmus.core.folds import weighted_mean
+from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, ModelState, Request, on
+from isthmus.core.record import Params, Record
+from isthmus.learn.batching import FullBatch, LinkBatch
+from isthmus.learn.client import GraphClient
+from isthmus.learn.fit import Fitted, load_params
+from isthmus.learn.optimizers import SGD, Optimizer
+from isthmus.learn.perturbation import laplace, perturbed, privacy_bound
+from isthmus.learn.user_items import (
+    ExpandedModel,
+    UserItems,
+    embedded,
+    expanded,
+    interactions,
+    located,
+    matched,
+    table_rows,
+    tokens,
+)
+
+TABLE = "encoder.weight"
+
+
+# ---- what crosses
+
+
+@dataclass(frozen=True)
+class SharedUsers(Record):
+    """A client's users, without their names, and what they rated, under keyed hashes."""
+
+    embeddings: Tensor
+    """(users, width): what the encoder of the global model makes of each user's features; whoever has the model may
+    find the features from it, so users are best described by ids (buckets), or made vague by `embedding_noise`."""
+    user: Tensor
+    """(pairs,), int64: a row of `embeddings`."""
+    item: Tensor
+    """(pairs,), int64: the keyed hash of an item that this user rated in the training data. The server learns how many
+    users rated each item and which users have items in common; not which item, for it does not have the key."""
+
+
+@dataclass(frozen=True)
+class ShareUsers(Request[SharedUsers]):
+    """Asks a client for its users, to find those of other clients that have items in common with them."""
+
+    params: Params
+    """The global model, whose encoder makes the embeddings."""
+
+    def problem(self, reply: SharedUsers) -> str:
+        """Return what is wrong with the shapes of a client's users."""
+        rows = reply.embeddings
+        if rows.ndim != 2 or not rows.is_floating_point():
+            return f"embeddings has shape {tuple(rows.shape)} of {rows.dtype}, expected (users, width) of floats"
+        for name in ("user", "item"):
+            found = getattr(reply, name)
+            if found.ndim != 1 or found.dtype != torch.int64 or len(found) != len(reply.item):
+                return f"{name} has shape {tuple(found.shape)} of {found.dtype}, expected (pairs,) of torch.int64"
+        if len(reply.user) and not (int(reply.user.min()) >= 0 and int(reply.user.max()) < len(rows)):
+            return f"user names rows {int(reply.user.min())} to {int(reply.user.max())} of {len(rows)} embeddings"
+        return ""
+
+
+@dataclass(frozen=True)
+class UseNeighbors(Request[Kept]):
+    """Gives a client the users of others that have items in common with it; they replace those it had."""
+
+    embeddings: Tensor
+    """(users, width), in a random order: users of other clients, without a word of who or whose they are."""
+    user: Tensor
+    """(pairs,), int64: a row of `embeddings`."""
+    item: Tensor
+    """(pairs,), int64: keyed hashes of the client's own items that this user rated; no other item is named."""
+
+
+# ---- the algorithm
+
+
+@dataclass(frozen=True)
+class FedGNN(FedAvg):
+    """FedAvg with perturbed updates, pseudo-interacted items, and local graphs expanded by other clients' users.
+
+        round 1 and every `expand_every` rounds after it (counted after `warmup_rounds`):
+                server -> client  ShareUsers(params)                          to all clients
+                client -> server  SharedUsers(embeddings, user, item)         the server sees each client's
+                server -> client  UseNeighbors(embeddings, user, item)        of the client's own items
+                client -> server  Kept()
+        round:  server -> client  TrainModel(params)
+                client -> server  ModelUpdate(params, weight)                 the server sees only the weighted mean
+
+    A client holds users, items and ratings: one user, as in the paper, or a silo of many. Its model is that of any
+    link task: encoder, graph network over the training ratings, decoder of a user's and an item's representation. With
+    w the received model, w_k the trained one and lr the learning rate of the round, the client uploads
+
+        w - lr g~,   g~ = clip(g, delta) + Laplace(0, lambda),   g = (w - w_k) / lr
+
+    number by number. For one step of plain SGD, g is the gradient, as in the paper; for other steps it is what they
+    amount to. Each number that leaves a client in a round is epsilon-differentially private with
+    epsilon = 2 delta / lambda, the bound that the paper states; it is noted in the journal. It holds for one number:
+    the budgets of several numbers and of several rounds add up.
+
+    Pseudo-interacted items. A table of embeddings has a row for each item, and rows that move tell which items a client
+    has. So the rows of `pseudo_items` further items, drawn evenly in each round from those that the client does not
+    have, get updates from the Gaussian with the mean and covariance of the real ones, before clipping and noise. Rows
+    of neither kind stay as they are. The table is the encoder "categorical" (`encoder.weight`) over features that say
+    which user or item a node is, such as the dataset "hashed_ids" makes: buckets of ids, as many as a field says, so
+    that the table stays small however many items there are. Any row that no rated item and no rating user of the client
+    has can be drawn. Datasets with features of other kinds have no such rows, and need no pseudo items.
+
+    Expansion. The server stands for the paper's third party: it sees keyed hashes of items, and users' embeddings with
+    the hashes of what they rated. It sends each client the embeddings of other clients' users who rated items of its
+    own. They become nodes of the client's message graph, joined to these items, with the embeddings in the place of
+    what the encoder gives, and no gradient. Hashes are HMAC-SHA256 of `client.node_keys`. Between sites these are
+    hashes already, by a secret that the silos share and the server does not have; in simulation they are row numbers,
+    and the course's seed stands for the secret. In the paper the third party does not have the model; this server does,
+    and can test guesses about users' features by their embeddings.
+
+    Clients train, and predict, on their expanded graphs, so they are scored by themselves when graphs are expanded; a
+    model that is used elsewhere sees the graph that is there. A client remembers `neighbors`. Users are those of
+    ratings that are trained on; ratings of validation and test are in no message. Data without users and items (no
+    attribute "side") has nothing to share or to hide by name: there this is FedAvg with perturbed updates, and a note
+    says so. Without clipping, noise, pseudo items and expansion it is FedAvg to the bit.
+
+    Fields:
+        clip:            delta; null clips nothing
+        noise:           lambda, the scale of the Laplace noise; 0 for none
+        pseudo_items:    number of pseudo-interacted items of each client in each round
+        expand_every:    rounds between two expansions; 0 for none
+        warmup_rounds:   rounds before the first one, since early embeddings say little
+        max_neighbors:   users of others that a client gets at most, drawn evenly; null for all
+        embedding_noise: scale of Laplace noise on the users' embeddings; the paper has none
+        local_steps, step_unit, optimizer, weighting, keep_moments: as in FedAvg; one step of SGD, as in the paper
+    """
+
+    local_steps: int = 1
+    optimizer: Optimizer = SGD(lr=0.01)
+    clip: float | None = 0.1
+    noise: float = 0.2
+    pseudo_items: int = 1000
+    expand_every: int = 10
+    warmup_rounds: int = 0
+    max_neighbors: int | None = None
+    embedding_noise: float = 0.0
+
+    personal: ClassVar[tuple[str, ...]] = ("neighbors",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clip is not None and not 0.0 < self.clip < float("inf"):
+            raise ValueError(f"clip is {self.clip!r}; it must be positive, or null to clip nothing")
+        for name in ("noise", "embedding_noise"):
+            if not 0.0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least 0")
+        for name in ("pseudo_items", "expand_every", "warmup_rounds"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least 0")
+        if self.max_neighbors is not None and self.max_neighbors < 1:
+            raise ValueError(
+                f"max_neighbors is {self.max_neighbors!r}; it must be at least 1, or null for all users "
+                "(expand_every=0: none)"
+            )
+
+    @property
+    def epsilon(self) -> float:
+        """The paper's bound on the privacy budget of a number in a round, 2 delta / lambda; inf without a bound."""
+        return privacy_bound(self.clip, self.noise)
+
+    @property
+    def scored_by_clients(self) -> bool:  # type: ignore[override]
+        """Whether predictions need what is in the clients' memories: other clients' users."""
+        return self.expand_every > 0
+
+    # ---- server
+
+    def setup(self, fed: Federation) -> ModelState:
+        """Start from the course's initial model, and say what the perturbation amounts to."""
+        if fed.buffers and (self.clip is not None or self.noise):
+            raise BadInput(
+                f"the model has statistics that no gradient moves ({', '.join(sorted(fed.buffers)[:3])}), and FedGNN "
+                "perturbs gradients; use a model without batch norm, keep them at the clients (shared), or perturb "
+                "nothing (clip=null noise=0)"
+            )
+        if self.clip is None or not self.noise:
+            fed.note(f"no bound on epsilon: clip is {self.clip} and noise is {self.noise:g}, and both are needed")
+        else:
+            fed.note(
+                f"each number that a client uploads in a round is {self.epsilon:g}-differentially private: 2 delta / "
+                f"lambda = 2 * {self.clip:g} / {self.noise:g}; budgets of several numbers and rounds add up"
+            )
+        if self.pseudo_items and TABLE not in fed.initial_params:
+            fed.note(
+                f"the model shares no table of embeddings ({TABLE}, of the encoder 'categorical'), so there are no "
+                "pseudo-interacted items"
+            )
+        return ModelState(fed.initial_params)
+
+    def round(self, state: ModelState, fed: Federation) -> ModelState:
+        """Expand the graphs when it is time, then send the model out and take the mean back."""
+        after = fed.round - self.warmup_rounds - 1
+        if self.expand_every and after >= 0 and after % self.expand_every == 0:
+            self._expand(state.params, fed, first=after == 0)
+        mean = fed.ask_folded(TrainModel(state.params), weighted_mean)
+        return ModelState(mean.params)
+
+    def _expand(self, params: Params, fed: Federation, first: bool) -> None:
+        """Match the clients' items, and give each client the users of others that have some of them."""
+        replies = fed.ask(ShareUsers(params), clients=fed.all_clients)
+        shared = {client: UserItems(r.embeddings, r.user, r.item) for client, r in replies.items()}
+        _require_one_width(shared)
+        found = matched(shared, self.max_neighbors, fed.generator("neighbors"))
+        fed.ask({c: UseNeighbors(f.embeddings, f.user, f.item) for c, f in found.items()}, min_replies=0)
+        if first:
+            fed.note(_summary(shared, found))
+
+    # ---- client
+
+    @on(ShareUsers)
+    def share_users(self, request: ShareUsers, client: GraphClient) -> SharedUsers:
+        """Give the client's users as the encoder sees them, and the hashes of the items that they rated."""
+        user, item = interactions(client.data)
+        if not len(user):
+            return SharedUsers(torch.empty(0, 0), user, item)
+        if not isinstance(client.batching, FullBatch | LinkBatch):
+            raise BadInput(
+                f"FedGNN adds users of other clients to the whole message graph; batching is {client.batching!r}: use "
+                "batching.name=full or links, or leave the graphs as they are (expand_every=0)"
+            )
+        load_params(client.model, client.complete(request.params))
+        nodes, row = torch.unique(user, return_inverse=True)
+        rows = embedded(client.model, client.prepared.graph, nodes)
+        if self.embedding_noise:
+            rows = rows + laplace(rows.shape, self.embedding_noise, client.generator("embeddings"))
+        items, place = torch.unique(item, return_inverse=True)
+        return SharedUsers(rows, row, _tokens(client, items)[place])
+
+    @on(UseNeighbors)
+    def use_neighbors(self, request: UseNeighbors, client: GraphClient) -> Kept:
+        """Keep other clients' users, with the client's own items that they rated, in the place of those before."""
+        others = {name: value for name, value in client.state.items() if name != "neighbors"}
+        if len(request.embeddings):
+            items = torch.unique(interactions(client.data)[1])
+            user, item = located(request.user, request.item, items, _tokens(client, items))
+            others["neighbors"] = {"embeddings": request.embeddings, "user": user, "item": item}
+        client.state = others
+        return Kept()
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        """Train the received model on the expanded graph, and perturb what became of it."""
+        weight = self.weight(client)
+        trained = self._trained(request, client).params
+        return ModelUpdate(self.protected(request.params, trained, client) if weight else trained, weight)
+
+    @on(EvaluateModel)
+    def evaluate(self, request: EvaluateModel, client: GraphClient) -> Evaluation:
+        """Evaluate the client's model on its expanded graph."""
+        memory: Mapping[str, Any] = client.state
+        if request.best:
+            memory = memory.get("best", memory)
+        if "neighbors" not in memory:
+            return super().evaluate(request, client)
+        others = UserItems(**memory["neighbors"])
+        params = self.client_params(request.params, {**client.state, **memory})
+        load_params(client.model, client.complete(params))
+        model = ExpandedModel(client.model, others.embeddings)
+        return Evaluation(*client.task.evaluate(model, expanded(client.prepared, others), request.splits))
+
+    def protected(self, before: Params, after: Params, client: GraphClient) -> Params:
+        """Return the trained parameters as they leave the client: clipped, noisy, with pseudo-interacted items."""
+        if self.clip is None and not self.noise and not self.pseudo_items:
+            return after
+        lr = self.optimizer.lr * self.optimizer.schedule.factor(max(client.position.round, 1))
+        drawn = client.generator("pseudo items")
+        return perturbed(
+            before,
+            after,
+            clip=None if self.clip is None else lr * self.clip,
+            noise=lr * self.noise,
+            generator=client.generator("perturbation"),
+            table=table_rows(client.model, client.data, before, self.pseudo_items, drawn),
+        )
+
+    def _trained(self, request: TrainModel, client: GraphClient) -> Fitted:
+        """Return what local training gives, on the graph with other clients' users if there are some."""
+        if "neighbors" not in client.state:
+            return self.fitted(request, client)
+        others = UserItems(**client.state["neighbors"])
+
+        def loss(model: nn.Module, batch: Any, generator: torch.Generator) -> Tensor:
+            return client.task.loss(ExpandedModel(model, others.embeddings), batch, generator)
+
+        found = client.fit(
+            request.params,
+            steps=self.local_steps,
+            step_unit=self.step_unit,
+            optimizer=self.optimizer,
+            loss=loss,
+            prepared=expanded(client.prepared, others),
+            optimizer_state=client.state.get("optimizer") if self.keep_moments else None,
+        )
+        if self.keep_moments:
+            client.state["optimizer"] = found.optimizer_state
+        return found
+
+
+def _tokens(client: GraphClient, nodes: Tensor) -> Tensor:
+    """Return the keyed hashes of some of the client's nodes."""
+    if client.node_keys is None:
+        raise BadInput(
+            f"{client.id} cannot say which of its items others have too: start it with "
+            "isthmus join --id-secret-file FILE, the same file at all silos"
+        )
+    return tokens(client.node_keys[nodes], f"isthmus FedGNN {client.position.seed}".encode())
+
+
+def _require_one_width(shared: Mapping[str, UserItems]) -> None:
+    widths = {client: each.embeddings.shape[1] for client, each in shared.items() if len(each.embeddings)}
+    if len(set(widths.values())) > 1:
+        raise CourseFailed(f"the clients' users have embeddings of different widths, which no graph can mix: {widths}")
+
+
+def _summary(shared: Mapping[str, UserItems], found: Mapping[str, UserItems]) -> str:
+    """Say what the first expansion amounts to."""
+    if not any(len(each.embeddings) for each in shared.values()):
+        return (
+            "no client has users and items (a graph of links with the node attribute 'side'), so no graph is expanded: "
+            "this is FedAvg with perturbed updates"
+        )
+    reached = [each for each in found.values() if len(each.embeddings)]
+    if not reached:
+        return "no two clients have a rated item in common, so no graph is expanded"
+    numbers = (
+        f"{sum(len(each.embeddings) for each in reached)} users by {sum(len(each.user) for each in reached)} edges"
+    )
+    return f"the first expansion gave {len(reached)} of {len(found)} clients users of others, in all {numbers}"

@@ -1,0 +1,20 @@
+"""Every algorithm of the table with few steps, where its own defaults take long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from isthmus.algorithms import ALGORITHMS, FedGRL, FedSagePlus
+from isthmus.core.protocol import Algorithm
+from isthmus.learn.downstream import Finetune
+
+
+def quick(name: str, **fields: Any) -> Algorithm[Any]:
+    """Return an algorithm by its name, with other values in some fields."""
+    made = ALGORITHMS[name](**fields)
+    if isinstance(made, FedGRL):
+        made = replace(made, downstream=Finetune(steps=4, evaluate_every=2))
+    if isinstance(made, FedSagePlus):
+        made = replace(made, pretrain_steps=2, cross_rounds=1)
+    return made
