@@ -47,7 +47,7 @@ class SharedUsers(Record):
 
     embeddings: Tensor
     """(users, width): what the encoder of the global model makes of each user's features; whoever has the model may
-    find the features from it, so users are best described by ids (buckets), or made vague by `embedding_noise`."""
+    find the features from it, or the bucket of a hashed id. Large buckets and `embedding_noise` make it vague."""
     user: Tensor
     """(pairs,), int64: a row of `embeddings`."""
     item: Tensor

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -138,8 +139,8 @@ def test_matching_gives_each_client_exactly_the_users_and_edges_of_common_items(
     expected = plain_matches(shared)
     assert {name: edges_of(each) for name, each in found.items()} == expected
     for name, each in found.items():
-        users = {embedding for embedding, _ in expected[name]}
-        assert sorted(each.embeddings[:, 0].tolist()) == sorted(users)  # every user once, and no other
+        reached = {embedding for embedding, _ in expected[name]}
+        assert sorted(each.embeddings[:, 0].tolist()) == sorted(reached)  # every user once, and no other
         assert len(each.user) == len(expected[name])
     assert len(found["empty"].user) == len(found["alone"].embeddings) == 0 and found["a"].user.numel() > 3
 
@@ -266,7 +267,7 @@ def test_users_are_shared_as_the_encoder_makes_them() -> None:
     data = toy_ratings()
     model = model_for(data)
     assert model.encoder is not None
-    layer = model.encoder.layers[0]  # type: ignore[index,union-attr]
+    layer: Any = model.encoder.layers[0]  # type: ignore[index]
     found = embedded(model, LinkClassification().prepare(data).graph, torch.tensor([3, 1]))
     torch.testing.assert_close(found, (data.x @ layer.weight + layer.bias)[[3, 1]])
     assert not found.requires_grad

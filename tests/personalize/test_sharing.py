@@ -126,7 +126,8 @@ def test_no_message_of_any_algorithm_holds_a_personal_parameter(name: str, monke
     seen: list[Record] = []
     monkeypatch.setattr(Wire, "seen", seen, raising=False)
     monkeypatch.setattr("isthmus.simulation.LoopRuntime", Wire)
-    run(course(quick(name)), scenario=toy_scenario())
+    fields = {"clip": None, "noise": 0.0} if name == "fedgnn" else {}  # which perturbs no batch norm
+    run(course(quick(name, **fields)), scenario=toy_scenario())
     assert seen
     for record in seen:
         assert not [place for place in leaves(record) if "decoder" in place], type(record)
