@@ -205,10 +205,10 @@ def pretrained(
 def supervised(setting: Setting, scenario: Scenario, name: str, rounds: int, split: int) -> dict[str, float]:
     """Return every client's test score after supervised training, alone ("local") or together ("fedavg")."""
     algorithm = {"name": name, "local_steps": 1, "optimizer": SUPERVISED}
-    changes: dict[str, Any] = {"rounds": rounds, "seed": split, "evaluate_every": 5}
+    # Heads stay with the clients, whose classes may differ; alone, nothing is shared anyway.
+    changes: dict[str, Any] = {"rounds": rounds, "seed": split, "evaluate_every": 5, "shared": ["*", "!decoder.*"]}
     if name == "fedavg":
         algorithm |= {"keep_moments": True, "weighting": "nodes"}
-        changes["shared"] = ["*", "!decoder.*"]
     result = isthmus.run(course(setting, algorithm, **changes), scenario=scenario)
     return {client: scores["f1_micro"] for client, scores in result.client_scores.items()}
 
