@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
@@ -85,9 +86,14 @@ class FedAvg(Algorithm[ModelState]):
         return ModelUpdate(fitted.params, self.weight(client))
 
     def fitted(
-        self, request: TrainModel, client: GraphClient, penalty: Penalty | None = None, loss: Loss | None = None
+        self,
+        request: TrainModel,
+        client: GraphClient,
+        penalty: Penalty | None = None,
+        loss: Loss | None = None,
+        prepared: Any = None,
     ) -> Fitted:
-        """Return what local training gives; `penalty` and `loss` as in `GraphClient.fit`."""
+        """Return what local training gives; `penalty`, `loss` and `prepared` as in `GraphClient.fit`."""
         found = client.fit(
             request.params,
             steps=self.local_steps,
@@ -96,6 +102,7 @@ class FedAvg(Algorithm[ModelState]):
             penalty=penalty,
             loss=loss,
             optimizer_state=client.state.get("optimizer") if self.keep_moments else None,
+            prepared=self.data_of(client) if prepared is None else prepared,
         )
         if self.keep_moments:
             client.state["optimizer"] = found.optimizer_state

@@ -181,7 +181,7 @@ class FedGNN(FedAvg):
         return privacy_bound(self.clip, self.noise)
 
     @property
-    def scored_by_clients(self) -> bool:  # type: ignore[override]
+    def scored_by_clients(self) -> bool:
         """Whether predictions need what is in the clients' memories: other clients' users."""
         return self.expand_every > 0
 
@@ -304,18 +304,7 @@ class FedGNN(FedAvg):
         def loss(model: nn.Module, batch: Any, generator: torch.Generator) -> Tensor:
             return client.task.loss(ExpandedModel(model, others.embeddings), batch, generator)
 
-        found = client.fit(
-            request.params,
-            steps=self.local_steps,
-            step_unit=self.step_unit,
-            optimizer=self.optimizer,
-            loss=loss,
-            prepared=expanded(client.prepared, others),
-            optimizer_state=client.state.get("optimizer") if self.keep_moments else None,
-        )
-        if self.keep_moments:
-            client.state["optimizer"] = found.optimizer_state
-        return found
+        return self.fitted(request, client, loss=loss, prepared=expanded(client.prepared, others))
 
 
 def _tokens(client: GraphClient, nodes: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isthmus.algorithms.fedavg import FedAvg, TrainModel
+from isthmus.algorithms.fedavg import FedAvg
 from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
@@ -21,7 +21,7 @@ from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, ModelState, R
 from isthmus.core.random import seeded
 from isthmus.core.record import Params, Record
 from isthmus.learn.client import GraphClient
-from isthmus.learn.fit import Fitted, Loss, Penalty, copied, load_params, read_params, take_step
+from isthmus.learn.fit import copied, load_params, read_params, take_step
 from isthmus.learn.neighbor_generation import (
     FeatureGenerator,
     Generated,
@@ -408,24 +408,6 @@ class FedSagePlus(FedAvg):
         if not len(found.rows):
             return client.prepared
         return client.task.prepare(mended(client.data, found.rows, found.owner))
-
-    def fitted(
-        self, request: TrainModel, client: GraphClient, penalty: Penalty | None = None, loss: Loss | None = None
-    ) -> Fitted:
-        """Return what local training on the mended graph gives."""
-        found = client.fit(
-            request.params,
-            steps=self.local_steps,
-            step_unit=self.step_unit,
-            optimizer=self.optimizer,
-            penalty=penalty,
-            loss=loss,
-            optimizer_state=client.state.get("optimizer") if self.keep_moments else None,
-            prepared=self.data_of(client),
-        )
-        if self.keep_moments:
-            client.state["optimizer"] = found.optimizer_state
-        return found
 
     @on(EvaluateModel)
     def evaluate(self, request: EvaluateModel, client: GraphClient) -> Evaluation:

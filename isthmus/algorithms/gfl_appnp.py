@@ -221,8 +221,6 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     min_sources: int = 1
 
     personal: ClassVar[tuple[str, ...]] = ("params", "aggregate")
-    # Predictions need the aggregates in the clients' memories, so only clients can say how good they are.
-    scored_by_clients: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_local_steps(self.local_steps, self.step_unit)
@@ -243,6 +241,11 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     def walk_weights(self) -> tuple[float, ...]:
         """c_0 to c_M of eq. 13b."""
         return pagerank_weights(self.alpha if self.coefficients == "appnp" else 1.0 - self.alpha, self.hops)
+
+    @property
+    def scored_by_clients(self) -> bool:
+        """True: predictions need the aggregates in the clients' memories."""
+        return True
 
     @property
     def learns_without_labels(self) -> bool:

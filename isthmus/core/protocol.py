@@ -143,8 +143,6 @@ class Algorithm(ABC, Generic[StateT]):
     personal: ClassVar[tuple[str, ...]] = ()
     # True for methods whose clients keep heads of their own: a course shares all but the decoder unless it says else.
     keeps_heads: ClassVar[bool] = False
-    # True where clients predict by more than their model, such as what neighbours sent: only they can say how well.
-    scored_by_clients: ClassVar[bool] = False
     # True for the centralised upper bound: the course gives one client the whole graph.
     pooled: ClassVar[bool] = False
 
@@ -231,6 +229,11 @@ class Algorithm(ABC, Generic[StateT]):
             if hasattr(member, "__handles_cohort__"):
                 found[member.__handles_cohort__] = name
         return found
+
+    @property
+    def scored_by_clients(self) -> bool:
+        """Whether clients predict by more than their model, such as what neighbours sent: only they know how well."""
+        return False
 
     @property
     def learns_without_labels(self) -> bool:

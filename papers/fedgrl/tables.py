@@ -24,8 +24,9 @@ import torch
 import isthmus
 from isthmus.config.course import Course
 from isthmus.config.load import load_course
+from isthmus.core.codec import decode, encode
 from isthmus.core.random import numpy_generator
-from isthmus.core.record import Params
+from isthmus.core.record import Params, State
 from isthmus.learn.client import GraphClient
 from isthmus.learn.downstream import Downstream, Finetune, Freeze
 from isthmus.simulation import Scenario, Simulation, load_scenario
@@ -182,10 +183,9 @@ def pretrained(
     setting: Setting, scenario: Scenario, algorithm: dict[str, Any], rounds: int, seed: int, out: Path, looks: int
 ) -> dict[str, Params]:
     """Return every client's encoder, from OUT when it was trained before; its score by round is written down."""
-    path = out.with_name(f"{out.name}.pt")
+    path = out.with_name(f"{out.name}.isth")
     if path.is_file():
-        found: dict[str, Params] = torch.load(path, weights_only=True)
-        return found
+        return decode(path.read_bytes(), State)
     every = max(rounds // looks, 1)
     made = course(setting, algorithm, linear=True, rounds=rounds, seed=seed, evaluate_every=every)
     result = isthmus.run(made, scenario=scenario)
@@ -198,7 +198,7 @@ def pretrained(
         client: {name: tensor for name, tensor in params.items() if not name.startswith("decoder.")}
         for client, params in result.client_params.items()
     }
-    torch.save(encoders, path)
+    path.write_bytes(encode(encoders))
     return encoders
 
 
