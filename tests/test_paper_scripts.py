@@ -11,7 +11,8 @@ import torch
 from isthmus.report.charts import scatter_chart
 from isthmus.runs import run
 from isthmus.simulation import load_scenario
-from isthmus.suites.spec import load_suite, narrowed
+from isthmus.suites.part import narrowed
+from isthmus.suites.spec import load_suite
 
 FEDGL = Path(__file__).parent.parent / "papers" / "fedgl"
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from isthmus.suites.part import narrowed
 from isthmus.suites.runner import run_suite
-from isthmus.suites.spec import load_suite, narrowed
+from isthmus.suites.spec import load_suite
 from isthmus.suites.table import cells
 
 PAPERS = Path(__file__).parent.parent / "papers"

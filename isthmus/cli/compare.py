@@ -20,6 +20,8 @@ EXAMPLES = """Examples:
 
   isthmus compare SUITE.yaml --seeds 1 --only dataset=cora,citeseer --only method=fedavg
 
+  isthmus compare SUITE.yaml --only lr=0.25 --only local_steps=4 --set rounds=100
+
 A comparison that was cut short goes on where it stopped when it is started again with the same --out; one that is
 finished is only tabulated and drawn again.
 """
@@ -31,7 +33,11 @@ def compare(
         Path | None, typer.Option("--out", metavar="FOLDER", help="Where results go; goes on with it.")
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="AXIS=CHOICE,...", help="Only these choices of an axis.")
+        list[str] | None,
+        typer.Option("--only", metavar="AXIS=CHOICE,...", help="Only these choices of an axis or of a searched key."),
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key in every course of the suite.")
     ] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Only the first so many seeds.")] = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; by default one per core.")] = None,
@@ -46,10 +52,11 @@ def compare(
     from isthmus.cli.output import print_json, print_table
     from isthmus.monitor.journal import replace_file
     from isthmus.suites.figures import write_figures
-    from isthmus.suites.spec import load_suite, narrowed
+    from isthmus.suites.part import changed, narrowed
+    from isthmus.suites.spec import load_suite
     from isthmus.suites.table import cell_table, cells, cells_csv, runs_csv
 
-    loaded = narrowed(load_suite(suite), only or ())
+    loaded = changed(narrowed(load_suite(suite), only or ()), changes or ())
     if seeds is not None:
         loaded = replace(loaded, seeds=loaded.seeds[:seeds])
     folder = out or Path("results") / suite.stem
@@ -82,7 +89,7 @@ def _carried_out(suite: Suite, folder: Path, workers: int | None, root: Path | N
     columns = (TextColumn("{task.fields[facts]}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True, quiet=silent)
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=len(suite.points()), facts=suite.title)
+        task = progress.add_task("", total=len({point.key for point in suite.points()}), facts=suite.title)
 
         def on_done(run: Run) -> None:
             shown = run.error.splitlines()[0] if run.error else f"{run.score:.4f}"

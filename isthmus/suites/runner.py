@@ -44,22 +44,33 @@ def run_suite(
     """Run what is not finished yet and return every run, in the order of the suite's points."""
     points = suite.points()
     found: dict[str, Run] = {}
-    todo: list[Point] = []
+    todo: dict[str, Point] = {}
     for point in points:
+        if point.key in found or point.key in todo:
+            continue  # the same course, of which another metric is read
         finished = read_run(suite, point, folder / "runs" / point.key)
         if finished is not None:
             found[point.key] = finished
             on_done(finished)
         else:
-            todo.append(point)
+            todo[point.key] = point
     folder.mkdir(parents=True, exist_ok=True)
     number = min(workers or os.cpu_count() or 1, max(len(todo), 1))
     if number == 1:
-        for point in todo:
+        for point in todo.values():
             found[point.key] = _tell(on_done, _finish(suite, point, folder, data_root))
     else:
-        _in_parallel(suite, todo, folder, data_root, number, found, on_done)
-    return [found[point.key] for point in points]
+        _in_parallel(suite, list(todo.values()), folder, data_root, number, found, on_done)
+    return [_of(suite, point, found[point.key], folder) for point in points]
+
+
+def _of(suite: Suite, point: Point, run: Run, folder: Path) -> Run:
+    """Return a run as the given point of the suite reads it."""
+    if point == run.point or run.error:
+        return replace(run, point=point)
+    read = read_run(suite, point, folder / "runs" / point.key)
+    assert read is not None
+    return read
 
 
 def _in_parallel(
@@ -174,5 +185,5 @@ def read_run(suite: Suite, point: Point, path: Path) -> Run | None:
     score = None
     # Methods without a global model are scored by the clients' own, and those without these by the global one.
     for model in (suite.model, *(model for model in MODELS if model != suite.model)):
-        score = end["metrics"].get(f"{model}/{suite.graph}", {}).get(suite.metric, score) if score is None else score
+        score = end["metrics"].get(f"{model}/{suite.graph}", {}).get(point.metric, score) if score is None else score
     return Run(point, score, end["best_score"], end["num_rounds"], end["seconds"])

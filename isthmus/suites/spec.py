@@ -28,7 +28,8 @@ Every combination of one choice per axis is a cell of the table; every cell is r
 keys of the base course. Where a choice has a `search`, each point of the grid is run with every seed, and the point
 with the best mean validation score over the seeds stands for the cell; test scores play no part in that. Where a choice
 has `seeded`, a list of keys, each of them gets the seed's number too: `seeded: [dataset.graph_seed]` draws a new graph
-for each seed.
+for each seed. An axis of metrics, `score: {Hits@1: {metric: "hits@1"}, Hits@5: {metric: "hits@5"}}`, has several
+numbers of the same courses, which are run once.
 
 Cells that agree with an entry of `skip` on every axis that it names are left out: not run, in no table. Cells that
 agree with an entry of `adjust` get the keys that it sets, unless a choice of theirs sets the same.
@@ -52,7 +53,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,8 @@ class Point:
     searched: dict[str, Any]
     seed: int
     course: Course
+    metric: str = "accuracy"
+    measured: tuple[str, ...] = ()  # axes that choose what is read from a course, not which course
 
     @property
     def key(self) -> str:
@@ -96,7 +99,8 @@ class Point:
         telling = {key: value for key, value in plain.items() if key not in UNWATCHED or value != UNWATCHED[key]}
         text = json.dumps(telling, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
-        label = "-".join("".join(c if c.isalnum() else "_" for c in choice) for choice in self.cell.values())
+        named = (choice for axis, choice in self.cell.items() if axis not in self.measured)
+        label = "-".join("".join(c if c.isalnum() else "_" for c in choice) for choice in named)
         return f"{label}-seed{self.seed}-{digest}"
 
 
@@ -116,6 +120,12 @@ class Suite:
     skip: tuple[Choices, ...] = ()
     adjust: tuple[tuple[Choices, dict[str, Any]], ...] = ()
     figures: tuple[Figure, ...] = ()
+    changes: dict[str, Any] = field(default_factory=dict)  # keys of every course, whatever its cell says of them
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Axes whose choices are metrics of the same courses."""
+        return tuple(axis for axis, choices in self.axes.items() if all("metric" in c for c in choices.values()))
 
     def cells(self) -> list[dict[str, str]]:
         """Return every combination of one choice per axis that is not skipped, the last axis running fastest."""
@@ -133,20 +143,22 @@ class Suite:
                 changes |= keys
         grid: dict[str, list[Any]] = {}
         seeded: list[str] = ["seed"]
+        metric = self.metric
         for axis, choice in cell.items():
             options = dict(self.axes[axis][choice])
+            metric = options.pop("metric", metric)
             grid |= options.pop("search", {})
             seeded += options.pop("seeded", [])
             changes |= options
         found = []
         for values in itertools.product(*grid.values()):
             searched = dict(zip(grid, values, strict=True))
-            words = [(key.split("."), value) for key, value in {**changes, **searched}.items()]
+            words = [(key.split("."), value) for key, value in {**changes, **searched, **self.changes}.items()]
             for seed in self.seeds:
                 raw = merge(self.base, [*words, *((key.split("."), seed) for key in seeded)], self.title)
                 where = f"{self.title} [{', '.join(cell.values())}]"
                 course = Builder(where).fields(Course, raw, "")
-                found.append(Point(dict(cell), searched, seed, course))
+                found.append(Point(dict(cell), searched, seed, course, metric, self.measured))
         return found
 
     def expectation(self, cell: Mapping[str, str]) -> Expectation | None:
@@ -198,32 +210,13 @@ def load_suite(path: Path) -> Suite:
     if suite.graph not in GRAPHS:
         raise BadInput(f"{path}: graph is {suite.graph!r}; choose from {', '.join(GRAPHS)}")
     for point in suite.points():
-        if suite.metric not in point.course.task.metrics:
+        if point.metric not in point.course.task.metrics:
             raise BadInput(
-                f"{path}: metric is {suite.metric!r}, which the task does not report; "
+                f"{path}: metric is {point.metric!r}, which the task does not report; "
                 f"choose from {', '.join(point.course.task.metrics)} or add it to base.task.metrics"
             )
         for figure in suite.figures:
             check_metric(figure, point.cell, point.course.task.metrics, path)
-    return suite
-
-
-def narrowed(suite: Suite, words: Sequence[str]) -> Suite:
-    """Return a suite with only some choices of some axes, each given as `axis=choice` or `axis=choice,choice`."""
-    skip = list(suite.skip)
-    for word in words:
-        axis, equals, text = word.partition("=")
-        if not equals:
-            raise BadInput(f"--only is {word!r}, expected AXIS=CHOICE or AXIS=CHOICE,CHOICE")
-        whole = text in suite.axes.get(axis, {})  # a choice may have a comma in its name
-        choices: Any = text if whole else [choice.strip() for choice in text.split(",")]
-        kept = read_choices({axis: choices}, suite.axes, "--only", Path(suite.title))[axis]
-        left = tuple(choice for choice in suite.axes[axis] if choice not in kept)
-        if left:
-            skip.append({axis: left})
-    suite = replace(suite, skip=tuple(skip))
-    if not suite.cells():
-        raise BadInput(f"--only {' '.join(words)}: the suite has no such cell")
     return suite
 
 
@@ -279,7 +272,19 @@ def _axes(raw: Any, path: Path) -> dict[str, dict[str, dict[str, Any]]]:
             if not isinstance(seeded, list) or not all(isinstance(key, str) for key in seeded):
                 raise BadInput(f"{path}: axes.{axis}.{choice}.seeded is {seeded!r}, expected a list of keys")
             axes[str(axis)][str(choice)] = changes or {}
+        _check_metrics(str(axis), axes[str(axis)], path)
     return axes
+
+
+def _check_metrics(axis: str, choices: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    """Refuse an axis that chooses metrics and something else besides: its courses would not be the same."""
+    if any("metric" in changes for changes in choices.values()):
+        for choice, changes in choices.items():
+            if set(changes) != {"metric"}:
+                raise BadInput(
+                    f"{path}: axes.{axis}.{choice} is {dict(changes)!r}; on an axis of metrics every choice "
+                    "has `metric` and nothing else"
+                )
 
 
 def _seeds(raw: Any, path: Path) -> tuple[int, ...]:

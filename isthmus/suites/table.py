@@ -85,7 +85,7 @@ def cell_table(suite: Suite, found: Sequence[Cell]) -> Table:
     """Return the table that is printed and written."""
     with_paper = any(cell.expected for cell in found)
     with_search = any(cell.chosen for cell in found)
-    headings = [*suite.axes, f"ours ({suite.metric})"]
+    headings = [*suite.axes, "ours" if suite.measured else f"ours ({suite.metric})"]
     headings += ["paper", "difference", "asked", "holds"] if with_paper else []
     headings += ["chosen by validation"] if with_search else []
     rows = []
@@ -120,7 +120,19 @@ def runs_csv(suite: Suite, runs: Sequence[Run]) -> str:
     """Return every run as a line of CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*suite.axes, "searched", "seed", suite.metric, "validation", "rounds", "seconds", "error", "run"])
+    writer.writerow(
+        [
+            *suite.axes,
+            "searched",
+            "seed",
+            "score" if suite.measured else suite.metric,
+            "validation",
+            "rounds",
+            "seconds",
+            "error",
+            "run",
+        ]
+    )
     for run in runs:
         searched = json.dumps(run.point.searched, sort_keys=True) if run.point.searched else ""
         facts = [run.score, run.validation, run.num_rounds, run.seconds, run.error, run.point.key]

@@ -4,7 +4,7 @@ import pytest
 
 from isthmus.algorithms import FedAvg
 from isthmus.core.errors import BadInput
-from isthmus.suites.spec import load_suite, narrowed
+from isthmus.suites.spec import load_suite
 
 ADJUSTED = """
 seeds: 1
@@ -45,30 +45,3 @@ def test_adjust_refuses_what_it_cannot_read(adjust: str, message: str, tmp_path:
     path.write_text(ADJUSTED.split("adjust:")[0] + f"adjust: {adjust}\n")
     with pytest.raises(BadInput, match=message):
         load_suite(path)
-
-
-def test_only_narrows_a_suite_to_some_choices_of_some_axes(tmp_path: Path) -> None:
-    path = tmp_path / "suite.yaml"
-    path.write_text(ADJUSTED)
-    suite = load_suite(path)
-    assert narrowed(suite, ()) == suite
-    assert [cell["size"] for cell in narrowed(suite, ["size=large"]).cells()] == ["large", "large"]
-    assert narrowed(suite, ["size=small, large", "method=Local"]).cells() == [
-        {"size": "small", "method": "Local"},
-        {"size": "large", "method": "Local"},
-    ]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["size"], "expected AXIS=CHOICE"),
-        (["siz=small"], "names the axis 'siz'.*Did you mean 'size'"),
-        (["size=smal"], "names size 'smal'.*Did you mean 'small'"),
-    ],
-)
-def test_only_refuses_what_the_suite_does_not_have(words: list[str], message: str, tmp_path: Path) -> None:
-    path = tmp_path / "suite.yaml"
-    path.write_text(ADJUSTED)
-    with pytest.raises(BadInput, match=message):
-        narrowed(load_suite(path), words)

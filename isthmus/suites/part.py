@@ -1,0 +1,81 @@
+"""A part of a suite, or the suite with something changed in every course."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from isthmus.config.load import parse_override
+from isthmus.core.errors import BadInput, nearest
+from isthmus.suites.choices import read_choices
+from isthmus.suites.spec import Suite
+
+
+def narrowed(suite: Suite, words: Sequence[str]) -> Suite:
+    """Return a suite with only some choices of some axes, or only some values of a searched key.
+
+    Each word is `axis=choice` or `axis=choice,choice`, or the same with a key that the suite searches, whole or only
+    its last part: `local_steps=4` keeps the points of every grid at which algorithm.local_steps is 4.
+    """
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise BadInput(f"--only is {word!r}, expected AXIS=CHOICE or AXIS=CHOICE,CHOICE")
+        keys = [key for key in _searched(suite) if name in (key, key.rsplit(".", 1)[-1])]
+        if name in suite.axes or not keys:
+            suite = _with_choices(suite, name, text, keys_too=list(_searched(suite)))
+        else:
+            for key in keys:
+                suite = _with_values(suite, key, text)
+    if not suite.cells():
+        raise BadInput(f"--only {' '.join(words)}: the suite has no such cell")
+    return suite
+
+
+def changed(suite: Suite, words: Sequence[str]) -> Suite:
+    """Return a suite whose courses all have these keys, given as `key=value`, whatever the suite says of them."""
+    if not words:
+        return suite
+    changes = {".".join(path): value for path, value in map(parse_override, words)}
+    suite = replace(suite, changes={**suite.changes, **changes}, title=f"{suite.title} (with {', '.join(words)})")
+    suite.points()  # builds every course, so that a mistake shows before anything runs
+    return suite
+
+
+def _with_choices(suite: Suite, axis: str, text: str, keys_too: Sequence[str]) -> Suite:
+    if axis not in suite.axes:
+        known = [*suite.axes, *keys_too]
+        raise BadInput(f"{suite.title}: --only names {axis!r}, no axis and no searched key; {nearest(axis, known)}")
+    whole = text in suite.axes[axis]  # a choice may have a comma in its name
+    choices: Any = text if whole else [choice.strip() for choice in text.split(",")]
+    kept = read_choices({axis: choices}, suite.axes, "--only", Path(suite.title))[axis]
+    left = tuple(choice for choice in suite.axes[axis] if choice not in kept)
+    return replace(suite, skip=(*suite.skip, {axis: left})) if left else suite
+
+
+def _with_values(suite: Suite, key: str, text: str) -> Suite:
+    """Return a suite whose grids have only these values of a key; every grid must have one of them."""
+    asked = [word.strip() for word in text.split(",")]
+
+    def kept(choice: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+        grid = changes.get("search") or {}
+        if key not in grid:
+            return dict(changes)
+        values = [value for value in grid[key] if str(value) in asked]
+        if not values:
+            tried = ", ".join(map(str, grid[key]))
+            raise BadInput(f"{suite.title}: --only {key}={text}: {choice} tries {tried}")
+        return {**changes, "search": {**grid, key: values}}
+
+    axes = {
+        axis: {choice: kept(choice, changes) for choice, changes in choices.items()}
+        for axis, choices in suite.axes.items()
+    }
+    return replace(suite, axes=axes)
+
+
+def _searched(suite: Suite) -> dict[str, None]:
+    every = (changes.get("search") or {} for choices in suite.axes.values() for changes in choices.values())
+    return {key: None for grid in every for key in grid}
