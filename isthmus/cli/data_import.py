@@ -137,7 +137,7 @@ def _check_choice(option: str, found: str, known: tuple[str, ...]) -> None:
 def _check_places(out: Path | None, write_schema: Path | None, format: str) -> None:
     """Refuse what cannot be written before anything is read."""
     from isthmus.core.errors import BadInput
-    from isthmus.data.sources import check_new_folder
+    from isthmus.data.writing import check_new_folder
 
     if out is not None:
         check_new_folder(out, format)

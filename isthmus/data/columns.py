@@ -45,15 +45,23 @@ def node_ids(nodes: Table, problems: Problems) -> Any:
     return ids
 
 
-def feature_names(nodes: Table) -> tuple[str, ...]:
-    """Return the names of the numeric columns of the table of nodes, which are its features."""
-    return tuple(name for name, column in nodes.columns.items() if name not in NODE_COLUMNS and is_numeric(column))
+def feature_names(nodes: Table, reserved: tuple[str, ...] = NODE_COLUMNS) -> tuple[str, ...]:
+    """Return the names of the numeric columns of a table that are its features: all but the reserved ones."""
+    return tuple(name for name, column in nodes.columns.items() if name not in reserved and is_numeric(column))
 
 
-def features(folder: Path, nodes: Table, problems: Problems) -> Tensor | None:
-    """Return the features, from numeric columns of the table of nodes or from `features.npz`."""
-    others = {name: column for name, column in nodes.columns.items() if name not in NODE_COLUMNS}
-    numeric = feature_names(nodes)
+def features(
+    folder: Path,
+    nodes: Table,
+    problems: Problems,
+    reserved: tuple[str, ...] = NODE_COLUMNS,
+    constant: bool = False,
+) -> Tensor | None:
+    """Return the features, from numeric columns of the table of nodes or from `features.npz`.
+
+    Where there are none, that is a problem, or with `constant` every node has one feature, 1.
+    """
+    numeric = feature_names(nodes, reserved)
     if (folder / FEATURES_FILE).is_file():
         if numeric:
             problems.add(
@@ -61,21 +69,42 @@ def features(folder: Path, nodes: Table, problems: Problems) -> Tensor | None:
                 f"has the feature columns {listed(numeric)}, but there is also {FEATURES_FILE}; remove one",
             )
         return _features_file(folder / FEATURES_FILE, nodes, problems)
-    for name, column in others.items():
-        _note_stray_text(nodes.file, name, column, problems)
+    strays = problems.num_found
+    note_stray_text(nodes, reserved, problems)
+    if not numeric and constant and strays == problems.num_found:
+        return torch.ones(nodes.num_rows, 1)
     if not numeric:
         found = listed(nodes.columns)
         problems.add(nodes.file, f"no numeric feature column (columns: {found}), and there is no {FEATURES_FILE}")
         return None
+    return finite_numbers(nodes, numeric, problems)
+
+
+def finite_numbers(table: Table, names: tuple[str, ...], problems: Problems) -> Tensor:
+    """Return numeric columns side by side, (rows, columns), after noting the rows where one is missing or infinite."""
     with np.errstate(over="ignore"):
-        x = np.stack([numbers(others[name]) for name in numeric], axis=1).astype(np.float32)
+        x = np.stack([numbers(table.columns[name]) for name in names], axis=1).astype(np.float32)
     first_wrong = (~np.isfinite(x)).argmax(axis=1)
     problems.add_rows(
-        nodes.file,
+        table.file,
         np.flatnonzero(~np.isfinite(x).all(axis=1)).tolist(),
-        lambda row: f"{numeric[first_wrong[row]]} is {x[row][first_wrong[row]]}; a finite number is needed",
+        lambda row: f"{names[first_wrong[row]]} is {x[row][first_wrong[row]]}; a finite number is needed",
     )
     return torch.from_numpy(x)
+
+
+def note_stray_text(table: Table, reserved: tuple[str, ...], problems: Problems) -> None:
+    """Note the rows that hold no number in columns where most rows do, and which are therefore meant as features."""
+    for name, column in table.columns.items():
+        if name not in reserved:
+            _note_stray_text(table.file, name, column, problems)
+
+
+def note_misplaced(table: Table, names: tuple[str, ...], belong: str, problems: Problems) -> None:
+    """Note columns that are no features but belong into another table."""
+    for name in names:
+        if name in table.columns:
+            problems.add(table.file, f"has a column {name!r}, which belongs into {belong}; move it there, or rename it")
 
 
 def _note_stray_text(file: str, name: str, column: Any, problems: Problems) -> None:
@@ -153,8 +182,8 @@ def _numbered(
     return y, class_names
 
 
-def split_masks(nodes: Table, y: Integers, problems: Problems) -> dict[str, Tensor]:
-    """Return a mask for each split when there is a column of splits."""
+def split_masks(nodes: Table, y: Integers | None, problems: Problems) -> dict[str, Tensor]:
+    """Return a mask for each split when there is a column of splits; with `y`, only what has a label may be in one."""
     column = text(nodes, "split", problems) if "split" in nodes.columns else None
     if column is None:
         return {}
@@ -168,7 +197,7 @@ def split_masks(nodes: Table, y: Integers, problems: Problems) -> dict[str, Tens
     )
     problems.add_rows(
         nodes.file,
-        np.flatnonzero(known & (y == -1)).tolist(),
+        [] if y is None else np.flatnonzero(known & (y == -1)).tolist(),
         lambda row: f"{name} is {values[row]!r}, but there is no label",
     )
     return {split: torch.from_numpy(values == split) for split in SPLITS}
@@ -220,12 +249,7 @@ def edge_weights(edges: Table, ends: Tensor | None, undirected: bool, problems: 
     )
     if ends is None or len(weight) == 0:
         return torch.from_numpy(weight)
-    num_ids = int(ends.max()) + 2  # an unknown end is -1
-    low, high = ends + 1
-    keys = pair_keys(low, high, num_ids) if undirected else low * num_ids + high
-    _, first, edge_of = np.unique(keys.numpy(), return_index=True, return_inverse=True)
-    earlier = first[edge_of]
-    known = (ends >= 0).all(dim=0).numpy()  # what else is wrong with the others has been noted
+    earlier, known = first_told(ends, undirected)  # what else is wrong with the others has been noted
     problems.add_rows(
         edges.file,
         np.flatnonzero(known & (weight != weight[earlier]) & np.isfinite(weight + weight[earlier])).tolist(),
@@ -234,3 +258,12 @@ def edge_weights(edges: Table, ends: Tensor | None, undirected: bool, problems: 
         ),
     )
     return torch.from_numpy(weight)
+
+
+def first_told(ends: Tensor, undirected: bool) -> tuple[Integers, npt.NDArray[np.bool_]]:
+    """Return for each edge the first row that tells the same one, and whether both of its ends are known."""
+    num_ids = int(ends.max()) + 2  # an unknown end is -1
+    low, high = ends + 1
+    keys = pair_keys(low, high, num_ids) if undirected else low * num_ids + high
+    _, first, edge_of = np.unique(keys.numpy(), return_index=True, return_inverse=True)
+    return first[edge_of], (ends >= 0).all(dim=0).numpy()

@@ -18,9 +18,9 @@ from isthmus.data.derive import Choices, derive_features, fill_in, lacking
 from isthmus.data.edges import pair_keys
 from isthmus.data.encoding import Encoded, encode, named_columns
 from isthmus.data.schema import Schema, Vector, repeated
-from isthmus.data.sources import write_tables
 from isthmus.data.tables import Problems, RawGraph, Table, as_table, parsed_numbers, text
 from isthmus.data.vocabulary import categories, is_whole
+from isthmus.data.writing import write_folder
 
 REPEATED = ("refuse", "sum", "mean", "max")
 UNKNOWN_ENDS = ("refuse", "drop")
@@ -65,7 +65,7 @@ class Prepared:
 
     def write(self, path: str | Path, format: str = "parquet") -> None:
         """Write the graph folder, all of it or nothing."""
-        write_tables(path, self.nodes, self.edges, self.features, self.schema, format)
+        write_folder(path, {"nodes": self.nodes, "edges": self.edges}, self.features, self.schema, format)
 
 
 @dataclass(frozen=True)

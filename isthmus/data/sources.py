@@ -8,40 +8,44 @@ schema.yaml                   if wanted: what the feature columns mean, and the 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from isthmus.core.errors import BadInput
 from isthmus.data import columns, edges
 from isthmus.data.features import compact
 from isthmus.data.graph import Graph
-from isthmus.data.schema import SCHEMA_FILE, Schema, compare_columns, read_schema, to_yaml
-from isthmus.data.tables import FORMATS, Problems, find_table, read_table
+from isthmus.data.own_data import OwnData
+from isthmus.data.schema import SCHEMA_FILE, Schema, compare_columns, read_schema
+from isthmus.data.tables import Problems, find_table, read_table
+from isthmus.data.writing import feature_columns, features_archive, label_column, split_column, write_folder
 
 
 @dataclass(frozen=True)
-class GraphFolder:
+class GraphFolder(OwnData[Graph]):
     """A graph read from a folder, and what a `Graph` does not hold.
 
-    Fields:
-        graph:         the graph
-        ids:           the ids of its nodes as text, in the order of the nodes
+    Fields: those of `OwnData`, and
         feature_names: the names of the feature columns; empty where features.npz comes without a schema
         schema:        the schema in the folder, if there is one
     """
 
-    graph: Graph
-    ids: tuple[str, ...]
     feature_names: tuple[str, ...] = ()
     schema: Schema | None = None
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+        return self.data
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of its nodes as text, in the order of the nodes."""
+        return self.node_ids or ()
 
 
 def is_graph_folder(path: str | Path) -> bool:
@@ -95,7 +99,8 @@ def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undir
         class_names=class_names,
         name=path.resolve().name,
     )
-    return GraphFolder(graph, tuple(ids.to_pylist()), names, schema)
+    named = tuple(ids.to_pylist())
+    return GraphFolder(graph, {"id": named}, named, names, schema)
 
 
 def _schema(path: Path, problems: Problems) -> Schema | None:
@@ -133,67 +138,15 @@ def write_graph_folder(
     names = list(graph.node_ids.tolist() if ids is None else ids)
     if len(names) != graph.num_nodes or len(set(map(str, names))) != len(names):
         raise BadInput(f"{len(names)} ids, {len(set(map(str, names)))} distinct, for {graph.num_nodes} nodes")
-    features = _scipy(graph.x) if graph.x.layout == torch.sparse_csr else None
-    write_tables(path, _nodes_table(graph, names), _edges_table(graph, names), features, format=format)
-
-
-def write_tables(
-    path: str | Path,
-    nodes: Any,
-    links: Any,
-    features: Any = None,
-    schema: Schema | None = None,
-    format: str = "parquet",
-) -> None:
-    """Write a graph folder of two Arrow tables; all of it or nothing.
-
-    `features` is a scipy matrix or a numpy array that goes into features.npz, or None if the table of nodes has them.
-    """
-    path = Path(path)
-    check_new_folder(path, format)
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        temporary.mkdir(parents=True)
-        _write_table(nodes, temporary / f"nodes.{format}")
-        _write_table(links, temporary / f"edges.{format}")
-        if features is not None:
-            _write_features(features, temporary / columns.FEATURES_FILE)
-        if schema is not None:
-            (temporary / SCHEMA_FILE).write_text(to_yaml(schema), encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise BadInput(f"{str(path)!r} cannot be written: {error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def check_new_folder(path: Path, format: str = "parquet") -> None:
-    """Refuse a format that is not known and a place where something is already."""
-    if format not in FORMATS:
-        raise BadInput(f"format is {format!r}; known: {', '.join(sorted(FORMATS))}")
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise BadInput(f"{str(path)!r} is there already and not an empty folder; give another path")
+    tables = {"nodes": _nodes_table(graph, names), "edges": _edges_table(graph, names)}
+    write_folder(path, tables, features_archive(graph.x), format=format)
 
 
 def _nodes_table(graph: Graph, names: list[str | int]) -> Any:
     import pyarrow as pa
 
-    table: dict[str, Any] = {"id": pa.array(names)}
-    missing = (graph.y < 0).numpy()
-    if graph.class_names:
-        table["label"] = pa.array([graph.class_names[c] if c >= 0 else None for c in graph.y.tolist()], pa.string())
-    else:
-        table["label"] = pa.array(graph.y.numpy(), mask=missing)
-    if graph.masks:
-        if int(torch.stack(list(graph.masks.values())).sum(dim=0).max()) > 1:
-            raise BadInput("a node is in more than one of the masks; a graph folder has one split for each node")
-        split = np.full(graph.num_nodes, "", dtype=object)
-        for name, mask in graph.masks.items():
-            split[mask.numpy()] = name
-        table["split"] = pa.array(split, pa.string())
-    if graph.x.layout != torch.sparse_csr:
-        table |= {f"x{number}": pa.array(column) for number, column in enumerate(graph.x.t().numpy())}
-    return pa.table(table)
+    table: dict[str, Any] = {"id": pa.array(names), "label": label_column(graph.y, graph.class_names)}
+    return pa.table(table | split_column(graph.masks, graph.item) | feature_columns(graph.x))
 
 
 def _edges_table(graph: Graph, names: list[str | int]) -> Any:
@@ -211,28 +164,3 @@ def _edges_table(graph: Graph, names: list[str | int]) -> Any:
     all_ids = pa.array(names)
     table = {name: all_ids.take(pa.array(end.numpy())) for name, end in zip(columns.EDGE_COLUMNS, ends, strict=True)}
     return pa.table(table if weight is None else table | {"weight": pa.array(weight.numpy())})
-
-
-def _write_table(table: Any, path: Path) -> None:
-    from pyarrow import csv, parquet
-
-    if path.suffix == ".csv":
-        csv.write_csv(table, path)
-    else:
-        parquet.write_table(table, path)
-
-
-def _write_features(features: Any, path: Path) -> None:
-    from scipy import sparse
-
-    if sparse.issparse(features):
-        sparse.save_npz(path, features)
-    else:
-        np.savez_compressed(path, x=features)
-
-
-def _scipy(x: Tensor) -> Any:
-    from scipy import sparse
-
-    parts = (x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy())
-    return sparse.csr_matrix(parts, shape=tuple(x.shape))

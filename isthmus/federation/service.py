@@ -118,11 +118,11 @@ class SiloService:
                 f"dataset.name is {type(dataset).__name__.lower()!r}; between sites every silo brings its own graph: "
                 "use dataset.name=folder"
             )
-        folder = replace(dataset, path=str(self.data)).read()
+        folder = replace(dataset, path=str(self.data)).read_from(self.data)
         if any(bool(mask.any()) for mask in folder.graph.masks.values()):
             return folder  # the silo's own split stands
         rng = numpy_generator(course.seed, "masks", self.name)
-        return replace(folder, graph=course.masks.apply(folder.graph, rng))
+        return replace(folder, data=course.masks.apply(folder.graph, rng))
 
     def _silo(self, course_id: str, course: Course, folder: GraphFolder) -> Silo:
         graph, keys = folder.graph, self._node_keys(course_id, folder.ids)

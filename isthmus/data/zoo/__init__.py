@@ -15,8 +15,10 @@ from isthmus.data.zoo.dblp_csr import DBLPCSR
 from isthmus.data.zoo.fedcsbm import FedcSBM
 from isthmus.data.zoo.feddblp import FedDBLP
 from isthmus.data.zoo.folder import Folder
+from isthmus.data.zoo.graph_set_folder import GraphSetFolder
 from isthmus.data.zoo.hashed_ids import HashedIds
 from isthmus.data.zoo.knowledge_graphs import WN18, FB15k237
+from isthmus.data.zoo.link_folder import LinkFolder
 from isthmus.data.zoo.locate import data_root
 from isthmus.data.zoo.moleculenet import BACE, BBBP, ESOL, HIV, SIDER, ClinTox, FreeSolv, Lipo, Tox21
 from isthmus.data.zoo.multi_task import MultiTaskMol, MultiTaskMoleculeNet
@@ -72,6 +74,7 @@ DATASETS: dict[str, type[Dataset]] = {
     "epinions": Epinions,
     "csr": CSR,
     "hashed_ids": HashedIds,
+    "link_folder": LinkFolder,
     # graphs
     "proteins": PROTEINS,
     "imdb_binary": IMDBBinary,
@@ -96,6 +99,17 @@ DATASETS: dict[str, type[Dataset]] = {
     "freesolv": FreeSolv,
     "multi_task_mol": MultiTaskMol,
     "multi_task_moleculenet": MultiTaskMoleculeNet,
+    "graph_set_folder": GraphSetFolder,
 }
 
-__all__ = ["DATASETS", "CiteSeer", "Cora", "Dataset", "Folder", "PubMed", "data_root"]
+__all__ = [
+    "DATASETS",
+    "CiteSeer",
+    "Cora",
+    "Dataset",
+    "Folder",
+    "GraphSetFolder",
+    "LinkFolder",
+    "PubMed",
+    "data_root",
+]

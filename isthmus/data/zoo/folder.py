@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 from isthmus.core.errors import BadInput
-from isthmus.data.features import normalized_rows
 from isthmus.data.graph import Graph
 from isthmus.data.schema import SCHEMA_FILE
-from isthmus.data.sources import GraphFolder, is_graph_folder, read_graph_folder
-from isthmus.data.zoo.dataset import Dataset
+from isthmus.data.sources import GraphFolder, read_graph_folder, write_graph_folder
+from isthmus.data.zoo.own_folder import OwnFolder
 
 
 @dataclass(frozen=True)
-class Folder(Dataset):
+class Folder(OwnFolder):
     """A graph folder, as `isthmus.data.sources.read_graph_folder` reads it.
 
     Fields:
@@ -27,33 +26,39 @@ class Folder(Dataset):
     """
 
     summary: ClassVar[str] = "your own graph: a folder with nodes.parquet (or .csv) and edges.parquet (or .csv)"
-    licence: ClassVar[str] = "your own"
+    called: ClassVar[str] = "graph folder"
+    data_type: ClassVar[type[Any]] = Graph
+    tables: ClassVar[tuple[str, ...]] = ("nodes", "edges")
 
-    path: str = ""
-    class_names: tuple[str, ...] = ()
     undirected: bool = True
     schema_digest: str = ""
 
-    def load(self, root: Path) -> Graph:
-        """Return the graph; nothing is read from `root`."""
-        return self.read().graph
-
-    def read(self) -> GraphFolder:
-        """Return the graph with what the folder says beside it, such as the ids of the nodes."""
-        if not self.path:
-            raise BadInput("dataset.path is missing; give the folder of your graph: dataset.path=my_graph")
-        read = read_graph_folder(Path(self.path), self.class_names, self.undirected)
+    def read_from(self, path: Path) -> GraphFolder:
+        """Return the graph with what the folder says beside it; refuses one that follows another schema."""
+        read = read_graph_folder(path, self.class_names, self.undirected)
         own = read.schema.digest if read.schema else ""
         if self.schema_digest not in ("", own):
             found = f"has a schema with the digest {own}" if own else f"has no {SCHEMA_FILE}"
             raise BadInput(
-                f"graph folder {self.path} {found}; the course asks for {self.schema_digest}: "
+                f"graph folder {path} {found}; the course asks for {self.schema_digest}: "
                 "make the folder again with isthmus data import --schema and the schema of the others"
             )
-        if not self.normalize_features:
-            return read
-        return replace(read, graph=replace(read.graph, x=normalized_rows(read.graph.x)))
+        return read
 
-    def present(self, root: Path) -> bool:
-        """Return whether the folder holds the tables of nodes and edges."""
-        return is_graph_folder(Path(self.path))
+    @classmethod
+    def like(cls, data: Graph) -> Self:
+        """Return how folders of parts of a graph are read."""
+        return cls(class_names=data.class_names)
+
+    @staticmethod
+    def write(data: Graph, path: Path) -> None:
+        """Write a graph folder."""
+        write_graph_folder(data, path)
+
+    @staticmethod
+    def describe(data: Graph) -> str:
+        """Return the numbers of nodes, edges and features, and the classes."""
+        return (
+            f"{data.num_nodes} nodes, {data.num_edges} directed edges, "
+            f"{data.num_features} features, classes: {', '.join(data.class_names) or 'none'}"
+        )

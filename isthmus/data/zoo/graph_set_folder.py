@@ -1,0 +1,91 @@
+"""The user's own set of graphs as a dataset: a folder of tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from isthmus.data.graph_set_source import GRAPH_COLUMNS, read_graph_set_folder, write_graph_set_folder
+from isthmus.data.graph_targets import TARGETS, likely_target
+from isthmus.data.graphs import GraphSet
+from isthmus.data.own_data import OwnData
+from isthmus.data.tables import Problems, read_table
+from isthmus.data.zoo.own_folder import OwnFolder
+
+
+@dataclass(frozen=True)
+class GraphSetFolder(OwnFolder):
+    """A graph set folder, as `isthmus.data.graph_set_source.read_graph_set_folder` reads it.
+
+    Fields:
+        path:        the folder; a relative path starts at the current folder. Between sites every silo has its own
+        class_names: the classes in the order of their numbers, or the columns of the tasks; silos of one federation
+                     must give the same
+        target:      "class" (the column `label`), "binary" (a column of 0 and 1 for each task) or "value" (a column of
+                     numbers for each task)
+        undirected:  whether an edge counts in both directions
+        x_sizes:     where every feature column of nodes is a number of a category: how many each has; else empty
+        edge_sizes:  the same for the feature columns of edges
+    """
+
+    task: ClassVar[str] = "graph"
+    summary: ClassVar[str] = (
+        "your own set of graphs: a folder with graphs.parquet, nodes.parquet, edges.parquet (or .csv)"
+    )
+    called: ClassVar[str] = "graph set folder"
+    data_type: ClassVar[type[Any]] = GraphSet
+    tables: ClassVar[tuple[str, ...]] = ("nodes", "edges", "graphs")
+
+    target: str = "class"
+    undirected: bool = True
+    x_sizes: tuple[int, ...] = ()
+    edge_sizes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.target not in TARGETS:
+            raise ValueError(f"target is {self.target!r}; choose from {', '.join(TARGETS)}")
+        for name in ("x_sizes", "edge_sizes"):
+            if any(size < 1 for size in getattr(self, name)):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; every column needs at least one category")
+        if self.x_sizes and self.normalize_features:
+            raise ValueError("x_sizes says that features are numbers of categories; set normalize_features to false")
+
+    def read_from(self, path: Path) -> OwnData[GraphSet]:
+        """Return the graphs with their ids."""
+        return read_graph_set_folder(
+            path, self.class_names, self.target, self.undirected, self.x_sizes, self.edge_sizes
+        )
+
+    @classmethod
+    def at(cls, path: Path) -> Self:
+        """Return the dataset of a folder, with the kind of labels that it seems to have."""
+        graphs = read_table(path, "graphs", GRAPH_COLUMNS, Problems(str(path)))
+        return cls(path=str(path), target="class" if graphs is None else likely_target(graphs))
+
+    @classmethod
+    def like(cls, data: GraphSet) -> Self:
+        """Return how folders of parts of a set are read: every stored edge is in them."""
+        return cls(
+            class_names=data.class_names,
+            target=data.target,
+            undirected=False,
+            x_sizes=data.x_sizes,
+            edge_sizes=data.edge_sizes,
+        )
+
+    @staticmethod
+    def write(data: GraphSet, path: Path) -> None:
+        """Write a graph set folder."""
+        write_graph_set_folder(data, path)
+
+    @staticmethod
+    def describe(data: GraphSet) -> str:
+        """Return the numbers of graphs, nodes, edges and features, and the classes or tasks."""
+        of_edges = 0 if data.edge_attr is None else data.edge_attr.shape[1]
+        kind = "classes" if data.target == "class" else f"{data.target} tasks"
+        names = ", ".join(data.class_names) or data.num_classes or "none"
+        return (
+            f"{data.num_items} graphs, {data.num_nodes} nodes, {data.num_edges} directed edges, {data.num_features} "
+            f"features of nodes, {of_edges} of edges, {kind}: {names}"
+        )

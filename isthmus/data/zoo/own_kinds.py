@@ -1,0 +1,34 @@
+"""The three kinds of own folders: which one lies somewhere, and which one holds a kind of data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from isthmus.core.errors import BadInput
+from isthmus.data.tables import find_table
+from isthmus.data.zoo.folder import Folder
+from isthmus.data.zoo.graph_set_folder import GraphSetFolder
+from isthmus.data.zoo.link_folder import LinkFolder
+from isthmus.data.zoo.own_folder import OwnFolder
+
+# By their last table, the first that is found decides: a set of graphs has all tables that a graph has.
+OWN_FOLDERS: dict[str, type[OwnFolder]] = {
+    "graph_set_folder": GraphSetFolder,
+    "link_folder": LinkFolder,
+    "folder": Folder,
+}
+
+
+def kind_at(path: Path) -> type[OwnFolder]:
+    """Return which kind of folder lies at a path; one that lacks tables is taken for a graph folder."""
+    return next((kind for kind in OWN_FOLDERS.values() if find_table(path, kind.tables[-1])), Folder)
+
+
+def kind_for(data_type: type[Any]) -> type[OwnFolder]:
+    """Return the kind of folder that holds a kind of data."""
+    for kind in OWN_FOLDERS.values():
+        if kind.data_type is data_type:
+            return kind
+    known = ", ".join(sorted(kind.data_type.__name__ for kind in OWN_FOLDERS.values()))
+    raise BadInput(f"there is no folder for a {data_type.__name__}; known: {known}")

@@ -1,0 +1,163 @@
+"""Own links from a folder: what is read, what is refused and how, and that what is written is read back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from isthmus.core.errors import BadInput
+from isthmus.data.link_source import read_link_folder, write_link_folder
+from isthmus.data.links import LinkGraph
+from tests.learn.link_toys import toy_facts, toy_ratings
+
+NODES = "id,f1,f2\na,1,0.5\nb,2,1.5\nc,3,2.5\n"
+LINKS = "source,target,label,split\nb,a,likes,train\na,b,hates,val\nc,c,likes,\nb,a,hates,test\n"
+
+
+def folder(path: Path, nodes: str | None = NODES, links: str | None = LINKS) -> Path:
+    for name, content in (("nodes.csv", nodes), ("links.csv", links)):
+        if content is not None:
+            (path / name).write_text(content, encoding="utf-8")
+    return path
+
+
+def problems_of(path: Path, class_names: tuple[str, ...] = ()) -> list[str]:
+    with pytest.raises(BadInput) as caught:
+        read_link_folder(path, class_names)
+    head, *lines = str(caught.value).split("\n  ")
+    assert head.startswith(f"link folder {path}: ")
+    return lines
+
+
+def test_a_small_folder_is_read_as_written_row_by_row(tmp_path: Path) -> None:
+    read = read_link_folder(folder(tmp_path))
+    data = read.data
+    assert read.node_ids == ("a", "b", "c")
+    assert read.item_columns == {"source": ("b", "a", "c", "b"), "target": ("a", "b", "c", "a")}
+    assert data.x.tolist() == [[1.0, 0.5], [2.0, 1.5], [3.0, 2.5]]
+    assert data.links.tolist() == [[1, 0, 2, 1], [0, 1, 2, 0]], "neither loops nor repeated pairs are dropped"
+    assert data.label.tolist() == [1, 0, 1, 0]
+    assert (data.class_names, data.num_classes, data.undirected, data.name) == (
+        ("hates", "likes"),
+        2,
+        False,
+        tmp_path.name,
+    )
+    assert {split: mask.nonzero().flatten().tolist() for split, mask in data.masks.items()} == {
+        "train": [0],
+        "val": [1],
+        "test": [3],
+    }
+    assert read_link_folder(tmp_path, undirected=True).data.undirected
+
+
+def test_class_names_give_the_numbers_and_labels_may_be_numbers(tmp_path: Path) -> None:
+    assert read_link_folder(folder(tmp_path), ("likes", "x", "hates")).data.label.tolist() == [0, 2, 0, 2]
+    data = read_link_folder(folder(tmp_path, links="source,target,label\na,b,4\nb,c,\n")).data
+    assert (data.label.tolist(), data.num_classes, data.class_names, dict(data.masks)) == ([4, -1], 5, (), {})
+
+
+def test_without_labels_all_links_are_of_one_class_unless_there_are_several_to_choose_from(tmp_path: Path) -> None:
+    plain = read_link_folder(folder(tmp_path, links="source,target\na,b\nb,c\n")).data
+    assert (plain.label.tolist(), plain.num_classes) == ([0, 0], 1)
+    asked = read_link_folder(tmp_path, ("likes", "hates")).data
+    assert (asked.label.tolist(), asked.num_classes) == ([-1, -1], 2)
+
+
+def test_a_link_without_a_label_may_be_in_a_split(tmp_path: Path) -> None:
+    data = read_link_folder(folder(tmp_path, links="source,target,label,split\na,b,,train\nb,c,likes,train\n")).data
+    assert data.masks["train"].tolist() == [True, True] and data.label.tolist() == [-1, 0]
+
+
+def test_without_features_every_node_has_a_constant_one(tmp_path: Path) -> None:
+    data = read_link_folder(folder(tmp_path, nodes="id,name\na,Ann\nb,Bob\nc,Cy\n")).data
+    assert data.x.tolist() == [[1.0], [1.0], [1.0]]
+
+
+def test_features_may_come_from_an_archive(tmp_path: Path) -> None:
+    np.savez(tmp_path / "features.npz", x=np.arange(6).reshape(3, 2))
+    assert read_link_folder(folder(tmp_path, nodes="id\na\nb\nc\n")).data.x.tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert problems_of(folder(tmp_path)) == [
+        "nodes.csv: has the feature columns 'f1', 'f2', but there is also features.npz; remove one"
+    ]
+
+
+def test_sides_are_users_and_items_and_no_features(tmp_path: Path) -> None:
+    read = read_link_folder(folder(tmp_path, nodes="id,f,side\na,1,user\nb,2,item\nc,3,1\n")).data
+    assert read.node_attributes["side"].tolist() == [0, 1, 1] and read.num_features == 1
+    assert problems_of(folder(tmp_path, nodes="id,f,side\na,1,user\nb,2,shop\nc,3,\n")) == [
+        "nodes.csv row 2: side is 'shop'; user (or 0) and item (or 1) are known",
+        "nodes.csv row 3: side is ''; user (or 0) and item (or 1) are known",
+    ]
+
+
+def test_all_problems_are_told_at_once_by_row(tmp_path: Path) -> None:
+    nodes = "id,f,label\na,1,x\na,inf,y\n,2,z\n"
+    links = "source,target,label,split\na,z,likes,train\n,a,loves,dev\n"
+    assert problems_of(folder(tmp_path, nodes, links), ("likes", "hates")) == [
+        "nodes.csv: has a column 'label', which belongs into the table of links; move it there, or rename it",
+        "nodes.csv row 3: id is empty",
+        "nodes.csv row 2: id 'a' is taken by row 1",
+        "nodes.csv row 2: f is inf; a finite number is needed",
+        "links.csv row 2: source '' is no id of nodes.csv",
+        "links.csv row 1: target 'z' is no id of nodes.csv",
+        "links.csv row 2: label 'loves' is none of the class names 'likes', 'hates'",
+        "links.csv row 2: split is 'dev'; known: train, val, test, or nothing",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "links", "expected"),
+    [
+        (None, LINKS, ["nodes: not found; nodes.parquet or nodes.csv is needed"]),
+        (NODES, None, ["links: not found; links.parquet or links.csv is needed"]),
+        (NODES, "source,label\na,x\n", ["links.csv: no column 'target'; columns found: 'source', 'label'"]),
+        (NODES, "source,target\n", ["links.csv: the table is empty; at least one link is needed"]),
+        (
+            "id,f\na,1\nb,two\nc,3\n",
+            LINKS,
+            [
+                "nodes.csv row 2: f is 'two'; a number is needed, as in most rows",
+                "nodes.csv: no numeric feature column (columns: 'id', 'f'), and there is no features.npz",
+            ],
+        ),
+    ],
+)
+def test_tables_that_are_no_use_are_named(
+    tmp_path: Path, nodes: str | None, links: str | None, expected: list[str]
+) -> None:
+    assert problems_of(folder(tmp_path, nodes, links)) == expected
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"no folder .*nowhere'; a link folder holds nodes\.\(parquet\|csv\) and links"):
+        read_link_folder(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+@pytest.mark.parametrize("data", [toy_facts(), toy_ratings()], ids=["facts", "ratings"])
+def test_what_is_written_is_read_back(tmp_path: Path, data: LinkGraph, format: str) -> None:
+    (part,) = data.divide([torch.arange(5, 22)])
+    part = replace(part, class_names=("r", "s", "t"))
+    write_link_folder(part, tmp_path / "mine", format)
+    read = read_link_folder(tmp_path / "mine", part.class_names, part.undirected)
+    assert torch.equal(read.data.x, part.x) and torch.equal(read.data.links, part.links)
+    assert torch.equal(read.data.label, part.label) and read.data.undirected == part.undirected
+    assert read.node_ids == tuple(map(str, part.node_ids.tolist()))
+    assert all(torch.equal(read.data.masks[split], mask) for split, mask in part.masks.items())
+    assert read.data.node_attributes.keys() == part.node_attributes.keys()
+    assert all(torch.equal(read.data.node_attributes[key], part.node_attributes[key]) for key in part.node_attributes)
+
+
+def test_sparse_features_and_missing_labels_are_read_back(tmp_path: Path) -> None:
+    data = toy_facts()
+    x = torch.zeros(12, 9).scatter_(1, torch.arange(12)[:, None] % 9, 1.0).to_sparse_csr()
+    data = replace(data, x=x, label=torch.where(torch.arange(40) % 3 == 0, -1, data.label))
+    write_link_folder(data, tmp_path / "mine")
+    read = read_link_folder(tmp_path / "mine").data
+    assert read.x.layout == torch.sparse_csr and torch.equal(read.x.to_dense(), x.to_dense())
+    assert torch.equal(read.label, data.label)
