@@ -116,7 +116,8 @@ class PerClassSplit(MaskRule):
         start = np.searchsorted(classes[order], np.arange(data.num_classes + 1))
         by_class = [items[order[start[c] : start[c + 1]]] for c in range(data.num_classes)]
         train = np.concatenate([self._draw(data, members, c) for c, members in enumerate(by_class)])
-        rest = items[~np.isin(items, train)]
+        # In the order drawn, a class of few items would come late: its first ones are all in the training part.
+        rest = rng.permutation(items[~np.isin(items, train)])
         num_test = max(len(rest) - self.num_val, 0) if self.num_test is None else self.num_test
         if len(rest) < self.num_val + num_test:
             raise BadInput(

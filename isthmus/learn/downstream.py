@@ -89,7 +89,7 @@ class Freeze(Downstream):
         rows = ((train - center) / scale).numpy()
         best: tuple[float, Tensor, Tensor] | None = None
         for exponent in exponents:
-            probe = self._probe(2.0**exponent, len(seen)).fit(rows, labels["train"].numpy())
+            probe = self._probe(2.0**exponent, rows, labels["train"].numpy(), len(seen))
             weight, bias = _two_sided(probe.coef_, probe.intercept_)  # (width, seen), (seen,)
             weight = weight / scale.unsqueeze(1)
             bias = bias - center @ weight
@@ -103,12 +103,17 @@ class Freeze(Downstream):
         assert best is not None
         return best[1], best[2]
 
-    def _probe(self, strength: float, num_classes: int) -> Any:
+    def _probe(self, strength: float, rows: np.ndarray, labels: np.ndarray, num_classes: int) -> Any:
         from sklearn.linear_model import LogisticRegression
+        from threadpoolctl import threadpool_limits
 
         # Newton's steps are few, and with two classes cheap; with more they would cost the square of their number.
         solver = "newton-cholesky" if num_classes == 2 else "lbfgs"
-        return LogisticRegression(C=strength, max_iter=self.max_iter, solver=solver)
+        probe = LogisticRegression(C=strength, max_iter=self.max_iter, solver=solver)
+        with threadpool_limits(
+            torch.get_num_threads()
+        ):  # small products: threads beyond the course's only get in the way
+            return probe.fit(rows, labels)
 
 
 @dataclass(frozen=True)

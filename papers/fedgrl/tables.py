@@ -46,6 +46,7 @@ class Setting:
     first: dict[str, float]
     second: dict[str, float]
     hidden: int = 128
+    lr: float = 1e-4  # of the self-supervision
 
 
 SETTINGS = {
@@ -104,7 +105,7 @@ def self_supervised(setting: Setting, name: str, rounds: int, **changes: Any) ->
         "name": name,
         "objective": {"name": "bgrl", "rounds": rounds, **views},
         "downstream": {"name": "freeze"},
-        "optimizer": {"name": "adamw", "lr": 1e-4, "weight_decay": 1e-5, "schedule": schedule},
+        "optimizer": {"name": "adamw", "lr": setting.lr, "weight_decay": 1e-5, "schedule": schedule},
         **changes,
     }
 
@@ -235,11 +236,14 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--supervised-rounds", type=int, default=500)
     parser.add_argument("--encoder-seed", type=int, default=0)
     parser.add_argument("--looks", type=int, default=10, help="how often the pretraining is evaluated")
+    parser.add_argument("--lr", type=float, help="learning rate of self-supervision instead of the setting's")
     parser.add_argument("--lp2", type=float, nargs="*", default=[], help="strengths of LP2 to measure")
     parser.add_argument("--only", nargs="*", default=None, help="only methods whose names contain one of these")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     setting = SETTINGS[given.setting]
+    if given.lr is not None:
+        setting = replace(setting, lr=given.lr)
     table = Table(given.out / f"{given.setting}.csv")
     base = course(setting, {"name": "fedgrl"})
     from isthmus.data.zoo import data_root

@@ -188,3 +188,19 @@ def test_a_short_class_gives_all_it_has_when_that_is_allowed_and_null_tests_on_t
     assert int(masked.mask("test").sum()) == 2708 - sum(per_class) - 542
     with pytest.raises(BadInput, match="allow_short"):
         PerClassSplit(num_per_class=232).apply(cora, rng(0))
+
+
+def test_validation_and_test_items_of_a_per_class_split_have_the_classes_of_what_is_left() -> None:
+    graph = replace(Cora().load(Path()), masks={})
+    rule = PerClassSplit(num_per_class=232, num_val=542, num_test=None, allow_short=True)
+    shares = {"val": torch.zeros(7), "test": torch.zeros(7)}
+    for seed in range(40):
+        drawn = rule.apply(graph, rng(seed))
+        for split, share in shares.items():
+            labels = graph.y[drawn.mask(split)]
+            share += torch.bincount(labels, minlength=7) / len(labels) / 40
+    left = (torch.bincount(graph.y) - 232).clamp(min=0)
+    for (
+        share
+    ) in shares.values():  # a share of one draw has a standard deviation of at most 1.6 points, their mean of 0.25
+        torch.testing.assert_close(share, left / left.sum(), atol=0.01, rtol=0.0)
