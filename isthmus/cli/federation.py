@@ -133,7 +133,7 @@ def serve(
 
 def join(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="This site's kit.")],
-    data: Annotated[Path, typer.Option("--data", metavar="FOLDER", help="This site's graph folder.")],
+    data: Annotated[Path, typer.Option("--data", metavar="FOLDER", help="This site's folder of tables.")],
     policy: Annotated[Path | None, typer.Option("--policy", metavar="FILE", help="What this site allows.")] = None,
     id_secret_file: Annotated[
         Path | None,
@@ -234,13 +234,13 @@ def _bar(course: Course) -> Any:
 
 
 def check_folder(data: Path, id_secret: bytes | None) -> None:
-    """Refuse a graph folder with mistakes, or with ids that get the same key, before anything is connected."""
-    from isthmus.data.sources import read_graph_folder
+    """Refuse a folder with mistakes, or with ids that get the same key, before anything is connected."""
+    from isthmus.data.zoo.own_kinds import kind_at
     from isthmus.federation.identities import node_keys
 
-    folder = read_graph_folder(data)
-    if id_secret is not None:
-        node_keys(folder.ids, id_secret)
+    folder = kind_at(data).at(data).read()
+    if id_secret is not None and folder.node_ids is not None:
+        node_keys(folder.node_ids, id_secret)
 
 
 def show_folder(path: Path) -> None:

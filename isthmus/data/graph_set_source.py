@@ -267,14 +267,17 @@ def write_graph_set_folder(data: GraphSet, path: str | Path, format: str = "parq
     """Write a set of graphs as a folder that `read_graph_set_folder` reads; all of it or nothing.
 
     Ids are `data.graph_ids`, and the positions of nodes within their graph. Every stored edge is written, an undirected
-    one in both directions. Sparse features go to features.npz, dense ones into columns. Attributes are not written.
+    one in both directions. Sparse features go to features.npz, dense ones into columns. A graph without a label is in
+    no split. Attributes are not written.
     """
     import pyarrow as pa
 
     ids, start = data.graph_ids.numpy(), data.node_start.numpy()
     graph_of = np.repeat(np.arange(data.num_items), np.diff(start))
     within = np.arange(data.num_nodes) - start[graph_of]
-    graphs = {"id": pa.array(ids), **_target_columns(data), **split_column(data.masks, data.item)}
+    known = data.y >= 0 if data.target == "class" else ~data.y.isnan().all(dim=1)
+    masks = {split: mask & known for split, mask in data.masks.items()}
+    graphs = {"id": pa.array(ids), **_target_columns(data), **split_column(masks, data.item)}
     nodes = {"graph": pa.array(ids[graph_of]), "id": pa.array(within), **feature_columns(data.x)}
     ends = data.edge_index.numpy()
     links = {"graph": pa.array(ids[graph_of[ends[0]]])}

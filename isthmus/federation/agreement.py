@@ -1,4 +1,4 @@
-"""Server and silos agree on a course before training: same package, same features, same classes."""
+"""Server and silos agree on a course before training: same package, same features, same outputs, same classes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from dataclasses import dataclass, field
 from isthmus.core.errors import CourseFailed
 from isthmus.federation.messages import Terms
 
+# What a model ends in: how many outputs, and the names of their classes or tasks, if they have any.
+Outputs = tuple[int, tuple[str, ...]]
+
 
 @dataclass(frozen=True)
 class Agreement:
     """What the silos have in common, and who was refused for what."""
 
     input_dim: int
+    output_dim: int
     class_names: tuple[str, ...]
     refused: dict[str, str]  # site -> reason
     holds: dict[str, str]  # site -> what it holds
-    classes_of: dict[str, tuple[str, ...]] = field(default_factory=dict)  # site -> its classes, where each has its own
+    own: dict[str, Outputs] = field(default_factory=dict)  # site -> its outputs, where each has its own
 
 
 def agree(
@@ -40,19 +44,33 @@ def agree(
         raise CourseFailed("no silo takes part: " + "; ".join(f"{site}: {why}" for site, why in refused.items()))
     # Counter keeps the order of first mention among equals, so the order of the sites decides a tie.
     free = own_classes and not stated
-    groups = Counter((t.input_dim, () if free else t.class_names) for t in willing.values())
-    (input_dim, class_names), _ = groups.most_common(1)[0]
+    groups = Counter((t.input_dim, None if free else outputs_of(t)) for t in willing.values())
+    (input_dim, outputs), _ = groups.most_common(1)[0]
     for site, found in willing.items():
         if found.input_dim != input_dim:
             refused[site] = f"its nodes have {found.input_dim} features, the others' have {input_dim}"
-        elif not free and found.class_names != class_names:
-            refused[site] = _class_difference(found.class_names, class_names)
+        elif outputs is not None and outputs_of(found) != outputs:
+            refused[site] = _output_difference(outputs_of(found), outputs)
     agreed = {site: found for site, found in willing.items() if site not in refused}
     holds = {site: found.holds for site, found in agreed.items()}
-    if not free:
-        return Agreement(input_dim, class_names, refused, holds)
-    classes = {site: found.class_names for site, found in agreed.items()}
-    return Agreement(input_dim, next(iter(classes.values())), refused, holds, classes)
+    if outputs is not None:
+        return Agreement(input_dim, *outputs, refused, holds)
+    own = {site: outputs_of(found) for site, found in agreed.items()}
+    return Agreement(input_dim, *next(iter(own.values())), refused, holds, own)
+
+
+def outputs_of(terms: Terms) -> Outputs:
+    """Return what a model for a silo's data ends in."""
+    return terms.output_dim, terms.class_names
+
+
+def _output_difference(own: Outputs, others: Outputs) -> str:
+    if own[1] != others[1]:
+        return _class_difference(own[1], others[1])
+    return (
+        f"its labels ask for a model with {own[0]} outputs, the others' for one with {others[0]}; state the same "
+        "dataset.class_names in the course"
+    )
 
 
 def _class_difference(own: tuple[str, ...], others: tuple[str, ...]) -> str:

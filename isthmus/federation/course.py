@@ -113,7 +113,7 @@ class SiteCourse:
         recorder = Recorder(journal, folder, course_digest(self.course), self.watchers)
         course_id = (self.run_dir / ID_FILE).read_text().strip()
         proposal = Proposal(course_id, course_to_yaml(self.course), __version__, self.sites)
-        stated = getattr(self.course.dataset, "class_names", ())
+        stated = getattr(self.course.dataset, "class_names", ()) if self.course.task.outputs_are_classes else ()
         free = self._classes_are_free()
         transport = SiteTransport(
             self.hub, proposal, __version__, self.timeout, lambda s, t: self._note(journal, s, t), stated, free
@@ -122,7 +122,7 @@ class SiteCourse:
         agreement = transport.agree()
         for site, text in agreement.holds.items():
             journal.write("client", client=site, text=text)
-        model = initial_model(self.course, self._model(agreement.input_dim, len(agreement.class_names)))
+        model = initial_model(self.course, self._model(agreement.input_dim, agreement.output_dim))
         started = time.perf_counter()
         with torch_threads(self.course.threads):
             runtime, standing = self._rounds(transport, model, recorder, folder, journal, standing, course_id)
@@ -131,8 +131,8 @@ class SiteCourse:
         self._finish(course_id, result, runtime, journal)
         return result
 
-    def _model(self, input_dim: int, num_classes: int) -> nn.Module:
-        return build_model(self.course, input_dim, num_classes)
+    def _model(self, input_dim: int, output_dim: int) -> nn.Module:
+        return build_model(self.course, input_dim, output_dim)
 
     def _classes_are_free(self) -> bool:
         """Whether silos may have classes of their own: what depends on them is not shared."""
@@ -236,7 +236,7 @@ class SiteCourse:
             bytes_down=sum(event["bytes_down"] for event in exchanges),
             bytes_up=sum(event["bytes_up"] for event in exchanges),
             input_dim=agreement.input_dim,
-            output_dim=len(agreement.class_names),
+            output_dim=agreement.output_dim,
             params=algorithm.global_params(standing.best_state),
             client_params={},
             events=journal.events,

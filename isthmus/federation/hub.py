@@ -9,11 +9,12 @@ from typing import Protocol
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadMessage, CourseFailed
 from isthmus.core.protocol import Failure
-from isthmus.federation.agreement import Agreement, agree
+from isthmus.federation.agreement import Agreement, agree, outputs_of
 from isthmus.federation.messages import NOT_AGREED, Proposal, Receipt, Terms, Verdict
 
 MAX_TERMS_BYTES = 10**6
 MAX_INPUT_DIM = 10**7
+MAX_OUTPUT_DIM = 10**6
 
 
 class Hub(Protocol):
@@ -44,7 +45,7 @@ class SiteTransport:
         class_names: tuple[str, ...] = (),
         own_classes: bool = False,
     ) -> None:
-        self.class_names, self.own_classes = class_names, own_classes
+        self.class_names, self.own_classes = class_names, own_classes and not class_names
         self.hub, self.proposal, self.version, self.timeout_seconds = hub, proposal, version, timeout_seconds
         self.note = note
         self.agreement: Agreement | None = None
@@ -79,7 +80,7 @@ class SiteTransport:
             try:
                 found[site] = checked_terms(decode(answer, Terms, max_bytes=MAX_TERMS_BYTES))
             except BadMessage as error:
-                found[site] = Terms(f"it answered nonsense: {error}", "", 0, (), "")
+                found[site] = Terms(f"it answered nonsense: {error}", "", 0, 0, (), "")
         return {site: found[site] for site in sites if site in found}
 
     def _tell(self, verdicts: Mapping[str, str]) -> None:
@@ -97,11 +98,11 @@ class SiteTransport:
         verdicts = {}
         for site, terms in self._terms(sites).items():
             why = terms.refusal
-            before = self.agreement.classes_of.get(site, self.agreement.class_names)
-            if self.own_classes and site not in self.agreement.classes_of:
-                before = terms.class_names  # it comes for the first time
+            before = self.agreement.own.get(site, (self.agreement.output_dim, self.agreement.class_names))
+            if self.own_classes and site not in self.agreement.own:
+                before = outputs_of(terms)  # it comes for the first time
             ours = (self.version, self.agreement.input_dim, before)
-            if not why and (terms.version, terms.input_dim, terms.class_names) != ours:
+            if not why and (terms.version, terms.input_dim, outputs_of(terms)) != ours:
                 why = "it came back with another version, other features or other classes than the course has"
             verdicts[site] = why
             self._refused.pop(site, None)
@@ -151,6 +152,8 @@ def checked_terms(terms: Terms) -> Terms:
     """Refuse terms with impossible numbers, and take control characters out of texts that will be shown."""
     if not 0 <= terms.input_dim <= MAX_INPUT_DIM:
         raise BadMessage(f"it states {float(terms.input_dim):.3g} features")
+    if not 0 <= terms.output_dim <= MAX_OUTPUT_DIM:
+        raise BadMessage(f"it states {float(terms.output_dim):.3g} outputs")
     return replace(
         terms,
         refusal=_clean(terms.refusal),

@@ -36,8 +36,10 @@ class Terms(Record):
     """The silo's version of the package."""
     input_dim: int
     """How many features its nodes have."""
+    output_dim: int
+    """How many outputs a model for its data has: its number of classes or tasks, or one score."""
     class_names: tuple[str, ...]
-    """The classes of its labels."""
+    """The classes or tasks of its labels; empty where they have no names, or where the task learns none of them."""
     holds: str
     """In a few words, how much data the silo has; reveals its numbers of nodes, edges and labels."""
 

@@ -16,9 +16,8 @@ from pathlib import Path
 from types import TracebackType
 
 from isthmus.config.course import Course
-from isthmus.data.sources import write_graph_folder
-from isthmus.data.zoo import Folder
 from isthmus.data.zoo import data_root as locate_data
+from isthmus.data.zoo.own_kinds import kind_for
 from isthmus.federation.course import Patience
 from isthmus.federation.kit import SERVER, make_federation, open_kit
 from isthmus.federation.server import Server
@@ -48,13 +47,14 @@ def write_secret(path: Path) -> None:
 
 
 class Rehearsal:
-    """Splits a course's graph into folders, makes kits, starts a silo process for each, and serves the course here."""
+    """Splits a course's data into folders, makes kits, starts a silo process for each, and serves the course here."""
 
     def __init__(self, course: Course, data_root: str | Path | None = None, say: Callable[[str], None] = print) -> None:
         scenario = load_scenario(course, locate_data(data_root))
         require_kind(course, scenario.whole)
+        kind = kind_for(type(scenario.whole))
         names = scenario.whole.class_names or tuple(str(number) for number in range(scenario.whole.num_classes))
-        self.course = replace(course, dataset=Folder(class_names=names))
+        self.course = replace(course, dataset=kind.like(replace(scenario.whole, class_names=names)))
         self.say = say
         self._scratch = tempfile.TemporaryDirectory(prefix="isthmus-")
         self.folder = Path(self._scratch.name)
@@ -62,7 +62,7 @@ class Rehearsal:
         for site, part in scenario.parts.items():
             self.data[site] = self.folder / "data" / site
             self.data[site].parent.mkdir(exist_ok=True)
-            write_graph_folder(replace(part, class_names=names), self.data[site])
+            kind.write(replace(part, class_names=names), self.data[site])
         self.kits = make_federation(self.folder / "federation", f"localhost:{free_port()}", list(self.data))
         self.id_secret_file = self.folder / "id-secret"  # for the silos; the server in this process never reads it
         write_secret(self.id_secret_file)

@@ -17,13 +17,15 @@ from isthmus import __version__
 from isthmus.config.client_settings import own_algorithm
 from isthmus.config.course import Course
 from isthmus.config.load import load_course
+from isthmus.config.tables import name_of
 from isthmus.core.codec import decode, encode, pack
 from isthmus.core.errors import BadInput, BadMessage, IsthmusError
 from isthmus.core.protocol import Failure
 from isthmus.core.random import numpy_generator
 from isthmus.core.record import Record
-from isthmus.data.sources import GraphFolder
-from isthmus.data.zoo import Folder
+from isthmus.data.own_data import OwnData
+from isthmus.data.zoo.own_folder import OwnFolder
+from isthmus.data.zoo.own_kinds import OWN_FOLDERS
 from isthmus.federation.identities import course_secret, node_keys
 from isthmus.federation.messages import NOT_AGREED, Finish, Proposal, Receipt, Terms, Verdict
 from isthmus.federation.policy import Policy
@@ -31,14 +33,14 @@ from isthmus.learn.client import GraphClient
 from isthmus.monitor.folder import save_model_file
 from isthmus.runtime.envelope import BLANK, Answer
 from isthmus.runtime.silo import MemoryStore, Silo
-from isthmus.simulation import build_model, personal_start, torch_threads
+from isthmus.simulation import build_model, personal_start, require_kind, torch_threads
 
 MAX_COURSE_CHARACTERS = 2**16
 _COURSE_ID = re.compile(r"[0-9a-f]{8,64}")
 
 
 class SiloService:
-    """One silo: its graph, its policy, its folder for memories and models; the secret it shares with other silos."""
+    """One silo: its data, its policy, its folder for memories and models; the secret it shares with other silos."""
 
     def __init__(
         self,
@@ -100,37 +102,46 @@ class SiloService:
             if refusal:
                 raise BadInput(refusal)
             folder = self._read(course)
+            terms = self._fitting(course, folder.data)
             self._courses = {proposal.course_id: (course, self._silo(proposal.course_id, course, folder))}
         except IsthmusError as error:
             self.say(f"stays away from a course: {error}")
             return self._terms(str(error))
         self.say(f"takes part in a course of {len(proposal.sites)} sites: {type(course.algorithm).__name__}")
-        graph = folder.graph
-        return Terms("", __version__, course.task.input_dim(graph), graph.class_names, course.task.holds(graph))
+        return terms
 
     def _terms(self, refusal: str) -> Terms:
-        return Terms(refusal, __version__, 0, (), "")
+        return Terms(refusal, __version__, 0, 0, (), "")
 
-    def _read(self, course: Course) -> GraphFolder:
+    def _read(self, course: Course) -> OwnData[Any]:
         dataset = course.dataset
-        if not isinstance(dataset, Folder):
+        if not isinstance(dataset, OwnFolder):
             raise BadInput(
-                f"dataset.name is {type(dataset).__name__.lower()!r}; between sites every silo brings its own graph: "
-                "use dataset.name=folder"
+                f"dataset.name is {name_of(type(dataset))!r}; between sites every silo brings its own folder: "
+                f"use dataset.name={' or '.join(reversed(OWN_FOLDERS))}"
             )
-        folder = replace(dataset, path=str(self.data)).read_from(self.data)
-        if any(bool(mask.any()) for mask in folder.graph.masks.values()):
+        folder = replace(dataset, path=str(self.data)).read()
+        if any(bool(mask.any()) for mask in folder.data.masks.values()):
             return folder  # the silo's own split stands
         rng = numpy_generator(course.seed, "masks", self.name)
-        return replace(folder, data=course.masks.apply(folder.graph, rng))
+        return replace(folder, data=course.masks.apply(folder.data, rng))
 
-    def _silo(self, course_id: str, course: Course, folder: GraphFolder) -> Silo:
-        graph, keys = folder.graph, self._node_keys(course_id, folder.ids)
+    def _fitting(self, course: Course, data: Any) -> Terms:
+        """Return the terms for this silo's data; raises BadInput where task or model are made for something else."""
+        task = course.task
+        require_kind(course, data)
+        into, out = task.input_dim(data), task.output_dim(data)
+        if task.count(data, "train"):  # a silo that has nothing to train on only measures
+            task.require_model(build_model(course, into, out), data)
+        return Terms("", __version__, into, out, task.output_names(data), task.holds(data))
+
+    def _silo(self, course_id: str, course: Course, folder: OwnData[Any]) -> Silo:
+        data, keys = folder.data, self._node_keys(course_id, folder.node_ids)
 
         def client() -> GraphClient:
-            model = build_model(course, course.task.input_dim(graph), course.task.output_dim(graph))
+            model = build_model(course, course.task.input_dim(data), course.task.output_dim(data))
             own = personal_start(course, model)
-            made = GraphClient(self.name, graph, course.task, model, course.batching, own)
+            made = GraphClient(self.name, data, course.task, model, course.batching, own)
             made.node_keys = keys
             made.algorithm = own_algorithm(course, self.name)
             return made
@@ -138,8 +149,8 @@ class SiloService:
         store = MemoryStore(self.state / "memories" / course_id)
         return Silo(course_id, course.algorithm, client, store, self.policy.max_message_bytes)
 
-    def _node_keys(self, course_id: str, ids: tuple[str, ...]) -> Tensor | None:
-        if self.id_secret is None:
+    def _node_keys(self, course_id: str, ids: tuple[str, ...] | None) -> Tensor | None:
+        if self.id_secret is None or ids is None:
             return None
         try:
             return node_keys(ids, course_secret(self.id_secret, course_id))
@@ -174,11 +185,11 @@ class SiloService:
         params = course.algorithm.client_params(finish.params, {**memory, **memory.get("best", {})})
         if params:
             params = silo.client.complete(params)
-            graph = self._read(course).graph
+            data = self._read(course).data
             facts: dict[str, Any] = {
-                "input_dim": course.task.input_dim(graph),
-                "output_dim": course.task.output_dim(graph),
-                "class_names": json.dumps(list(graph.class_names)),
+                "input_dim": course.task.input_dim(data),
+                "output_dim": course.task.output_dim(data),
+                "class_names": json.dumps(list(course.task.output_names(data))),
             }
             path = self.state / "models" / f"{finish.course_id}.safetensors"
             path.parent.mkdir(parents=True, exist_ok=True)

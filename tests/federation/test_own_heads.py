@@ -120,11 +120,11 @@ def test_settings_of_one_silo_reach_it_alone(tmp_path: Path) -> None:
 
 def test_classes_are_free_only_where_that_is_said_and_features_never() -> None:
     terms = {
-        "a": Terms("", "1", 5, ("x", "y"), "a few nodes"),
-        "b": Terms("", "1", 5, ("u",), "a few nodes"),
-        "c": Terms("", "1", 6, ("x", "y"), "a few nodes"),
+        "a": Terms("", "1", 5, 2, ("x", "y"), "a few nodes"),
+        "b": Terms("", "1", 5, 1, ("u",), "a few nodes"),
+        "c": Terms("", "1", 6, 2, ("x", "y"), "a few nodes"),
     }
     free = agree(terms, "1", own_classes=True)
-    assert free.classes_of == {"a": ("x", "y"), "b": ("u",)} and list(free.refused) == ["c"]
-    assert list(agree(terms, "1").refused) == ["b", "c"] and not agree(terms, "1").classes_of
+    assert free.own == {"a": (2, ("x", "y")), "b": (1, ("u",))} and list(free.refused) == ["c"]
+    assert list(agree(terms, "1").refused) == ["b", "c"] and not agree(terms, "1").own
     assert list(agree(terms, "1", ("x", "y"), own_classes=True).refused) == ["b", "c"]

@@ -141,7 +141,7 @@ def test_a_policy_file_is_read_and_its_mistakes_are_named(tmp_path: Path) -> Non
         load_policy(path)
 
 
-GOOD = Terms("", "1.0", 5, ("a", "b"), "10 nodes")
+GOOD = Terms("", "1.0", 5, 2, ("a", "b"), "10 nodes")
 
 
 @pytest.mark.parametrize(
@@ -149,6 +149,7 @@ GOOD = Terms("", "1.0", 5, ("a", "b"), "10 nodes")
     [
         (replace(GOOD, version="2.0"), "it runs isthmus 2.0, the server runs 1.0"),
         (replace(GOOD, input_dim=6), "its nodes have 6 features, the others' have 5"),
+        (replace(GOOD, output_dim=3), "its labels ask for a model with 3 outputs, the others' for one with 2; state"),
         (replace(GOOD, class_names=("a", "c")), "it has the class 'c', the others do not; it lacks the class 'b'"),
         (replace(GOOD, class_names=("b", "a")), "in the order b, a, the others in the order a, b"),
         (replace(GOOD, refusal="no"), "no"),
@@ -157,7 +158,8 @@ GOOD = Terms("", "1.0", 5, ("a", "b"), "10 nodes")
 def test_the_odd_one_out_is_refused_by_what_differs(odd: Terms, reason: str) -> None:
     found = agree({"x": odd, "y": GOOD, "z": GOOD}, "1.0")
     assert reason in found.refused["x"] and set(found.refused) == {"x"}
-    assert (found.input_dim, found.class_names, set(found.holds)) == (5, ("a", "b"), {"y", "z"})
+    assert (found.input_dim, found.output_dim, found.class_names) == (5, 2, ("a", "b"))
+    assert set(found.holds) == {"y", "z"}
 
 
 def test_the_course_s_class_list_stands_before_any_majority() -> None:
@@ -169,6 +171,9 @@ def test_the_course_s_class_list_stands_before_any_majority() -> None:
 def test_terms_with_impossible_numbers_or_control_characters_do_no_harm() -> None:
     with pytest.raises(BadMessage, match="features"):
         checked_terms(replace(GOOD, input_dim=10**12))
+    for number in (-1, 10**9):
+        with pytest.raises(BadMessage, match="outputs"):
+            checked_terms(replace(GOOD, output_dim=number))
     shown = checked_terms(replace(GOOD, holds="\x1b[31mred" + "x" * 1000, class_names=("a\nb",)))
     assert "\x1b" not in shown.holds and len(shown.holds) <= 300 and shown.class_names == ("a?b",)
 

@@ -91,6 +91,11 @@ class LinkPrediction(LinkTask):
         """Return the number of relations that are told apart, or 1."""
         return data.num_classes if self.by_relation else 1
 
+    @property
+    def outputs_are_classes(self) -> bool:
+        """Whether relations are told apart; else there is one score, and labels of links do not matter."""
+        return self.by_relation
+
     def counts_in(self, data: LinkGraph, split: str) -> Tensor:
         """Return the links of a split; with `by_relation`, those that have one."""
         return data.mask(split) & (data.label >= 0) if self.by_relation else data.mask(split)

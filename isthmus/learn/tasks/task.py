@@ -90,6 +90,16 @@ class Task(ABC):
     def output_dim(self, data: Any) -> int:
         """Return the number of outputs of a model for this data."""
 
+    @property
+    def outputs_are_classes(self) -> bool:
+        """Whether a model's outputs are the data's classes or tasks, so that clients must have the same ones."""
+        return True
+
+    def output_names(self, data: Any) -> tuple[str, ...]:
+        """Return the names of a model's outputs; empty where they have none."""
+        names: tuple[str, ...] = data.class_names if self.outputs_are_classes else ()
+        return names
+
     def require_model(self, model: nn.Module, data: Any) -> None:
         """Raise BadInput where a model cannot learn this task from this data; asked before a course starts."""
         decoder = getattr(model, "decoder", None)
