@@ -31,6 +31,9 @@ has `seeded`, a list of keys, each of them gets the seed's number too: `seeded: 
 for each seed. An axis of metrics, `score: {Hits@1: {metric: "hits@1"}, Hits@5: {metric: "hits@5"}}`, has several
 numbers of the same courses, which are run once.
 
+`spread: ci95` prints, after ±, half of the 95 % interval of the mean over the seeds by Student's distribution, in place
+of their standard deviation.
+
 Cells that agree with an entry of `skip` on every axis that it names are left out: not run, in no table. Cells that
 agree with an entry of `adjust` get the keys that it sets, unless a choice of theirs sets the same.
 
@@ -66,6 +69,7 @@ from isthmus.suites.choices import Choices, agrees, read_choices
 from isthmus.suites.figure_spec import Figure, check_metric, read_figures
 
 GRAPHS = ("global_graph", "local_graph")
+SPREADS = ("std", "ci95")
 MODELS = ("global_model", "local_model")
 UNWATCHED: dict[str, Any] = {"monitors": [], "monitor_every": 0}
 
@@ -114,6 +118,7 @@ class Suite:
     metric: str = "accuracy"
     graph: str = "global_graph"
     model: str = "global_model"
+    spread: str = "std"
     seeds: tuple[int, ...] = (0,)
     expected: tuple[Expectation, ...] = ()
     source: str = ""
@@ -178,6 +183,7 @@ def load_suite(path: Path) -> Suite:
         "metric",
         "graph",
         "model",
+        "spread",
         "seeds",
         "base",
         "axes",
@@ -196,6 +202,7 @@ def load_suite(path: Path) -> Suite:
         metric=str(raw.get("metric", "accuracy")),
         graph=str(raw.get("graph", "global_graph")),
         model=str(raw.get("model", "global_model")),
+        spread=str(raw.get("spread", "std")),
         seeds=_seeds(raw.get("seeds", [0]), path),
         base=raw.get("base") or {},
         axes=axes,
@@ -205,10 +212,9 @@ def load_suite(path: Path) -> Suite:
     )
     cells = _checked_cells(suite, path)
     suite = replace(suite, figures=read_figures(raw.get("figures"), axes, cells, suite.metric, path))
-    if suite.model not in MODELS:
-        raise BadInput(f"{path}: model is {suite.model!r}; choose from {', '.join(MODELS)}")
-    if suite.graph not in GRAPHS:
-        raise BadInput(f"{path}: graph is {suite.graph!r}; choose from {', '.join(GRAPHS)}")
+    for key, allowed in (("model", MODELS), ("graph", GRAPHS), ("spread", SPREADS)):
+        if getattr(suite, key) not in allowed:
+            raise BadInput(f"{path}: {key} is {getattr(suite, key)!r}; choose from {', '.join(allowed)}")
     for point in suite.points():
         if point.metric not in point.course.task.metrics:
             raise BadInput(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,6 +37,14 @@ class Cell:
     def std(self) -> float | None:
         """Standard deviation over seeds, with n - 1 below the line; None for a single seed."""
         return statistics.stdev(self.scores) if len(self.scores) > 1 else None
+
+    @property
+    def ci95(self) -> float | None:
+        """Half of the 95 % interval of the mean over seeds, by Student's distribution; None for a single seed."""
+        from scipy.stats import t
+
+        number = len(self.scores)
+        return None if self.std is None else float(t.ppf(0.975, number - 1)) * self.std / math.sqrt(number)
 
     @property
     def difference(self) -> float | None:
@@ -85,12 +94,14 @@ def cell_table(suite: Suite, found: Sequence[Cell]) -> Table:
     """Return the table that is printed and written."""
     with_paper = any(cell.expected for cell in found)
     with_search = any(cell.chosen for cell in found)
-    headings = [*suite.axes, "ours" if suite.measured else f"ours ({suite.metric})"]
+    what = [] if suite.measured else [suite.metric]
+    what += ["± 95 % interval"] if suite.spread == "ci95" else []
+    headings = [*suite.axes, f"ours ({', '.join(what)})" if what else "ours"]
     headings += ["paper", "difference", "asked", "holds"] if with_paper else []
     headings += ["chosen by validation"] if with_search else []
     rows = []
     for cell in found:
-        row = [*cell.choices.values(), _plus_minus(cell.mean, cell.std)]
+        row = [*cell.choices.values(), _plus_minus(cell.mean, cell.ci95 if suite.spread == "ci95" else cell.std)]
         if cell.errors:
             row[-1] += f" ({len(cell.errors)} failed: {cell.errors[0].splitlines()[0][:60]})"
         if with_paper:

@@ -7,7 +7,7 @@ from isthmus.core.errors import BadInput
 from isthmus.suites.part import changed, narrowed
 from isthmus.suites.runner import run_suite
 from isthmus.suites.spec import load_suite
-from isthmus.suites.table import cell_table, cells
+from isthmus.suites.table import Cell, cell_table, cells
 
 SUITE = """
 title: sizes
@@ -100,6 +100,23 @@ def test_an_axis_of_metrics_reads_several_numbers_of_courses_that_run_once(tmp_p
     assert cell_table(suite, list(found.values())).headings[2] == "ours"
     again = run_suite(suite, tmp_path / "out", workers=1)
     assert [(run.point.cell, run.score) for run in again] == [(run.point.cell, run.score) for run in runs]
+
+
+def test_a_suite_may_print_the_95_percent_interval_of_the_mean(tmp_path: Path) -> None:
+    path = tmp_path / "suite.yaml"
+    path.write_text(SUITE.replace("title: sizes", "title: sizes\nspread: ci95"))
+    suite = load_suite(path)
+    (choices, *_) = suite.cells()
+    scores = (0.6, 0.7, 0.8, 0.9)
+    cell = Cell(choices, {}, scores, None, ())
+    # Student's t for 3 degrees of freedom is 3.1824; the standard error of these four is 0.129099 / 2.
+    assert cell.ci95 == pytest.approx(3.182446 * 0.129099 / 2, abs=1e-5)
+    table = cell_table(suite, [cell])
+    assert table.headings[-1] == "ours (accuracy, ± 95 % interval)" and table.rows[0][-1] == "75.00 ± 20.54"
+    assert Cell(choices, {}, (0.6,), None, ()).ci95 is None
+    path.write_text(SUITE.replace("title: sizes", "spread: sem"))
+    with pytest.raises(BadInput, match="spread is 'sem'; choose from std, ci95"):
+        load_suite(path)
 
 
 @pytest.mark.parametrize("choice", ["{metric: loss, rounds: 3}", "{rounds: 3}"])
