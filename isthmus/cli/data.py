@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from isthmus.cli import data_import, data_show
+
+if TYPE_CHECKING:
+    from isthmus.data.own_data import OwnData
+    from isthmus.data.zoo import Dataset
 
 app = typer.Typer(help="Look at graphs before training on them.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -19,6 +24,8 @@ CHECK_EXAMPLES = """Examples:
   isthmus data check my_graph/ --classes red,green,blue
 
   isthmus data check my_graph/ --schema schema.yaml
+
+  isthmus data check my_links/
 """
 
 
@@ -27,6 +34,8 @@ SPLIT_EXAMPLES = """Examples:
   isthmus data split cora --clients 3 --out silos
 
   isthmus data split cora --names bank-a,bank-b,bank-c --out silos splitter.name=random
+
+  isthmus data split mutag --clients 3 --out silos splitter.name=random
 """
 
 
@@ -41,22 +50,31 @@ app.command("import", epilog=data_import.EXAMPLES)(data_import.import_graph)
 
 @app.command("check", epilog=CHECK_EXAMPLES)
 def check(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A graph folder: nodes and edges as tables.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of tables: a graph, links, graphs.")],
     classes: Annotated[str, typer.Option("--classes", metavar="A,B,C", help="The class list of the course.")] = "",
     schema: Annotated[Path | None, typer.Option("--schema", metavar="FILE", help="The schema to follow.")] = None,
     directed: Annotated[bool, typer.Option("--directed", help="An edge and its reverse are two edges.")] = False,
 ) -> None:
-    """Check a graph folder and say everything that is wrong with it, by row."""
+    """Check a folder of a graph, of links or of graphs, and say everything that is wrong with it, by row."""
+    from isthmus.core.errors import BadInput
+    from isthmus.data.sources import GraphFolder
+    from isthmus.data.zoo import Folder
+    from isthmus.data.zoo.own_kinds import kind_at
+
     names = tuple(name.strip() for name in classes.split(",") if name.strip())
-    read = data_import.read_checked(folder, names, schema, directed)
-    graph = read.graph
-    typer.echo(
-        f"{folder} is a graph folder: {graph.num_nodes} nodes, {graph.num_edges} directed edges, "
-        f"{graph.num_features} features, classes: {', '.join(graph.class_names) or 'none'}"
-    )
+    kind = kind_at(folder)
+    if kind is Folder:
+        read: OwnData[Any] = data_import.read_checked(folder, names, schema, directed)
+    elif schema is not None:
+        raise BadInput(f"--schema is for graph folders; {folder} is a {kind.called}")
+    else:
+        dataset = replace(kind.at(folder), class_names=names)
+        read = (replace(dataset, undirected=False) if directed else dataset).read()
+    data = read.data
+    typer.echo(f"{folder} is a {kind.called}: {kind.describe(data)}")
     for split in ("train", "val", "test"):
-        typer.echo(f"{split}: {int(graph.mask(split).sum())} nodes")
-    if read.schema is not None:
+        typer.echo(f"{split}: {int(data.mask(split).sum())} {data.item}s")
+    if isinstance(read, GraphFolder) and read.schema is not None:
         typer.echo(f"schema digest: {read.schema.digest}")
     if schema is not None:
         typer.echo(f"follows {schema}")
@@ -68,19 +86,19 @@ def split(
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Splitter, masks and seed, as in a course.")
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the graph folders go.")] = Path("silos"),
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the folders go.")] = Path("silos"),
     clients: Annotated[int, typer.Option("--clients", min=1, help="How many parts.")] = 3,
     names: Annotated[
         str, typer.Option("--names", metavar="A,B,C", help="The parts' names, in place of --clients.")
     ] = "",
     data_root: Annotated[Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie.")] = None,
 ) -> None:
-    """Divide a dataset into graph folders, one for each of several organisations, as a course would."""
+    """Divide a dataset into folders of tables, one for each of several organisations, as a course would."""
     from isthmus.config.load import load_course
     from isthmus.core.errors import BadInput
-    from isthmus.data.sources import write_graph_folder
     from isthmus.data.zoo import data_root as locate_data
-    from isthmus.simulation import load_scenario, require_kind
+    from isthmus.data.zoo.own_kinds import kind_for, names_for_tables
+    from isthmus.simulation import load_scenario
 
     chosen = [name.strip() for name in names.split(",") if name.strip()]
     odd = [name for name in chosen if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name) or chosen.count(name) > 1]
@@ -91,9 +109,22 @@ def split(
     if out.exists() and any(out.iterdir()):
         raise BadInput(f"{out} exists already; choose another folder")
     scenario = load_scenario(course, locate_data(data_root))
-    require_kind(course, scenario.whole)  # a graph folder holds a graph with classes of nodes
+    kind, whole = kind_for(type(scenario.whole)), scenario.whole
+    whole = replace(whole, class_names=names_for_tables(whole)) if whole.class_names else whole
     out.mkdir(parents=True, exist_ok=True)
-    for name, (client, part) in zip(chosen or scenario.parts, scenario.parts.items(), strict=True):
-        write_graph_folder(part, out / name)
-        typer.echo(f"{out / name}: {course.task.holds(scenario.parts[client])}")
-    typer.echo(f"classes: {','.join(scenario.whole.class_names)}")
+    for name, part in zip(chosen or scenario.parts, scenario.parts.values(), strict=True):
+        kind.write(replace(part, class_names=whole.class_names), out / name)
+        examples = "/".join(str(int(part.mask(split).sum())) for split in ("train", "val", "test"))
+        typer.echo(f"{out / name}: {part.num_items} {part.item}s, {examples} train/val/test")
+    typer.echo(f"classes: {','.join(whole.class_names)}")
+    typer.echo(f"read with: {' '.join(_settings(kind.like(whole)))}")
+
+
+def _settings(dataset: Dataset) -> list[str]:
+    """Return the options of a dataset that are not the usual ones, but for its classes, as a course has them."""
+    from isthmus.config.tables import name_of
+
+    plain = {field.name: field.default for field in fields(dataset) if field.name != "class_names"}
+    given = {name: getattr(dataset, name) for name, usual in plain.items() if getattr(dataset, name) != usual}
+    shown = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    return [f"dataset.name={name_of(type(dataset))}", *(f"dataset.{name}={value}" for name, value in shown.items())]

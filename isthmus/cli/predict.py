@@ -1,4 +1,4 @@
-"""isthmus predict: what a trained model says of the nodes of a graph, or of the graphs of a set."""
+"""isthmus predict: what a trained model says of the nodes of a graph, of links, or of the graphs of a set."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from isthmus.config.course import Course
+    from isthmus.data.zoo.own_folder import OwnFolder
 
 EXAMPLES = """Examples:
 
@@ -20,13 +21,15 @@ EXAMPLES = """Examples:
   isthmus predict RUN --graph my_graph/ --out labels.parquet
 
   isthmus predict RUN --graph my_graph/ --client client-2
+
+  isthmus predict RUN --graph my_links/ --out scores.csv
 """
 
 
 def predict(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder of a finished course.")],
     graph: Annotated[
-        str, typer.Option("--graph", metavar="FOLDER|DATASET", help="A graph folder, or a dataset's name.")
+        str, typer.Option("--graph", metavar="FOLDER|DATASET", help="A folder of tables, or a dataset's name.")
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="A .csv or .parquet file.")] = Path(
         "predictions.csv"
@@ -36,7 +39,7 @@ def predict(
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
 ) -> None:
-    """Write the predicted label of every node or graph, and the probability of every class, as CSV or Parquet."""
+    """Write what the model says of every node, link or graph (label and probabilities, scores), as CSV or Parquet."""
     from isthmus.cli.output import print_json
     from isthmus.core.errors import BadInput
 
@@ -53,7 +56,7 @@ def predict(
 
 
 def predictions(run: Path, graph: str, client: str | None = None, root: Path | None = None) -> pd.DataFrame:
-    """Return a table with the column id and those of the task, such as label and one probability for each class."""
+    """Return a table: whose row it is (id, or source and target), and what the task says, such as label and p_CLASS."""
     import json
 
     import pandas as pd
@@ -70,8 +73,8 @@ def predictions(run: Path, graph: str, client: str | None = None, root: Path | N
     params, facts = load_model_file(path)
     # A run between sites came from the server: only installed parts, no import paths.
     course = load_course(folder.course, allow_import=not (run / "course_id").exists())
-    class_names = tuple(json.loads(facts.get("class_names", "[]")))
-    data, ids = _graph(graph, class_names, root, course)
+    class_names = tuple(json.loads(facts.get("class_names", "[]"))) if course.task.outputs_are_classes else ()
+    data, rows = _data(graph, class_names, root, course)
     if "input_dim" not in facts or "output_dim" not in facts:
         raise BadInput(f"{path} does not say its dimensions; it was not written by isthmus")
     width = int(facts["input_dim"])
@@ -81,33 +84,60 @@ def predictions(run: Path, graph: str, client: str | None = None, root: Path | N
     if client is None and model.state_dict().keys() > params.keys():
         raise BadInput(f"{path} holds only what the clients share, no whole model; {_models_there(folder)}")
     load_params(model, params)
-    found = course.task.predict(model, course.task.prepare(data))
-    names = class_names or tuple(str(number) for number in range(found.probabilities.shape[1]))
-    return pd.DataFrame({"id": ids, **found.columns(names)})
+    try:
+        found = course.task.predict(model, course.task.prepare(course.task.to_predict(data)))
+    except ValueError as error:  # such as features of edges that are not there
+        raise BadInput(f"{graph} is not what the model was trained on: {error}") from None
+    names = class_names or tuple(str(number) for number in range(int(facts["output_dim"])))
+    return pd.DataFrame({**rows, **found.columns(names)})
 
 
-def _graph(graph: str, class_names: tuple[str, ...], root: Path | None, course: Course) -> tuple[Any, list[Any]]:
+def _data(graph: str, class_names: tuple[str, ...], root: Path | None, course: Course) -> tuple[Any, dict[str, Any]]:
+    """Return the data to predict, and the columns that tell its rows apart."""
     from isthmus.config.build import Builder
     from isthmus.config.tables import name_of
     from isthmus.core.errors import BadInput, nearest
-    from isthmus.data.graph import Graph
-    from isthmus.data.sources import read_graph_folder
     from isthmus.data.zoo import DATASETS, Dataset, data_root
 
-    wanted = course.task.data_type
-    if Path(graph).is_dir() and wanted is not Graph:
-        raise BadInput(f"--graph is {graph!r}, a folder of one graph; the model predicts {wanted.item}s, name a set")
     if Path(graph).is_dir():
-        read = read_graph_folder(Path(graph), class_names)
-        return read.graph, list(read.ids)
+        read = _own_folder(Path(graph), class_names, course).read()
+        return read.data, dict(read.item_columns)
+    wanted = course.task.data_type
     if graph not in DATASETS:
         raise BadInput(f"--graph is {graph!r}, which is no folder and no dataset; {nearest(graph, DATASETS)}")
     same = graph == name_of(type(course.dataset))  # then with the options that the model was trained with
     dataset = course.dataset if same else Builder("--graph").build(Dataset, graph, "dataset")
     data = dataset.load(data_root(root))
     if not isinstance(data, wanted):
-        raise BadInput(f"--graph is {graph!r}, a dataset of {data.item}s; the model predicts {wanted.item}s")
-    return data, data.item_ids.tolist()
+        raise BadInput(
+            f"--graph is {graph!r}, a dataset of {data.item}s; the model predicts {wanted.item}s: give a dataset of "
+            f"{wanted.item}s (isthmus list datasets), or a folder of your own"
+        )
+    return data, {"id": data.item_ids.tolist()}
+
+
+def _own_folder(path: Path, class_names: tuple[str, ...], course: Course) -> OwnFolder:
+    """Return a folder to predict as a dataset, with the options that the model was trained with."""
+    from dataclasses import replace
+
+    from isthmus.core.errors import BadInput
+    from isthmus.data.zoo import GraphSetFolder
+    from isthmus.data.zoo.own_kinds import kind_at, kind_for
+    from isthmus.learn.tasks.graph import GraphTask
+
+    kind = kind_for(course.task.data_type)
+    found = kind_at(path, otherwise=kind)
+    if found is not kind:
+        raise BadInput(
+            f"--graph is {str(path)!r}, a {found.called}; the model predicts {kind.data_type.item}s: give a "
+            f"{kind.called}, with {', '.join(f'{stem}.(parquet|csv)' for stem in kind.tables)}"
+        )
+    if isinstance(course.dataset, kind):
+        return replace(course.dataset, path=str(path), class_names=class_names)
+    made = kind(path=str(path), class_names=class_names, normalize_features=course.dataset.normalize_features)
+    if isinstance(made, GraphSetFolder) and isinstance(course.task, GraphTask):
+        return replace(made, target=course.task.target)
+    return made
 
 
 def _models_there(folder: Any) -> str:

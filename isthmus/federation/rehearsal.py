@@ -17,7 +17,7 @@ from types import TracebackType
 
 from isthmus.config.course import Course
 from isthmus.data.zoo import data_root as locate_data
-from isthmus.data.zoo.own_kinds import kind_for
+from isthmus.data.zoo.own_kinds import kind_for, names_for_tables
 from isthmus.federation.course import Patience
 from isthmus.federation.kit import SERVER, make_federation, open_kit
 from isthmus.federation.server import Server
@@ -53,7 +53,7 @@ class Rehearsal:
         scenario = load_scenario(course, locate_data(data_root))
         require_kind(course, scenario.whole)
         kind = kind_for(type(scenario.whole))
-        names = scenario.whole.class_names or tuple(str(number) for number in range(scenario.whole.num_classes))
+        names = names_for_tables(scenario.whole)
         self.course = replace(course, dataset=kind.like(replace(scenario.whole, class_names=names)))
         self.say = say
         self._scratch = tempfile.TemporaryDirectory(prefix="isthmus-")

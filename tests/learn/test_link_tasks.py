@@ -335,6 +335,48 @@ def test_predictions_of_links_are_two_probabilities() -> None:
     assert torch.allclose(found.sum(dim=1), torch.ones(40))
 
 
+def test_a_table_of_links_has_scores_and_where_they_count_relations() -> None:
+    data = replace(toy_facts(), label=torch.where(torch.arange(40) == 5, -1, toy_facts().label))
+    for task in (PREDICTION, BY_RELATION):
+        model = model_for(task, data)
+        found = task.predict(model, task.prepare(data))
+        table = found.columns(("likes", "hates", "knows"))
+        assert list(table)[-2:] == ["score", "probability"]
+        score, probability = torch.as_tensor(table["score"]), torch.as_tensor(table["probability"])
+        assert torch.allclose(score.sigmoid(), probability, atol=1e-6, equal_nan=True)
+        if task is BY_RELATION:
+            assert table["relation"][4:6] == [("likes", "hates", "knows")[int(data.label[4])], ""]
+            assert score.isnan().nonzero().flatten().tolist() == [5], "nobody said which relation is asked about"
+        else:
+            assert list(table) == ["score", "probability"] and not bool(score.isnan().any())
+
+
+def test_classes_are_predicted_where_the_data_does_not_say_how_many_there_are() -> None:
+    data = toy_facts()
+    model = model_for(CLASSIFICATION, data)
+    unknown = replace(data, label=torch.full((40,), -1), num_classes=0)
+    expected = CLASSIFICATION.predict(model, CLASSIFICATION.prepare(data)).probabilities
+    found = CLASSIFICATION.predict(model, CLASSIFICATION.prepare(unknown)).probabilities
+    assert found.shape == (40, 3) and torch.allclose(found, expected)
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_without_a_split_a_finished_model_reads_all_links(task: LinkTask) -> None:
+    data = distinct_facts()
+    assert task.to_predict(data) is data, "a split that is there says which links may be read"
+    nowhere = torch.zeros(data.num_items, dtype=torch.bool)
+    for masks in ({}, dict.fromkeys(("train", "val", "test"), nowhere)):
+        prepared = task.prepare(task.to_predict(data.with_masks(masks)))
+        there = pairs_of(data, ~nowhere)
+        assert edges_of(prepared.graph) == there | {(b, a) for a, b in there}
+
+
+def test_outputs_have_the_names_of_classes_where_they_are_classes() -> None:
+    data = replace(toy_facts(), class_names=("likes", "hates", "knows"))
+    assert CLASSIFICATION.output_names(data) == BY_RELATION.output_names(data) == data.class_names
+    assert PREDICTION.output_names(data) == () and not PREDICTION.outputs_are_classes
+
+
 # ---- what a client holds, and bad input
 
 

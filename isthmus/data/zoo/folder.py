@@ -15,7 +15,9 @@ from isthmus.data.zoo.own_folder import OwnFolder
 
 @dataclass(frozen=True)
 class Folder(OwnFolder):
-    """A graph folder, as `isthmus.data.sources.read_graph_folder` reads it.
+    """Your own graph: a folder with tables of nodes and edges.
+
+    `isthmus.data.sources.read_graph_folder` says what they hold.
 
     Fields:
         path:        the folder; a relative path starts at the current folder. Between sites every silo has its own
@@ -30,7 +32,6 @@ class Folder(OwnFolder):
     data_type: ClassVar[type[Any]] = Graph
     tables: ClassVar[tuple[str, ...]] = ("nodes", "edges")
 
-    undirected: bool = True
     schema_digest: str = ""
 
     def read_from(self, path: Path) -> GraphFolder:

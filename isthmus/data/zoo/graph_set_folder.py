@@ -16,15 +16,17 @@ from isthmus.data.zoo.own_folder import OwnFolder
 
 @dataclass(frozen=True)
 class GraphSetFolder(OwnFolder):
-    """A graph set folder, as `isthmus.data.graph_set_source.read_graph_set_folder` reads it.
+    """Your own set of graphs: a folder with tables of graphs, nodes and edges.
+
+    `isthmus.data.graph_set_source.read_graph_set_folder` says what they hold.
 
     Fields:
         path:        the folder; a relative path starts at the current folder. Between sites every silo has its own
         class_names: the classes in the order of their numbers, or the columns of the tasks; silos of one federation
                      must give the same
+        undirected:  whether an edge counts in both directions
         target:      "class" (the column `label`), "binary" (a column of 0 and 1 for each task) or "value" (a column of
                      numbers for each task)
-        undirected:  whether an edge counts in both directions
         x_sizes:     where every feature column of nodes is a number of a category: how many each has; else empty
         edge_sizes:  the same for the feature columns of edges
     """
@@ -38,7 +40,6 @@ class GraphSetFolder(OwnFolder):
     tables: ClassVar[tuple[str, ...]] = ("nodes", "edges", "graphs")
 
     target: str = "class"
-    undirected: bool = True
     x_sizes: tuple[int, ...] = ()
     edge_sizes: tuple[int, ...] = ()
 

@@ -14,7 +14,9 @@ from isthmus.data.zoo.own_folder import OwnFolder
 
 @dataclass(frozen=True)
 class LinkFolder(OwnFolder):
-    """A link folder, as `isthmus.data.link_source.read_link_folder` reads it.
+    """Your own links: a folder with tables of nodes and of labelled links.
+
+    `isthmus.data.link_source.read_link_folder` says what they hold.
 
     Fields:
         path:        the folder; a relative path starts at the current folder. Between sites every silo has its own

@@ -22,6 +22,7 @@ class OwnFolder(Dataset):
     Fields:
         path:        the folder; a relative path starts at the current folder. Between sites every silo has its own
         class_names: the classes or tasks in the order of their numbers; silos of one federation must give the same
+        undirected:  whether an edge or link means the same in both directions
     """
 
     licence: ClassVar[str] = "your own"
@@ -32,6 +33,7 @@ class OwnFolder(Dataset):
 
     path: str = ""
     class_names: tuple[str, ...] = ()
+    undirected: bool = True
 
     @abstractmethod
     def read_from(self, path: Path) -> OwnData[Any]:

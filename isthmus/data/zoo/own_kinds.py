@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.core.errors import BadInput
+from isthmus.data.holding import Holding
 from isthmus.data.tables import find_table
+from isthmus.data.vocabulary import is_whole
 from isthmus.data.zoo.folder import Folder
 from isthmus.data.zoo.graph_set_folder import GraphSetFolder
 from isthmus.data.zoo.link_folder import LinkFolder
@@ -20,9 +22,16 @@ OWN_FOLDERS: dict[str, type[OwnFolder]] = {
 }
 
 
-def kind_at(path: Path) -> type[OwnFolder]:
-    """Return which kind of folder lies at a path; one that lacks tables is taken for a graph folder."""
-    return next((kind for kind in OWN_FOLDERS.values() if find_table(path, kind.tables[-1])), Folder)
+def kind_at(path: Path, otherwise: type[OwnFolder] = Folder) -> type[OwnFolder]:
+    """Return which kind of folder lies at a path; `otherwise` where that cannot be told."""
+    return next((kind for kind in OWN_FOLDERS.values() if find_table(path, kind.tables[-1])), otherwise)
+
+
+def names_for_tables(data: Holding) -> tuple[str, ...]:
+    """Return names of the classes that a table can hold: a class named -1 would be read as no label."""
+    names = data.class_names or tuple(str(number) for number in range(data.num_classes))
+    odd = any(name.startswith("-") and is_whole(name) for name in names)
+    return tuple(f"class {name}" for name in names) if odd else names
 
 
 def kind_for(data_type: type[Any]) -> type[OwnFolder]:

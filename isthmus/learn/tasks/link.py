@@ -127,6 +127,12 @@ class LinkTask(Task):
             )
         link_part(model)
 
+    def to_predict(self, data: LinkGraph) -> LinkGraph:
+        """Return the data with all links as message edges, unless a split says which ones the network may read."""
+        if any(bool(mask.any()) for mask in data.masks.values()):
+            return data
+        return data.with_masks({"train": torch.ones(data.num_items, dtype=torch.bool)})
+
     def prepare(self, data: LinkGraph) -> PreparedLinks:
         """Return the message edges of the training links, and the links of each split."""
         index = {split: self.counts_in(data, split).nonzero().flatten() for split in SPLITS}

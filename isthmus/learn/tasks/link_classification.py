@@ -99,13 +99,12 @@ class LinkClassification(LinkTask):
 
     def predict(self, model: nn.Module, prepared: PreparedLinks) -> Predictions:
         """Return class probabilities of every link, labelled or not."""
-        links = torch.arange(prepared.data.num_items)
-        probabilities = torch.empty(len(links), self.output_dim(prepared.data))
+        data = prepared.data
         with torch.no_grad():
             h = self.embed(model, prepared)
-            for block in self._blocks(prepared.data, links):
-                probabilities[block] = self._logits(model, prepared.data, h, block).softmax(dim=1)
-        return Predictions(prepared.data.link_ids, probabilities)
+            blocks = self._blocks(data, torch.arange(data.num_items))
+            found = [self._logits(model, data, h, block).softmax(dim=1) for block in blocks]
+        return Predictions(data.link_ids, torch.cat(found))
 
     def _blocks(self, data: LinkGraph, links: Tensor) -> tuple[Tensor, ...]:
         return torch.split(links, max(MAX_SCORES // max(data.num_classes, 1), 1))

@@ -39,6 +39,26 @@ class PairOutcomes:
 
 
 @dataclass(frozen=True)
+class PairPredictions(Predictions):
+    """For every pair of nodes, the probabilities that it is no link and that it is one, (pairs, 2).
+
+    Fields: those of `Predictions`, and
+        scores:   (pairs,): the log-odds of a link
+        relation: (pairs,): the relation that was asked about, -1 for none; None where relations are not told apart
+    """
+
+    scores: Tensor
+    relation: Tensor | None = None
+
+    def columns(self, names: Sequence[str]) -> dict[str, list[str] | Tensor]:
+        """Return the score of each pair and its probability, behind the relation where relations are told apart."""
+        found: dict[str, list[str] | Tensor] = {"score": self.scores, "probability": self.probabilities[:, 1]}
+        if self.relation is None:
+            return found
+        return {"relation": [names[r] if r >= 0 else "" for r in self.relation.tolist()], **found}
+
+
+@dataclass(frozen=True)
 class LinkPrediction(LinkTask):
     """Links are told from pairs of nodes that are not linked.
 
@@ -151,14 +171,15 @@ class LinkPrediction(LinkTask):
             each = self._outcomes(model, prepared, self.embed(model, prepared), split)
         return [self._measure(each.of(mine)) for mine in positions(prepared, split, groups)]
 
-    def predict(self, model: nn.Module, prepared: PreparedLinks) -> Predictions:
-        """Return for every link the probability that it is none, and that it is one, (links, 2)."""
+    def predict(self, model: nn.Module, prepared: PreparedLinks) -> PairPredictions:
+        """Return the score of every link; where relations are told apart, that of its own, or NaN if it has none."""
         data = prepared.data
-        links = torch.arange(data.num_items)
-        relation = self.relations(data, links).clamp(min=0)
+        relation = self.relations(data, torch.arange(data.num_items))
         with torch.no_grad():
-            score = self._scores(model, self.embed(model, prepared), data.links, relation)
-        return Predictions(data.link_ids, torch.stack([-score, score], dim=1).sigmoid())
+            score = self._scores(model, self.embed(model, prepared), data.links, relation.clamp(min=0))
+        score = score.masked_fill(relation < 0, math.nan)
+        probabilities = torch.stack([-score, score], dim=1).sigmoid()
+        return PairPredictions(data.link_ids, probabilities, score, relation if self.by_relation else None)
 
     def _scores(self, model: nn.Module, h: Tensor, pairs: Tensor, relation: Tensor) -> Tensor:
         """Return the scores of pairs, (pairs,), block by block."""

@@ -165,6 +165,10 @@ class Task(ABC):
         """Return for each client what `evaluate` would."""
         raise NotImplementedError
 
+    def to_predict(self, data: Any) -> Any:
+        """Return the data as a finished model should see it when it is asked about all examples."""
+        return data
+
     @abstractmethod
     def predict(self, model: nn.Module, prepared: Any) -> Predictions:
         """Return the model's probabilities for every example, labelled or not."""

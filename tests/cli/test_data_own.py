@@ -1,0 +1,111 @@
+"""isthmus data and isthmus join on folders of links and of graphs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isthmus.cli.federation import check_folder
+from isthmus.core.errors import BadInput
+from isthmus.data.zoo import DATASETS, Dataset, GraphSetFolder, LinkFolder
+from tests.learn.graph_toys import toy_set
+from tests.learn.link_toys import toy_facts, toy_ratings
+
+from .command import call
+
+NAMES = ("p", "q", "r")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toys(Dataset):
+    """Toy links or toy graphs by name."""
+
+    what: str = "links"
+
+    def load(self, root: Path) -> Any:
+        """Make them."""
+        made: dict[str, Any] = {"links": toy_ratings(), "graphs": replace(toy_set(), class_names=("-1", "0", "1"))}
+        return made[self.what]
+
+    def present(self, root: Path) -> bool:
+        """Nothing is needed."""
+        return True
+
+
+def test_a_link_folder_is_described(tmp_path: Path) -> None:
+    LinkFolder.write(replace(toy_facts(), class_names=NAMES), tmp_path / "mine")
+    code, text = call("data", "check", str(tmp_path / "mine"))
+    assert code == 0 and "is a link folder: 12 nodes, 40 links, 4 features, classes: p, q, r" in text
+    assert "train: 24 links" in text
+    code, text = call("data", "check", str(tmp_path / "mine"), "--classes", "p,q")
+    assert code == 2 and "label 'r' is none of the class names 'p', 'q'" in text
+
+
+@pytest.mark.parametrize(
+    ("target", "labels"), [("class", "classes: p, q, r"), ("binary", "binary tasks: p, q, r"), ("value", "value tasks")]
+)
+def test_a_graph_set_folder_is_described(target: str, labels: str, tmp_path: Path) -> None:
+    GraphSetFolder.write(replace(toy_set(target), class_names=NAMES), tmp_path / "mine")
+    code, text = call("data", "check", str(tmp_path / "mine"))
+    assert code == 0 and "is a graph set folder: 12 graphs, 51 nodes" in text and "4 features of nodes, 0 of" in text
+    assert labels in text and "train: 6 graphs" in text
+
+
+def test_directed_edges_are_read_as_they_are_when_asked(tmp_path: Path) -> None:
+    GraphSetFolder.write(toy_set("binary", categorical=True), tmp_path / "mine")
+    code, text = call("data", "check", str(tmp_path / "mine"))
+    assert code == 2 and "tells the same edge as row" in text
+    assert call("data", "check", str(tmp_path / "mine"), "--directed")[0] == 0
+
+
+def test_a_schema_is_for_one_graph(tmp_path: Path) -> None:
+    LinkFolder.write(toy_facts(), tmp_path / "mine")
+    (tmp_path / "schema.yaml").write_text("features: []\nclasses: []\n")
+    code, text = call("data", "check", str(tmp_path / "mine"), "--schema", str(tmp_path / "schema.yaml"))
+    assert code == 2 and "--schema is for graph folders" in text and "is a link folder" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "item"), [("link_folder", toy_facts(), "links"), ("graph_set_folder", toy_set(), "graphs")]
+)
+def test_who_holds_what_is_shown(kind: str, data: Any, item: str, tmp_path: Path) -> None:
+    DATASETS[kind].write(replace(data, masks={}), tmp_path / "mine")  # type: ignore[attr-defined]
+    path = f"dataset.path={tmp_path / 'mine'}"
+    code, text = call("data", "show", kind, path, "--splitter", "random", "--clients", "2")
+    assert code == 0 and item in text and "who holds what" in text
+    code, text = call("data", "show", kind, path, "--splitter", "community", "--clients", "2")
+    assert code == 2 and f"divides nodes, but the dataset 'mine' holds {item}" in text
+    code, text = call("data", "show", kind, "--splitter", "random")
+    assert code == 2 and "dataset.path is missing" in text
+
+
+@pytest.mark.parametrize(
+    ("what", "named", "settings"),
+    [
+        ("links", "read with: dataset.name=link_folder dataset.undirected=True", "classes: "),
+        ("graphs", "read with: dataset.name=graph_set_folder dataset.undirected=False", "class -1,class 0,class 1"),
+    ],
+)
+def test_a_dataset_is_divided_into_folders_of_its_kind(what: str, named: str, settings: str, tmp_path: Path) -> None:
+    dataset = "tests.cli.test_data_own:Toys"
+    words = [f"dataset.what={what}", "splitter.name=random"]
+    code, text = call("data", "split", dataset, "--names", "a,b", "--out", str(tmp_path / "silos"), *words)
+    assert code == 0 and named in text and settings in text
+    for name in "ab":
+        code, text = call("data", "check", str(tmp_path / "silos" / name))
+        assert code == 0 and f"train: 0 {what}" not in text
+
+
+def test_a_silo_with_links_or_graphs_is_checked_before_anything_is_connected(tmp_path: Path) -> None:
+    LinkFolder.write(toy_facts(), tmp_path / "links")
+    GraphSetFolder.write(toy_set("value"), tmp_path / "graphs")
+    for name in ("links", "graphs"):
+        check_folder(tmp_path / name, b"a secret of all silos")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "nodes.csv").write_text("id\na\na\n")
+    (tmp_path / "broken" / "links.csv").write_text("source,target\na,z\n")
+    with pytest.raises(BadInput, match="2 problems"):
+        check_folder(tmp_path / "broken", None)
