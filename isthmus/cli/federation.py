@@ -235,10 +235,13 @@ def _bar(course: Course) -> Any:
 
 def check_folder(data: Path, id_secret: bytes | None) -> None:
     """Refuse a folder with mistakes, or with ids that get the same key, before anything is connected."""
+    from dataclasses import replace
+
     from isthmus.data.zoo.own_kinds import kind_at
     from isthmus.federation.identities import node_keys
 
-    folder = kind_at(data).at(data).read()
+    # Whether edges are directed is for the course to say; the two directions of one may differ until then.
+    folder = replace(kind_at(data).at(data), undirected=False).read()
     if id_secret is not None and folder.node_ids is not None:
         node_keys(folder.node_ids, id_secret)
 

@@ -102,7 +102,10 @@ def test_a_dataset_is_divided_into_folders_of_its_kind(what: str, named: str, se
 def test_a_silo_with_links_or_graphs_is_checked_before_anything_is_connected(tmp_path: Path) -> None:
     LinkFolder.write(toy_facts(), tmp_path / "links")
     GraphSetFolder.write(toy_set("value"), tmp_path / "graphs")
-    for name in ("links", "graphs"):
+    GraphSetFolder.write(
+        toy_set("binary", categorical=True), tmp_path / "directed"
+    )  # features of edges differ both ways
+    for name in ("links", "graphs", "directed"):
         check_folder(tmp_path / name, b"a secret of all silos")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "nodes.csv").write_text("id\na\na\n")
