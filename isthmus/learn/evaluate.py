@@ -37,9 +37,11 @@ def score_model(task: Task, model: nn.Module, params: Params, prepared: Any, spl
 def score_on_global_graph(
     task: Task, model: nn.Module, prepared: Any, models: Mapping[str, Params], split: str
 ) -> Scores:
-    """Return the mean over models of their metrics on the whole graph, every model counting the same."""
+    """Return the mean of each metric on the whole graph over the models that have it, all counting the same."""
     scores = [score_model(task, model, params, prepared, split)[0] for params in models.values()]
-    return {name: sum(score[name] for score in scores) / len(scores) for name in scores[0]} if scores else {}
+    names = dict.fromkeys(name for score in scores for name in score)
+    having = {name: [score[name] for score in scores if name in score] for name in names}
+    return {name: sum(values) / len(values) for name, values in having.items()}
 
 
 def score_on_local_graphs(

@@ -44,6 +44,17 @@ def test_local_models_on_the_global_graph_count_the_same() -> None:
     assert found["accuracy"] == pytest.approx(sum(each) / 3)
 
 
+def test_a_metric_that_one_model_does_not_have_is_the_mean_of_the_others() -> None:
+    whole = toy_client(SCENARIO.whole)
+    broken = {name: torch.full_like(tensor, torch.nan) for name, tensor in MODELS["client-0"].items()}
+    good = {name: MODELS[name] for name in ("client-1", "client-2")}
+    for models in ({"client-0": broken, **good}, {**good, "client-0": broken}):
+        found = score_on_global_graph(TASK, whole.model, whole.prepared, models, "test")
+        expected = score_on_global_graph(TASK, whole.model, whole.prepared, good, "test")
+        assert found["loss"] == pytest.approx(expected["loss"]), "the loss of a model that diverged is undefined"
+        assert set(found) == {"accuracy", "loss"}
+
+
 @pytest.mark.parametrize("kind", ["global", "local"])
 def test_models_on_local_graphs_are_weighted_by_examples(kind: str) -> None:
     models = MODELS if kind == "local" else dict.fromkeys(CLIENTS, MODELS["client-1"])
