@@ -182,8 +182,12 @@ def test_a_silo_divides_links_and_graphs_without_a_split_by_itself(tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "changes", "reason"),
     [
-        ("classes", {"dataset": GraphSetFolder()}, "graphs: not found; graphs.parquet or graphs.csv is needed"),
-        ("class", {"dataset": LinkFolder()}, "links: not found; links.parquet or links.csv is needed"),
+        (
+            "classes",
+            {"dataset": GraphSetFolder()},
+            "has the tables of a link folder: use dataset.name=link_folder, or mend",
+        ),
+        ("class", {"dataset": LinkFolder()}, "has the tables of a graph set folder: use dataset.name=graph_set"),
         ("classes", {"task": NodeClassification()}, "consists of links, the task 'node_classification' learns from"),
         ("classes", {"model": ModelSpec(GCN(hidden=5))}, "the model has no decoder; set model.decoder.name"),
         ("class", {"model": ModelSpec(GCN(hidden=5))}, "set model.readout to mean, sum, max or set2set"),

@@ -63,10 +63,23 @@ class OwnFolder(Dataset):
         """Return the data with what the folder says beside it, such as the ids of the nodes."""
         if not self.path:
             raise BadInput(f"dataset.path is missing; give your {self.called}: dataset.path=my_folder")
-        read = self.read_from(Path(self.path))
+        try:
+            read = self.read_from(Path(self.path))
+        except BadInput as error:
+            raise BadInput(f"{self._hint()}{error}") from None
         if not self.normalize_features:
             return read
         return replace(read, data=replace(read.data, x=normalized_rows(read.data.x)))
+
+    def _hint(self) -> str:
+        """Return which kind of folder lies at the path, if it is another one."""
+        from isthmus.data.zoo.own_kinds import OWN_FOLDERS, kind_at  # it imports this file
+
+        other = kind_at(Path(self.path), otherwise=type(self))
+        if other is type(self) or not other.is_at(Path(self.path)):
+            return ""
+        (name,) = (name for name, kind in OWN_FOLDERS.items() if kind is other)
+        return f"{self.path} has the tables of a {other.called}: use dataset.name={name}, or mend this: "
 
     def load(self, root: Path) -> Holding:
         """Return the data; nothing is read from `root`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,19 @@ def test_features_are_divided_by_their_sums_when_asked(kind: type[OwnFolder], da
 def test_a_path_is_needed(kind: type[OwnFolder]) -> None:
     with pytest.raises(BadInput, match=f"dataset.path is missing; give your {kind.called}"):
         kind().load(Path())
+
+
+@pytest.mark.parametrize(("kind", "other"), permutations(TOYS, 2))
+def test_a_folder_of_another_kind_is_told_beside_what_is_wrong_with_it(
+    kind: type[OwnFolder], other: type[OwnFolder], tmp_path: Path
+) -> None:
+    other.write(replace(TOYS[other], class_names=NAMES, masks={}), tmp_path / "mine")
+    with pytest.raises(BadInput) as caught:
+        kind(str(tmp_path / "mine")).read()
+    (name,) = (name for name, known in OWN_FOLDERS.items() if known is other)
+    found = str(caught.value)
+    assert f"has the tables of a {other.called}: use dataset.name={name}" in found
+    assert f"{kind.called} {tmp_path / 'mine'}: " in found and "problem" in found
 
 
 def test_the_kinds_are_datasets_of_their_tasks() -> None:
