@@ -57,7 +57,7 @@ def test_a_path_is_needed(kind: type[OwnFolder]) -> None:
         kind().load(Path())
 
 
-@pytest.mark.parametrize(("kind", "other"), permutations(TOYS, 2))
+@pytest.mark.parametrize(("kind", "other"), list(permutations(TOYS, 2)))
 def test_a_folder_of_another_kind_is_told_beside_what_is_wrong_with_it(
     kind: type[OwnFolder], other: type[OwnFolder], tmp_path: Path
 ) -> None:
