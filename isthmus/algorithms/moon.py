@@ -181,7 +181,7 @@ class Watched(Model):
 
     def __init__(self, model: nn.Module) -> None:
         assert isinstance(model, Model)
-        super().__init__(model.encoder, model.gnn, model.readout, model.decoder)
+        super().__init__(model.encoder, model.gnn, model.readout, model.decoder, model.activation)
 
     def embed(self, graph: GraphInput, generator: torch.Generator | None) -> Tensor:
         """Return the nodes' representations."""

@@ -151,8 +151,14 @@ def test_batch_norm_statistics_move_once_a_step() -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    [STILL, ModelSpec(GAT(hidden=4, heads=2, dropout=0.0)), ModelSpec(SAGE(hidden=5), decoder=MLPDecoder())],
-    ids=["gcn", "gat", "decoder"],
+    [
+        STILL,
+        ModelSpec(GAT(hidden=4, heads=2, dropout=0.0)),
+        ModelSpec(SAGE(hidden=5), decoder=MLPDecoder()),
+        ModelSpec(SAGE(hidden=5), decoder=MLPDecoder(), activate=True),
+        ModelSpec(GCN(hidden=5, batch_norm=True), decoder=MLPDecoder(), activate=True),
+    ],
+    ids=["gcn", "gat", "decoder", "activate", "activate with batch norm"],
 )
 def test_a_watched_model_gives_the_models_scores_and_what_its_last_part_saw(spec: ModelSpec) -> None:
     client = toy_client(model=spec)
@@ -210,8 +216,13 @@ def test_a_client_that_was_absent_goes_by_the_model_it_trained_last() -> None:
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"sampling": UniformSampling(fraction=0.6)}, {"model": ModelSpec(SAGE(hidden=5, batch_norm=True))}],
-    ids=["all", "some for the first time", "batch norm"],
+    [
+        {},
+        {"sampling": UniformSampling(fraction=0.6)},
+        {"model": ModelSpec(SAGE(hidden=5, batch_norm=True))},
+        {"model": ModelSpec(SAGE(hidden=5, batch_norm=True), decoder=MLPDecoder(), activate=True)},
+    ],
+    ids=["all", "some for the first time", "batch norm", "activate"],
 )
 def test_clients_that_answer_together_give_what_they_would_alone(fields: dict[str, Any], sparse: bool) -> None:
     scenario = toy_scenario(5, num_nodes=70, sparse=sparse, client_with_one_training_node=True)
