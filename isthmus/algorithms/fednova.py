@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from isthmus.algorithms.fedavg import FedAvg
+from isthmus.core.errors import BadInput
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
 from isthmus.core.protocol import ModelState, Request, cohort, on
@@ -66,8 +67,10 @@ class FedNova(FedAvg):
         b <- rho b + 1 - mu lr a,   a <- a + b           tau_k times, from a = b = 0
 
     which with mu = 0 is the paper's (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho), and with rho = 0 its
-    (1 - (1 - lr mu)^tau) / (lr mu). Adam's steps are about equally long, so |a_k| is tau_k there. Buffers (batch norm
-    statistics) take the weighted mean.
+    (1 - (1 - lr mu)^tau) / (lr mu). With both, a swings about 1 / (mu lr) and may be less than a single step; with a
+    momentum above 0.96 and a strong pull it can come back to 0 or beyond, and a client whose steps undo each other like
+    that refuses to train. Adam's steps are about equally long, so |a_k| is tau_k there. Buffers (batch norm statistics)
+    take the weighted mean.
 
     Clients take different numbers of steps where a step is an epoch and batches are a part of the examples, or where
     clients have settings of their own. Where all take the same number, this is FedAvg (FedProx with mu > 0).
@@ -118,7 +121,7 @@ class FedNova(FedAvg):
         )
         steps = self.accumulated(fitted.steps, client)
         names = {name for name, _ in client.model.named_parameters()}
-        change = {n: (w - request.params[n]) / max(steps, 1.0) for n, w in fitted.params.items() if n in names}
+        change = {n: (w - request.params[n]) / (steps or 1.0) for n, w in fitted.params.items() if n in names}
         buffers = {name: w for name, w in fitted.params.items() if name not in names}
         return NormalizedChange(change, buffers, steps, self.weight(client))
 
@@ -138,7 +141,7 @@ class FedNova(FedAvg):
         return Stack.of(
             clients.ids,
             NormalizedChange,
-            change={n: _Changes(w, params[n], max(steps, 1.0)) for n, w in fitted.params.items() if n in names},
+            change={n: _Changes(w, params[n], steps or 1.0) for n, w in fitted.params.items() if n in names},
             buffers={name: w for name, w in fitted.params.items() if name not in names},
             steps=steps,
             weight=Each(tuple(map(self.weight, clients))),
@@ -156,7 +159,7 @@ class FedNova(FedAvg):
         return penalty
 
     def accumulated(self, steps: int, client: GraphClient) -> float:
-        """Return |a_k| of so many steps in this round."""
+        """Return |a_k| of so many steps in this round; above 0 unless there are none."""
         if type(self.optimizer) is not SGD:
             return float(steps)
         pull = self.mu * self.optimizer.lr * self.optimizer.schedule.factor(max(client.position.round, 1))
@@ -164,6 +167,11 @@ class FedNova(FedAvg):
         for _ in range(steps):
             velocity = self.optimizer.momentum * velocity + 1.0 - pull * moved
             moved += velocity
+        if steps and moved <= 0.0:
+            raise BadInput(
+                f"with momentum {self.optimizer.momentum!r} and mu times lr {pull:g}, {steps} steps undo each other, "
+                "and there is no change per step; choose a smaller momentum, a smaller mu or another local_steps"
+            )
         return moved
 
 
