@@ -43,7 +43,9 @@ class Local(Algorithm[Nothing]):
                 client -> server  Kept()                           the server sees nothing but a receipt
 
     A client's memory: `running` (the model in training), `optimizer` (its moments, which go on from round to round),
-    `params` (the best so far) and `score`. The course ends when no client has improved for its patience.
+    `params` (the best so far) and `score`. As long as no model had a score, as without validation nodes, the latest is
+    kept; a model without one, such as a diverged one, never takes the place of a model that has. The course ends when
+    no client has improved for its patience.
 
     Fields:
         local_steps: steps per round
@@ -122,9 +124,7 @@ class Local(Algorithm[Nothing]):
         _require_start(client)
         if not request.best:
             metrics, _ = client.evaluate(client.state["running"], ("val",))
-            score = metrics["val"].get(request.metric)
-            if score is None or improves(request.metric, score, client.state["score"]):
-                client.state["params"], client.state["score"] = client.state["running"], score
+            _keep_if_best(client, request.metric, metrics["val"].get(request.metric))
         metrics, counts = client.evaluate(client.state["params"], request.splits)
         return Evaluation(metrics, counts)
 
@@ -137,9 +137,7 @@ class Local(Algorithm[Nothing]):
         if not request.best:
             found = clients.evaluate([client.state["running"] for client in clients], ("val",))
             for client, (metrics, _) in zip(clients, found, strict=True):
-                score = metrics["val"].get(request.metric)
-                if score is None or improves(request.metric, score, client.state["score"]):
-                    client.state["params"], client.state["score"] = client.state["running"], score
+                _keep_if_best(client, request.metric, metrics["val"].get(request.metric))
         kept = clients.evaluate([client.state["params"] for client in clients], request.splits)
         return [Evaluation(metrics, counts) for metrics, counts in kept]
 
@@ -147,3 +145,9 @@ class Local(Algorithm[Nothing]):
 def _require_start(client: GraphClient) -> None:
     if "running" not in client.state:
         raise CourseFailed("this client has no model of its own: it failed in the setup")
+
+
+def _keep_if_best(client: GraphClient, metric: str, score: float | None) -> None:
+    best: float | None = client.state["score"]
+    if best is None if score is None else improves(metric, score, best):
+        client.state["params"], client.state["score"] = client.state["running"], score

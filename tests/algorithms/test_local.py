@@ -94,21 +94,34 @@ class ScoredClient:
         self.state["running"] = {"w": torch.tensor(value, dtype=torch.float64)}
 
     def evaluate(self, params: Any, splits: tuple[str, ...]) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
-        value = {self.metric: float(params["w"])} if self.has_validation else {}
+        has_score = self.has_validation and not bool(params["w"].isnan())  # NaN stands for a diverged model
+        value = {self.metric: float(params["w"])} if has_score else {}
         return {split: dict(value) for split in splits}, dict.fromkeys(splits, 5 if self.has_validation else 0)
 
 
-def kept_after(client: ScoredClient, values: list[float], metric: str = "accuracy") -> list[float]:
+class ScoredCohort(list[ScoredClient]):
+    """Such clients together."""
+
+    def evaluate(self, models: Any, splits: tuple[str, ...]) -> list[Any]:
+        return [client.evaluate(params, splits) for client, params in zip(self, models, strict=True)]
+
+
+def kept_after(
+    client: ScoredClient, values: list[float], metric: str = "accuracy", together: bool = False
+) -> list[float]:
     """Return the score of the kept model after each evaluation."""
-    algorithm = Local()
-    algorithm.start(StartFrom({"w": torch.tensor(0.0, dtype=torch.float64)}), client)  # type: ignore[arg-type]
+    algorithm: Any = Local()
+    algorithm.start(StartFrom({"w": torch.tensor(0.0, dtype=torch.float64)}), client)
     kept = []
     for value in values:
         client.run_at(value)
         request = EvaluateModel({}, ("train", "val"), metric, False)
-        reply = algorithm.evaluate(request, client)  # type: ignore[arg-type]
+        if together:
+            (reply,) = algorithm.evaluate_together([request], ScoredCohort([client]))
+        else:
+            reply = algorithm.evaluate(request, client)
         kept.append(float(client.state["params"]["w"]))
-        if client.has_validation:
+        if client.has_validation and kept[-1] == kept[-1]:
             assert reply.metrics["val"][metric] == kept[-1]
     return kept
 
@@ -123,6 +136,21 @@ def test_a_lower_loss_is_better() -> None:
 
 def test_a_client_without_validation_keeps_its_latest_model() -> None:
     assert kept_after(ScoredClient(has_validation=False), [0.3, 0.5, 0.4]) == [0.3, 0.5, 0.4]
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "together"])
+@pytest.mark.parametrize("metric", ["accuracy", "loss"])
+def test_a_diverged_model_takes_the_place_of_none_that_had_a_score(metric: str, together: bool) -> None:
+    nan = float("nan")
+    assert kept_after(ScoredClient(metric), [0.5, nan, nan], metric, together) == [0.5, 0.5, 0.5]
+    first, second = kept_after(ScoredClient(metric), [nan, 0.4], metric, together)
+    assert first != first and second == 0.4
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "together"])
+def test_as_long_as_no_model_had_a_score_the_latest_is_kept(together: bool) -> None:
+    found = kept_after(ScoredClient(has_validation=False), [0.5, 0.4, 0.3], together=together)
+    assert found == [0.5, 0.4, 0.3]
 
 
 def test_the_question_for_the_best_changes_nothing() -> None:
