@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from sklearn.metrics import average_precision_score, roc_auc_score
@@ -14,6 +15,7 @@ from torch import Tensor
 from isthmus.core.errors import BadInput
 from isthmus.core.random import seeded, torch_generator
 from isthmus.data.links import LinkGraph
+from isthmus.data.masks import RatioSplit
 from isthmus.learn.batching import Batching, FullBatch, LinkBatch, NeighborBatch
 from isthmus.learn.tasks import LinkClassification, LinkPrediction, link_classification, link_prediction
 from isthmus.learn.tasks.link import LinkTask, PreparedLinks, link_part
@@ -68,7 +70,7 @@ def test_no_validation_or_test_link_is_in_the_message_graph(task: LinkTask) -> N
 def test_every_graph_that_the_model_is_given_has_training_links_only(
     task: LinkTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = distinct_facts()
+    data = replace(distinct_facts(), x=torch.arange(9.0).unsqueeze(1))  # a node's feature is its number
     prepared, model = task.prepare(data), model_for(task, data)
     train = pairs_of(data, data.mask("train"))
     allowed = train | {(b, a) for a, b in train}
@@ -76,7 +78,8 @@ def test_every_graph_that_the_model_is_given_has_training_links_only(
     embed = Model.embed
 
     def watched(self: Model, graph: Any, generator: Any) -> Tensor:
-        seen.append(edges_of(graph))
+        number = graph.x[:, 0].long().tolist()
+        seen.append({(number[a], number[b]) for a, b in edges_of(graph)})
         return embed(self, graph, generator)
 
     monkeypatch.setattr(Model, "embed", watched)
@@ -84,19 +87,77 @@ def test_every_graph_that_the_model_is_given_has_training_links_only(
     task.evaluate_groups(model, prepared, "test", [torch.arange(36)])
     task.predict(model, prepared)
     generator = torch_generator(0, "fit")
-    for batching in (FullBatch(), LinkBatch(batch_size=5)):
+    for batching in (FullBatch(), LinkBatch(batch_size=5), NeighborBatch(5, (3, 2)), NeighborBatch(5, (-1, -1))):
         task.loss(model, next(task.batches(prepared, batching, generator)), generator)
-    assert len(seen) == 5 and all(edges and edges <= allowed for edges in seen)
+    assert len(seen) == 7 and all(edges and edges <= allowed for edges in seen)
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 def test_held_out_links_change_nothing_that_the_model_reads(task: LinkTask) -> None:
-    data = toy_facts()
+    data = distinct_facts()  # a held-out link that is a training link as well takes that one out
     other = data.links.clone()
     held = ~data.mask("train")
     other[:, held] = other[:, held].flip(1)
     first, second = task.prepare(data).graph, task.prepare(replace(data, links=other)).graph
     assert torch.equal(first.edge_index, second.edge_index)
+
+
+def table(*rows: tuple[int, int, int, str], undirected: bool) -> LinkGraph:
+    """Return links given as (head, tail, label, split)."""
+    made = replace(toy_facts(6, len(rows)), undirected=undirected)
+    masks = {split: torch.tensor([row[3] == split for row in rows]) for split in ("train", "val", "test")}
+    links = torch.tensor([row[:2] for row in rows]).t().contiguous()
+    return replace(made, links=links, label=torch.tensor([row[2] for row in rows]), masks=masks)
+
+
+REPEATED = (
+    *((0, 1, 0, "train"), (0, 1, 0, "test")),  # the same link twice
+    *((2, 3, 0, "train"), (3, 2, 0, "val")),  # the other direction is held out
+    *((1, 4, 0, "train"), (1, 4, 1, "test")),  # another relation is held out
+    (4, 5, 2, "train"),
+    *((0, 5, 1, "train"), (0, 5, 1, "train"), (5, 0, 1, "train")),  # repeated, but all for training
+    (2, 5, 1, ""),  # in no split: to be predicted
+)
+
+
+@pytest.mark.parametrize(
+    ("task", "undirected", "pairs"),
+    [
+        *((task, True, {(4, 5), (0, 5)}) for task in TASKS.values()),
+        (CLASSIFICATION, False, {(2, 3), (1, 4), (4, 5), (0, 5)}),
+        (BY_RELATION, False, {(2, 3), (1, 4), (4, 5), (0, 5)}),
+        (PREDICTION, False, {(2, 3), (4, 5), (0, 5)}),
+    ],
+)
+def test_a_training_link_that_is_a_held_out_one_too_carries_no_message_and_is_supervised(
+    task: LinkTask, undirected: bool, pairs: set[tuple[int, int]]
+) -> None:
+    data = table(*REPEATED, undirected=undirected)
+    prepared = task.prepare(data)
+    assert edges_of(prepared.graph) == pairs | {(b, a) for a, b in pairs}
+    step = next(task.batches(prepared, FullBatch(), torch_generator(0, "fit")))
+    train = pairs_of(data, data.mask("train"))
+    assert train <= set(map(tuple, step.pairs.t().tolist())) and (0, 1) in train
+    assert prepared.edge_of[:, :2].tolist() == [[-1, -1], [-1, -1]], "neither of the two has an edge"
+
+
+@pytest.mark.parametrize("batching", [FullBatch(), LinkBatch(4), NeighborBatch(4, (-1, -1))])
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_no_held_out_link_of_repeated_and_reversed_ones_has_a_message_edge_when_drawn_at_random(
+    task: LinkTask, batching: Batching
+) -> None:
+    once = toy_facts(8, 30)
+    both = torch.cat([once.links, once.links[:, :20].flip(0), once.links[:, 5:15]], dim=1)
+    data = replace(toy_facts(8, 60), links=both, undirected=True, x=torch.arange(8.0).unsqueeze(1))
+    data = RatioSplit(0.7, 0.1, 0.2).apply(data, np.random.default_rng(3))
+    prepared = task.prepare(data)
+    held = pairs_of(data, data.mask("val") | data.mask("test"))
+    assert held & pairs_of(data, data.mask("train")), "else there is nothing to see"
+    step = next(task.batches(prepared, batching, torch_generator(0, "fit")))
+    number = step.graph.x[:, 0].long()  # type: ignore[index]
+    read = {(int(number[a]), int(number[b])) for a, b in edges_of(step.graph)}
+    for edges in (edges_of(prepared.graph), read):
+        assert edges and not edges & (held | {(b, a) for a, b in held})
 
 
 def test_loops_carry_no_message_and_parallel_links_carry_one() -> None:
@@ -223,13 +284,19 @@ def test_the_loss_of_a_prediction_tells_links_from_negatives(task: LinkPredictio
     assert task.loss(model, step, torch_generator(0, "drop")).item() == pytest.approx(sum(by_hand) / 72, rel=1e-5)
 
 
+@pytest.mark.parametrize("undirected", [False, True])
 @pytest.mark.parametrize("filtered", [False, True])
 @pytest.mark.parametrize("numbers", [4, 4_000_000])
 def test_a_classification_is_measured_as_a_loop_would(
-    numbers: int, filtered: bool, monkeypatch: pytest.MonkeyPatch
+    numbers: int, filtered: bool, undirected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link_classification, "MAX_SCORES", numbers)
-    data = toy_facts(6, 60, 12)
+    # So many nodes that some pairs are for training only: no others carry messages where links are undirected.
+    data = toy_facts(14 if undirected else 6, 60, 12, undirected=undirected)
+    prepared = CLASSIFICATION.prepare(data)
+    if undirected:
+        back = {(b, a) for a, b in pairs_of(data, ~data.mask("train"))}
+        assert prepared.graph.num_edges and back & pairs_of(data, data.mask("train"))
     task = replace(CLASSIFICATION, filtered=filtered)
     prepared, model = task.prepare(data), model_for(task, data)
     found, counts = task.evaluate(model, prepared, ("val", "test"))
@@ -241,7 +308,8 @@ def test_a_classification_is_measured_as_a_loop_would(
         for k, i in enumerate(links):
             head, tail, label = *data.links[:, i].tolist(), int(data.label[i])
             others = [c for c in range(12) if c != label and not (filtered and (head, tail, c) in facts)]
-            ranks.append(1 + sum(bool(logits[k, c] > logits[k, label]) for c in others))
+            ahead = [float(logits[k, c] > logits[k, label]) for c in others]
+            ranks.append(1 + sum(ahead) + 0.5 * sum(float(logits[k, c] == logits[k, label]) for c in others))
         losses = [-float(logits[k].log_softmax(0)[data.label[i]]) for k, i in enumerate(links)]
         right = [int(logits[k].argmax()) == int(data.label[i]) for k, i in enumerate(links)]
         expected = {f"hits@{n}": sum(r <= n for r in ranks) / len(links) for n in (1, 5, 10)}

@@ -34,7 +34,8 @@ class Ratings(Dataset):
     client the ratings made in its own department, and such an item is a node of several clients, as are most users.
 
     Some users rated an item several times. Each rating is a link, unless `keep_repeated` is off: then only the last
-    row of each pair stays, as in FederatedScope-GNN, and no pair can be both trained on and held out.
+    row of each pair stays, as in FederatedScope-GNN, and no pair can be both trained on and held out. Pairs that are
+    both carry no messages (`learn/tasks/link.py`).
 
     The nodes come without features. The choices:
 

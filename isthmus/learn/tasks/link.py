@@ -3,6 +3,18 @@
 Message edges are what the graph network reads: the training links, and no other link, each as an edge in both
 directions. Supervision links are those whose loss is taken or that are measured. A validation or test link is never a
 message edge, neither in training nor in evaluation.
+
+A table may have a link several times, or both directions of an undirected one, and some of them may be held out while
+others are not. A training link that is the same as a held-out one carries no messages either; it is supervised like
+any other. Which links are the same:
+
+    undirected data        those that join the same two nodes, in either direction, whatever their labels
+    directed, by relation  those with the same head, tail and label
+    directed, otherwise    those with the same head and tail
+
+Other relations between two nodes, and links back, are facts of their own in a directed graph: they carry messages, as
+the published splits of knowledge graphs have it. `link_classification` goes by relation; `link_prediction` does if the
+relation is part of its question.
 """
 
 from __future__ import annotations
@@ -81,6 +93,11 @@ class LinkTask(Task):
 
     data_type: ClassVar[type[Any]] = LinkGraph
 
+    @property
+    def tells_relations_apart(self) -> bool:
+        """Whether links of different labels are different links in a directed graph."""
+        return True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.0 < self.supervised_share < 1.0:
@@ -136,7 +153,7 @@ class LinkTask(Task):
     def prepare(self, data: LinkGraph) -> PreparedLinks:
         """Return the message edges of the training links, and the links of each split."""
         index = {split: self.counts_in(data, split).nonzero().flatten() for split in SPLITS}
-        edge_index, edge_of = message_edges(data)
+        edge_index, edge_of = message_edges(data, self.tells_relations_apart)
         return PreparedLinks(data, GraphInput(x=data.x, edge_index=edge_index), edge_of, index)
 
     def batches_per_epoch(self, prepared: PreparedLinks, batching: Batching) -> int:
@@ -198,22 +215,32 @@ def link_part(model: nn.Module) -> LinkPart:
     )
 
 
-def message_edges(data: LinkGraph) -> tuple[Tensor, Tensor]:
+def message_edges(data: LinkGraph, by_relation: bool = True) -> tuple[Tensor, Tensor]:
     """Return the message edges, (2, edges), sorted, and both edges of each link, (2, links), or -1.
 
     They are the distinct pairs of nodes that a training link joins, in both directions. A link of a node with itself
-    gives none, and a link of another split has an edge only where a training link joins the same two nodes.
+    gives none, nor does one that is the same as a held-out link. A link of another split has an edge only where a
+    training link of another relation, or in the other direction, joins the same two nodes.
     """
     count = max(data.num_nodes, 1)
     head, tail = data.links
     there, back = head * count + tail, tail * count + head
-    used = data.mask("train") & (head != tail)
+    used = data.mask("train") & (head != tail) & ~same_as_held_out(data, by_relation)
     key = torch.unique(torch.cat([there[used], back[used]]))
     if len(key) == 0:
         return torch.empty(2, 0, dtype=torch.int64), torch.full((2, data.num_items), -1)
     wanted = torch.stack([there, back])  # (2, links)
     column = torch.searchsorted(key, wanted).clamp(max=len(key) - 1)
     return torch.stack([key // count, key % count]), torch.where(key[column] == wanted, column, -1)
+
+
+def same_as_held_out(data: LinkGraph, by_relation: bool) -> Tensor:
+    """Return which links are the same as a validation or test link, by the rule at the top of this file, (links,)."""
+    head, tail = data.links.sort(dim=0).values if data.undirected else data.links
+    key = head * max(data.num_nodes, 1) + tail
+    if by_relation and not data.undirected:
+        key = key * (data.num_classes + 1) + data.label + 1  # a label may be -1
+    return torch.isin(key, key[data.mask("val") | data.mask("test")])
 
 
 def positions(prepared: PreparedLinks, split: str, groups: Sequence[Tensor]) -> list[Tensor]:

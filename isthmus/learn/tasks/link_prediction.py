@@ -116,6 +116,11 @@ class LinkPrediction(LinkTask):
         """Whether relations are told apart; else there is one score, and labels of links do not matter."""
         return self.by_relation
 
+    @property
+    def tells_relations_apart(self) -> bool:
+        """Whether the relation is part of the question; else a link of another relation would give the answer away."""
+        return self.by_relation
+
     def counts_in(self, data: LinkGraph, split: str) -> Tensor:
         """Return the links of a split; with `by_relation`, those that have one."""
         return data.mask(split) & (data.label >= 0) if self.by_relation else data.mask(split)
