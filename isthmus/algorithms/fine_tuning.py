@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from isthmus.algorithms.fedavg import FedAvg, TrainModel
+from isthmus.core.errors import BadInput
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, ModelState, StateT, cohort, on
 from isthmus.core.record import Params
 from isthmus.core.stack import Stack
@@ -29,8 +30,9 @@ class FineTuned(Algorithm[StateT]):
 
     The other algorithm's rounds are as they were: nothing that is tuned goes into a message, and what a client keeps in
     mind for training is not touched. At an evaluation each client takes `tune_steps` steps from the model that it would
-    use otherwise, on its own training examples; the outcome is evaluated, and is its model of that round. So the best
-    round is the best by tuned models. Evaluating takes as long as training then: choose `evaluate_every` accordingly.
+    use otherwise, on its own training examples, in the graph that the other algorithm trains on (FedSage+: the mended
+    one); the outcome is evaluated, and is its model of that round. So the best round is the best by tuned models.
+    Evaluating takes as long as training then: choose `evaluate_every` accordingly.
 
     A client's memory: `tuned`, and what the other algorithm keeps. An algorithm that has a list `personal` of its own
     needs both: `personal = ("tuned", *Other.personal)`.
@@ -76,13 +78,16 @@ class FineTuned(Algorithm[StateT]):
         """Tune, and evaluate what came of it; for the best round it is there already."""
         if not request.best:
             start = self.untuned(request.params, client)
-            tuned = client.fit(start, steps=self.tune_steps, optimizer=self._tuner)
+            data = self.data_of(client)
+            tuned = client.fit(start, steps=self.tune_steps, optimizer=self._tuner, prepared=data)
             client.state = {**client.state, "tuned": tuned.params}
         reply: Evaluation = super().evaluate(request, client)
         return reply
 
     def tuned_together(self, requests: Sequence[EvaluateModel], clients: GraphCohort) -> list[Evaluation]:
         """Do the same for many clients at once: what a handler for many calls."""
+        if type(self).data_of is not Algorithm.data_of:
+            raise BadInput(f"{type(self).__name__} trains on other data than the clients' own, which many cannot share")
         if not requests[0].best:
             starts = [self.untuned(r.params, c) for r, c in zip(requests, clients, strict=True)]
             fitted = clients.fit(starts, steps=self.tune_steps, optimizer=self._tuner)

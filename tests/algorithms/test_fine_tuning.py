@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from isthmus import run
-from isthmus.algorithms import Ditto, FedAvg, FedAvgFT, FedProx, FineTuned
+from isthmus.algorithms import Ditto, FedAvg, FedAvgFT, FedProx, FedSagePlus, FineTuned
 from isthmus.algorithms.fedavg import TrainModel
+from isthmus.algorithms.fedsage import MendGraph, PretrainGenerator
 from isthmus.core.codec import decode
-from isthmus.core.protocol import EvaluateModel, KeepBest, ModelState
+from isthmus.core.protocol import EvaluateModel, KeepBest, ModelState, cohort
 from isthmus.core.record import State
 from isthmus.core.sampling import UniformSampling
 from isthmus.learn.fit import read_params
@@ -37,6 +38,23 @@ class DittoFT(FineTuned[ModelState], Ditto):
     """Ditto, fine-tuned: from each client's own model."""
 
     personal: ClassVar[tuple[str, ...]] = ("tuned", *Ditto.personal)
+
+
+@dataclass(frozen=True)
+class FedSagePlusFT(FineTuned[ModelState], FedSagePlus):
+    """FedSage+, fine-tuned."""
+
+
+@dataclass(frozen=True)
+class Together(FedSagePlusFT):
+    """The same with a handler for many clients."""
+
+    @cohort(EvaluateModel)
+    def evaluate_together(self, requests: Any, clients: Any) -> Any:
+        return self.tuned_together(requests, clients)
+
+
+SAGE_PLUS: dict[str, Any] = {"latent": 4, "hidden": 5, "pretrain_steps": 2, "cross_rounds": 1, "num_generated": 3}
 
 
 def test_a_client_is_evaluated_with_the_global_model_after_some_steps_on_its_own_data() -> None:
@@ -147,6 +165,32 @@ def test_tuning_begins_with_the_model_that_the_other_algorithm_has_for_the_clien
     assert client.state["model"] is own
     algorithm.keep_best(KeepBest(), client)
     assert client.state["best"].keys() == {"tuned", "model"}
+
+
+def test_tuning_is_on_the_graph_that_the_other_algorithm_trains_on() -> None:
+    course = toy_course(FedSagePlusFT(**SAGE_PLUS))
+    trace = trace_course(course, toy_scenario())
+    assert trace.ended_by is None and not any(report.failures for report in trace.exchanges)
+    client = toy_client()
+    start = read_params(client.model)
+    algorithm = FedSagePlusFT(**SAGE_PLUS, tune_steps=3, tune_optimizer=SGD(lr=0.2))
+    algorithm.pretrain(PretrainGenerator(start), client)
+    memory = client.state["neighgen"]
+    # a generator that gives each node neighbours
+    client.state["neighgen"] = {**memory, "params": {**memory["params"], "number.bias": torch.tensor([1.6])}}
+    algorithm.mend(MendGraph(), client)
+    mended = algorithm.data_of(client).data
+    assert mended.num_nodes > client.num_nodes
+    algorithm.evaluate(EvaluateModel(start, ("val",), "loss", False), client)
+    assert_close(client.state["tuned"], gradient_descent(mended, start, 3, 0.2), 1e-5)
+
+
+def test_clients_with_other_data_than_their_own_do_not_answer_together() -> None:
+    course = toy_course(Together(**SAGE_PLUS))
+    loop = trace_course(course, toy_scenario())
+    together = trace_course(replace(course, runtime="auto"), toy_scenario())
+    assert "Together trains on other data than the clients' own" in str(together.notes)
+    require_close(loop.values(), together.values(), "one by one")
 
 
 def test_tuned_models_are_in_the_result_and_in_the_run_folder(tmp_path: Path) -> None:
