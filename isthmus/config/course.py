@@ -42,7 +42,7 @@ class Course:
         task:             what is learned, and the metrics that are reported
         model:            the graph neural network
         shared:           which of its parameters are shared, as patterns of their names: "*" for all, "gnn.*",
-                          "!*.norms.*" for an exception; the others stay with each client and are in no message. Null:
+                          "!*.norm*" for an exception; the others stay with each client and are in no message. Null:
                           all, or all but the decoder where the algorithm's clients have heads of their own
         batching:         full batches, or sampled neighbourhoods
         algorithm:        the federated method with its hyper-parameters
