@@ -39,10 +39,10 @@ def test_fedgl_table_2_on_cora_is_as_near_as_asked_and_fedgl_is_above_federated(
 
 
 @pytest.mark.slow
-def test_fgssl_table_1_on_cora_is_not_below_the_paper(tmp_path: Path) -> None:
-    names = ["dataset=Cora", "clients=5", "method=FedAvg,FGSSL"]
+def test_fgssl_is_above_fedavg_in_table_1_and_fedavg_as_near_as_asked(tmp_path: Path) -> None:
+    names = ["split=per class", "dataset=Cora", "clients=5", "method=FedAvg,FGSSL"]
     suite = narrowed(load_suite(PAPERS / "fgssl" / "table1.yaml"), names)
-    suite = type(suite)(**{**vars(suite), "seeds": suite.seeds[:1]})
-    for cell in cells(suite, run_suite(suite, tmp_path)):
-        assert cell.mean is not None and cell.expected is not None
-        assert cell.mean > cell.expected.value - 0.015, f"{cell.choices}: {cell.mean} against {cell.expected}"
+    fedavg, fgssl = cells(suite, run_suite(suite, tmp_path))
+    assert fedavg.holds, f"{fedavg.mean} against {fedavg.expected}"
+    assert fedavg.mean is not None and fgssl.mean is not None
+    assert fgssl.mean > fedavg.mean + 0.01

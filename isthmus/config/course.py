@@ -51,7 +51,7 @@ class Course:
         rounds:           how many rounds at most
         seed:             decides everything that is random
         sampling:         which share of the clients takes part in a round
-        stopping:         early stopping on validation; the best round is kept in any case
+        stopping:         early stopping on validation; the best round is kept, or the last one
         min_replies:      with fewer usable replies to an exchange, the course stops
         timeout_seconds:  a reply that takes longer counts as failed
         evaluate_every:   rounds between two evaluations

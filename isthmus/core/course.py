@@ -20,13 +20,19 @@ from isthmus.core.sampling import UniformSampling
 class EarlyStopping:
     """Stops when the validation metric has not improved for `patience` rounds (0: never); the best model is kept.
 
-    The metric is the mean over clients, weighted by their validation examples.
+    The metric is the mean over clients, weighted by their validation examples. With `keep: last` the model of the last
+    round is kept, whatever validation says of it; clients that choose a model of their own, as in Local, still do.
     """
 
     patience: int = 0
     metric: str = "accuracy"
+    keep: str = "best"
 
     def __post_init__(self) -> None:
+        if self.keep not in ("best", "last"):
+            raise ValueError(f"keep is {self.keep!r}; choose from best, last")
+        if self.keep == "last" and self.patience > 0:
+            raise ValueError(f"keep is 'last' and patience {self.patience!r}; patience needs a best round: set it to 0")
         if self.patience < 0:
             raise ValueError(f"patience is {self.patience!r}; it must be at least 0")
 
@@ -216,7 +222,7 @@ class _Course:
             # Without validation data there is no best round but the latest; a round whose evaluation failed, or
             # gave no finite score, must not take the place of one that has a score.
             unscored = math.isnan(score) and before.best_score is None
-            is_best = unscored or improves(metric, score, before.best_score)
+            is_best = unscored or self.plan.stopping.keep == "last" or improves(metric, score, before.best_score)
             score = None if math.isnan(score) else score
         if is_best:
             after = replace(after, best_state=state, best_round=round, best_score=score)

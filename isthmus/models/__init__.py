@@ -7,7 +7,7 @@ from isthmus.models.categorical import CategoricalEncoder
 from isthmus.models.decoders import DecoderSpec, LinearDecoder, MLPDecoder
 from isthmus.models.encoders import EncoderSpec, LinearEncoder, MLPEncoder
 from isthmus.models.gnn import APPNP, GAT, GCN, GIN, GNN, GPRGNN, MLP, SAGE, SGC, GNNSpec
-from isthmus.models.gnn.bias_free import BiasFreeAPPNP, BiasFreeMLP
+from isthmus.models.gnn.bias_free import BiasFreeAPPNP, BiasFreeGAT, BiasFreeGCN, BiasFreeMLP, BiasFreeSAGE
 from isthmus.models.inputs import GraphInput
 from isthmus.models.link_decoders import BilinearDecoder, DistMultDecoder, DotDecoder, HadamardMLPDecoder, LinkPart
 from isthmus.models.model import Model, ModelSpec
@@ -26,6 +26,9 @@ GNNS: dict[str, type[GNNSpec]] = {
     "sgc": SGC,
     "bias_free_mlp": BiasFreeMLP,
     "bias_free_appnp": BiasFreeAPPNP,
+    "bias_free_gcn": BiasFreeGCN,
+    "bias_free_sage": BiasFreeSAGE,
+    "bias_free_gat": BiasFreeGAT,
 }
 ENCODERS: dict[str, type[EncoderSpec]] = {
     "linear": LinearEncoder,
@@ -62,7 +65,10 @@ __all__ = [
     "SAGE",
     "SGC",
     "BiasFreeAPPNP",
+    "BiasFreeGAT",
+    "BiasFreeGCN",
     "BiasFreeMLP",
+    "BiasFreeSAGE",
     "BilinearDecoder",
     "CategoricalEncoder",
     "DecoderSpec",

@@ -101,6 +101,8 @@ class Point:
         plain = course_to_dict(self.course)
         # What is measured besides does not decide a result: a course without monitors needs no word of it.
         telling = {key: value for key, value in plain.items() if key not in UNWATCHED or value != UNWATCHED[key]}
+        if telling["stopping"].get("keep") == "best":  # as all courses did before they could say so
+            telling["stopping"] = {key: value for key, value in telling["stopping"].items() if key != "keep"}
         text = json.dumps(telling, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
         named = (choice for axis, choice in self.cell.items() if axis not in self.measured)

@@ -3,9 +3,9 @@
     python papers/fedgrl/tables.py twitch --data-root DATA --out results/fedgrl
     python papers/fedgrl/tables.py amazon --data-root DATA --out results/fedgrl --splits 10 --rounds 10000
 
-Results are appended to OUT/NAME.csv (method, client, split, encoder seed, score) as they come; what is there already is
-not computed again. The table is printed and written to OUT/NAME.md, the score by round of the pretraining to
-OUT/NAME-rounds.csv.
+Results are appended to OUT/NAME.csv (method, how it was trained, client, split, encoder seed, score) as they come; what
+is there already is not computed again. The table is printed and written to OUT/NAME.md, the score by round of a
+pretraining to OUT/NAME-METHOD-TRAINING-seedN-rounds.csv. Other rounds or another learning rate are rows of their own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from isthmus.learn.client import GraphClient
 from isthmus.learn.downstream import Downstream, Finetune, Freeze
 from isthmus.simulation import Scenario, Simulation, load_scenario
 
-FIELDS = ("method", "client", "split", "encoder_seed", "score")
+FIELDS = ("method", "trained", "client", "split", "encoder_seed", "score")
 SUPERVISED = {"name": "adamw", "lr": 0.01, "weight_decay": 1e-3}
 
 
@@ -69,10 +69,17 @@ SETTINGS = {
     "mixed": Setting(
         {
             "name": "union",
-            "datasets": ["amazon_computers", "amazon_photo", "coauthor_cs", "citation_dblp", "cora_ml"],
+            "datasets": [
+                "amazon_computers",
+                "amazon_photo",
+                "coauthor_cs",
+                "coauthor_physics",
+                "citation_dblp",
+                "cora_ml",
+            ],
         },
         {"name": "meta", "attribute": "dataset", "deal": "one_each", "own_classes": True},
-        5,
+        6,
         {"name": "ratio", "train": 0.1, "val": 0.1, "test": 0.8},
         {"edges": 0.5, "features": 0.2},
         {"edges": 0.4, "features": 0.1},
@@ -80,7 +87,9 @@ SETTINGS = {
 }
 
 
-def course(setting: Setting, algorithm: dict[str, Any], *, linear: bool = False, **changes: Any) -> Course:
+def course(
+    setting: Setting, algorithm: dict[str, Any], *, linear: bool = False, keep: str = "best", **changes: Any
+) -> Course:
     """Return a course of a table; `linear` for a linear head, else a perceptron of 128."""
     decoder = {"name": "linear"} if linear else {"name": "mlp", "hidden": 128, "dropout": 0.0}
     gnn = {"name": "gcn", "hidden": setting.hidden, "layers": 2, "dropout": 0.0, "batch_norm": True}
@@ -90,7 +99,7 @@ def course(setting: Setting, algorithm: dict[str, Any], *, linear: bool = False,
         "num_clients": setting.num_clients,
         "masks": setting.masks,
         "task": {"metrics": ["f1_micro", "accuracy", "loss"]},
-        "stopping": {"metric": "f1_micro"},
+        "stopping": {"metric": "f1_micro", "keep": keep},
         "model": {"gnn": gnn, "decoder": decoder, "activate": True},
         "algorithm": algorithm,
     }
@@ -121,12 +130,14 @@ class Table:
             with path.open(newline="") as file:
                 self.rows = list(csv.DictReader(file))
 
-    def has(self, method: str, split: int, encoder_seed: int) -> bool:
-        """Whether a method's scores on a split are there."""
-        wanted = (method, str(split), str(encoder_seed))
-        return any((row["method"], row["split"], row["encoder_seed"]) == wanted for row in self.rows)
+    def has(self, method: str, trained: str, split: int, encoder_seed: int) -> bool:
+        """Whether a method's scores on a split are there, trained in the same way."""
+        wanted = (method, trained, str(split), str(encoder_seed))
+        return any(
+            tuple(row[name] for name in ("method", "trained", "split", "encoder_seed")) == wanted for row in self.rows
+        )
 
-    def add(self, method: str, split: int, encoder_seed: int, scores: dict[str, float]) -> None:
+    def add(self, method: str, trained: str, split: int, encoder_seed: int, scores: dict[str, float]) -> None:
         """Write a method's scores on a split."""
         new = not self.path.is_file()
         with self.path.open("a", newline="") as file:
@@ -134,7 +145,8 @@ class Table:
             if new:
                 writer.writeheader()
             for client, score in scores.items():
-                row = dict(zip(FIELDS, (method, client, str(split), str(encoder_seed), f"{score:.6f}"), strict=True))
+                facts = (method, trained, client, str(split), str(encoder_seed), f"{score:.6f}")
+                row = dict(zip(FIELDS, facts, strict=True))
                 writer.writerow(row)
                 self.rows.append(row)
         mean = sum(scores.values()) / len(scores)
@@ -142,20 +154,22 @@ class Table:
 
     def markdown(self, names: dict[str, str]) -> str:
         """Return mean ± standard deviation over splits, by method and client."""
-        methods = list(dict.fromkeys(row["method"] for row in self.rows))
+        methods = list(dict.fromkeys((row["method"], row["trained"]) for row in self.rows))
         lines = [
-            "| method | " + " | ".join(names.values()) + " | mean | splits |",
-            "| --- |" + " --- |" * (len(names) + 2),
+            "| method | trained | " + " | ".join(names.values()) + " | mean | splits |",
+            "| --- | --- |" + " --- |" * (len(names) + 2),
         ]
-        for method in methods:
-            mine = [row for row in self.rows if row["method"] == method]
+        for method, trained in methods:
+            mine = [row for row in self.rows if (row["method"], row["trained"]) == (method, trained)]
             cells, means = [], []
             for client in names:
                 scores = np.array([float(row["score"]) for row in mine if row["client"] == client])
                 means.append(scores.mean())
-                cells.append(f"{scores.mean():.3f} ± {scores.std():.3f}")
+                cells.append(f"{100 * scores.mean():.1f} ± {100 * scores.std():.1f}")
             number = len({(row["split"], row["encoder_seed"]) for row in mine})
-            lines.append(f"| {method} | " + " | ".join(cells) + f" | {np.mean(means):.3f} | {number} |")
+            lines.append(
+                f"| {method} | {trained} | " + " | ".join(cells) + f" | {100 * np.mean(means):.1f} | {number} |"
+            )
         return "\n".join(lines) + "\n"
 
 
@@ -183,12 +197,15 @@ def downstream_scores(
 def pretrained(
     setting: Setting, scenario: Scenario, algorithm: dict[str, Any], rounds: int, seed: int, out: Path, looks: int
 ) -> dict[str, Params]:
-    """Return every client's encoder, from OUT when it was trained before; its score by round is written down."""
+    """Return every client's encoder after the last round, from OUT when it was trained before.
+
+    Its score by round is written down; no label has a part in which encoder it is.
+    """
     path = out.with_name(f"{out.name}.isth")
     if path.is_file():
         return decode(path.read_bytes(), State)
     every = max(rounds // looks, 1)
-    made = course(setting, algorithm, linear=True, rounds=rounds, seed=seed, evaluate_every=every)
+    made = course(setting, algorithm, linear=True, keep="last", rounds=rounds, seed=seed, evaluate_every=every)
     result = isthmus.run(made, scenario=scenario)
     history = result.history
     columns = [name for name in history.columns if name in ("round", "val/f1_micro", "train/f1_micro")]
@@ -238,6 +255,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--looks", type=int, default=10, help="how often the pretraining is evaluated")
     parser.add_argument("--lr", type=float, help="learning rate of self-supervision instead of the setting's")
     parser.add_argument("--lp2", type=float, nargs="*", default=[], help="strengths of LP2 to measure")
+    parser.add_argument("--gate", action="store_true", help="LP2 with the copy gate of the paper's Fig. 1")
     parser.add_argument("--only", nargs="*", default=None, help="only methods whose names contain one of these")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -262,7 +280,7 @@ def main(arguments: list[str]) -> None:
             return dict.fromkeys(scenario.parts, simulation.initial.params)
         name = "fedgrl" if prefix == "Fed-Self" else "local_grl"
         algorithm = self_supervised(setting, name, given.rounds)
-        out = given.out / f"{given.setting}-{prefix.lower()}-{given.rounds}-seed{seed}"
+        out = given.out / f"{given.setting}-{prefix.lower()}-{given.rounds}-{setting.lr:g}-seed{seed}"
         return pretrained(setting, scenario, algorithm, given.rounds, seed, out, given.looks)
 
     for prefix in ("No-Fed-Rand-Init", "No-Fed-Self", "Fed-Self"):
@@ -270,21 +288,23 @@ def main(arguments: list[str]) -> None:
             method = f"{prefix}-{word}"
             if not wanted(method) or (prefix == "No-Fed-Rand-Init" and word == "Finetune"):
                 continue
+            trained = "" if prefix == "No-Fed-Rand-Init" else f"{given.rounds} rounds, lr {setting.lr:g}"
             for split in range(given.splits):
-                if not table.has(method, split, seed):
+                if not table.has(method, trained, split, seed):
                     parts = with_split(scenario, base.masks, split)
-                    table.add(method, split, seed, downstream_scores(setting, parts, encoders_of(prefix), how, split))
-    trained = [("No-Fed-Sup", "local"), ("Fed-Sup", "fedavg")]
+                    scores = downstream_scores(setting, parts, encoders_of(prefix), how, split)
+                    table.add(method, trained, split, seed, scores)
+    rounds = given.supervised_rounds
+    trained = f"{rounds} rounds, lr {SUPERVISED['lr']:g}"
     for split in range(given.splits):
         parts = with_split(scenario, base.masks, split)
-        for method, name in trained:
-            if wanted(method) and not table.has(method, split, seed):
-                table.add(method, split, seed, supervised(setting, parts, name, given.supervised_rounds, split))
+        for method, name in (("No-Fed-Sup", "local"), ("Fed-Sup", "fedavg")):
+            if wanted(method) and not table.has(method, trained, split, seed):
+                table.add(method, trained, split, seed, supervised(setting, parts, name, rounds, split))
         for strength in given.lp2:
-            method = f"LP2, lambda {strength:g}"
-            if wanted(method) and not table.has(method, split, seed):
-                scores = both_terms(setting, parts, strength, given.supervised_rounds, split)
-                table.add(method, split, seed, scores)
+            method = f"LP2, lambda {strength:g}" + (", gate" if given.gate else "")
+            if wanted(method) and not table.has(method, trained, split, seed):
+                table.add(method, trained, split, seed, both_terms(setting, parts, strength, rounds, split, given.gate))
     text = table.markdown(names)
     (given.out / f"{given.setting}.md").write_text(text)
     print(text)

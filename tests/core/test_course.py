@@ -255,6 +255,18 @@ def test_patience_zero_never_stops() -> None:
     assert run(Plan(rounds=9, stopping=EarlyStopping(patience=0)), {1: 0.9})[0].round == 9
 
 
+def test_the_last_round_is_kept_when_that_is_asked_for() -> None:
+    scores: dict[int, float | None] = {1: 0.2, 2: 0.9, 3: 0.5, 4: None}
+    assert run(Plan(rounds=4), scores)[0].best_round == 2
+    for rounds in (3, 4):
+        end, _ = run(Plan(rounds=rounds, stopping=EarlyStopping(keep="last")), scores)
+        assert end.best_round == rounds and end.best_state == end.state and end.best_score == scores[rounds]
+    with pytest.raises(ValueError, match="keep is 'first'; choose from best, last"):
+        EarlyStopping(keep="first")
+    with pytest.raises(ValueError, match="patience needs a best round"):
+        EarlyStopping(keep="last", patience=3)
+
+
 def test_negative_patience_is_refused() -> None:
     with pytest.raises(ValueError, match="patience is -1"):
         EarlyStopping(patience=-1)

@@ -39,6 +39,8 @@ from isthmus.models import (
     MLP,
     SAGE,
     SGC,
+    BiasFreeGAT,
+    BiasFreeSAGE,
     LinearDecoder,
     LinearEncoder,
     MLPDecoder,
@@ -188,6 +190,8 @@ ZOO: dict[str, ModelSpec] = {
     "gat": ModelSpec(GAT(hidden=6, heads=2, last_heads=2)),
     "gin": ModelSpec(GIN(hidden=6, train_eps=True)),
     "gprgnn": ModelSpec(GPRGNN(hidden=6, hops=4)),
+    "bias_free_gat": ModelSpec(BiasFreeGAT(hidden=6, heads=2)),
+    "bias_free_sage": ModelSpec(BiasFreeSAGE(hidden=6)),
     "appnp": ModelSpec(APPNP(hidden=6, hops=4)),
     "sgc": ModelSpec(SGC()),
 }

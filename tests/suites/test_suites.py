@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from isthmus.config.load import course_to_dict
+from isthmus.core.course import EarlyStopping
 from isthmus.core.errors import BadInput
 from isthmus.suites.runner import Run, read_run, run_suite
 from isthmus.suites.spec import Point, load_suite
@@ -56,14 +57,15 @@ def test_every_cell_grid_point_and_seed_is_one_course(tmp_path: Path) -> None:
     assert {p.course.algorithm.optimizer.weight_decay for p in points} == {5e-4}
 
 
-def test_a_run_folder_s_name_has_no_word_of_monitors_until_there_is_one(tmp_path: Path) -> None:
+def test_a_run_folder_s_name_has_no_word_of_monitors_or_of_keeping_the_best_round(tmp_path: Path) -> None:
     point = load_suite(written(tmp_path)).points()[0]
     plain = course_to_dict(point.course)
-    assert (plain.pop("monitors"), plain.pop("monitor_every")) == ([], 0)
+    assert (plain.pop("monitors"), plain.pop("monitor_every"), plain["stopping"].pop("keep")) == ([], 0, "best")
     digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:10]
     assert point.key.endswith(f"-{digest}")
-    watched = [replace(point.course, monitors=("cka",)), replace(point.course, monitor_every=2)]
-    assert len({point.key, *(replace(point, course=course).key for course in watched)}) == 3
+    others = [replace(point.course, monitors=("cka",)), replace(point.course, monitor_every=2)]
+    others.append(replace(point.course, stopping=EarlyStopping(keep="last")))
+    assert len({point.key, *(replace(point, course=course).key for course in others)}) == 4
 
 
 def fake(point: Point, score: float, validation: float) -> Run:

@@ -1,21 +1,27 @@
-"""Perceptron and APPNP without bias terms, as the experiments of GFL-APPNP (Wu et al., 2022) have them."""
+"""Networks without bias terms, as the experiments of GFL-APPNP (Wu et al., 2022) have them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from isthmus.models.affine import affine
 from isthmus.models.gnn.appnp import APPNP
+from isthmus.models.gnn.gat import GAT, GATStack
+from isthmus.models.gnn.gcn import GCN, GCNStack
+from isthmus.models.gnn.sage import SAGE, SAGEStack
 from isthmus.models.gnn.stack import LayerStack, StackSpec
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import Part, glorot, shape_of
 from isthmus.models.propagation import pagerank_weights, propagate
 from isthmus.models.sparse import Features
+
+Stack = TypeVar("Stack", bound=LayerStack)
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,33 @@ class BiasFreeAPPNP(APPNP):
     def build(self, in_dim: int, out_dim: int) -> BiasFreeAPPNPStack:  # type: ignore[override]
         """Return the module."""
         return BiasFreeAPPNPStack(self, in_dim, out_dim)
+
+
+@dataclass(frozen=True)
+class BiasFreeGCN(GCN):
+    """GCN without bias; fields as in `GCN`."""
+
+    def build(self, in_dim: int, out_dim: int) -> GCNStack:
+        """Return the module."""
+        return _without_bias(super().build(in_dim, out_dim))
+
+
+@dataclass(frozen=True)
+class BiasFreeSAGE(SAGE):
+    """GraphSAGE without bias; fields as in `SAGE`."""
+
+    def build(self, in_dim: int, out_dim: int) -> SAGEStack:
+        """Return the module."""
+        return _without_bias(super().build(in_dim, out_dim))
+
+
+@dataclass(frozen=True)
+class BiasFreeGAT(GAT):
+    """GAT without bias; fields as in `GAT`."""
+
+    def build(self, in_dim: int, out_dim: int) -> GATStack:
+        """Return the module."""
+        return _without_bias(super().build(in_dim, out_dim))
 
 
 class BiasFreeMLPStack(LayerStack):
@@ -71,6 +104,12 @@ class BiasFreeLinear(Part):
     def extra_repr(self) -> str:
         """Fields shown in the repr."""
         return shape_of(self.weight)
+
+
+def _without_bias(stack: Stack) -> Stack:
+    for layer in stack.layers:
+        layer.register_parameter("bias", None)
+    return stack
 
 
 def _layers(widths: Sequence[int]) -> list[Part]:

@@ -73,7 +73,7 @@ class GATLayer(Part):
         self.weight = glorot(in_dim, heads * out_dim)
         self.attention_source = glorot(heads, out_dim)
         self.attention_target = glorot(heads, out_dim)
-        self.bias = nn.Parameter(torch.zeros(heads * out_dim if concat else out_dim))
+        self.bias: nn.Parameter | None = nn.Parameter(torch.zeros(heads * out_dim if concat else out_dim))
 
     def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
         """Return (nodes, heads * out), or (nodes, out) if the heads are averaged."""
@@ -86,7 +86,8 @@ class GATLayer(Part):
         alpha = row_softmax(pattern, score)  # ((edges + nodes) * heads,)
         alpha = dropout(alpha, self.attention_dropout, generator)
         out = SparseMatrix(pattern, alpha).matmul(z.flatten(0, 1)).view(z.shape)  # (nodes, heads, out)
-        return (out.flatten(1) if self.concat else out.mean(dim=1)) + per_row(self.bias, 1, len(out))
+        out = out.flatten(1) if self.concat else out.mean(dim=1)
+        return out if self.bias is None else out + per_row(self.bias, 1, len(out))
 
     def extra_repr(self) -> str:
         """Fields shown in the repr."""
