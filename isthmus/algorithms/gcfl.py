@@ -74,6 +74,12 @@ class GCFL(FedAvg):
     cluster, new ones among them, takes the weighted mean of its clients' models. Updates are those of the trained
     parameters; buffers (batch norm statistics) are averaged. Both bounds depend on model, optimiser and local steps.
 
+    The paper's weights are the cosines themselves. Some are below 0, where Stoer and Wagner's algorithm finds no
+    minimum: it needs weights of at least 0, hence the 1. It makes a cut into s and t clients dearer by s t, and so
+    favours uneven cuts. Two groups of at least two clients, with cosines a within a group and b across, are found if
+    (size of the larger) (1 + b) < 1 + a; else one client is cut off. Groups that pull in opposite directions are found
+    whatever their sizes, groups at right angles are not.
+
     A cluster is cut only if it has `min_clients` that train, and if each of them was heard since the cluster was made;
     a client that was not asked this round goes by its last update. Clients without training examples go to the side of
     more weight. A side of whose clients none was asked this round starts with the mean of both sides. Every cut is

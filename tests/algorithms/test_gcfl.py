@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from isthmus.algorithms import GCFL, FedAvg, GCFLPlus
@@ -88,6 +88,37 @@ def test_two_planted_groups_are_split() -> None:
     assert len(pulls.notes) == 1 and "round 1" in pulls.notes[0] and "a, c, e" in pulls.notes[0]
     pulls.advance(rounds=3)  # neither part pulls apart any further
     assert pulls.members == {("a", "c", "e"), ("b", "d", "f")}
+
+
+@pytest.mark.parametrize(
+    ("rise", "few"),
+    [(0.0, 2), (0.2, 2), (0.6, 1)],
+    ids=["opposite", "nearly opposite", "too near each other"],
+)
+def test_unequal_planted_groups_are_split_if_they_are_far_enough_apart(rise: float, few: int) -> None:
+    """Two clients against five, of the same weight together: found as long as 5 (1 + cos) < 2."""
+    updates = {name: [1.0 if name in "ab" else -1.0, rise] for name in "abcdefg"}
+    cosine = (rise**2 - 1.0) / (rise**2 + 1.0)
+    assert (5.0 * (1.0 + cosine) < 2.0) == (few == 2)
+    pulls = Pulls(GCFL(eps_1=0.7, eps_2=0.9, warmup_rounds=0), updates, {"a": 2.5, "b": 2.5})
+    pulls.advance()
+    smaller, larger = sorted(pulls.members, key=len)
+    assert len(smaller) == few and set(smaller) <= {"a", "b"} and len(larger) == 7 - few
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.integers(2, 6), st.integers(2, 6), st.floats(-0.2, 1.0), st.floats(-1.0, 0.9))
+def test_when_two_groups_are_found_by_one_plus_cosine(p: int, q: int, within: float, across: float) -> None:
+    """The rule in GCFL's docstring, of cosines that need not belong to vectors."""
+    gap = 1.0 + within - max(p, q) * (1.0 + across)
+    assume(abs(gap) > 1e-6)
+    group = torch.arange(p + q) < p
+    weights = torch.where(group[:, None] == group[None, :], 1.0 + within, 1.0 + across)
+    sides = minimum_cut(weights)
+    if gap > 0:
+        assert sorted(sides) == [list(range(p)), list(range(p, p + q))]
+    else:
+        assert min(map(len, sides)) == 1
 
 
 def test_one_group_is_not_split() -> None:
@@ -368,9 +399,13 @@ def test_without_a_cut_it_is_fedavg_to_the_bit(kind: type[GCFL], fields: dict[st
     assert [len(state.clusters) for state in states(gcfl).values()] == [1] * 4
 
 
-def apart(num_pairs: int = 2) -> Scenario:
-    """Clients of two kinds on the same graphs: the second kind calls every class by another's name."""
+def apart(num_pairs: int = 2, quieter: float = 1.0) -> Scenario:
+    """Clients of two kinds on the same graphs: the second kind calls every class by another's name.
+
+    The features of the last pair are multiplied by `quieter`.
+    """
     graphs = [toy_graph(24, seed=seed) for seed in range(num_pairs)]
+    graphs[-1] = replace(graphs[-1], x=quieter * graphs[-1].x)
     swapped = [replace(graph, y=(graph.y + 1) % 3) for graph in graphs]
     parts: dict[str, Graph] = {}
     for i, (one, other) in enumerate(zip(graphs, swapped, strict=True)):
@@ -394,22 +429,29 @@ def between(scenario: Scenario, fields: dict[str, Any]) -> float:
     return (low * high) ** 0.5
 
 
-@pytest.mark.parametrize("plus", [False, True])
-def test_on_graphs_two_kinds_of_clients_are_told_apart_and_do_better_for_it(plus: bool) -> None:
+def test_on_graphs_two_kinds_of_clients_are_told_apart_and_do_better_for_it() -> None:
     scenario = apart()
     fields: dict[str, Any] = {"num_clients": 4, "model": STILL, "rounds": 12}
     bound = between(scenario, fields)
-    bounds: dict[str, Any] = {"eps_1": bound, "eps_2": bound, "warmup_rounds": 3, **LEARN}
-    algorithm = GCFLPlus(num_norms=4, **bounds) if plus else GCFL(**bounds)
-    trace = trace_course(toy_course(algorithm, **fields), scenario)
+    trace = trace_course(toy_course(GCFL(eps_1=bound, eps_2=bound, warmup_rounds=3, **LEARN), **fields), scenario)
     last = states(trace)[12]
     assert len(last.clusters) >= 2 and trace.said
-    if not plus:  # norms alone need not tell a permutation of classes apart
-        kinds = [{client.split("-")[0] for client in cluster.members} for cluster in last.clusters]
-        assert all(len(kind) == 1 for kind in kinds)
-        fedavg = trace_course(toy_course(FedAvg(**LEARN), **fields), scenario)
-        better, worse = (_accuracy(t) for t in (trace, fedavg))
-        assert better > worse + 0.1
+    kinds = [{client.split("-")[0] for client in cluster.members} for cluster in last.clusters]
+    assert all(len(kind) == 1 for kind in kinds)
+    fedavg = trace_course(toy_course(FedAvg(**LEARN), **fields), scenario)
+    better, worse = (_accuracy(t) for t in (trace, fedavg))
+    assert better > worse + 0.1
+
+
+def test_on_graphs_plus_tells_clients_apart_by_how_far_they_go() -> None:
+    """One client of each kind has small features, and so makes shorter updates than the other."""
+    scenario = apart(quieter=0.3)
+    fields: dict[str, Any] = {"num_clients": 4, "model": STILL, "rounds": 8}
+    bound = between(scenario, fields)
+    algorithm = GCFLPlus(num_norms=4, eps_1=bound, eps_2=bound, warmup_rounds=3, **LEARN)
+    trace = trace_course(toy_course(algorithm, **fields), scenario)
+    assert {cluster.members for cluster in states(trace)[8].clusters} == {("one-0", "other-0"), ("one-1", "other-1")}
+    assert len(trace.said) == 1
 
 
 def _accuracy(trace: Trace) -> float:
