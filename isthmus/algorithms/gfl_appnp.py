@@ -29,6 +29,7 @@ from isthmus.learn.optimizers import SGD, Optimizer
 from isthmus.learn.shared_hidden import add_noise, gradients, hidden
 from isthmus.learn.shared_updates import Received, batches_per_epoch, steps_of, train, train_together
 from isthmus.learn.stacked import ELEMENTWISE, GraphCohort
+from isthmus.learn.tasks.node import NodeClassification
 from isthmus.models.propagation import pagerank_weights
 
 COEFFICIENTS = ("appnp", "printed")
@@ -563,13 +564,13 @@ def _same_params(requests: Sequence[Any]) -> Params:
 
 def _require_fit(client: GraphClient) -> None:
     """Refuse a course in which clients cannot share."""
+    if not isinstance(client.task, NodeClassification):
+        raise BadInput(f"GFL-APPNP classifies nodes or their samples; the task is {type(client.task).__name__}")
     if not isinstance(client.batching, FullBatch):
         raise BadInput(
             f"GFL-APPNP draws samples, not neighbourhoods; batching is {client.batching!r}: use full batches "
             "(batching.name=full) and algorithm.batch_size"
         )
-    if not hasattr(client.prepared, "index") or not hasattr(client.prepared, "graph"):
-        raise BadInput(f"GFL-APPNP classifies nodes or their samples; {type(client.task).__name__} does neither")
     if any(True for _ in client.model.buffers()):
         raise BadInput("GFL-APPNP needs an encoder that sees each sample by itself; set batch_norm to false")
     if client.own:

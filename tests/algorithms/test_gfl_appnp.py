@@ -30,11 +30,12 @@ from isthmus.core.record import Params, leaves
 from isthmus.data.graph import Graph
 from isthmus.data.splitters import NodeHostsSplitter
 from isthmus.learn.optimizers import SGD
-from isthmus.learn.tasks import NodeSamples
-from isthmus.models import MLP, ModelSpec
+from isthmus.learn.tasks import LinkClassification, LinkPrediction, NodeSamples, Task
+from isthmus.models import GCN, MLP, HadamardMLPDecoder, ModelSpec
 from isthmus.simulation import Scenario, Simulation
 from isthmus.testing import CHECKS, ScriptedClients, check_algorithm, toy_client, toy_course, toy_graph
 from isthmus.testing.traces import Trace, trace_course
+from tests.learn.link_toys import toy_facts
 
 from . import gfl_appnp_reference as reference
 from .reference import assert_close
@@ -567,6 +568,17 @@ def test_fields_that_make_no_sense_are_refused(fields: dict[str, Any]) -> None:
     (name,) = fields
     with pytest.raises(ValueError, match=f"{name} is"):
         GFLAPPNP(**fields)
+
+
+@pytest.mark.parametrize("runtime", ["loop", "auto"])
+@pytest.mark.parametrize("task", [LinkClassification(), LinkPrediction()], ids=["classes", "links"])
+def test_a_task_on_links_is_refused_by_name(task: Task, runtime: str) -> None:
+    model = ModelSpec(GCN(hidden=4), decoder=HadamardMLPDecoder(hidden=4))
+    course = toy_course(GFLAPPNP(), task=task, model=model, num_clients=2, runtime=runtime)
+    parts: dict[str, Any] = {"a": toy_facts(), "b": toy_facts(seed=1)}
+    trace = trace_course(course, Scenario(parts["a"], parts))
+    message = f"GFL-APPNP classifies nodes or their samples; the task is {type(task).__name__}"
+    assert message in str(trace.ended_by) and "Error" not in str(trace.ended_by)
 
 
 def test_an_encoder_that_looks_at_other_samples_is_refused() -> None:
