@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from isthmus.config.course import Course
+from isthmus.core.course import Standing
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import Runtime
 from isthmus.core.record import Params
@@ -20,7 +21,7 @@ from isthmus.simulation import Simulation
 def check_monitors(course: Course, simulation: Simulation) -> None:
     """Raise BadInput if something that the course asks for cannot be measured in it."""
     for name in course.monitors:
-        problem = MONITORS[name]().problem(_view(course, simulation, 0, {}))
+        problem = MONITORS[name]().problem(_view(course, simulation, 0, {}, {}))
         if problem:
             raise BadInput(f"monitors has {name!r}: {problem}")
 
@@ -30,23 +31,27 @@ class Monitoring:
 
     A client's model of a round is what its last reply of the round held as `params`. For methods without such replies
     (`local`) it is the model that the client would use, made of its memory. Monitors of the data are measured once,
-    as of round 0. An event that the journal has already is not written again, so a resumed run tells each once.
+    as of round 0. An event that the journal has already is not written again, so a resumed run tells each once. What a
+    client's model was trained from is what had been sent to it last; in a run that goes on, the `standing`'s model.
 
     Fields:
         runtime: carries the course's exchanges; the simulation's own if no monitor looks at models
         seconds: what measuring took so far
     """
 
-    def __init__(self, course: Course, simulation: Simulation, journal: Journal) -> None:
+    def __init__(
+        self, course: Course, simulation: Simulation, journal: Journal, standing: Standing | None = None
+    ) -> None:
         self.course, self.simulation, self.journal = course, simulation, journal
         self.seconds = 0.0
         self._of_models = [name for name in course.monitors if MONITORS[name].changes]
-        self._tap = TappedRuntime(simulation.runtime, self._may_be_due, self._marked)
+        known = None if standing is None else course.algorithm.global_params(standing.state)
+        self._tap = TappedRuntime(simulation.runtime, self._may_be_due, self._marked, known)
         self.runtime: Runtime = self._tap if self._of_models else simulation.runtime
 
     def start(self) -> None:
         """Measure what does not change from round to round."""
-        self._measure([name for name in self.course.monitors if not MONITORS[name].changes], 0, {}, {})
+        self._measure([name for name in self.course.monitors if not MONITORS[name].changes], 0, {}, {}, {})
 
     def finish(self, round: int) -> None:
         """Measure the last round; where its models are not known any more, leave a note."""
@@ -85,35 +90,44 @@ class Monitoring:
         if not todo:
             return True
         started = time.perf_counter()
-        models, source = self._models(round)
+        models, starts, source = self._models(round)
         self.seconds += time.perf_counter() - started
         if models:
-            self._measure(todo, round, models, {"models": source})
+            self._measure(todo, round, models, starts, {"models": source})
         return bool(models)
 
-    def _models(self, round: int) -> tuple[dict[str, Params], str]:
-        """Return each client's model of a round, and where it comes from."""
+    def _models(self, round: int) -> tuple[dict[str, Params], dict[str, Params], str]:
+        """Return each client's model of a round, what it was trained from, and where it comes from."""
         initial = self.simulation.initial.params
         memories = self.simulation.memories()
         replied = self._tap.models(round, initial)
         if replied:
-            own = {client: self.simulation.clients[client].own for client in replied}
-            return {c: {**own[c], **memories[c].get("personal", {}), **replied[c]} for c in replied}, "replies"
+            own = {c: {**self.simulation.clients[c].own, **memories[c].get("personal", {})} for c in replied}
+            models = {client: {**own[client], **trained.params} for client, trained in replied.items()}
+            starts = {client: {**own[client], **trained.start} for client, trained in replied.items() if trained.start}
+            return models, starts, "replies"
         shared = self._tap.shared(round)
         whole = {
             client: {**self.simulation.clients[client].own, **self.course.algorithm.client_params(shared, memory)}
             for client, memory in memories.items()
         }
         start = {**self.simulation.clients[self.simulation.runtime.clients[0]].own, **initial}
-        return {client: params for client, params in whole.items() if fits(params, start)}, "memory"
+        return {client: params for client, params in whole.items() if fits(params, start)}, {}, "memory"
 
-    def _measure(self, names: Sequence[str], round_: int, models: dict[str, Params], facts: dict[str, str]) -> None:
+    def _measure(
+        self,
+        names: Sequence[str],
+        round_: int,
+        models: dict[str, Params],
+        starts: dict[str, Params],
+        facts: dict[str, str],
+    ) -> None:
         for name in names:
             if self._is_written(name, round_):
                 continue
             started = time.perf_counter()
             try:
-                measured = MONITORS[name]().measure(_view(self.course, self.simulation, round_, models))
+                measured = MONITORS[name]().measure(_view(self.course, self.simulation, round_, models, starts))
             except Exception as error:  # whatever a monitor raises must not end the course that it looks at
                 text = f"{name} could not be measured in round {round_}: {type(error).__name__}: {error}"
                 self.journal.write("note", round=round_, text=text)
@@ -129,7 +143,9 @@ class Monitoring:
         )
 
 
-def _view(course: Course, simulation: Simulation, round: int, models: dict[str, Params]) -> View:
+def _view(
+    course: Course, simulation: Simulation, round: int, models: dict[str, Params], starts: dict[str, Params]
+) -> View:
     return View(
         round=round,
         seed=course.seed,
@@ -140,4 +156,5 @@ def _view(course: Course, simulation: Simulation, round: int, models: dict[str, 
         parts=simulation.scenario.parts,
         clients=simulation.runtime.clients,
         models=models,
+        starts=starts,
     )

@@ -134,7 +134,7 @@ def _carry_out(
 ) -> Result:
     watchers = [*watchers, *_sinks(course, folder)]
     recorder = Recorder(journal, folder, course_digest(course), watchers)
-    monitoring = Monitoring(course, simulation, journal) if course.monitors else None
+    monitoring = Monitoring(course, simulation, journal, standing) if course.monitors else None
     runtime = monitoring.runtime if monitoring else simulation.runtime
     started = time.perf_counter()
     if monitoring:

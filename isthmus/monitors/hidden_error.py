@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
+from torch import Tensor
 
 from isthmus.learn.hosted import Hosted
 from isthmus.learn.shared_hidden import hidden
-from isthmus.monitors.gradient_smoothness import mean_model, nodes_problem
+from isthmus.monitors.gradient_smoothness import nodes_problem
 from isthmus.monitors.monitor import Measured, Monitor, View
 
 
 class HiddenError(Monitor):
     """For each client k, the largest |h_j(W_k) - h_j(W)|^2 over all nodes j: the bound of Assumption 2 for its model.
 
-    W_k is the client's model after its local updates, W the mean of all models, h_j the mean of the encoder's outputs
-    over node j's samples. While k trains, it knows h_j of a mean model only, and its own model walks away from that;
-    how far is bounded by 2 lr^2 rho^2 I^2 Delta_k (Lemma A.1), so it grows with the number of local updates.
+    W_k is the client's model after its local updates, W the one that it had been sent last before them (eq. 16), h_j
+    the mean of the encoder's outputs over node j's samples. While k trains, it knows h_j of W only, and its own model
+    walks away from W; how far is bounded by 2 lr^2 rho^2 I^2 Delta_k (Lemma A.1), so it grows with the number of local
+    updates. The walk that all clients have in common counts. A client that was sent no model is absent.
     """
 
     def problem(self, view: View) -> str:
@@ -23,12 +25,17 @@ class HiddenError(Monitor):
         return nodes_problem(view)
 
     def measure(self, view: View) -> Measured:
-        """Run every client's encoder over all samples."""
+        """Run every client's encoder over all samples, with its model and with the one that it came from."""
         hosted = Hosted.of_prepared(view.prepared)
-        shared = hosted.means(hidden(view.module, mean_model(view), hosted.x))
+        clients = tuple(client for client in view.models if client in view.starts)
         errors = []
-        for params in view.models.values():
-            own = hosted.means(hidden(view.module, params, hosted.x))
-            errors.append(float((own - shared).square().sum(dim=1).max()))
-        absent = tuple(client for client in view.clients if client not in view.models)
-        return Measured(tuple(view.models), np.array(errors), absent)
+        shared: dict[tuple[int, ...], Tensor] = {}  # many clients start from the same tensors
+        for client in clients:
+            start = view.starts[client]
+            key = tuple(id(tensor) for tensor in start.values())
+            if key not in shared:
+                shared[key] = hosted.means(hidden(view.module, start, hosted.x))
+            own = hosted.means(hidden(view.module, view.models[client], hosted.x))
+            errors.append(float((own - shared[key]).square().sum(dim=1).max()))
+        absent = tuple(client for client in view.clients if client not in clients)
+        return Measured(clients, np.array(errors), absent)

@@ -33,6 +33,8 @@ class View:
         parts:    each client's graph, as data
         clients:  the clients of the course; one that holds everything, where learning is centralised
         models:   each client's own model of the round; a client that gave none is missing
+        starts:   what each of these was trained from: the model that had been sent to the client last; a client whose
+                  model comes from its memory is missing. Parameters that are not shared are those of `models`.
     """
 
     round: int
@@ -44,6 +46,7 @@ class View:
     parts: Mapping[str, Any]
     clients: tuple[str, ...]
     models: Mapping[str, Params]
+    starts: Mapping[str, Params]
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from isthmus.core.federation import Outcome, Position, Runtime, StackOutcome
@@ -11,27 +12,60 @@ from isthmus.core.judgement import judged, judged_stack
 from isthmus.core.protocol import EvaluateModel, Failure, Request, reply_type
 from isthmus.core.record import Params, Record
 
-Heard = tuple[Outcome | StackOutcome, Mapping[str, Request[Any]]]
+
+@dataclass(frozen=True, eq=False)
+class Heard:
+    """An outcome with a model in it, and what went before.
+
+    Fields:
+        outcome:  what came back
+        requests: what was asked, by client
+        sent:     the parameters that each client had been sent last until then; those of the requests, if they have any
+    """
+
+    outcome: Outcome | StackOutcome
+    requests: Mapping[str, Request[Any]]
+    sent: Mapping[str, Params]
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A client's model of a round.
+
+    Fields:
+        params: the last model that it sent
+        start:  the model that was sent to it last before; empty where none of this kind is known
+    """
+
+    params: Params
+    start: Params
 
 
 class TappedRuntime:
     """Passes everything to another runtime and back, unchanged and in the same order.
 
-    Of the latest round it keeps references to the replies that have a field `params`; nothing is copied, judged or
-    taken apart until somebody asks for `models`.
+    Of the latest round it keeps references to the replies that have a field `params`, and of each client the parameters
+    that were sent to it last, but for those to evaluate; nothing is copied, judged or taken apart until somebody asks
+    for `models`.
 
     Fields:
         wanted: whether models of a round may be asked for; the replies of other rounds are not kept
         marked: called with the round after each mark, when the clients' memories are those of the round
+        known:  the model that all clients have been sent before, where a course goes on from a checkpoint
     """
 
     def __init__(
-        self, runtime: Runtime, wanted: Callable[[int], bool], marked: Callable[[int], None] = lambda round: None
+        self,
+        runtime: Runtime,
+        wanted: Callable[[int], bool],
+        marked: Callable[[int], None] = lambda round: None,
+        known: Params | None = None,
     ) -> None:
         self.runtime, self.wanted, self.marked = runtime, wanted, marked
         self._round = 0
         self._heard: list[Heard] = []
         self._shared: Params = {}
+        self._sent: dict[str, Params] = dict.fromkeys(runtime.clients, known) if known else {}
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -45,14 +79,18 @@ class TappedRuntime:
         if position.round != self._round:
             self._round, self._heard, self._shared = position.round, [], {}
         keep = False
-        if requests and self.wanted(position.round):
-            first = next(iter(requests.values()))  # all requests of an exchange are of one type
+        first = next(iter(requests.values()), None)  # all requests of an exchange are of one type
+        if first is not None and self.wanted(position.round):
             keep = "params" in {field.name for field in dataclasses.fields(reply_type(type(first)))}
             if isinstance(first, EvaluateModel):
                 self._shared = first.params
+        if not isinstance(first, EvaluateModel):
+            models = {client: getattr(request, "params", None) for client, request in requests.items()}
+            # A new dict: what was heard before keeps what had been sent until then.
+            self._sent = {**self._sent, **{client: sent for client, sent in models.items() if sent is not None}}
         for outcome in self.runtime.exchange(position, requests, timeout_seconds):
             if keep:
-                self._heard.append((outcome, requests))
+                self._heard.append(Heard(outcome, requests, self._sent))
             yield outcome
 
     def mark(self, round: int) -> None:
@@ -74,18 +112,18 @@ class TappedRuntime:
 
     # ---- what was heard
 
-    def models(self, round: int, like: Params) -> dict[str, Params]:
+    def models(self, round: int, like: Params) -> dict[str, Trained]:
         """Return the last model that each client sent in a round, by client, in the order of all clients.
 
         Only replies count that the server could use, and only parameters of the names and shapes of `like`: another
         field `params` may hold a part of a model, or a model of another kind.
         """
-        found: dict[str, Params] = {}
-        for outcome, requests in reversed(self._heard) if round == self._round else ():
-            for client, reply in _sound(outcome, requests, found):
-                params = getattr(reply, "params", {})
+        found: dict[str, Trained] = {}
+        for heard in reversed(self._heard) if round == self._round else ():
+            for client, reply in _sound(heard.outcome, heard.requests, found):
+                params, start = getattr(reply, "params", {}), heard.sent.get(client, {})
                 if fits(params, like):
-                    found[client] = params
+                    found[client] = Trained(params, start if fits(start, like) else {})
         return {client: found[client] for client in self.clients if client in found}
 
     def shared(self, round: int) -> Params:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -17,6 +21,7 @@ from isthmus.monitors import Connectivity, GradientSmoothness, HiddenError
 from isthmus.monitors.connectivity import client_adjacency, connectivity
 from isthmus.simulation import Scenario
 from isthmus.testing import toy_course, toy_graph, toy_scenario
+from isthmus.testing.traces import trace_course
 
 from .views import toy_view
 
@@ -116,25 +121,56 @@ def test_shares_of_kappa_squared_add_up_over_edges() -> None:
 
 def test_hidden_error_is_the_worst_node_of_each_client() -> None:
     given = models()
-    found = HiddenError().measure(toy_view(given, hosts(), model=MODEL, num_clients=12))
-    shared = encoded(mean(given), GRAPH.x)
-    expected = [float((encoded(m, GRAPH.x) - shared).square().sum(dim=1).max()) for m in given.values()]
+    starts = {client: {name: tensor + 0.1 for name, tensor in models()["client-03"].items()} for client in given}
+    starts["client-05"] = models()["client-07"]
+    del starts["client-11"]
+    found = HiddenError().measure(toy_view(given, hosts(), starts, model=MODEL, num_clients=12))
+    expected = [
+        float((encoded(given[client], GRAPH.x) - encoded(start, GRAPH.x)).square().sum(dim=1).max())
+        for client, start in starts.items()
+    ]
     assert found.values == pytest.approx(expected, rel=1e-4)
+    assert found.clients == tuple(starts) and found.absent == ("client-11",)
 
 
-def test_hidden_error_grows_with_the_number_of_local_updates() -> None:
+def watched(algorithm: ist.Algorithm[Any], num_clients: int, **changes: Any) -> dict[str, dict[str, Any]]:
+    monitors = ("hidden_error", "gradient_smoothness", "connectivity")
+    fields = {"model": MODEL, "rounds": 1, "num_clients": num_clients, "monitors": monitors, **changes}
+    result = ist.run(toy_course(algorithm, **fields), scenario=hosts(num_clients))
+    events = {event["name"]: event for event in result.events if event["event"] == "monitor"}
+    assert set(events) == set(monitors)
+    return events
+
+
+@pytest.mark.parametrize("num_clients", [12, 1])
+def test_hidden_error_grows_with_the_number_of_local_updates(num_clients: int) -> None:
     errors = []
-    for steps in (1, 10):
+    for steps in (1, 10, 50):
         algorithm = GFLAPPNP(local_steps=steps, optimizer=SGD(lr=0.05))
-        course = toy_course(
-            algorithm,
-            model=MODEL,
-            rounds=1,
-            num_clients=12,
-            monitors=("hidden_error", "gradient_smoothness", "connectivity"),
-        )
-        result = ist.run(course, scenario=hosts())
-        events = {event["name"]: event for event in result.events if event["event"] == "monitor"}
-        assert set(events) == {"hidden_error", "gradient_smoothness", "connectivity"}
-        errors.append(events["hidden_error"]["largest"])
-    assert errors[1] > 5 * errors[0] > 0
+        errors.append(watched(algorithm, num_clients)["hidden_error"]["largest"])
+    assert errors[2] > 2 * errors[1] > 10 * errors[0] > 0
+
+
+@pytest.mark.parametrize("runtime", ["loop", "auto", "strict"])
+@pytest.mark.parametrize("algorithm", [GFLAPPNP(local_steps=3), ist.FedAvg(local_steps=3)], ids=["shares", "sends"])
+def test_the_error_of_a_course_is_against_the_model_of_the_round_before(
+    algorithm: ist.Algorithm[Any], runtime: str
+) -> None:
+    course = toy_course(algorithm, model=MODEL, rounds=2, num_clients=3)
+    trace = trace_course(course, hosts(3))
+    before = encoded(trace.standings[1].state.params, GRAPH.x)
+    updates = [m for m in trace.messages if m.position.round == 2 and hasattr(m.outcome.reply, "params")]
+    expected = [float((encoded(m.outcome.reply.params, GRAPH.x) - before).square().sum(dim=1).max()) for m in updates]
+    event = watched(algorithm, 3, rounds=2, runtime=runtime)["hidden_error"]
+    assert event["values"] == pytest.approx(expected, rel=1e-3, abs=2e-6) and min(expected) > 1e-4
+
+
+def test_a_resumed_course_measures_the_same_error(tmp_path: Path) -> None:
+    course = ist.Course(
+        algorithm=GFLAPPNP(local_steps=2), model=MODEL, num_clients=3, rounds=3, monitors=("hidden_error",)
+    )
+    whole = ist.run(course)
+    ist.run(replace(course, rounds=2), run_dir=tmp_path / "run")
+    resumed = ist.resume(tmp_path / "run", overrides=["rounds=3"])
+    assert len(whole.monitors["hidden_error"]) == 3
+    assert resumed.monitors["hidden_error"].equals(whole.monitors["hidden_error"])

@@ -12,6 +12,11 @@ from isthmus.simulation import Scenario, Simulation
 from isthmus.testing import toy_course, toy_scenario
 
 
-def toy_view(models: Mapping[str, ist.Params], scenario: Scenario | None = None, **changes: Any) -> View:
+def toy_view(
+    models: Mapping[str, ist.Params],
+    scenario: Scenario | None = None,
+    starts: Mapping[str, ist.Params] | None = None,
+    **changes: Any,
+) -> View:
     course = toy_course(ist.FedAvg(), **changes)
-    return _view(course, Simulation(course, scenario or toy_scenario()), 1, dict(models))
+    return _view(course, Simulation(course, scenario or toy_scenario()), 1, dict(models), dict(starts or {}))

@@ -87,7 +87,11 @@ def told(
 
 
 def found(tap: TappedRuntime, round: int) -> dict[str, list[float]]:
-    return {client: params["w"].tolist() for client, params in tap.models(round, LIKE).items()}
+    return {client: trained.params["w"].tolist() for client, trained in tap.models(round, LIKE).items()}
+
+
+def started(tap: TappedRuntime, round: int) -> dict[str, list[float]]:
+    return {c: trained.start["w"].tolist() if trained.start else [] for c, trained in tap.models(round, LIKE).items()}
 
 
 def test_outcomes_pass_as_the_same_objects_in_the_same_order() -> None:
@@ -138,6 +142,28 @@ def test_a_reply_that_the_server_could_not_use_is_no_model() -> None:
     assert found(tap, 1) == {}
     told(tap, inner, 2, TrainModel(LIKE), stack(CLIENTS, (1, 2), (float("inf"), 0), (5, 6)))
     assert found(tap, 2) == {"a": [1, 2], "c": [5, 6]}
+
+
+def test_a_model_was_trained_from_what_had_been_sent_last_before_it() -> None:
+    inner = Written()
+    tap = TappedRuntime(inner, lambda round: round > 1)
+    evaluated = EvaluateModel({"w": torch.full((2,), 9.0)}, ("val",), "accuracy", False)
+    told(tap, inner, 1, TrainModel({"w": torch.full((2,), 1.0)}), outcome("a", update(1, 2)))
+    told(tap, inner, 1, evaluated, outcome("a", Evaluation({}, {})))
+    told(tap, inner, 2, PretrainGenerator(), outcome("a", update(3, 4)))  # sends nothing; round 1 was not kept
+    assert started(tap, 2) == {"a": [1, 1]}
+    told(tap, inner, 2, TrainModel({"w": torch.full((2,), 5.0)}), outcome("b", update(1, 2)))
+    assert started(tap, 2) == {"a": [1, 1], "b": [5, 5]}
+    told(tap, inner, 3, TrainModel({"w": torch.ones(3)}), outcome("a", update(1, 2, 3)))
+    told(tap, inner, 3, PretrainGenerator(), outcome("a", update(1, 2)))
+    assert started(tap, 3) == {"a": []}  # what was sent last is a model of another kind
+
+
+def test_a_course_that_goes_on_knows_what_was_sent_before() -> None:
+    inner = Written()
+    tap = TappedRuntime(inner, lambda round: True, known={"w": torch.full((2,), 7.0)})
+    told(tap, inner, 4, PretrainGenerator(), outcome("a", update(3, 4)))
+    assert started(tap, 4) == {"a": [7, 7]}
 
 
 def test_parameters_of_another_kind_of_model_are_passed_over() -> None:
