@@ -1,13 +1,18 @@
 """Scripts under papers/ that draw what no suite draws, on small stand-ins for the datasets."""
 
+import csv
 import importlib.util
+import sys
 from pathlib import Path
+from types import ModuleType
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import torch
 
+from isthmus.core.codec import decode
+from isthmus.core.record import State
 from isthmus.report.charts import scatter_chart
 from isthmus.runs import run
 from isthmus.simulation import load_scenario
@@ -15,14 +20,21 @@ from isthmus.suites.part import narrowed
 from isthmus.suites.spec import load_suite
 
 FEDGL = Path(__file__).parent.parent / "papers" / "fedgl"
+FEDGRL = FEDGL.with_name("fedgrl")
+
+
+def loaded(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = script  # dataclasses look their module up
+    spec.loader.exec_module(script)
+    return script
 
 
 @pytest.mark.parametrize("method", ["Centralized", "FedGL"])
 def test_fedgl_embeddings_are_the_outputs_of_a_runs_model_on_the_merged_graph(method: str, tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("embeddings", FEDGL / "embeddings.py")
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = loaded(FEDGL / "embeddings.py")
     suite = narrowed(load_suite(FEDGL / "table2.yaml"), ["dataset=Cora", f"method={method}"])
     suite.base["rounds"] = 2
     point = suite.points()[0]
@@ -38,3 +50,35 @@ def test_fedgl_embeddings_are_the_outputs_of_a_runs_model_on_the_merged_graph(me
     assert {series.name for series in panel.series} == {whole.class_names[c] for c in np.unique(whole.y[chosen])}
     assert ElementTree.fromstring(scatter_chart([panel])).tag.endswith("svg")
     assert torch.isfinite(found).all()
+
+
+def test_fedgrl_tables_keep_the_last_encoder_and_tell_trainings_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = loaded(FEDGRL / "tables.py")
+    setting = script.Setting(
+        {"name": "cora", "normalize_features": True},
+        {"name": "community"},
+        2,
+        {"name": "ratio", "train": 0.6, "val": 0.2, "test": 0.2},
+        {"edges": 0.2, "features": 0.2},
+        {"edges": 0.2, "features": 0.1},
+        hidden=8,
+    )
+    monkeypatch.setitem(script.SETTINGS, "twitch", setting)
+    monkeypatch.setattr(script, "client_names", lambda scenario, setting: {name: name for name in scenario.parts})
+    command = ["twitch", "--out", str(tmp_path), "--splits", "1", "--only", "Self-Finetune", "--looks", "2"]
+    script.main([*command, "--rounds", "4"])
+    script.main([*command, "--rounds", "4"])  # nothing is computed again
+    script.main([*command, "--rounds", "2"])
+    rows = list(csv.DictReader((tmp_path / "twitch.csv").open(newline="")))
+    assert [row["trained"] for row in rows] == 4 * ["4 rounds, lr 0.0001"] + 4 * ["2 rounds, lr 0.0001"]
+    assert {row["method"] for row in rows} == {"No-Fed-Self-Finetune", "Fed-Self-Finetune"}
+    kept = decode((tmp_path / "twitch-fed-self-4-0.0001-seed0.isth").read_bytes(), State)
+    made = script.course(setting, script.self_supervised(setting, "fedgrl", 4), linear=True, rounds=4, evaluate_every=4)
+    last = run(made).client_params  # evaluated once, after the last round
+    for client, params in kept.items():
+        assert params and not any(name.startswith("decoder.") for name in params)
+        for name, value in params.items():
+            torch.testing.assert_close(value, last[client][name], rtol=0.0, atol=0.0)
+    capsys.readouterr()

@@ -173,6 +173,12 @@ class Table:
         return "\n".join(lines) + "\n"
 
 
+def client_names(scenario: Scenario, setting: Setting) -> dict[str, str]:
+    """Return what each client is called in a table: its country or dataset."""
+    values = scenario.whole.attribute_names[setting.splitter["attribute"]]
+    return dict(zip(scenario.parts, values, strict=True))
+
+
 def with_split(scenario: Scenario, masks: Any, split: int) -> Scenario:
     """Return the same clients with masks of their own for a split."""
     parts = {name: masks.apply(part, numpy_generator(split, "split", name)) for name, part in scenario.parts.items()}
@@ -267,8 +273,7 @@ def main(arguments: list[str]) -> None:
     from isthmus.data.zoo import data_root
 
     scenario = load_scenario(base, data_root(given.data_root))
-    values = scenario.whole.attribute_names[setting.splitter["attribute"]]
-    names = dict(zip(scenario.parts, values, strict=True))
+    names = client_names(scenario, setting)
     seed = given.encoder_seed
 
     def wanted(method: str) -> bool:
