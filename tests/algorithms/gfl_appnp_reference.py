@@ -85,18 +85,30 @@ def jacobians(params: Params, graph: Graph) -> Params:
 
 
 def local_updates(
-    params: Params, graph: Graph, mixing: Tensor, node: int, steps: int, lr: float, compensate: bool = True
+    params: Params,
+    graph: Graph,
+    mixing: Tensor,
+    node: int,
+    steps: int,
+    lr: float,
+    compensate: bool = True,
+    batches: Sequence[Tensor] | None = None,
 ) -> Params:
-    """Eq. 15a and 15b for one client with one node: others stay as they were under `params`."""
+    """Eq. 15a and 15b for one client with one node: others stay as they were under `params`.
+
+    `batches` says which of the training samples each step sees; by default all.
+    """
     others = mixing[node].clone()
     others[node] = 0.0
     aggregate = others @ hidden(params, graph)
     slopes = {name: torch.tensordot(others, j, dims=1) for name, j in jacobians(params, graph).items()}
     chosen = split_of(graph, "train")[node]
-    x, y = samples_of(graph)[node][chosen], labels_of(graph)[node][chosen]
+    all_x, all_y = samples_of(graph)[node][chosen], labels_of(graph)[node][chosen]
     current = {name: tensor.clone() for name, tensor in params.items()}
-    for _ in range(steps):
-        own = torch.func.jacrev(lambda p: mlp(p, x))(current)  # (samples, classes, ...)
+    for step in range(steps):
+        seen = torch.arange(len(all_y)) if batches is None else batches[step]
+        x, y = all_x[seen], all_y[seen]
+        own = torch.func.jacrev(mlp)(current, x)  # (samples, classes, ...)
         errors = (mixing[node, node] * mlp(current, x) + aggregate).softmax(dim=1) - F.one_hot(y, graph.num_classes)
         for name in current:
             total = mixing[node, node] * own[name]

@@ -26,6 +26,7 @@ from isthmus.algorithms.gfl_appnp import (
 from isthmus.core.course import weighted_metric
 from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.core.protocol import EvaluateModel, Kept
+from isthmus.core.random import torch_generator
 from isthmus.core.record import Params, leaves
 from isthmus.data.graph import Graph
 from isthmus.data.splitters import NodeHostsSplitter
@@ -125,6 +126,29 @@ def test_local_updates_are_those_of_the_equations(name: str) -> None:
             assert_close(update.params, reference.local_updates(trace.initial, graph, mixing, node, 4, PLAIN.lr), 1e-5)
         else:
             assert_close(update.params, trace.initial, 0.0)
+
+
+def test_local_updates_on_batches_are_those_of_the_equations() -> None:
+    graph = GRAPHS["labelled samples"]
+    algorithm = GFLAPPNP(local_steps=5, batch_size=2, optimizer=PLAIN)
+    trace = watch(algorithm, hosts(graph))
+    mixing = reference.walk_matrix(graph)
+    several = 0
+    for message in trace.messages:
+        if not isinstance(message.request, TrainWithAggregates):
+            continue
+        node, at = int(message.client.removeprefix("client-")), message.position
+        count = int(reference.split_of(graph, "train")[node].sum())
+        stream = torch_generator(at.seed, at.round, at.exchange, message.client, "batches")
+        batches: list[Tensor] = []
+        while count and len(batches) < 5:
+            order = torch.randperm(count, generator=stream) if count > 2 else torch.arange(count)
+            batches.extend(torch.split(order, 2))
+        several += count > 2
+        steps = 5 if count else 0
+        expected = reference.local_updates(trace.initial, graph, mixing, node, steps, PLAIN.lr, batches=batches)
+        assert_close(message.outcome.reply.params, expected, 1e-5)
+    assert several >= 3
 
 
 def test_without_compensation_others_are_constants() -> None:
@@ -630,11 +654,15 @@ def test_other_configurations_keep_to_the_rules(algorithm: GFLAPPNP) -> None:
     ids=repr,
 )
 @pytest.mark.parametrize("name", GRAPHS)
-def test_clients_of_one_node_that_answer_together_give_what_they_give_alone(name: str, algorithm: GFLAPPNP) -> None:
+@pytest.mark.parametrize("num_clients", [None, 4])
+def test_clients_that_answer_together_give_what_they_give_alone(
+    name: str, algorithm: GFLAPPNP, num_clients: int | None
+) -> None:
     model = ModelSpec(MLP(hidden=5, dropout=0.5))
-    alone = watch(algorithm, hosts(GRAPHS[name]), rounds=2, model=model)
-    together = watch(algorithm, hosts(GRAPHS[name]), rounds=2, model=model, runtime="auto")
-    if algorithm.step_unit == "epoch" and name == "labelled samples":
+    alone = watch(algorithm, hosts(GRAPHS[name], num_clients), rounds=2, model=model)
+    together = watch(algorithm, hosts(GRAPHS[name], num_clients), rounds=2, model=model, runtime="auto")
+    if together.notes:
+        assert algorithm.step_unit == "epoch" and (name == "labelled samples" or num_clients)
         assert "different numbers of steps" in together.notes["train_all"]  # so they answered one by one
     else:
         assert together.notes == {}
