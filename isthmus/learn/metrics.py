@@ -1,14 +1,34 @@
-"""Metrics of classification from logits and labels."""
+"""Metrics of classification from logits and labels, and the rule for scores that are not finite.
+
+A model that gives a score that is not finite for one of the examples it is measured on, as one that diverged does, has
+no metrics there: all are undefined, whatever the task. An undefined metric is NaN here, and is left out of an
+evaluation.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from isthmus.learn.losses import cross_entropy
+
+
+def of_finite(measure: Callable[[Tensor, Tensor], float]) -> Callable[[Tensor, Tensor], float]:
+    """Return a metric of scores and labels that is undefined, NaN, where a score is not finite."""
+    return lambda scores, labels: measure(scores, labels) if bool(scores.isfinite().all()) else math.nan
+
+
+def of_finite_rows(scores: Tensor, each: Tensor) -> Tensor:
+    """Return numbers of examples, (examples,), with NaN for those with a score that is not finite."""
+    return each.masked_fill(~scores.isfinite().all(dim=1), math.nan)
+
+
+def defined(values: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics that are defined, which includes that they are finite."""
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def loss(logits: Tensor, labels: Tensor) -> float:
@@ -67,18 +87,26 @@ def _log_odds(logits: Tensor, c: int) -> Tensor:
     return (logits[:, c].double() - others.logsumexp(dim=1)).round(decimals=9)
 
 
-# Metrics that are means over examples, as what each example contributes, (examples,).
+def _each_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return of_finite_rows(logits, cross_entropy(logits, labels, reduction="none").double())
+
+
+def _each_right(logits: Tensor, labels: Tensor) -> Tensor:
+    return of_finite_rows(logits, (logits.argmax(dim=1) == labels).double())
+
+
+# Metrics that are means over examples, as what each example contributes, (examples,), float64.
 ADDITIVE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "loss": lambda logits, labels: cross_entropy(logits, labels, reduction="none"),
-    "accuracy": lambda logits, labels: logits.argmax(dim=1) == labels,
-    "f1_micro": lambda logits, labels: logits.argmax(dim=1) == labels,
+    "loss": _each_loss,
+    "accuracy": _each_right,
+    "f1_micro": _each_right,
 }
 
 CLASSIFICATION: dict[str, Callable[[Tensor, Tensor], float]] = {
-    "loss": loss,
-    "accuracy": accuracy,
-    "f1_micro": f1_micro,
-    "f1_macro": f1_macro,
-    "roc_auc": roc_auc,
-    "ap": average_precision,
+    "loss": of_finite(loss),
+    "accuracy": of_finite(accuracy),
+    "f1_micro": of_finite(f1_micro),
+    "f1_macro": of_finite(f1_macro),
+    "roc_auc": of_finite(roc_auc),
+    "ap": of_finite(average_precision),
 }

@@ -2,11 +2,13 @@
 
 Filtered ranks leave other answers that are known to be true out of the list (Bordes et al., 2013). Candidates with the
 same score as the true one count half: the rank is the mean over all orders of the tied ones, 1 + greater + tied / 2. So
-a model that gives everything one score is in the middle of the list, not at its top.
+a model that gives everything one score is in the middle of the list, not at its top. Where a candidate's score is not
+finite, there is no rank: it is infinite, and what is made of it is undefined (`metrics.py`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -18,30 +20,36 @@ from isthmus.models.link_decoders import LinkPart
 # About how many numbers are held at a time while links are ranked.
 MAX_NUMBERS = 2_000_000
 
-# From the ranks of some answers, (answers,), to one number.
+
+def _of_ranks(measure: Callable[[Tensor], Tensor]) -> Callable[[Tensor], float]:
+    return lambda ranks: float(measure(ranks).mean()) if bool(ranks.isfinite().all()) else math.nan
+
+
+# From the ranks of some answers, (answers,), to one number; NaN where there is no answer, or one without a rank.
 RANKINGS: dict[str, Callable[[Tensor], float]] = {
-    "hits@1": lambda ranks: float((ranks <= 1).double().mean()),
-    "hits@5": lambda ranks: float((ranks <= 5).double().mean()),
-    "hits@10": lambda ranks: float((ranks <= 10).double().mean()),
-    "mrr": lambda ranks: float(ranks.reciprocal().mean()),
+    "hits@1": _of_ranks(lambda ranks: (ranks <= 1).double()),
+    "hits@5": _of_ranks(lambda ranks: (ranks <= 5).double()),
+    "hits@10": _of_ranks(lambda ranks: (ranks <= 10).double()),
+    "mrr": _of_ranks(torch.reciprocal),
 }
 
 
 def mean_ranks(scores: Tensor, truth: Tensor, left_out: tuple[Tensor, Tensor] | None = None) -> Tensor:
     """Return the rank of the column `truth` in each row of scores, (rows, candidates), as float64 from 1 on.
 
-    `left_out` are entries, rows and columns, each once, that do not count; the true one may be among them. A score
-    that is not a number counts as greater than any other.
+    `left_out` are entries, rows and columns, each once, that do not count; the true one may be among them. A row with a
+    score that is not finite has no rank: infinity.
     """
     rows = torch.arange(len(scores))
     own = scores[rows, truth].unsqueeze(1)  # (rows, 1)
-    greater = torch.logical_not(scores <= own).sum(dim=1)
+    greater = (scores > own).sum(dim=1)
     equal = (scores == own).sum(dim=1)
     row, column = (rows, truth) if left_out is None else left_out
     found = scores[row, column]
-    greater.index_add_(0, row, torch.logical_not(found <= own[row, 0]).long(), alpha=-1)
+    greater.index_add_(0, row, (found > own[row, 0]).long(), alpha=-1)
     equal.index_add_(0, row, (found == own[row, 0]).long(), alpha=-1)
-    return 1.0 + greater.double() + equal.double() / 2
+    ranks = 1.0 + greater.double() + equal.double() / 2
+    return ranks.masked_fill(~scores.isfinite().all(dim=1), math.inf)
 
 
 def ranks_of_ends(

@@ -2,7 +2,8 @@
 
 Scores and labels are (examples, tasks). A loss is the mean over all known labels. Every other metric is computed for
 each task over the examples whose label is known, and the mean is taken over the tasks for which it is defined, as
-MoleculeNet (Wu et al., 2018) and the Open Graph Benchmark (Hu et al., 2020) do; NaN when there is none.
+MoleculeNet (Wu et al., 2018) and the Open Graph Benchmark (Hu et al., 2020) do; NaN when there is none. Where the score
+of a known label is not finite, for whichever task, every metric is undefined (`metrics.py`).
 """
 
 from __future__ import annotations
@@ -84,11 +85,23 @@ Metric = Callable[[Tensor, Tensor], float]
 
 
 def _over_tasks(measure: Callable[[Tensor, Tensor], float]) -> Metric:
-    return lambda scores, labels: mean_over_tasks(scores, labels, measure)
+    return _of_known(lambda scores, labels: mean_over_tasks(scores, labels, measure))
 
 
 def _as_number(loss: Callable[[Tensor, Tensor], Tensor]) -> Metric:
-    return lambda scores, labels: float(loss(scores.double(), labels)) if not bool(labels.isnan().all()) else math.nan
+    return _of_known(lambda scores, labels: float(loss(scores.double(), labels)))
+
+
+def _of_known(measure: Metric) -> Metric:
+    """Return a metric that is undefined without known labels, and where the score of a known one is not finite."""
+
+    def measured(scores: Tensor, labels: Tensor) -> float:
+        known = ~labels.isnan()
+        if not bool(known.any()) or not bool(scores[known].isfinite().all()):
+            return math.nan
+        return measure(scores, labels)
+
+    return measured
 
 
 BINARY: dict[str, Metric] = {

@@ -93,6 +93,14 @@ def test_a_client_without_labels_is_named_in_a_note() -> None:
     assert result.client_scores["c"] == {}
 
 
+@pytest.mark.parametrize("target", TASKS)
+def test_a_course_whose_models_diverge_ends_without_metrics(target: str) -> None:
+    algorithm = ALGORITHMS["local"](optimizer=SGD(lr=1e30))  # type: ignore[call-arg]
+    result = isthmus.run(course_of("local", target, algorithm=algorithm), scenario=scenario_of(target))
+    assert result.num_rounds == 3 and result.client_params
+    assert result.client_scores == {"a": {}, "b": {}, "c": {}} and result.metrics["local_model/local_graph"] == {}
+
+
 def test_a_model_without_a_readout_is_refused_with_the_remedy() -> None:
     with pytest.raises(BadInput, match=r"set model.readout to mean, sum, max or set2set"):
         isthmus.run(course_of("fedavg", model=ModelSpec(GCN(hidden=8))), scenario=scenario_of("class"))

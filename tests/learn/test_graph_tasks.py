@@ -204,6 +204,19 @@ def test_groups_are_measured_by_the_positions_of_their_graphs(target: str) -> No
     assert found[2] == {}  # graphs 2 and 3 are no training graphs
 
 
+@pytest.mark.parametrize("target", ["class", "binary", "value"])
+def test_a_diverged_model_has_no_metrics(target: str) -> None:
+    data = toy_set(target)
+    task = TASKS[target](metrics=TASKS[target].known_metrics)
+    prepared, model = task.prepare(data), model_for(task, data)
+    sound, counts = task.evaluate(model, prepared, ("train", "val"))
+    assert all(sound.values())
+    with torch.no_grad():
+        next(model.parameters()).fill_(math.nan)
+    assert task.evaluate(model, prepared, ("train", "val")) == ({"train": {}, "val": {}}, counts)
+    assert task.evaluate_groups(model, prepared, "val", [torch.arange(data.num_items)]) == [{}]
+
+
 def test_predictions_of_each_kind() -> None:
     for target in TASKS:
         data = toy_set(target)

@@ -355,6 +355,27 @@ def test_evaluations_repeat_to_the_bit_on_data_prepared_anew() -> None:
     assert other.evaluate(model, other.prepare(data), ("val",))[0]["val"] != first[0]["val"]
 
 
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_a_diverged_model_has_no_metrics(task: LinkTask) -> None:
+    data = toy_facts()
+    prepared, model = task.prepare(data), model_for(task, data)
+    sound, counts = task.evaluate(model, prepared, ("train", "val", "test"))
+    assert all(sound.values())
+    with torch.no_grad():
+        next(model.parameters()).fill_(math.nan)
+    found, same = task.evaluate(model, prepared, ("train", "val", "test"))
+    assert found == {"train": {}, "val": {}, "test": {}} and same == counts
+    assert task.evaluate_groups(model, prepared, "test", [torch.arange(data.num_items)]) == [{}]
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_where_a_score_of_a_pair_is_not_finite_every_metric_is_undefined(odd: float) -> None:
+    scores, is_link = torch.tensor([0.5, -1.0, 2.0, -0.5]), torch.tensor([1.0, 1.0, 0.0, 0.0])
+    for name, measure in link_prediction.PAIR_METRICS.items():
+        assert math.isfinite(measure(scores, is_link)), name
+        assert math.isnan(measure(scores.index_fill(0, torch.tensor([2]), odd), is_link)), name
+
+
 def test_at_most_so_many_links_are_ranked_spread_over_the_split() -> None:
     data = toy_facts(12, 100)
     some, everything = replace(PREDICTION, max_ranked=6), PREDICTION

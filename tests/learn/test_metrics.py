@@ -70,3 +70,22 @@ def test_roc_auc_tells_confident_examples_apart() -> None:
 
 def test_table_names_every_metric() -> None:
     assert set(metrics.CLASSIFICATION) == {"loss", "accuracy", "f1_micro", "f1_macro", "roc_auc", "ap"}
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_where_a_score_is_not_finite_every_metric_is_undefined(odd: float) -> None:
+    logits = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
+    diverged = logits.clone()
+    diverged[5, 1] = odd
+    for name, measure in metrics.CLASSIFICATION.items():
+        assert math.isfinite(measure(logits, labels)), name
+        assert math.isnan(measure(diverged, labels)), name
+    for name, contribution in metrics.ADDITIVE.items():
+        each = contribution(diverged, labels)
+        assert each.isnan().nonzero().flatten().tolist() == [5], name
+        assert float(contribution(logits, labels).mean()) == pytest.approx(metrics.CLASSIFICATION[name](logits, labels))
+
+
+def test_what_is_not_defined_is_left_out() -> None:
+    assert metrics.defined({"a": math.nan, "b": 0.5, "c": math.inf, "d": -math.inf}) == {"b": 0.5}

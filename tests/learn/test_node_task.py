@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import islice
 
@@ -8,7 +9,10 @@ import torch
 import torch.nn.functional as F
 
 from isthmus.data.graph import Graph
+from isthmus.learn import metrics
 from isthmus.learn.batching import Batching, FullBatch, NeighborBatch
+from isthmus.learn.fit import load_params, read_params
+from isthmus.learn.stacked import GraphCohort
 from isthmus.learn.tasks import NodeClassification
 from isthmus.models import GAT, GCN, SAGE, ModelSpec
 from isthmus.models.sparse import dense
@@ -136,6 +140,22 @@ def test_an_undefined_metric_is_left_out() -> None:
     client = toy_client(graph)
     found, _ = NodeClassification(metrics=("accuracy", "roc_auc")).evaluate(client.model, client.prepared, ("val",))
     assert list(found["val"]) == ["accuracy"]
+
+
+def test_a_diverged_model_has_no_metrics_and_leaves_those_of_others_alone() -> None:
+    task = NodeClassification(metrics=tuple(metrics.CLASSIFICATION))
+    client = toy_client()
+    sound = read_params(client.model)
+    diverged = {name: torch.full_like(tensor, math.inf) for name, tensor in sound.items()}
+    load_params(client.model, diverged)
+    found, counts = task.evaluate(client.model, client.prepared, ("train", "val"))
+    assert found == {"train": {}, "val": {}} and counts["val"] > 0
+    members = [toy_client(id="a"), toy_client(id="b")]
+    for member in members:
+        member.task = task
+    cohort = GraphCohort(members)
+    alone, together = (cohort.evaluate(models, ("val",)) for models in ([sound, sound], [sound, diverged]))
+    assert together == [alone[0], ({"val": {}}, {"val": counts["val"]})]
 
 
 def test_predict_gives_chances_of_every_node_labelled_or_not() -> None:

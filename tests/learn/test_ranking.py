@@ -101,9 +101,15 @@ def test_what_is_left_out_does_not_count_and_the_true_one_never_counts_against_i
     assert mean_ranks(scores, torch.tensor([2]), (row[:1], torch.tensor([2]))).tolist() == [3.5]
 
 
-def test_scores_that_are_not_numbers_never_look_good() -> None:
-    assert mean_ranks(torch.tensor([[math.nan, 0.0, 0.0]]), torch.tensor([0])).tolist() == [3.0]
-    assert mean_ranks(torch.tensor([[0.0, math.nan, 0.0]]), torch.tensor([0])).tolist() == [2.5]
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [0, 1], ids=["the true one", "another"])
+def test_among_scores_that_are_not_finite_there_is_no_rank(odd: float, place: int) -> None:
+    scores = torch.zeros(2, 3)
+    scores[1, place] = odd
+    ranks = mean_ranks(scores, torch.tensor([0, 0]))
+    assert ranks.tolist() == [2.0, math.inf]
+    for name, measure in RANKINGS.items():
+        assert math.isnan(measure(ranks)) and not math.isnan(measure(ranks[:1])), name
 
 
 def test_hits_and_reciprocal_ranks_by_hand() -> None:

@@ -8,7 +8,7 @@ import torch
 from sklearn import metrics as sk
 from torch import Tensor
 
-from isthmus.learn.task_metrics import BINARY, REGRESSION, binary_cross_entropy, squared_error
+from isthmus.learn.task_metrics import BINARY, REGRESSION, Metric, binary_cross_entropy, squared_error
 
 NAN = float("nan")
 
@@ -105,3 +105,16 @@ def test_nothing_known_is_undefined() -> None:
 
 def test_a_score_of_zero_is_no() -> None:
     assert BINARY["accuracy"](torch.zeros(4, 1), torch.tensor([[0.0], [0.0], [0.0], [1.0]])) == 0.75
+
+
+@pytest.mark.parametrize("odd", [NAN, math.inf, -math.inf])
+@pytest.mark.parametrize("table", [BINARY, REGRESSION], ids=["binary", "regression"])
+def test_where_a_score_is_not_finite_every_metric_is_undefined(table: dict[str, Metric], odd: float) -> None:
+    labels = torch.tensor([[0.0, 1.0], [1.0, NAN], [0.0, 0.0], [1.0, 1.0]])
+    scores = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
+    diverged, unasked = scores.clone(), scores.clone()
+    diverged[2, 1] = odd  # the other task's are finite
+    unasked[1, 1] = odd  # its label is not known
+    for name, measure in table.items():
+        assert math.isnan(measure(diverged, labels)), name
+        assert measure(unasked, labels) == measure(scores, labels), name

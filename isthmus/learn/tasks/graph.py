@@ -19,6 +19,7 @@ from isthmus.data.graph import SPLITS
 from isthmus.data.graphs import GraphSet
 from isthmus.learn.batching import Batching, FullBatch, MiniBatch
 from isthmus.learn.graph_batches import GraphPile
+from isthmus.learn.metrics import defined
 from isthmus.learn.tasks.task import Predictions, Task
 from isthmus.models.inputs import GraphInput
 
@@ -193,8 +194,7 @@ class GraphTask(Task):
         return self.predictions(prepared.data.graph_ids, _scores(model, blocks))
 
     def _measure(self, scores: Tensor, labels: Tensor) -> dict[str, float]:
-        values = {name: self.table[name](scores, labels) for name in self.metrics}
-        return {name: value for name, value in values.items() if value == value}  # an undefined one (NaN) is left out
+        return defined({name: self.table[name](scores, labels) for name in self.metrics})
 
 
 def labelled(data: GraphSet) -> Tensor:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from isthmus.data.links import LinkGraph
+from isthmus.learn.metrics import defined, of_finite_rows
 from isthmus.learn.ranking import RANKINGS, mean_ranks
 from isthmus.learn.row_sets import RowSets
 from isthmus.learn.tasks.link import MAX_SCORES, LinkExamples, LinkTask, PreparedLinks, link_part, positions
@@ -22,7 +23,7 @@ class LinkOutcomes:
     """How a model did on each of some links, (links,) each."""
 
     loss: Tensor
-    right: Tensor  # bool
+    right: Tensor  # 1 or 0; NaN, as the loss is, where a score is not finite
     rank: Tensor  # of the true class among all classes; arbitrary where no metric asks for it
 
     def of(self, chosen: Tensor) -> LinkOutcomes:
@@ -123,7 +124,8 @@ class LinkClassification(LinkTask):
             left_out = self._left_out(prepared, block) if ranked and self.filtered else None
             rank = mean_ranks(logits, label, left_out) if ranked else torch.empty(len(label))
             loss = F.cross_entropy(logits, label, reduction="none").double()
-            parts.append(LinkOutcomes(loss, logits.argmax(dim=1) == label, rank))
+            right = (logits.argmax(dim=1) == label).double()
+            parts.append(LinkOutcomes(of_finite_rows(logits, loss), of_finite_rows(logits, right), rank))
         return LinkOutcomes(*(torch.cat([getattr(part, name) for part in parts]) for name in ("loss", "right", "rank")))
 
     def _left_out(self, prepared: PreparedLinks, links: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,7 +142,7 @@ class LinkClassification(LinkTask):
     def _measure(self, each: LinkOutcomes) -> dict[str, float]:
         if len(each.loss) == 0:
             return {}
-        plain = {"loss": each.loss, "accuracy": each.right.double()}
-        return {
-            name: float(plain[name].mean()) if name in plain else RANKINGS[name](each.rank) for name in self.metrics
-        }
+        plain = {"loss": each.loss, "accuracy": each.right}
+        return defined(
+            {name: float(plain[name].mean()) if name in plain else RANKINGS[name](each.rank) for name in self.metrics}
+        )

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from isthmus.core.random import torch_generator
 from isthmus.data.links import LinkGraph
 from isthmus.learn.known_links import KnownLinks
+from isthmus.learn.metrics import defined, of_finite
 from isthmus.learn.ranking import RANKINGS, ranks_of_ends
 from isthmus.learn.tasks.link import MAX_SCORES, LinkExamples, LinkTask, PreparedLinks, link_part, positions
 from isthmus.learn.tasks.task import Predictions
@@ -26,7 +27,8 @@ class PairOutcomes:
     Fields:
         positive: (links,): scores of the links
         negative: (links, num_negatives): scores of the pairs drawn for each of them
-        ranks:    (2, links): of head and tail among all candidates; NaN for links that were not ranked
+        ranks:    (2, links): of head and tail among all candidates; NaN for links that were not ranked, infinite where
+                  a candidate's score is not finite
     """
 
     positive: Tensor
@@ -227,11 +229,12 @@ class LinkPrediction(LinkTask):
         scores = torch.cat([each.positive, each.negative.flatten()])
         is_link = torch.cat([torch.ones(len(each.positive)), torch.zeros(each.negative.numel())])
         ranks = each.ranks[~each.ranks.isnan()]
-        found = {
-            name: PAIR_METRICS[name](scores, is_link) if name in PAIR_METRICS else RANKINGS[name](ranks)
-            for name in self.metrics
-        }
-        return {name: value for name, value in found.items() if value == value}  # an undefined one (NaN) is left out
+        return defined(
+            {
+                name: PAIR_METRICS[name](scores, is_link) if name in PAIR_METRICS else RANKINGS[name](ranks)
+                for name in self.metrics
+            }
+        )
 
 
 def _area(scores: Tensor, is_link: Tensor) -> float:
@@ -248,8 +251,10 @@ def _average_precision(scores: Tensor, is_link: Tensor) -> float:
 
 # From scores and whether they are of links (1.0) or of negatives (0.0), (examples,) each, to one number.
 PAIR_METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {
-    "accuracy": lambda scores, is_link: float(((scores > 0) == (is_link > 0)).double().mean()),
-    "loss": lambda scores, is_link: float(F.binary_cross_entropy_with_logits(scores.double(), is_link.double())),
-    "auc": _area,
-    "ap": _average_precision,
+    "accuracy": of_finite(lambda scores, is_link: float(((scores > 0) == (is_link > 0)).double().mean())),
+    "loss": of_finite(
+        lambda scores, is_link: float(F.binary_cross_entropy_with_logits(scores.double(), is_link.double()))
+    ),
+    "auc": of_finite(_area),
+    "ap": of_finite(_average_precision),
 }

@@ -168,16 +168,14 @@ class NodeClassification(Task):
         columns: dict[str, list[float]] = {}
         for name in self.metrics:
             if name in metrics.ADDITIVE:
-                each = metrics.ADDITIVE[name](chosen, labels).double()
+                each = metrics.ADDITIVE[name](chosen, labels)
                 owner = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
                 sums = torch.zeros(len(counts), dtype=torch.float64).index_add_(0, owner, each)
                 columns[name] = (sums / torch.tensor(counts)).tolist()
             else:
                 parts = zip(torch.split(chosen, list(counts)), torch.split(labels, list(counts)), strict=True)
                 columns[name] = [metrics.CLASSIFICATION[name](x, y) if len(y) else math.nan for x, y in parts]
-        return [
-            {name: column[k] for name, column in columns.items() if column[k] == column[k]} for k in range(len(counts))
-        ]
+        return [metrics.defined({name: column[k] for name, column in columns.items()}) for k in range(len(counts))]
 
     def predict(self, model: nn.Module, prepared: PreparedNodes) -> Predictions:
         """Return class probabilities of every node."""
@@ -186,8 +184,7 @@ class NodeClassification(Task):
             return Predictions(prepared.data.node_ids, logits.softmax(dim=1))
 
     def _measure(self, logits: Tensor, labels: Tensor) -> dict[str, float]:
-        values = {name: metrics.CLASSIFICATION[name](logits, labels) for name in self.metrics}
-        return {name: value for name, value in values.items() if value == value}  # an undefined one (NaN) is left out
+        return metrics.defined({name: metrics.CLASSIFICATION[name](logits, labels) for name in self.metrics})
 
 
 def _sampled(
