@@ -5,7 +5,8 @@ Wu et al. (2022), "Graph Federated Learning with Hidden Representation Sharing".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, ClassVar
@@ -98,6 +99,25 @@ class ShareHidden(Request[HiddenShare]):
     """The averaged model."""
     gradients: bool
     """Whether gradients are wanted too."""
+
+    def problem(self, reply: HiddenShare) -> str:
+        """Return what is wrong with the shapes of a share, or with the names of its gradients."""
+        rows, found = reply.hidden, reply.gradients
+        if rows.ndim != 2 or rows.shape[1] == 0 or rows.dtype != torch.float32:
+            return f"hidden has shape {tuple(rows.shape)} of {rows.dtype}; a row of float32 for each node is needed"
+        if not self.gradients:
+            return "gradients were not asked for" if found else ""
+        odd = sorted(self.params.keys() ^ found.keys())
+        if odd:
+            return f"gradients: {odd[0]!r} is in the request or in the reply only"
+        for name, slot in self.params.items():
+            fitting = (len(rows), rows.shape[1] - 1, *slot.shape)
+            if found[name].shape != fitting or found[name].dtype != torch.float32:
+                return (
+                    f"gradients[{name!r}] has shape {tuple(found[name].shape)} of {found[name].dtype}; with this "
+                    f"hidden it must be {fitting} of float32"
+                )
+        return ""
 
 
 @dataclass(frozen=True)
@@ -320,8 +340,11 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         found = fed.ask(
             {c: plain if wanted.isdisjoint(range(places[c].start, places[c].stop)) else full for c in members}
         )
-        replies = {client: reply for client, reply in found.items() if self._fits(client, reply, places, fed)}
-        shared = torch.zeros(len(state.trains), max((r.hidden.shape[1] for r in replies.values()), default=0))
+        # What the number of classes is, most clients know; none of them has to be trusted with it.
+        widths = Counter(reply.hidden.shape[1] for reply in found.values()).most_common(1)
+        width = widths[0][0] if widths else 0
+        replies = {c: reply for c, reply in found.items() if self._fits(c, reply, places[c], width, fed)}
+        shared = torch.zeros(len(state.trains), width)
         for client, reply in replies.items():
             shared[places[client]] = reply.hidden
         aggregates = mixing.times(shared)
@@ -334,15 +357,19 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         kept = fed.ask(requests, min_replies=0) if requests else {}
         return replace(state, ready=tuple(kept))
 
-    def _fits(self, client: str, reply: HiddenShare, places: Mapping[str, slice], fed: Federation) -> bool:
-        """Whether a share has the right number of nodes; one that has not is left out, and noted."""
-        hosted = places[client].stop - places[client].start
-        sound = reply.hidden.ndim == 2 and all(
-            len(t) == hosted and t.dtype == torch.float32 for t in (reply.hidden, *reply.gradients.values())
+    def _fits(self, client: str, reply: HiddenShare, place: slice, width: int, fed: Federation) -> bool:
+        """Whether a share is of the client's nodes and of the others' classes; one that is not is left out, and noted.
+
+        The rest of its shapes was looked at when it came (`ShareHidden.problem`).
+        """
+        expected = (place.stop - place.start, width)
+        if tuple(reply.hidden.shape) == expected:
+            return True
+        fed.note(
+            f"round {fed.round}: {client} shared {reply.hidden.shape[0]} rows of {reply.hidden.shape[1]} columns, not "
+            f"{expected[0]} of {expected[1]}: the nodes that it hosts, and the columns of most clients; it is left out"
         )
-        if not sound:
-            fed.note(f"round {fed.round}: {client} hosts {hosted} nodes, but shared something else; it is left out")
-        return sound
+        return False
 
     # ---- client
 
@@ -447,7 +474,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         members = list(clients)
         hosts = [Hosted.of(client) for client in members]
         params: Params = members[0].state["params"]
-        if any(client.state["params"] is not params for client in members):
+        if not all(_alike(client.state["params"], params) for client in members):  # after a resume, each has a copy
             raise ValueError("clients begin with different models")
         weights = Each(tuple(self.weight(client) for client in members))
         if not any(len(host.train) for host in hosts):
@@ -545,14 +572,17 @@ def _remembered(request: EvaluateModel, client: GraphClient) -> State:
     memory: State = {**client.state, **client.state.get("best", {})} if request.best else client.state
     if "own" not in memory or "aggregate" not in memory:
         raise CourseFailed("this client has received no aggregates: it failed in the setup")
-    params = memory["params"]
-    alike = params is request.params or (
-        params.keys() == request.params.keys()
-        and all(params[n] is t or torch.equal(params[n], t) for n, t in request.params.items())
-    )
-    if not alike:
+    if not _alike(memory["params"], request.params):
         raise CourseFailed("this client has missed the aggregates of the model that is evaluated")
     return memory
+
+
+def _alike(one: Params, two: Params) -> bool:
+    """Whether two models are the same to the bit."""
+    return one is two or (
+        one.keys() == two.keys()
+        and all(one[name] is tensor or torch.equal(one[name], tensor) for name, tensor in two.items())
+    )
 
 
 def _same_params(requests: Sequence[Any]) -> Params:

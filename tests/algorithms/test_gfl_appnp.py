@@ -515,9 +515,10 @@ def _script(client: str, request: Any) -> Any:
         mine = torch.full((len(near),), node)
         return NeighborList(torch.tensor([node]), mine, near, torch.empty(0), torch.tensor([node == 0]))
     if isinstance(request, ShareHidden):
+        found = {"w": torch.full((1, 1, 2), 10.0 * node)} if request.gradients else {}
         if client == "2":
-            return HiddenShare(torch.ones(2, 2), {})
-        return HiddenShare(torch.tensor([[1.0 + node, 0.0]]), {"w": torch.full((1, 1, 2), 10.0 * node)})
+            return HiddenShare(torch.ones(2, 2), found)
+        return HiddenShare(torch.tensor([[1.0 + node, 0.0]]), found)
     return ModelUpdate({"w": torch.full((2,), 3.0)}, 1.0) if isinstance(request, TrainWithAggregates) else Kept()
 
 
@@ -533,6 +534,75 @@ def test_a_share_of_another_size_is_left_out() -> None:
     asked = [client for client, request in clients.sent if isinstance(request, TrainWithAggregates)]
     assert asked == ["0"]
     assert torch.equal(after.params["w"], torch.full((2,), 3.0))
+
+
+W = {"w": torch.zeros(2)}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"hidden": torch.ones(3)}, "hidden has shape (3,) of torch.float32"),
+        ({"hidden": torch.ones(1, 2).double()}, "hidden has shape (1, 2) of torch.float64"),
+        ({"hidden": torch.ones(1, 0)}, "hidden has shape (1, 0)"),
+        ({"hidden": torch.ones(1, 4)}, "gradients['w'] has shape (1, 1, 2) of torch.float32; with this hidden it must"),
+        ({"hidden": torch.ones(2, 2)}, "it must be (2, 1, 2) of float32"),
+        ({"gradients": {}}, "gradients: 'w' is in the request or in the reply only"),
+        ({"gradients": {"w": torch.ones(1, 1, 2), "v": torch.ones(1, 1, 2)}}, "gradients: 'v' is in the request or in"),
+        ({"gradients": {"w": torch.ones(1, 1, 3)}}, "gradients['w'] has shape (1, 1, 3)"),
+        ({"gradients": {"w": torch.ones(1, 2)}}, "gradients['w'] has shape (1, 2)"),
+        ({"gradients": {"w": torch.ones(1, 1, 2).double()}}, "of torch.float64"),
+    ],
+    ids=str,
+)
+def test_a_share_that_makes_no_sense_is_the_clients_failure_and_the_course_goes_on(
+    change: dict[str, Any], reason: str
+) -> None:
+    sound = HiddenShare(torch.ones(1, 2), {"w": torch.ones(1, 1, 2)})
+    assert ShareHidden(W, True).problem(sound) == ""
+    assert reason in ShareHidden(W, True).problem(replace(sound, **change))
+
+    def script(client: str, request: Any) -> Any:
+        return (
+            replace(sound, **change) if client == "1" and isinstance(request, ShareHidden) else _sound(client, request)
+        )
+
+    clients = ScriptedClients(script, ["0", "1", "2"])
+    algorithm = GFLAPPNP(hops=2, alpha=0.5)
+    state = algorithm.setup(clients.federation(W, round=0))
+    assert state.ready == ("0", "2")
+    (report,) = [report for report in clients.reports if report.request == "ShareHidden"]
+    assert [(f.client, f.kind) for f in report.failures] == [("1", "malformed")] and reason in report.failures[0].reason
+    algorithm.round(state, clients.federation(W, round=1))
+
+
+def _sound(client: str, request: Any) -> Any:
+    if isinstance(request, ShareHidden):
+        return HiddenShare(torch.ones(1, 2), {"w": torch.ones(1, 1, 2)} if request.gradients else {})
+    return _script(client, request)
+
+
+def test_gradients_that_nobody_asked_for_are_a_failure() -> None:
+    plain = ShareHidden(W, False)
+    assert plain.problem(HiddenShare(torch.ones(1, 2), {})) == ""
+    assert "not asked for" in plain.problem(HiddenShare(torch.ones(1, 2), {"w": torch.ones(1, 1, 2)}))
+
+
+def test_a_share_of_another_number_of_classes_than_most_is_left_out() -> None:
+    said: list[str] = []
+
+    def script(client: str, request: Any) -> Any:
+        if client == "1" and isinstance(request, ShareHidden):
+            return HiddenShare(torch.ones(1, 3), {"w": torch.ones(1, 2, 2)} if request.gradients else {})
+        return _sound(client, request)
+
+    clients = ScriptedClients(script, ["1", "0", "2"])
+    fed = clients.federation(W, round=0)
+    fed.note = said.append  # type: ignore[method-assign]
+    assert GFLAPPNP().setup(fed).ready == ("0", "2")
+    assert any("1 shared 1 rows of 3 columns, not 1 of 2" in text for text in said)
+    received = {client: r for client, r in clients.sent if isinstance(r, ReceiveAggregates)}
+    assert all(request.aggregate.shape == (1, 2) for request in received.values())
 
 
 def test_a_cohort_in_which_nobody_trains_leaves_the_model_as_it_is() -> None:
@@ -677,3 +747,20 @@ def test_clients_that_answer_together_give_what_they_give_alone(
 def test_every_rule_holds_with_clients_of_samples() -> None:
     algorithm = GFLAPPNP(local_steps=2)
     CHECKS["loop_equals_strict"](algorithm, toy_course(algorithm, task=NodeSamples()))
+
+
+@pytest.mark.parametrize("num_clients", [None, 3])
+def test_clients_that_answer_together_do_so_after_a_resume_too(num_clients: int | None) -> None:
+    algorithm = GFLAPPNP(local_steps=2)
+    scenario = hosts(GRAPHS["many samples"], num_clients)
+    course = toy_course(algorithm, rounds=3, num_clients=len(scenario.parts), task=NodeSamples(), runtime="auto")
+    whole = trace_course(course, scenario)
+    for round in whole.standings:
+        resumed = trace_course(course, scenario, resume_from=(whole, round))
+        assert resumed.notes == {} and resumed.ended_by is None
+        assert_close(resumed.standings[3].state.params, whole.standings[3].state.params, 0.0)
+
+
+def test_the_rule_of_resuming_holds_for_clients_that_answer_together() -> None:
+    algorithm = GFLAPPNP(local_steps=3, batch_size=2)
+    CHECKS["resume"](algorithm, toy_course(algorithm, runtime="auto"))
