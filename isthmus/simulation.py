@@ -173,8 +173,9 @@ class Simulation:
         """Return what a user should know about the clients before reading results."""
         if self.course.algorithm.learns_without_labels:
             return []
-        idle = [name for name, client in self.clients.items() if client.num_examples == 0]
-        return [f"{name} has no training examples: it trains nothing and has no weight in any mean" for name in idle]
+        idle = {name: client.data for name, client in self.clients.items() if client.num_examples == 0}
+        why = self.course.task.why_idle
+        return [f"{name} {why(data)}: it trains nothing and has no weight in any mean" for name, data in idle.items()]
 
     def runtime_notes(self) -> list[str]:
         """Return what a user should know about how the clients were simulated."""

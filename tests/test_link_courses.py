@@ -23,7 +23,7 @@ from isthmus.learn.optimizers import SGD
 from isthmus.learn.tasks import LinkClassification, LinkPrediction, Task
 from isthmus.models import GCN, HadamardMLPDecoder, ModelSpec
 from isthmus.simulation import Scenario
-from tests.learn.link_toys import toy_facts
+from tests.learn.link_toys import toy_facts, toy_ratings
 
 GENERAL = ("fedavg", "fedprox", "fedopt", "local", "global")
 TASKS: dict[str, Task] = {
@@ -158,3 +158,62 @@ def test_a_link_task_refuses_a_graph_of_nodes() -> None:
 def test_links_that_are_all_held_out_are_refused() -> None:
     with pytest.raises(BadInput, match=r"none of the 400 links .* is a training example"):
         ist.run(course(masks=RatioSplit(train=0.0, val=0.5, test=0.5)))
+
+
+# ---- clients without negatives
+
+
+def shops() -> Scenario:
+    """Return users and items, and a client with one user, who has bought all that it knows of."""
+    whole = toy_ratings(6, 9, 60)
+    user = whole.links[0]
+    parts = {
+        "a": (user < 3).nonzero().flatten(),
+        "b": (user >= 3).nonzero().flatten(),
+        "one": (user == 5).nonzero()[:, 0],
+    }
+    return Scenario(whole, dict(zip(parts, whole.divide(list(parts.values())), strict=True)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("runtime", ["loop", "strict", "auto"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "local", "ditto", "fedavg_ft"])
+def test_a_client_without_negatives_is_named_in_a_note_and_the_course_ends_well(algorithm: str, runtime: str) -> None:
+    scenario, task = shops(), TASKS["prediction"]
+    assert task.holds(scenario.parts["one"]).endswith("0/0/0 train/val/test (no negatives)")
+    result = ist.run(course(algorithm, task=task, runtime=runtime), scenario=scenario)
+    assert result.num_rounds == 3 and (result.params or result.client_params)
+    (note,) = [note for note in result.notes if "has no negatives" in note]
+    assert note.startswith("one has no negatives (replacing an end of one of its ")
+    assert note.endswith(" links always gives a link): it trains nothing and has no weight in any mean")
+    assert result.client_scores["one"] == {}
+    assert result.client_scores["a"].keys() == set(task.metrics)
+    assert not any(event.get("failures") for event in result.events)
+
+
+def test_a_client_without_negatives_does_not_change_what_the_others_learn() -> None:
+    scenario = shops()
+    alone = Scenario(scenario.whole, {name: part for name, part in scenario.parts.items() if name != "one"})
+    with_one, without = (ist.run(course(task=TASKS["prediction"]), scenario=each) for each in (scenario, alone))
+    assert all(torch.equal(tensor, without.params[name]) for name, tensor in with_one.params.items())
+
+
+@pytest.mark.parametrize("batching", [LinkBatch(1), NeighborBatch(1, (3, 3))], ids=["links", "neighbours"])
+def test_a_batch_of_links_without_negatives_is_no_failure_of_the_client(batching: Any) -> None:
+    """The first user has bought all and the first item was bought by all, so their link has no negative of its own."""
+    data = toy_ratings(2, 3, 4)
+    links, every = torch.tensor([[0, 0, 0, 1], [2, 3, 4, 2]]), torch.ones(4, dtype=torch.bool)
+    data = replace(data, links=links, masks={"train": every, "val": torch.arange(4) == 0, "test": torch.arange(4) == 0})
+    result = ist.run(
+        course(task=TASKS["prediction"], batching=batching, num_clients=1, rounds=5),
+        scenario=Scenario(data, {"a": data}),  # type: ignore[arg-type, dict-item]
+    )
+    assert not any(event.get("failures") for event in result.events)
+    assert result.client_scores["a"].keys() == set(TASKS["prediction"].metrics)
+
+
+def test_data_without_any_negative_is_refused_before_the_start() -> None:
+    one = shops().parts["one"]
+    with pytest.raises(
+        BadInput, match=r"the graph 'toy ratings', of \d+ nodes, is complete: .* needs a graph with gaps"
+    ):
+        ist.run(course(task=TASKS["prediction"]), scenario=Scenario(one, {"one": one}))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -70,12 +71,16 @@ class KnownLinks:
     graph is known in both directions.
 
     Fields:
+        links:         (2, links), as the graph has them
+        relation:      (links,), that of each; 0 where relations are not told apart
         candidates:    who could stand at an end
         partners:      for HEAD and TAIL: known nodes at that end, for each row of other end, relation and side
         num_relations: how many relations are told apart, or 1
         name:          name of the graph, for errors
     """
 
+    links: Tensor
+    relation: Tensor
     candidates: Candidates
     partners: tuple[RowSets, RowSets]
     num_relations: int
@@ -88,9 +93,10 @@ class KnownLinks:
         kept = data.label >= 0 if by_relation else torch.ones(data.num_items, dtype=torch.bool)
         links = data.links[:, kept]
         relation = data.label[kept] if by_relation else torch.zeros(links.shape[1], dtype=torch.int64)
+        num_relations = max(data.num_classes, 1) if by_relation else 1
+        known = KnownLinks(links, relation, candidates, (_NONE, _NONE), num_relations, data.name)
         if data.undirected:
             links, relation = torch.cat([links, links.flip(0)], dim=1), relation.repeat(2)
-        known = KnownLinks(candidates, (_NONE, _NONE), max(data.num_classes, 1) if by_relation else 1, data.name)
         partners = []
         for end in (HEAD, TAIL):
             row, place = known.rows(links, relation, end), candidates.place[links[end]]
@@ -99,7 +105,13 @@ class KnownLinks:
                 row = torch.cat([row, row[own]])
                 place = torch.cat([place, candidates.place[links[1 - end, own]]])
             partners.append(RowSets.of(row, place, max(data.num_nodes, 1)))
-        return KnownLinks(candidates, (partners[HEAD], partners[TAIL]), known.num_relations, data.name)
+        return replace(known, partners=(partners[HEAD], partners[TAIL]))
+
+    @cached_property
+    def open(self) -> Tensor:
+        """Which links have a negative of their own: an end that another node could take, (open,)."""
+        rooms = [self.room(self.links, self.relation, end) for end in (HEAD, TAIL)]
+        return (torch.stack(rooms) > 0).any(dim=0).nonzero().flatten()
 
     def rows(self, links: Tensor, relation: Tensor, end: int) -> Tensor:
         """Return the row of `partners[end]` of each link, (links,)."""
@@ -118,15 +130,16 @@ class KnownLinks:
 
         One end, head or tail with the same chance, is replaced by a node of its side, drawn evenly from those that do
         not make a known link. Where an end has no such node, it is the other that is replaced; where neither has, the
-        negatives are those of another link, drawn evenly. When no link has any, the graph is complete: an error.
+        negatives are those of another of the links, drawn evenly; where none of these has any, of any known link. When
+        no known link has any, the graph is complete (`has_negatives`): an error.
         """
         rooms = torch.stack([self.room(links, relation, end) for end in (HEAD, TAIL)])  # (2, links)
         possible = (rooms > 0).any(dim=0).nonzero().flatten()
         if links.shape[1] and len(possible) == 0:
-            raise BadInput(
-                f"the graph {self.name!r}, of {len(self.candidates.side)} nodes, is complete: replacing an end of a "
-                "link gives a known link each time, so there are no negatives; link prediction needs a graph with gaps"
-            )
+            if len(self.open) == 0:
+                raise BadInput(complete(self.name, len(self.candidates.side)))
+            others = self.open[_below(torch.full((links.shape[1],), len(self.open)), generator)]
+            return self.negatives(self.links[:, others], self.relation[others], number, generator)
         which = torch.arange(links.shape[1])
         spare = possible[_below(torch.full_like(which, len(possible)), generator)] if len(which) else which
         which = torch.where((rooms > 0).any(dim=0), which, spare).repeat_interleave(number)
@@ -141,6 +154,31 @@ class KnownLinks:
             place = self.partners[each].absent(self.rows(old, kind[mine], each), draw[mine])
             pairs[each, mine] = self.candidates.node_at(self.candidates.side[old[each]], place)
         return pairs, kind
+
+
+def has_negatives(data: LinkGraph, by_relation: bool, self_pairs: bool) -> bool:
+    """Whether a graph has links, and replacing an end of some link gives a pair that is no known link.
+
+    It has not where everybody is linked to everybody, which with sides is soon the case: one user and its items.
+    """
+    known = data.label >= 0 if by_relation else torch.ones(data.num_items, dtype=torch.bool)
+    if not bool(known.any()):
+        return False
+    # The first link answers for nearly all graphs, and only links that share an end with it say how much room it has.
+    near = known & torch.isin(data.links, data.links[:, known][:, 0]).any(dim=0)
+    part = replace(data, links=data.links[:, near], label=data.label[near], masks={}, attributes={})
+    few = KnownLinks.of(part, by_relation, self_pairs)
+    if any(int(few.room(few.links[:, :1], few.relation[:1], end)) > 0 for end in (HEAD, TAIL)):
+        return True
+    return len(KnownLinks.of(data, by_relation, self_pairs).open) > 0
+
+
+def complete(name: str, num_nodes: int) -> str:
+    """Return what is wrong with a graph that has no negatives, and what would do."""
+    return (
+        f"the graph {name!r}, of {num_nodes} nodes, is complete: replacing an end of a link gives a known link each "
+        "time, so there are no negatives; link prediction needs a graph with gaps"
+    )
 
 
 _NONE = RowSets(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64), 1)

@@ -12,7 +12,7 @@ from torch import Tensor
 from isthmus.core.errors import BadInput
 from isthmus.core.random import torch_generator
 from isthmus.data.links import LinkGraph
-from isthmus.learn.known_links import HEAD, TAIL, Candidates, KnownLinks
+from isthmus.learn.known_links import HEAD, TAIL, Candidates, KnownLinks, has_negatives
 from tests.learn.link_toys import known_pairs, toy_facts, toy_ratings
 
 
@@ -133,6 +133,66 @@ def test_a_complete_graph_is_refused() -> None:
     known, relation = ready(whole, False, False)
     with pytest.raises(BadInput, match=r"'village', of 4 nodes, is complete: .* needs a graph with gaps"):
         known.negatives(links, relation, 1, torch_generator(0, "n"))
+
+
+def shop(users: list[int], items: list[int]) -> LinkGraph:
+    """Return two users, three items and what was bought."""
+    count = len(users)
+    return LinkGraph(
+        x=torch.ones(5, 1),
+        links=torch.tensor([users, items]),
+        label=torch.zeros(count, dtype=torch.int64),
+        num_classes=1,
+        node_ids=torch.arange(5),
+        link_ids=torch.arange(count),
+        node_attributes={"side": torch.tensor([0, 0, 1, 1, 1])},
+        undirected=True,
+        name="shop",
+    )
+
+
+def test_links_of_which_none_has_a_negative_borrow_those_of_any_known_link() -> None:
+    data = shop([0, 0, 0, 1], [2, 3, 4, 2])
+    known, relation = ready(data, False, False)
+    first = torch.tensor([0])  # its user has bought all, its item was bought by all
+    assert known.open.tolist() == [1, 2, 3]
+    pairs, kind = known.negatives(data.links[:, first], relation[first], 30, torch_generator(0, "n"))
+    assert {tuple(pair) for pair in pairs.t().tolist()} <= {(1, 3), (1, 4)} and kind.tolist() == [0] * 30
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (shop([0, 0, 0, 1], [2, 3, 4, 2]), True),  # the first link has none
+        (shop([0, 0, 0, 1, 1, 1], [2, 3, 4, 2, 3, 4]), False),
+        (shop([0, 1], [2, 2]), True),
+        (shop([], []), False),
+        (star(), True),
+        (GRAPHS["facts"], True),
+    ],
+    ids=["first link", "all bought all", "few", "no links", "star", "facts"],
+)
+def test_whether_a_graph_has_negatives(data: LinkGraph, expected: bool) -> None:
+    assert has_negatives(data, False, False) == expected
+
+
+@pytest.mark.parametrize("by_relation", [False, True])
+@pytest.mark.parametrize("self_pairs", [False, True])
+@pytest.mark.parametrize("undirected", [False, True])
+def test_a_graph_has_negatives_if_some_pair_is_not_known(by_relation: bool, self_pairs: bool, undirected: bool) -> None:
+    found = set()
+    for seed in range(40):
+        data = toy_facts(3, 4 + seed, 2, seed=seed, undirected=undirected)
+        known = known_pairs(data, by_relation, self_pairs)
+        kinds = data.label.tolist() if by_relation else [0] * data.num_items
+        open_ends = any(
+            (n, tail, kind) not in known or (head, n, kind) not in known
+            for (head, tail), kind in zip(data.links.t().tolist(), kinds, strict=True)
+            for n in range(3)
+        )
+        assert has_negatives(data, by_relation, self_pairs) == open_ends
+        found.add(open_ends)
+    assert found == {True, False}
 
 
 def test_no_links_give_no_negatives() -> None:

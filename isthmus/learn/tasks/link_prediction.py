@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from isthmus.core.errors import BadInput
 from isthmus.core.random import torch_generator
 from isthmus.data.links import LinkGraph
-from isthmus.learn.known_links import KnownLinks
+from isthmus.learn.known_links import KnownLinks, complete, has_negatives
 from isthmus.learn.metrics import defined, of_finite
 from isthmus.learn.ranking import RANKINGS, ranks_of_ends
 from isthmus.learn.tasks.link import MAX_SCORES, LinkExamples, LinkTask, PreparedLinks, link_part, positions
@@ -76,7 +77,9 @@ class LinkPrediction(LinkTask):
     on validation and test links only; for training links they would cost most and say least. Ties count half
     (`learn/ranking.py`).
 
-    Nodes with an attribute "side" (users and items) are replaced by nodes of their side, and ranked among those.
+    Nodes with an attribute "side" (users and items) are replaced by nodes of their side, and ranked among those. A
+    client all of whose pairs are links, such as one user with its items, has no negatives, and so no examples: it
+    trains nothing, has no weight in any mean and no metrics, and a note says so before the course starts.
 
     Fields:
         metrics:          "accuracy", "loss", "auc", "ap", "hits@1", "hits@5", "hits@10", "mrr"
@@ -124,8 +127,29 @@ class LinkPrediction(LinkTask):
         return self.by_relation
 
     def counts_in(self, data: LinkGraph, split: str) -> Tensor:
-        """Return the links of a split; with `by_relation`, those that have one."""
-        return data.mask(split) & (data.label >= 0) if self.by_relation else data.mask(split)
+        """Return the links of a split, with `by_relation` those that have one; none where there are no negatives."""
+        chosen = data.mask(split) & (data.label >= 0) if self.by_relation else data.mask(split)
+        return torch.zeros_like(chosen) if bool(chosen.any()) and self._lacks_negatives(data) else chosen
+
+    def _lacks_negatives(self, data: LinkGraph) -> bool:
+        asked = data.num_items and (not self.by_relation or bool((data.label >= 0).any()))
+        return bool(asked) and not has_negatives(data, self.by_relation, self.self_pairs)
+
+    def why_idle(self, data: LinkGraph) -> str:
+        """Return that there are no training links, or no negatives."""
+        if not self._lacks_negatives(data):
+            return super().why_idle(data)
+        return f"has no negatives (replacing an end of one of its {data.num_items} links always gives a link)"
+
+    def holds(self, data: LinkGraph) -> str:
+        """Return the numbers of nodes, links and examples, and that there are no negatives."""
+        return super().holds(data) + (" (no negatives)" if self._lacks_negatives(data) else "")
+
+    def require_model(self, model: nn.Module, data: LinkGraph) -> None:
+        """Raise BadInput also where the whole data has no negatives."""
+        if self._lacks_negatives(data):
+            raise BadInput(complete(data.name, data.num_nodes))
+        super().require_model(model, data)
 
     def known(self, prepared: PreparedLinks) -> KnownLinks:
         """Return what is known of the links, sorted at the first call."""

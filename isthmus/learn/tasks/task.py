@@ -117,6 +117,10 @@ class Task(ABC):
     def holds(self, data: Any) -> str:
         """Return in a few words what a client holds."""
 
+    def why_idle(self, data: Any) -> str:
+        """Return why a client has nothing to train on, where it has not: words that follow its name."""
+        return "has no training examples"
+
     @abstractmethod
     def prepare(self, data: Any) -> Any:
         """Return what the methods below work on."""
