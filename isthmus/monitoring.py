@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from isthmus.config.course import Course
 from isthmus.core.course import Standing
@@ -21,9 +22,18 @@ from isthmus.simulation import Simulation
 def check_monitors(course: Course, simulation: Simulation) -> None:
     """Raise BadInput if something that the course asks for cannot be measured in it."""
     for name in course.monitors:
-        problem = MONITORS[name]().problem(_view(course, simulation, 0, {}, {}))
+        problem = MONITORS[name]().problem(_view(course, simulation, 0, Models()))
         if problem:
             raise BadInput(f"monitors has {name!r}: {problem}")
+
+
+@dataclass(frozen=True, eq=False)
+class Models:
+    """The clients' models of a round, what they were trained from, and their shares in the mean; see `View`."""
+
+    own: Mapping[str, Params] = field(default_factory=dict)
+    starts: Mapping[str, Params] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
 
 
 class Monitoring:
@@ -51,7 +61,7 @@ class Monitoring:
 
     def start(self) -> None:
         """Measure what does not change from round to round."""
-        self._measure([name for name in self.course.monitors if not MONITORS[name].changes], 0, {}, {}, {})
+        self._measure([name for name in self.course.monitors if not MONITORS[name].changes], 0, Models(), {})
 
     def finish(self, round: int) -> None:
         """Measure the last round; where its models are not known any more, leave a note."""
@@ -90,14 +100,14 @@ class Monitoring:
         if not todo:
             return True
         started = time.perf_counter()
-        models, starts, source = self._models(round)
+        models, source = self._models(round)
         self.seconds += time.perf_counter() - started
-        if models:
-            self._measure(todo, round, models, starts, {"models": source})
-        return bool(models)
+        if models.own:
+            self._measure(todo, round, models, {"models": source})
+        return bool(models.own)
 
-    def _models(self, round: int) -> tuple[dict[str, Params], dict[str, Params], str]:
-        """Return each client's model of a round, what it was trained from, and where it comes from."""
+    def _models(self, round: int) -> tuple[Models, str]:
+        """Return the clients' models of a round, and where they come from."""
         initial = self.simulation.initial.params
         memories = self.simulation.memories()
         replied = self._tap.models(round, initial)
@@ -105,29 +115,23 @@ class Monitoring:
             own = {c: {**self.simulation.clients[c].own, **memories[c].get("personal", {})} for c in replied}
             models = {client: {**own[client], **trained.params} for client, trained in replied.items()}
             starts = {client: {**own[client], **trained.start} for client, trained in replied.items() if trained.start}
-            return models, starts, "replies"
+            weights = {client: trained.weight for client, trained in replied.items() if trained.weight is not None}
+            return Models(models, starts, weights), "replies"
         shared = self._tap.shared(round)
         whole = {
             client: {**self.simulation.clients[client].own, **self.course.algorithm.client_params(shared, memory)}
             for client, memory in memories.items()
         }
         start = {**self.simulation.clients[self.simulation.runtime.clients[0]].own, **initial}
-        return {client: params for client, params in whole.items() if fits(params, start)}, {}, "memory"
+        return Models({client: params for client, params in whole.items() if fits(params, start)}), "memory"
 
-    def _measure(
-        self,
-        names: Sequence[str],
-        round_: int,
-        models: dict[str, Params],
-        starts: dict[str, Params],
-        facts: dict[str, str],
-    ) -> None:
+    def _measure(self, names: Sequence[str], round_: int, models: Models, facts: dict[str, str]) -> None:
         for name in names:
             if self._is_written(name, round_):
                 continue
             started = time.perf_counter()
             try:
-                measured = MONITORS[name]().measure(_view(self.course, self.simulation, round_, models, starts))
+                measured = MONITORS[name]().measure(_view(self.course, self.simulation, round_, models))
             except Exception as error:  # whatever a monitor raises must not end the course that it looks at
                 text = f"{name} could not be measured in round {round_}: {type(error).__name__}: {error}"
                 self.journal.write("note", round=round_, text=text)
@@ -143,18 +147,18 @@ class Monitoring:
         )
 
 
-def _view(
-    course: Course, simulation: Simulation, round: int, models: dict[str, Params], starts: dict[str, Params]
-) -> View:
+def _view(course: Course, simulation: Simulation, round: int, models: Models) -> View:
     return View(
         round=round,
         seed=course.seed,
         task=course.task,
+        algorithm=course.algorithm,
         module=simulation.model,
         whole=simulation.scenario.whole,
         prepared=simulation.whole,
         parts=simulation.scenario.parts,
         clients=simulation.runtime.clients,
-        models=models,
-        starts=starts,
+        models=models.own,
+        starts=models.starts,
+        weights=models.weights,
     )

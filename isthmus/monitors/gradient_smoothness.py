@@ -17,15 +17,17 @@ from isthmus.models.propagation import pagerank_weights
 from isthmus.monitors.connectivity import client_adjacency
 from isthmus.monitors.monitor import Measured, Monitor, View
 
-ALPHA, HOPS = 0.1, 10  # of the propagation, as the paper has them
+ALPHA, HOPS = 0.1, 10  # of the propagation, as the paper has them; for methods that do not propagate
 
 
 class GradientSmoothness(Monitor):
     """Each client's share in kappa^2, the sum over edges of |grad F_i(W) - grad F_j(W)|^2; kappa^2 is their sum.
 
-    F_k is client k's mean loss over its training samples when predictions are propagated over the whole graph (APPNP
-    with alpha 0.1 and 10 steps); W is the mean of the clients' models. An edge counts where both ends have something to
-    train on; half of it is each one's. A client without training samples is absent.
+    F_k is client k's mean loss over its training samples when predictions are propagated over the whole graph: with
+    the `walk_weights` of the course's algorithm where it has them (alpha, hops and coefficients of GFL-APPNP), else as
+    APPNP with alpha 0.1 and 10 steps, whatever the model is. W is the mean of the clients' models with the weights that
+    they asked for in the round, or the plain one where replies have no weight, or none above 0. An edge counts where
+    both ends have something to train on; half of it is each one's. A client without training samples is absent.
     """
 
     def problem(self, view: View) -> str:
@@ -61,10 +63,19 @@ def nodes_problem(view: View) -> str:
 
 
 def mean_model(view: View) -> Params:
-    """Return the mean of the clients' models, every client counting the same."""
+    """Return the mean of the clients' models, each with its weight of the round; all the same where there is none."""
     models = list(view.models.values())
-    means = {name: torch.stack([model[name].double() for model in models]).mean(dim=0) for name in models[0]}
+    weights = [view.weights.get(client, 0.0) for client in view.models]
+    share = torch.tensor(weights if sum(weights) > 0.0 else [1.0] * len(models), dtype=torch.float64)
+    share = share / share.sum()
+    means = {n: torch.tensordot(share, torch.stack([model[n].double() for model in models]), 1) for n in models[0]}
     return {name: mean.to(models[0][name].dtype) for name, mean in means.items()}
+
+
+def walk_weights(view: View) -> tuple[float, ...]:
+    """Return the coefficients of the propagation that the course's algorithm has, or the paper's."""
+    found: tuple[float, ...] | None = getattr(view.algorithm, "walk_weights", None)
+    return pagerank_weights(ALPHA, HOPS) if found is None else found
 
 
 def client_losses(view: View) -> dict[str, Tensor]:
@@ -75,7 +86,7 @@ def client_losses(view: View) -> dict[str, Tensor]:
     source, target = whole.edge_index.numpy()
     weight = np.ones(len(source)) if whole.edge_weight is None else whole.edge_weight.double().numpy()
     adjacency = sparse.csr_matrix((weight, (source, target)), (whole.num_nodes,) * 2)
-    mixing = torch.from_numpy(polynomial(normalized(adjacency), pagerank_weights(ALPHA, HOPS)).toarray()).float()
+    mixing = torch.from_numpy(polynomial(normalized(adjacency), walk_weights(view)).toarray()).float()
     h = view.module(bare(hosted.x), None)
     z = hosted.mixed(mixing, h, h.new_zeros(whole.num_nodes, h.shape[1]))
     position = {id: row for row, id in enumerate(whole.node_ids.tolist())}

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
+from isthmus.core.protocol import Algorithm
 from isthmus.core.record import Params
 from isthmus.learn.tasks.task import Task
 
@@ -27,6 +28,7 @@ class View:
         round:    the round whose models these are; 0 before the first
         seed:     the course's; a monitor that draws something names a stream of its own with it
         task:     what is learned
+        algorithm: how; a monitor of a method's theory reads the method's fields
         module:   the model, for parameters to be loaded into before each use
         whole:    the global graph, as data
         prepared: the global graph, as the task works on it
@@ -35,11 +37,13 @@ class View:
         models:   each client's own model of the round; a client that gave none is missing
         starts:   what each of these was trained from: the model that had been sent to the client last; a client whose
                   model comes from its memory is missing. Parameters that are not shared are those of `models`.
+        weights:  the share in the mean that each client asked for; clients whose replies have no weight are missing
     """
 
     round: int
     seed: int
     task: Task
+    algorithm: Algorithm[Any]
     module: nn.Module
     whole: Any
     prepared: Any
@@ -47,6 +51,7 @@ class View:
     clients: tuple[str, ...]
     models: Mapping[str, Params]
     starts: Mapping[str, Params]
+    weights: Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,10 +35,12 @@ class Trained:
     Fields:
         params: the last model that it sent
         start:  the model that was sent to it last before; empty where none of this kind is known
+        weight: the share in a mean that it asked for; None where its reply has no such field
     """
 
     params: Params
     start: Params
+    weight: float | None
 
 
 class TappedRuntime:
@@ -123,7 +125,8 @@ class TappedRuntime:
             for client, reply in _sound(heard.outcome, heard.requests, found):
                 params, start = getattr(reply, "params", {}), heard.sent.get(client, {})
                 if fits(params, like):
-                    found[client] = Trained(params, start if fits(start, like) else {})
+                    weight = getattr(reply, "weight", None)
+                    found[client] = Trained(params, start if fits(start, like) else {}, weight)
         return {client: found[client] for client in self.clients if client in found}
 
     def shared(self, round: int) -> Params:

@@ -52,8 +52,10 @@ def encoded(params: ist.Params, x: Tensor) -> Tensor:
     return inner @ params["gnn.layers.1.weight"] + params["gnn.layers.1.bias"]
 
 
-def mean(given: dict[str, ist.Params]) -> ist.Params:
-    return {name: torch.stack([m[name] for m in given.values()]).mean(dim=0) for name in given["client-00"]}
+def mean(given: dict[str, ist.Params], weights: dict[str, float]) -> ist.Params:
+    share = {client: weights[client] if any(weights.values()) else 1.0 for client in given}
+    total = sum(share.values())
+    return {n: sum(share[c] / total * m[n] for c, m in given.items()) for n in given["client-00"]}  # type: ignore[misc]
 
 
 def ring(size: int) -> np.ndarray:
@@ -94,16 +96,34 @@ def test_the_monitor_of_connectivity_gives_one_number() -> None:
     assert found.values[0] == pytest.approx(connectivity(dense), nan_ok=True)
 
 
-def test_shares_of_kappa_squared_add_up_over_edges() -> None:
+WEIGHTS = {f"client-{k:02d}": float(k % 4) for k in range(12)}
+
+
+@pytest.mark.parametrize("weights", [{}, WEIGHTS, dict.fromkeys(WEIGHTS, 0.0)], ids=["none", "given", "all zero"])
+@pytest.mark.parametrize(
+    ("algorithm", "recursion"),
+    [
+        (ist.FedAvg(), (0.1, 10)),
+        (GFLAPPNP(), (0.1, 10)),
+        (GFLAPPNP(alpha=0.3, hops=2), (0.3, 2)),
+        (GFLAPPNP(alpha=0.3, hops=2, coefficients="printed"), (0.7, 2)),
+    ],
+    ids=["fedavg", "default", "other", "printed"],
+)
+def test_shares_of_kappa_squared_add_up_over_edges(
+    algorithm: ist.Algorithm[Any], recursion: tuple[float, int], weights: dict[str, float]
+) -> None:
     given = models()
-    found = GradientSmoothness().measure(toy_view(given, hosts(), model=MODEL, num_clients=12))
-    live = {name: tensor.requires_grad_() for name, tensor in mean(given).items()}
+    view = toy_view(given, hosts(), weights=weights, algorithm=algorithm, model=MODEL, num_clients=12)
+    found = GradientSmoothness().measure(view)
+    alpha, hops = recursion
+    live = {name: tensor.requires_grad_() for name, tensor in mean(given, weights).items()}
     adjacency = torch.eye(12)
     adjacency[GRAPH.edge_index[0], GRAPH.edge_index[1]] = 1.0
     scale = adjacency.sum(dim=1).rsqrt()
     z = h = encoded(live, GRAPH.x)
-    for _ in range(10):
-        z = 0.9 * (scale[:, None] * adjacency * scale) @ z + 0.1 * h
+    for _ in range(hops):
+        z = (1 - alpha) * (scale[:, None] * adjacency * scale) @ z + alpha * h
     train = GRAPH.mask("train").nonzero().flatten().tolist()
     slopes = {}
     for node in train:
@@ -117,6 +137,17 @@ def test_shares_of_kappa_squared_add_up_over_edges() -> None:
     assert float(found.values.sum()) == pytest.approx(kappa, rel=1e-3)
     assert found.clients == tuple(f"client-{node:02d}" for node in train)
     assert len(found.absent) == 12 - len(train)
+
+
+def test_gradients_of_a_course_are_taken_at_its_weighted_mean() -> None:
+    algorithm = GFLAPPNP(local_steps=3, weighting="examples", alpha=0.4, hops=3)
+    course = toy_course(algorithm, model=MODEL, rounds=1, num_clients=3)
+    trace = trace_course(course, hosts(3))
+    after = trace.standings[1].state.params  # the mean that the course has made
+    view = toy_view({"client-00": after}, hosts(3), algorithm=algorithm, model=MODEL, num_clients=3)
+    event = watched(algorithm, 3)["gradient_smoothness"]
+    assert event["values"] == pytest.approx(GradientSmoothness().measure(view).values, rel=1e-3, abs=2e-6)
+    assert len({m.outcome.reply.weight for m in trace.messages if hasattr(m.outcome.reply, "weight")}) > 1
 
 
 def test_hidden_error_is_the_worst_node_of_each_client() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import isthmus as ist
-from isthmus.monitoring import _view
+from isthmus.monitoring import Models, _view
 from isthmus.monitors import View
 from isthmus.simulation import Scenario, Simulation
 from isthmus.testing import toy_course, toy_scenario
@@ -16,7 +16,9 @@ def toy_view(
     models: Mapping[str, ist.Params],
     scenario: Scenario | None = None,
     starts: Mapping[str, ist.Params] | None = None,
+    weights: Mapping[str, float] | None = None,
+    algorithm: ist.Algorithm[Any] | None = None,
     **changes: Any,
 ) -> View:
-    course = toy_course(ist.FedAvg(), **changes)
-    return _view(course, Simulation(course, scenario or toy_scenario()), 1, dict(models), dict(starts or {}))
+    course = toy_course(algorithm or ist.FedAvg(), **changes)
+    return _view(course, Simulation(course, scenario or toy_scenario()), 1, Models(models, starts or {}, weights or {}))

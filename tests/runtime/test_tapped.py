@@ -159,6 +159,14 @@ def test_a_model_was_trained_from_what_had_been_sent_last_before_it() -> None:
     assert started(tap, 3) == {"a": []}  # what was sent last is a model of another kind
 
 
+def test_a_model_comes_with_the_weight_that_its_client_asked_for() -> None:
+    inner = Written()
+    tap = TappedRuntime(inner, lambda round: True)
+    heavy = ModelUpdate({"w": torch.ones(2)}, 3.0)
+    told(tap, inner, 1, TrainModel(LIKE), outcome("a", heavy), stack(("b",), (3, 4)))
+    assert {client: trained.weight for client, trained in tap.models(1, LIKE).items()} == {"a": 3.0, "b": 1.0}
+
+
 def test_a_course_that_goes_on_knows_what_was_sent_before() -> None:
     inner = Written()
     tap = TappedRuntime(inner, lambda round: True, known={"w": torch.full((2,), 7.0)})
