@@ -23,6 +23,10 @@ def check_monitors(course: Course, simulation: Simulation) -> None:
     """Raise BadInput if something that the course asks for cannot be measured in it."""
     for name in course.monitors:
         problem = MONITORS[name]().problem(_view(course, simulation, 0, Models()))
+        if simulation.own_models and MONITORS[name].changes:
+            problem = (
+                f"it compares models, and {simulation.own_models[0]} has a model of its own kind (client_settings)"
+            )
         if problem:
             raise BadInput(f"monitors has {name!r}: {problem}")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from isthmus.config.client_settings import own_model
 from isthmus.config.course import Course
 from isthmus.core.record import Params
 from isthmus.learn.evaluate import Scores
@@ -32,6 +33,7 @@ class Result:
         params:        the global model's parameters: those that are shared; empty for a method without a global model
         client_params: the clients' models, whole, where they differ from the global one
         client_dims:   numbers of inputs and outputs of the clients' models, where they have their own
+        client_parts:  what the clients need beside their models to predict, where they do: FedSage+'s generators
         notes:         what a user should know
         run_dir:       the run folder, or None
     """
@@ -52,6 +54,7 @@ class Result:
     notes: list[str]
     run_dir: Path | None
     client_dims: dict[str, tuple[int, int]] = field(default_factory=dict)
+    client_parts: dict[str, Params] = field(default_factory=dict, repr=False)
 
     def score(self, graph: str = "global_graph", metric: str = "accuracy", model: str = "global_model") -> float:
         """Return the headline number: the global model's, or the mean of the local ones where there is none.
@@ -104,7 +107,7 @@ class Result:
                 f"the clients share only a part of the model ({', '.join(self.course.sharing)}), which is in params; "
                 "whole models are in client_models"
             )
-        return self._module(self.params, (self.input_dim, self.output_dim))
+        return self._module(self.params, (self.input_dim, self.output_dim), None)
 
     @property
     def client_models(self) -> dict[str, nn.Module]:
@@ -113,11 +116,12 @@ class Result:
             name: self._module(
                 self.client_params.get(name, self.params),
                 self.client_dims.get(name, (self.input_dim, self.output_dim)),
+                name,
             )
             for name in self.client_params or self.client_scores
         }
 
-    def _module(self, params: Params, dims: tuple[int, int]) -> nn.Module:
-        module = self.course.model.build(*dims)
+    def _module(self, params: Params, dims: tuple[int, int], client: str | None) -> nn.Module:
+        module = own_model(self.course, client).build(*dims)
         load_params(module, params)
         return module.eval()

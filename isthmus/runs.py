@@ -181,6 +181,7 @@ def finish(
             return {"isthmus": __version__, **sizes, "class_names": json.dumps(names)}
 
         folder.save_models(result.params, result.client_params, facts)
+        folder.save_parts(result.client_parts)
 
 
 def _sinks(course: Course, folder: RunFolder | None) -> list[Watcher]:
@@ -244,11 +245,12 @@ def _result(
 ) -> Result:
     algorithm = course.algorithm
     shared = algorithm.global_params(standing.best_state)
-    models = {}
-    for name, memory in simulation.memories().items():
+    models, memories = {}, simulation.memories()
+    for name, memory in memories.items():
         params = algorithm.client_params(shared, {**memory, **memory.get("best", {})})
         if params:  # a client that failed in the setup of `local` has no model
-            models[name] = {**simulation.clients[name].own, **params} if simulation.initial.personal else params
+            own = simulation.clients[name].own
+            models[name] = {**own, **params} if own else params
     personal = simulation.has_personal_models
     metrics, each = _scored(course, simulation, standing, shared, models)
     exchanges = [event for event in journal.events if event["event"] == "exchange"]
@@ -267,6 +269,7 @@ def _result(
         params=shared,
         client_params=models if personal else {},
         client_dims=simulation.client_dims if personal else {},
+        client_parts={name: parts for name, memory in memories.items() if (parts := algorithm.client_parts(memory))},
         events=journal.events,
         notes=[event["text"] for event in journal.events if event["event"] == "note"],
         run_dir=None if folder is None else folder.path,

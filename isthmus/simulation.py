@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from isthmus.config.client_settings import check_client_settings, own_algorithm
+from isthmus.config.client_settings import (
+    check_client_settings,
+    clients_with_own_models,
+    own_algorithm,
+    own_batching,
+    own_model,
+)
 from isthmus.config.course import Course
 from isthmus.config.tables import name_of
 from isthmus.core.codec import decode
@@ -27,7 +33,7 @@ from isthmus.learn.blocks import Blocks
 from isthmus.learn.client import GraphClient
 from isthmus.learn.evaluate import Scores, one_by_one, score_on_global_graph, score_on_local_graphs
 from isthmus.learn.fit import load_params, read_params
-from isthmus.personalize.sharing import require_own_heads, shared_names
+from isthmus.personalize.sharing import require_own_heads, require_own_inputs, require_same_shared, shared_names
 from isthmus.runtime.loop import LoopRuntime
 from isthmus.runtime.stacked import StackedRuntime
 from isthmus.runtime.strict import StrictRuntime
@@ -70,24 +76,39 @@ def require_kind(course: Course, data: Any) -> None:
         )
 
 
-def build_model(course: Course, input_dim: int, output_dim: int) -> nn.Module:
-    """Return the course's model with its initial parameters, which depend on its sizes and the seed alone."""
+def build_model(
+    course: Course, input_dim: int, output_dim: int, client: str | None = None, allow_import: bool = True
+) -> nn.Module:
+    """Return the course's model, or a client's own, with initial parameters that depend on sizes and seed alone."""
     with seeded(course.seed, "model"):
-        return course.model.build(input_dim, output_dim)
+        return own_model(course, client, allow_import).build(input_dim, output_dim)
 
 
-def initial_model(course: Course, model: nn.Module) -> InitialModel:
-    """Return the shared parameters that a course starts from, which of them are buffers, and what is personal."""
+def known_parameters(course: Course, allow_import: bool = True) -> tuple[str, ...] | None:
+    """Return the names of the parameters of all clients' models, where some have their own; else None."""
+    own = clients_with_own_models(course)
+    if not own:
+        return None
+    models = [build_model(course, 1, 1, client, allow_import) for client in (None, *own)]
+    return tuple(dict.fromkeys(name for model in models for name in model.state_dict()))
+
+
+def initial_model(course: Course, model: nn.Module, known: Sequence[str] | None = None) -> InitialModel:
+    """Return the shared parameters that a course starts from, which of them are buffers, and what is personal.
+
+    `known` is what `known_parameters` returns.
+    """
     params = read_params(model)
-    shared = shared_names(course.sharing, params)
+    shared = shared_names(course.sharing, params, known)
     buffers = frozenset(name for name, _ in model.named_buffers() if name in shared)
-    return InitialModel({n: t for n, t in params.items() if n in shared}, buffers, frozenset(params) - shared)
+    personal = frozenset((*params, *(known or ()))) - shared
+    return InitialModel({n: t for n, t in params.items() if n in shared}, buffers, personal)
 
 
-def personal_start(course: Course, model: nn.Module) -> Params:
+def personal_start(course: Course, model: nn.Module, known: Sequence[str] | None = None) -> Params:
     """Return what a client's personal parameters begin with: those of a model that is fresh from `build_model`."""
     slots = model.state_dict()
-    shared = shared_names(course.sharing, slots)
+    shared = shared_names(course.sharing, slots, known)
     return {name: slot.clone() for name, slot in slots.items() if name not in shared}
 
 
@@ -99,41 +120,58 @@ class Simulation:
         self.course = course
         self.scenario = scenario
         self.holdings = {"all": scenario.whole} if course.algorithm.pooled else scenario.parts
+        check_client_settings(course, self.holdings)
+        self.own_models = clients_with_own_models(course)
+        self._known = known_parameters(course)
         self.model = self._build(scenario.whole)
         course.task.require_model(self.model, scenario.whole)
-        self.initial = initial_model(course, self.model)
-        self._require_fitting_heads()
-        check_client_settings(course, self.holdings)
+        self.initial = initial_model(course, self.model, self._known)
+        self._require_fitting_ends()
         # One module serves all clients of a kind in turn: parameters are loaded before each use.
-        modules: dict[tuple[int, int], tuple[nn.Module, Params]] = {}
+        modules: dict[tuple[int, int, str | None], tuple[nn.Module, Params]] = {}
         self.clients: dict[str, GraphClient] = {}
-        for name, data in self.holdings.items():
-            dims = (course.task.input_dim(data), course.task.output_dim(data))
-            if dims not in modules:
-                model = self._build(data)
-                modules[dims] = (model, personal_start(course, model))
-            self.clients[name] = self._client(name, *modules[dims])
+        for name, dims in self.client_dims.items():
+            kind = (*dims, name if name in self.own_models else None)
+            if kind not in modules:
+                modules[kind] = self._checked(name)
+            self.clients[name] = self._client(name, *modules[kind])
         self.blocks = Blocks(course.block_mb * 2**20)
         self.runtime = self._runtime()
         self.whole = course.task.prepare(scenario.whole)
 
-    def _build(self, data: Any) -> nn.Module:
+    def _build(self, data: Any, client: str | None = None) -> nn.Module:
         task = self.course.task
-        return build_model(self.course, task.input_dim(data), task.output_dim(data))
+        return build_model(self.course, task.input_dim(data), task.output_dim(data), client)
+
+    def _made(self, name: str) -> tuple[nn.Module, Params]:
+        """Return a client's model, and what its personal parameters begin with."""
+        model = self._build(self.holdings[name], name)
+        return model, personal_start(self.course, model, self._known)
+
+    def _checked(self, name: str) -> tuple[nn.Module, Params]:
+        """Return the same, of a model that fits the client's data and what the others share."""
+        model, own = self._made(name)
+        if name in self.own_models and self.course.task.count(self.holdings[name], "train"):
+            self.course.task.require_model(model, self.holdings[name])
+        shared = {slot: tensor for slot, tensor in model.state_dict().items() if slot not in own}
+        require_same_shared(self.course.sharing, self.initial.params, name, shared)
+        return model, own
 
     def _client(self, name: str, model: nn.Module, own: Params) -> GraphClient:
-        client = GraphClient(name, self.holdings[name], self.course.task, model, self.course.batching, own)
+        batching = own_batching(self.course, name)
+        client = GraphClient(name, self.holdings[name], self.course.task, model, batching, own)
         client.algorithm = own_algorithm(self.course, name)
         return client
 
-    def _require_fitting_heads(self) -> None:
-        """Refuse clients with different classes that are to share what depends on them."""
-        task = self.course.task
-        numbers = {name: task.output_dim(data) for name, data in self.holdings.items()}
-        if len(set(numbers.values())) > 1:
-            classes = [f"{name}: {number}" for name, number in numbers.items()][:6]
-            shared = frozenset(self.initial.params)
-            require_own_heads(self.course.model, task.input_dim(self.scenario.whole), shared, classes)
+    def _require_fitting_ends(self) -> None:
+        """Refuse clients with different features or classes that are to share what depends on them."""
+        into, out = self.course.task.input_dim(self.scenario.whole), self.course.task.output_dim(self.scenario.whole)
+        shared = frozenset(self.initial.params)
+        alike = {name: dims for name, dims in self.client_dims.items() if name not in self.own_models}
+        for end, other, require in ((0, out, require_own_inputs), (1, into, require_own_heads)):
+            if len({dims[end] for dims in alike.values()}) > 1:
+                numbers = [f"{name}: {dims[end]}" for name, dims in alike.items()][:6]
+                require(self.course.model, other, shared, numbers)
 
     @property
     def client_dims(self) -> dict[str, tuple[int, int]]:
@@ -144,6 +182,8 @@ class Simulation:
     @property
     def one_set_of_classes(self) -> bool:
         """Whether every client's model is one for the whole data as well."""
+        if self.own_models:
+            return False
         whole = (self.course.task.input_dim(self.scenario.whole), self.course.task.output_dim(self.scenario.whole))
         return set(self.client_dims.values()) == {whole}
 
@@ -164,8 +204,7 @@ class Simulation:
             return StackedRuntime(algorithm, list(self.clients.values()), self.blocks)
 
         def restarted(name: str) -> GraphClient:
-            model = self._build(self.holdings[name])
-            return self._client(name, model, personal_start(self.course, model))
+            return self._client(name, *self._made(name))
 
         return StrictRuntime(algorithm, {name: lambda name=name: restarted(name) for name in self.clients})  # type: ignore[misc]
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from isthmus.config.course import Course
+    from isthmus.core.record import Params
     from isthmus.data.zoo.own_folder import OwnFolder
 
 EXAMPLES = """Examples:
@@ -34,7 +35,7 @@ def predict(
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="A .csv or .parquet file.")] = Path(
         "predictions.csv"
     ),
-    client: Annotated[str | None, typer.Option("--client", metavar="ID", help="Use this client's own model.")] = None,
+    client: Annotated[str | None, typer.Option("--client", metavar="ID", help="Predict as this client would.")] = None,
     data_root: Annotated[Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
@@ -61,6 +62,7 @@ def predictions(run: Path, graph: str, client: str | None = None, root: Path | N
 
     import pandas as pd
 
+    from isthmus.config.client_settings import own_model
     from isthmus.config.load import load_course
     from isthmus.core.errors import BadInput
     from isthmus.learn.fit import load_params
@@ -68,11 +70,16 @@ def predictions(run: Path, graph: str, client: str | None = None, root: Path | N
 
     folder = RunFolder.open(run)
     path = folder.model if client is None else folder.client_model(client)
+    parts: Params = {}
+    if client is not None and folder.client_parts(client).is_file():
+        parts, _ = load_model_file(folder.client_parts(client))
+        path = path if path.is_file() else folder.model
     if not path.is_file():
         raise BadInput(f"{run} has no {path.relative_to(run)}; {_models_there(folder)}")
     params, facts = load_model_file(path)
     # A run between sites came from the server: only installed parts, no import paths.
-    course = load_course(folder.course, allow_import=not (run / "course_id").exists())
+    allow_import = not (run / "course_id").exists()
+    course = load_course(folder.course, allow_import=allow_import)
     class_names = tuple(json.loads(facts.get("class_names", "[]"))) if course.task.outputs_are_classes else ()
     data, rows = _data(graph, class_names, root, course)
     if "input_dim" not in facts or "output_dim" not in facts:
@@ -80,12 +87,12 @@ def predictions(run: Path, graph: str, client: str | None = None, root: Path | N
     width = int(facts["input_dim"])
     if course.task.input_dim(data) != width:
         raise BadInput(f"{graph} has {course.task.input_dim(data)} features, the model was trained on {width}")
-    model = course.model.build(width, int(facts["output_dim"]))
+    model = own_model(course, client, allow_import).build(width, int(facts["output_dim"]))
     if client is None and model.state_dict().keys() > params.keys():
         raise BadInput(f"{path} holds only what the clients share, no whole model; {_models_there(folder)}")
     load_params(model, params)
     try:
-        found = course.task.predict(model, course.task.prepare(course.task.to_predict(data)))
+        found = course.algorithm.predict_with(parts, course.task, model, course.task.to_predict(data))
     except ValueError as error:  # such as features of edges that are not there
         raise BadInput(f"{graph} is not what the model was trained on: {error}") from None
     names = class_names or tuple(str(number) for number in range(int(facts["output_dim"])))

@@ -1,8 +1,9 @@
-"""Hyper-parameters of single clients: the course's algorithm with other values in some fields."""
+"""Settings of single clients: the course's algorithm, model or batching with other values in some fields."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from isthmus.config.build import Builder, describe
@@ -10,6 +11,14 @@ from isthmus.config.course import Course
 from isthmus.config.load import merge
 from isthmus.core.errors import BadInput, nearest
 from isthmus.core.protocol import Algorithm
+from isthmus.learn.batching import Batching
+from isthmus.models import ModelSpec
+from isthmus.models.model import ModelFactory
+
+# Keys of a client's settings that begin with one of these are about that part of the course, all others about the
+# algorithm.
+PARTS = ("model", "batching")
+Change = tuple[list[str], Any]
 
 
 def check_client_settings(course: Course, clients: Iterable[str]) -> None:
@@ -21,20 +30,81 @@ def check_client_settings(course: Course, clients: Iterable[str]) -> None:
                 f"client_settings has {client!r}, which is no client of the course; {nearest(client, known)}"
             )
         own_algorithm(course, client)
+        own_model(course, client)
+        own_batching(course, client)
 
 
-def own_algorithm(course: Course, client: str) -> Algorithm[Any] | None:
+def own_algorithm(course: Course, client: str, allow_import: bool = True) -> Algorithm[Any] | None:
     """Return the algorithm with a client's own settings; None for a client that has none."""
-    settings = course.client_settings.get(client)
-    if not settings:
+    changes = [change for change in _changes(course, client) if change[0][0] not in PARTS]
+    if not changes:
         return None
-    changes = [(key.split("."), value) for key, value in settings.items()]
-    plain = merge(describe(course.algorithm), changes, f"client_settings.{client}")
-    built = Builder(f"client_settings.{client}").build(Algorithm, plain, "algorithm", course.algorithm)
+    where = f"client_settings.{client}"
+    plain = merge(describe(course.algorithm), changes, where)
+    built = Builder(where, allow_import).build(Algorithm, plain, "algorithm", course.algorithm)
     if type(built) is not type(course.algorithm):
         raise BadInput(
-            f"client_settings.{client} makes the algorithm another one, {type(built).__name__}; a client may have "
+            f"{where} makes the algorithm another one, {type(built).__name__}; a client may have "
             f"other values in the fields of {type(course.algorithm).__name__} only"
         )
     assert isinstance(built, Algorithm)
     return built
+
+
+def clients_with_own_models(course: Course) -> tuple[str, ...]:
+    """Return the clients whose settings change the model."""
+    return tuple(client for client in course.client_settings if _about(course, client, "model"))
+
+
+def own_model(course: Course, client: str | None, allow_import: bool = True) -> ModelFactory:
+    """Return what a client's model is built from: the course's model, with the client's own settings."""
+    changes = _about(course, client, "model")
+    if not changes:
+        return course.model
+    whole = changes[-1][1] if changes[-1][0] == ["model"] else None
+    if whole is not None and not isinstance(whole, str | int | float | list | tuple):
+        model: ModelFactory = whole  # given as a Python object
+        return model
+    where = f"client_settings.{client}"
+    if not isinstance(course.model, ModelSpec):
+        raise BadInput(
+            f"{where} changes parts of the model, but the course's is {type(course.model).__name__}, an object without "
+            "named parts; give the client's whole model as an object too"
+        )
+    plain = merge({"model": describe(course.model)}, changes, where)
+    built = Builder(where, allow_import).build(ModelSpec, plain["model"], "model", course.model)
+    assert isinstance(built, ModelSpec)
+    return built
+
+
+def own_batching(course: Course, client: str, allow_import: bool = True) -> Batching:
+    """Return how a client makes batches."""
+    changes = _about(course, client, "batching")
+    if not changes:
+        return course.batching
+    where = f"client_settings.{client}"
+    plain = merge({"batching": describe(course.batching)}, changes, where)
+    built = Builder(where, allow_import).build(Batching, plain["batching"], "batching", course.batching)
+    assert isinstance(built, Batching)
+    return built
+
+
+def _about(course: Course, client: str | None, part: str) -> list[Change]:
+    return [] if client is None else [change for change in _changes(course, client) if change[0][0] == part]
+
+
+def _changes(course: Course, client: str) -> list[Change]:
+    """Return a client's settings as paths and values; what is said of a part, in however many levels, one by one."""
+    found: list[Change] = []
+    for key, value in course.client_settings.get(client, {}).items():
+        path = key.split(".")
+        found += _leaves(path, value) if path[0] in PARTS else [(path, value)]
+    return found
+
+
+def _leaves(path: list[str], value: Any) -> Iterator[Change]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves([*path, str(key)], inner)
+    else:
+        yield path, describe(value) if dataclasses.is_dataclass(value) and len(path) > 1 else value

@@ -46,8 +46,9 @@ class Course:
                           all, or all but the decoder where the algorithm's clients have heads of their own
         batching:         full batches, or sampled neighbourhoods
         algorithm:        the federated method with its hyper-parameters
-        client_settings:  other values of the algorithm's fields for single clients, by client id and field:
-                          {client-0: {optimizer.lr: 0.1}}; only what a client itself reads has an effect
+        client_settings:  other values for single clients, by client id: of the algorithm's fields, of which only what a
+                          client itself reads has an effect, and of the model and the batching by their names:
+                          {client-0: {optimizer.lr: 0.1, model.decoder.hidden: 16, batching.name: neighbor}}
         rounds:           how many rounds at most
         seed:             decides everything that is random
         sampling:         which share of the clients takes part in a round

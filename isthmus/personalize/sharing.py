@@ -6,10 +6,12 @@ FedAvg with another list of patterns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 import torch
+from torch import Tensor, nn
 
 from isthmus.core.errors import BadInput
 from isthmus.models.model import ModelFactory
@@ -29,42 +31,82 @@ def check_patterns(patterns: Sequence[str]) -> None:
         raise ValueError(f'shared begins with the exception {patterns[0]!r}; write what it is taken from first: "*"')
 
 
-def shared_names(patterns: Sequence[str], names: Iterable[str]) -> frozenset[str]:
-    """Return the names that are shared.
+def shared_names(patterns: Sequence[str], names: Iterable[str], known: Iterable[str] | None = None) -> frozenset[str]:
+    """Return which of the names are shared.
 
     Each pattern adds the names it matches, one that begins with ! takes them away again; the last that matches decides.
-    A pattern that matches nothing is an error that lists the names.
+    A pattern that matches nothing is an error that lists the names. Where clients have models of their own, `known` are
+    the names of all of them: then a pattern has to match one of those.
     """
-    known = tuple(names)
+    mine = tuple(names)
+    everywhere = mine if known is None else tuple(dict.fromkeys((*mine, *known)))
     shared: set[str] = set()
     for pattern in patterns:
         plain = pattern.removeprefix("!")
-        found = {name for name in known if fnmatchcase(name, plain)}
+        found = {name for name in everywhere if fnmatchcase(name, plain)}
         if not found:
-            raise BadInput(f"shared has {pattern!r}, which matches no parameter of the model: {', '.join(known)}")
+            raise BadInput(f"shared has {pattern!r}, which matches no parameter of the model: {', '.join(everywhere)}")
         shared = shared - found if pattern.startswith("!") else shared | found
+    shared.intersection_update(mine)
     if not shared:
-        raise BadInput(f"shared is {list(patterns)}, which leaves nothing to share of {', '.join(known)}")
+        raise BadInput(f"shared is {list(patterns)}, which leaves nothing to share of {', '.join(mine)}")
     return frozenset(shared)
 
 
 def names_by_classes(model: ModelFactory, input_dim: int) -> tuple[str, ...]:
     """Return the names of the parameters whose shapes depend on the number of classes."""
     with torch.random.fork_rng(devices=[]):
-        two, three = (model.build(input_dim, number).state_dict() for number in (2, 3))
-    return tuple(name for name in three if name not in two or two[name].shape != three[name].shape)
+        return _unlike(*(model.build(input_dim, number) for number in (2, 3)))
+
+
+def names_by_features(model: ModelFactory, output_dim: int) -> tuple[str, ...]:
+    """Return the names of the parameters whose shapes depend on the number of features."""
+    with torch.random.fork_rng(devices=[]):
+        return _unlike(*(model.build(number, output_dim) for number in (2, 3)))
+
+
+def _unlike(one: nn.Module, other: nn.Module) -> tuple[str, ...]:
+    first, second = one.state_dict(), other.state_dict()
+    return tuple(name for name in second if name not in first or first[name].shape != second[name].shape)
 
 
 def require_own_heads(model: ModelFactory, input_dim: int, shared: frozenset[str], classes: Sequence[str]) -> None:
     """Raise BadInput unless all that depends on the classes is personal; `classes` says who has how many."""
-    tied = [name for name in names_by_classes(model, input_dim) if name in shared]
-    if tied:
-        parts = sorted({name.split(".")[0] for name in tied})
-        wanted = ", ".join(f'"!{part}.*"' for part in parts)
-        hint = f'shared=["*", {wanted}]'
-        if parts == ["gnn"]:
-            hint = 'give the model a head (model.decoder.name=linear) and keep it: shared=["*", "!decoder.*"]'
-        raise BadInput(
-            f"clients have different classes ({'; '.join(classes)}), but they share {tied[0]!r}, whose shape depends "
-            f"on their number; let each keep its own: {hint}"
-        )
+    without = 'give the model a head (model.decoder.name=linear) and keep it: shared=["*", "!decoder.*"]'
+    _require_own(names_by_classes(model, input_dim), shared, "classes", classes, without)
+
+
+def require_own_inputs(model: ModelFactory, output_dim: int, shared: frozenset[str], features: Sequence[str]) -> None:
+    """Raise BadInput unless all that depends on the features is personal; `features` says who has how many."""
+    without = 'give the model an encoder (model.encoder.name=linear) and keep it: shared=["*", "!encoder.*"]'
+    _require_own(names_by_features(model, output_dim), shared, "features", features, without)
+
+
+def _require_own(names: Sequence[str], shared: frozenset[str], what: str, numbers: Sequence[str], without: str) -> None:
+    tied = [name for name in names if name in shared]
+    if not tied:
+        return
+    parts = sorted({name.split(".")[0] for name in tied})
+    wanted = ", ".join(f'"!{part}.*"' for part in parts)
+    hint = without if "gnn" in parts else f'shared=["*", {wanted}]'
+    raise BadInput(
+        f"clients have different {what} ({'; '.join(numbers)}), but they share {tied[0]!r}, whose shape depends "
+        f"on their number; let each keep its own: {hint}"
+    )
+
+
+def require_same_shared(
+    patterns: Sequence[str], ours: Mapping[str, Tensor], client: str, theirs: Mapping[str, Tensor]
+) -> None:
+    """Raise BadInput unless what is shared has the same names and shapes in the course's model and in a client's."""
+    for name in dict.fromkeys((*ours, *theirs)):
+        shapes = [str(tuple(held[name].shape)) if name in held else "missing" for held in (ours, theirs)]
+        if shapes[0] != shapes[1]:
+            part, _, rest = name.partition(".")
+            place = f"{part}.*" if part != "gnn" else f"gnn.{rest.rpartition('.')[0] or rest}.*"
+            declared = json.dumps([*patterns, f"!{place}"])
+            raise BadInput(
+                f"the parameter {name!r} is shared, but in the model of {client} it is {shapes[1]}, in the course's "
+                f"model {shapes[0]}; give both the same shape (client_settings.{client}), or let clients keep their "
+                f"own: shared={declared}"
+            )
