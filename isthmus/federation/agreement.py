@@ -22,17 +22,34 @@ class Agreement:
     class_names: tuple[str, ...]
     refused: dict[str, str]  # site -> reason
     holds: dict[str, str]  # site -> what it holds
-    own: dict[str, Outputs] = field(default_factory=dict)  # site -> its outputs, where each has its own
+    own: dict[str, Outputs] = field(default_factory=dict)  # site -> its outputs, where it may have its own
+    inputs: dict[str, int] = field(default_factory=dict)  # site -> its features, where it may have its own
+
+
+@dataclass(frozen=True)
+class Freedom:
+    """What silos need not have in common, since nothing that depends on it is shared.
+
+    Fields:
+        classes:  whether every silo may have classes of its own
+        features: whether every silo may have features of its own
+        models:   sites whose settings change the model: they may have both, if what they share has the right shapes
+    """
+
+    classes: bool = False
+    features: bool = False
+    models: frozenset[str] = frozenset()
 
 
 def agree(
-    terms: Mapping[str, Terms], version: str, stated: tuple[str, ...] = (), own_classes: bool = False
+    terms: Mapping[str, Terms], version: str, stated: tuple[str, ...] = (), free: Freedom | None = None
 ) -> Agreement:
     """Compare terms; where they differ, the largest group stands and the others are refused, each with the reason.
 
-    `stated` is the class list of the course, if it has one: then that is what stands. With `own_classes` every silo
-    may have classes of its own, since nothing that depends on them is shared; those of the first stand for the server.
+    `stated` is the class list of the course, if it has one: then that is what stands. What silos are free to have
+    stands for the server as the first of them has it.
     """
+    free = free or Freedom()
     refused = {site: found.refusal for site, found in terms.items() if found.refusal}
     for site, found in terms.items():
         if site not in refused and found.version != version:
@@ -43,25 +60,40 @@ def agree(
     if not willing:
         raise CourseFailed("no silo takes part: " + "; ".join(f"{site}: {why}" for site, why in refused.items()))
     # Counter keeps the order of first mention among equals, so the order of the sites decides a tie.
-    free = own_classes and not stated
-    groups = Counter((t.input_dim, None if free else outputs_of(t)) for t in willing.values())
+    plain = {site: found for site, found in willing.items() if site not in free.models}
+    own_classes = free.classes and not stated
+    groups = Counter(
+        (None if free.features else found.input_dim, None if own_classes else outputs_of(found))
+        for found in (plain or willing).values()
+    )
     (input_dim, outputs), _ = groups.most_common(1)[0]
-    for site, found in willing.items():
-        if found.input_dim != input_dim:
-            refused[site] = f"its nodes have {found.input_dim} features, the others' have {input_dim}"
+    for site, found in plain.items():
+        if input_dim is not None and found.input_dim != input_dim:
+            refused[site] = _feature_difference(found.input_dim, input_dim)
         elif outputs is not None and outputs_of(found) != outputs:
             refused[site] = _output_difference(outputs_of(found), outputs)
     agreed = {site: found for site, found in willing.items() if site not in refused}
-    holds = {site: found.holds for site, found in agreed.items()}
-    if outputs is not None:
-        return Agreement(input_dim, *outputs, refused, holds)
-    own = {site: outputs_of(found) for site, found in agreed.items()}
-    return Agreement(input_dim, *next(iter(own.values())), refused, holds, own)
+    first = next(found for site, found in (plain or willing).items() if site in agreed)
+    return Agreement(
+        first.input_dim,
+        *outputs_of(first),
+        refused,
+        {site: found.holds for site, found in agreed.items()},
+        {site: outputs_of(found) for site, found in agreed.items() if own_classes or site in free.models},
+        {site: found.input_dim for site, found in agreed.items() if free.features or site in free.models},
+    )
 
 
 def outputs_of(terms: Terms) -> Outputs:
     """Return what a model for a silo's data ends in."""
     return terms.output_dim, terms.class_names
+
+
+def _feature_difference(own: int, others: int) -> str:
+    return (
+        f"its nodes have {own} features, the others' have {others}; silos may have their own where nothing shared "
+        'depends on them: model.encoder.name=linear, shared=["*", "!encoder.*"]'
+    )
 
 
 def _output_difference(own: Outputs, others: Outputs) -> str:

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from isthmus import __version__
 from isthmus.config.client_settings import check_client_settings
 from isthmus.config.course import Course
@@ -22,15 +20,15 @@ from isthmus.core.errors import BadInput, CourseFailed, TooFewReplies
 from isthmus.core.federation import Federation, InitialModel
 from isthmus.federation.hub import Hub, SiteTransport, receipts
 from isthmus.federation.messages import Finish, Proposal
+from isthmus.federation.models import SiteModels
 from isthmus.learn.evaluate import Scores
 from isthmus.monitor.checkpoint import load_checkpoint
 from isthmus.monitor.folder import RunFolder
 from isthmus.monitor.journal import Journal, replace_file
-from isthmus.personalize.sharing import EVERYTHING, names_by_classes, shared_names
 from isthmus.results import Result
 from isthmus.runs import Recorder, Watcher, finish
 from isthmus.runtime.remote import RemoteRuntime
-from isthmus.simulation import build_model, initial_model, torch_threads
+from isthmus.simulation import torch_threads
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
 ID_FILE = "course_id"
@@ -114,15 +112,22 @@ class SiteCourse:
         course_id = (self.run_dir / ID_FILE).read_text().strip()
         proposal = Proposal(course_id, course_to_yaml(self.course), __version__, self.sites)
         stated = getattr(self.course.dataset, "class_names", ()) if self.course.task.outputs_are_classes else ()
-        free = self._classes_are_free()
+        models = SiteModels(self.course)
         transport = SiteTransport(
-            self.hub, proposal, __version__, self.timeout, lambda s, t: self._note(journal, s, t), stated, free
+            self.hub,
+            proposal,
+            __version__,
+            self.timeout,
+            lambda site, text: self._note(journal, site, text),
+            stated,
+            models.freedom(),
+            models.problem,
         )
         self._wait(len(self.sites), self.patience.start_seconds, "the course starts")
         agreement = transport.agree()
         for site, text in agreement.holds.items():
             journal.write("client", client=site, text=text)
-        model = initial_model(self.course, self._model(agreement.input_dim, agreement.output_dim))
+        model = models.initial(agreement)
         started = time.perf_counter()
         with torch_threads(self.course.threads):
             runtime, standing = self._rounds(transport, model, recorder, folder, journal, standing, course_id)
@@ -130,16 +135,6 @@ class SiteCourse:
         finish(result, standing, journal, folder, {None: agreement.class_names})
         self._finish(course_id, result, runtime, journal)
         return result
-
-    def _model(self, input_dim: int, output_dim: int) -> nn.Module:
-        return build_model(self.course, input_dim, output_dim)
-
-    def _classes_are_free(self) -> bool:
-        """Whether silos may have classes of their own: what depends on them is not shared."""
-        if self.course.sharing == EVERYTHING:
-            return False
-        shared = shared_names(self.course.sharing, self._model(1, 2).state_dict())
-        return not shared.intersection(names_by_classes(self.course.model, 1))
 
     def _rounds(
         self,

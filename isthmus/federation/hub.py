@@ -9,7 +9,7 @@ from typing import Protocol
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadMessage, CourseFailed
 from isthmus.core.protocol import Failure
-from isthmus.federation.agreement import Agreement, agree, outputs_of
+from isthmus.federation.agreement import Agreement, Freedom, agree, outputs_of
 from isthmus.federation.messages import NOT_AGREED, Proposal, Receipt, Terms, Verdict
 
 MAX_TERMS_BYTES = 10**6
@@ -43,9 +43,10 @@ class SiteTransport:
         timeout_seconds: float,
         note: Callable[[str, str], None] = lambda site, text: None,
         class_names: tuple[str, ...] = (),
-        own_classes: bool = False,
+        free: Freedom | None = None,
+        problem: Callable[[str, Terms], str] = lambda site, terms: "",
     ) -> None:
-        self.class_names, self.own_classes = class_names, own_classes and not class_names
+        self.class_names, self.free, self.problem = class_names, free or Freedom(), problem
         self.hub, self.proposal, self.version, self.timeout_seconds = hub, proposal, version, timeout_seconds
         self.note = note
         self.agreement: Agreement | None = None
@@ -63,7 +64,7 @@ class SiteTransport:
         terms = self._terms(present)
         if not terms:
             raise CourseFailed("no silo answered the proposal")
-        self.agreement = agree(terms, self.version, self.class_names, self.own_classes)
+        self.agreement = agree(terms, self.version, self.class_names, self.free)
         self._agreed = {site: generations[site] for site in self.agreement.holds}
         self._refused = {site: (generations[site], why) for site, why in self.agreement.refused.items()}
         self._tell({site: self.agreement.refused.get(site, "") for site in terms})
@@ -97,13 +98,7 @@ class SiteTransport:
         generations = {site: self.hub.generation(site) for site in sites}
         verdicts = {}
         for site, terms in self._terms(sites).items():
-            why = terms.refusal
-            before = self.agreement.own.get(site, (self.agreement.output_dim, self.agreement.class_names))
-            if self.own_classes and site not in self.agreement.own:
-                before = outputs_of(terms)  # it comes for the first time
-            ours = (self.version, self.agreement.input_dim, before)
-            if not why and (terms.version, terms.input_dim, outputs_of(terms)) != ours:
-                why = "it came back with another version, other features or other classes than the course has"
+            why = terms.refusal or self._change(site, terms)
             verdicts[site] = why
             self._refused.pop(site, None)
             if why:
@@ -112,6 +107,21 @@ class SiteTransport:
                 self._agreed[site] = generations[site]
                 self.note(site, "takes part again")
         self._tell(verdicts)
+
+    def _change(self, site: str, terms: Terms) -> str:
+        """Return what keeps a site from taking part again, or from coming late; nothing if its terms are as before."""
+        assert self.agreement is not None
+        late = site not in self.agreement.holds
+        outputs = self.agreement.own.get(site, (self.agreement.output_dim, self.agreement.class_names))
+        inputs = self.agreement.inputs.get(site, self.agreement.input_dim)
+        own_model = site in self.free.models
+        if late and (own_model or (self.free.classes and not self.class_names)):
+            outputs = outputs_of(terms)
+        if late and (own_model or self.free.features):
+            inputs = terms.input_dim
+        if (terms.version, terms.input_dim, outputs_of(terms)) != (self.version, inputs, outputs):
+            return "it came back with another version, other features or other classes than the course has"
+        return self.problem(site, terms) if late else ""
 
     def _is_settled(self, site: str) -> bool:
         """Whether a site has agreed or was refused since it last connected."""

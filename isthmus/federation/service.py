@@ -14,7 +14,7 @@ import yaml
 from torch import Tensor
 
 from isthmus import __version__
-from isthmus.config.client_settings import own_algorithm
+from isthmus.config.client_settings import own_algorithm, own_batching
 from isthmus.config.course import Course
 from isthmus.config.load import load_course
 from isthmus.config.tables import name_of
@@ -33,7 +33,7 @@ from isthmus.learn.client import GraphClient
 from isthmus.monitor.folder import save_model_file
 from isthmus.runtime.envelope import BLANK, Answer
 from isthmus.runtime.silo import MemoryStore, Silo
-from isthmus.simulation import build_model, personal_start, require_kind, torch_threads
+from isthmus.simulation import build_model, known_parameters, personal_start, require_kind, torch_threads
 
 MAX_COURSE_CHARACTERS = 2**16
 _COURSE_ID = re.compile(r"[0-9a-f]{8,64}")
@@ -132,18 +132,24 @@ class SiloService:
         require_kind(course, data)
         into, out = task.input_dim(data), task.output_dim(data)
         if task.count(data, "train"):  # a silo that has nothing to train on only measures
-            task.require_model(build_model(course, into, out), data)
+            task.require_model(build_model(course, into, out, self.name, allow_import=False), data)
         return Terms("", __version__, into, out, task.output_names(data), task.holds(data))
 
     def _silo(self, course_id: str, course: Course, folder: OwnData[Any]) -> Silo:
         data, keys = folder.data, self._node_keys(course_id, folder.node_ids)
 
+        into, out = course.task.input_dim(data), course.task.output_dim(data)
+        # Settings come with the course, from elsewhere: they may name installed parts only, as the course itself.
+        known = known_parameters(course, allow_import=False)
+        batching = own_batching(course, self.name, allow_import=False)
+        algorithm = own_algorithm(course, self.name, allow_import=False)
+
         def client() -> GraphClient:
-            model = build_model(course, course.task.input_dim(data), course.task.output_dim(data))
-            own = personal_start(course, model)
-            made = GraphClient(self.name, data, course.task, model, course.batching, own)
+            model = build_model(course, into, out, self.name, allow_import=False)
+            own = personal_start(course, model, known)
+            made = GraphClient(self.name, data, course.task, model, batching, own)
             made.node_keys = keys
-            made.algorithm = own_algorithm(course, self.name)
+            made.algorithm = algorithm
             return made
 
         store = MemoryStore(self.state / "memories" / course_id)

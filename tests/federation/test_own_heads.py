@@ -15,7 +15,7 @@ from isthmus.algorithms import FedGRL
 from isthmus.data.graph import Graph
 from isthmus.data.sources import read_graph_folder, write_graph_folder
 from isthmus.data.zoo import Folder
-from isthmus.federation.agreement import agree
+from isthmus.federation.agreement import Freedom, agree
 from isthmus.federation.course import Patience, SiteCourse
 from isthmus.federation.messages import Terms
 from isthmus.learn.downstream import Finetune
@@ -118,13 +118,20 @@ def test_settings_of_one_silo_reach_it_alone(tmp_path: Path) -> None:
     assert not torch.equal(result.params[name], plain.params[name])
 
 
-def test_classes_are_free_only_where_that_is_said_and_features_never() -> None:
+def test_classes_and_features_are_free_only_where_that_is_said() -> None:
     terms = {
         "a": Terms("", "1", 5, 2, ("x", "y"), "a few nodes"),
         "b": Terms("", "1", 5, 1, ("u",), "a few nodes"),
         "c": Terms("", "1", 6, 2, ("x", "y"), "a few nodes"),
     }
-    free = agree(terms, "1", own_classes=True)
+    free = agree(terms, "1", free=Freedom(classes=True))
     assert free.own == {"a": (2, ("x", "y")), "b": (1, ("u",))} and list(free.refused) == ["c"]
     assert list(agree(terms, "1").refused) == ["b", "c"] and not agree(terms, "1").own
-    assert list(agree(terms, "1", ("x", "y"), own_classes=True).refused) == ["b", "c"]
+    assert list(agree(terms, "1", ("x", "y"), Freedom(classes=True)).refused) == ["b", "c"]
+    wide = agree(terms, "1", free=Freedom(features=True))
+    assert wide.inputs == {"a": 5, "c": 6} and wide.input_dim == 5 and list(wide.refused) == ["b"]
+    assert not agree(terms, "1", free=Freedom(classes=True, features=True)).refused
+    own = agree(terms, "1", free=Freedom(models=frozenset({"c"})))
+    assert list(own.refused) == ["b"] and own.inputs == {"c": 6} and own.own == {"c": (2, ("x", "y"))}
+    alone = agree({"c": terms["c"]}, "1", free=Freedom(models=frozenset({"c"})))
+    assert alone.input_dim == 6 and not alone.refused
