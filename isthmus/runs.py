@@ -12,6 +12,7 @@ from typing import Protocol
 from isthmus import __version__
 from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_dict, course_to_yaml, load_course
+from isthmus.config.schedules import schedule_notes
 from isthmus.core.course import RoundReport, Standing, evaluate, run_course
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import ExchangeReport, Federation
@@ -93,7 +94,7 @@ def run(
         journal.write("setup", load_seconds=round(scenario.seconds, 6), build_seconds=round(building, 6))
         for client, part in simulation.scenario.parts.items():
             journal.write("client", client=client, text=simulation.course.task.holds(part))
-        for note in simulation.notes():
+        for note in [*schedule_notes(course), *simulation.notes()]:
             journal.write("note", text=note)
         return _carry_out(course, simulation, folder, journal, watchers, None)
 

@@ -110,7 +110,8 @@ class FedGRL(Algorithm[FedGRLState]):
 
     A client's memory: `objective` (such as BGRL's target encoder), `optimizer` (its moments, which go on from round to
     round), `personal` (its head), and `model` (its own whole model, "lp1"). The place in the schedules of learning rate
-    and target is the round, which comes with every request: a client that was away is where the others are.
+    and target is the round, which comes with every request: a client that was away is where the others are. As they
+    come, both are for 1000 rounds, of which the learning rate rises over 100; a course of another length is told so.
 
     Fields:
         objective:   the self-supervised objective

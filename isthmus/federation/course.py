@@ -13,6 +13,7 @@ from isthmus import __version__
 from isthmus.config.client_settings import check_client_settings
 from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_dict, course_to_yaml, load_course
+from isthmus.config.schedules import schedule_notes
 from isthmus.config.tables import name_of
 from isthmus.core.codec import encode
 from isthmus.core.course import Standing, evaluate, run_course, weighted_metric
@@ -80,6 +81,9 @@ class SiteCourse:
         replace_file(folder.course, course_to_yaml(self.course).encode())
         journal = Journal(folder.journal)
         journal.write("course", version=__version__, sites=list(self.sites), course=course_to_dict(self.course))
+        for note in schedule_notes(self.course):
+            self.say(note)
+            journal.write("note", text=note)
         return self._to_the_end(folder, journal, None)
 
     def resume(self) -> Result:
