@@ -7,7 +7,7 @@ in FS-G (Wang et al., 2022, Fig. 3). The paper's FedSage, without the plus, is F
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,8 +36,12 @@ from isthmus.learn.neighbor_generation import (
 )
 from isthmus.learn.optimizers import Adam, Optimizer
 from isthmus.learn.tasks.node import NodeBatch, NodeClassification, PreparedNodes
+from isthmus.learn.tasks.task import Predictions
 
 Memory = dict[str, Any]
+
+# The name of the noise's seed among what a client needs to predict; the others are the generator's.
+NOISE = "noise"
 
 
 # ---- what crosses
@@ -209,7 +213,10 @@ class FedSagePlus(FedAvg):
     server learns no more of that sum than it passes on.
 
     A client's memory: `neighgen` during the setup (generator, classifier, moments, which nodes are hidden), afterwards
-    `mended`: the generator and the seed of its noise, from which the same neighbours are generated again.
+    `mended`: the generator and the seed of its noise, from which the same neighbours are generated again. In simulation
+    both are in the result (`client_parts`) and in the run folder, and `isthmus predict --client ID` mends the graph
+    that it is given with that client's generator; without --client, it reads the graph as it is. Between sites,
+    generators stay in the silos' memories.
 
     Fields beside those of `FedAvg`, which are about the rounds:
         num_generated:  neighbours that a node can be given at most; 0 for none
@@ -308,7 +315,7 @@ class FedSagePlus(FedAvg):
     def share_generator(self, request: ShareGenerator, client: GraphClient) -> GeneratorView:
         """Show the feature generator and what it is given; the noise is kept for the step that follows."""
         memory: Memory = {**_training(client), "noise": client.generator("noise").initial_seed()}
-        model = self._loaded(client, memory["params"])
+        model = self._loaded(client.data.num_features, memory["params"])
         with torch.no_grad():
             found = generate(model, Impaired.of(client.data, memory["hidden"]).input, _noise(memory), self.max_nodes)
         client.state["neighgen"] = memory
@@ -346,7 +353,7 @@ class FedSagePlus(FedAvg):
         self, client: GraphClient, memory: Memory, steps: int, noise: torch.Generator, peers: Params
     ) -> Memory:
         """Return what a client remembers after some steps of its generator; `peers` are their gradients, or empty."""
-        model = self._loaded(client, memory["params"])
+        model = self._loaded(client.data.num_features, memory["params"])
         if self.class_weight:
             load_params(client.model, memory["classifier"])
         live, state = self._live(model, client), copied(memory["optimizer"])
@@ -383,9 +390,9 @@ class FedSagePlus(FedAvg):
     def _build(self, num_features: int) -> NeighborGenerator:
         return NeighborGenerator(num_features, self.latent, self.hidden, self.num_generated)
 
-    def _loaded(self, client: GraphClient, params: Params) -> NeighborGenerator:
+    def _loaded(self, num_features: int, params: Params) -> NeighborGenerator:
         with torch.random.fork_rng(devices=[]):  # what is drawn is replaced at once
-            model = self._build(client.data.num_features)
+            model = self._build(num_features)
         load_params(model, params)
         return model
 
@@ -399,15 +406,29 @@ class FedSagePlus(FedAvg):
             return own  # type: ignore[no-any-return]
         kept = getattr(own, "mended", None)
         if kept is None or kept[0] is not memory:
-            kept = own.mended = (memory, self._mended(client, memory))
+            kept = own.mended = (memory, self._mended(client.task, own, memory))
         return kept[1]  # type: ignore[no-any-return]
 
-    def _mended(self, client: GraphClient, memory: Memory) -> Any:
+    def _mended(self, task: Any, own: Any, memory: Memory) -> Any:
+        """Return prepared data with the neighbours that a generator gives; the very same where it gives none."""
+        model = self._loaded(own.data.num_features, memory["params"])
         with torch.no_grad():
-            found = generate(self._loaded(client, memory["params"]), client.prepared.graph, _noise(memory))
-        if not len(found.rows):
-            return client.prepared
-        return client.task.prepare(mended(client.data, found.rows, found.owner))
+            found = generate(model, own.graph, _noise(memory))
+        return task.prepare(mended(own.data, found.rows, found.owner)) if len(found.rows) else own
+
+    def client_parts(self, state: Mapping[str, Any]) -> Params:
+        """Return the client's generator and the seed of its noise, as far as it mended its graph."""
+        memory: Memory | None = state.get("mended")
+        return {} if memory is None else {**memory["params"], NOISE: torch.tensor(memory["noise"])}
+
+    def predict_with(self, parts: Params, task: Any, model: Any, data: Any) -> Predictions:
+        """Mend the graph with a client's generator, and return what the model says of the graph's own nodes."""
+        prepared = task.prepare(data)
+        if parts:
+            params = {name: tensor for name, tensor in parts.items() if name != NOISE}
+            prepared = self._mended(task, prepared, {"params": params, "noise": int(parts[NOISE])})
+        found: Predictions = task.predict(model, prepared)
+        return replace(found, ids=found.ids[: data.num_nodes], probabilities=found.probabilities[: data.num_nodes])
 
     @on(EvaluateModel)
     def evaluate(self, request: EvaluateModel, client: GraphClient) -> Evaluation:

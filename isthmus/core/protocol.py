@@ -175,6 +175,17 @@ class Algorithm(ABC, Generic[StateT]):
         """Return what a client's models are trained and scored on, as its task has prepared it: its own data."""
         return client.prepared
 
+    def client_parts(self, state: Mapping[str, Any]) -> Params:
+        """Return what a client needs beside its model to predict, made of its memory; results and run folders keep it.
+
+        A method that gives something here says in `predict_with` what is done with it.
+        """
+        return {}
+
+    def predict_with(self, parts: Params, task: Any, model: Any, data: Any) -> Any:
+        """Return what a task predicts of data by a model, at a client with these parts; empty ones stand for none."""
+        return task.predict(model, task.prepare(data))
+
     @on(EvaluateModel)
     def evaluate(self, request: EvaluateModel, client: Any) -> Evaluation:
         """Evaluate the client's model on its own graph."""

@@ -14,6 +14,7 @@ from isthmus.monitor.journal import replace_file
 COURSE_FILE = "course.yaml"
 MODEL_FILE = "model.safetensors"
 CLIENTS_DIR = "clients"
+PARTS_DIR = "parts"
 
 
 class RunFolder:
@@ -77,6 +78,17 @@ class RunFolder:
     def client_model(self, client: str) -> Path:
         """Return the file of a client's personal model."""
         return self.path / CLIENTS_DIR / f"{client}.safetensors"
+
+    def client_parts(self, client: str) -> Path:
+        """Return the file of what a client needs beside its model to predict."""
+        return self.path / PARTS_DIR / f"{client}.safetensors"
+
+    def save_parts(self, parts: Mapping[str, Params]) -> None:
+        """Write what clients need beside their models, for those that need something."""
+        for client, own in parts.items():
+            if own:
+                (self.path / PARTS_DIR).mkdir(exist_ok=True)
+                save_model_file(self.client_parts(client), own, {"client": client})
 
     def save_models(
         self, params: Params, personal: Mapping[str, Params], facts: Callable[[str | None], Mapping[str, str]]

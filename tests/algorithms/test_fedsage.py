@@ -3,6 +3,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import isthmus
 from isthmus.algorithms import FedAvg, FedSagePlus
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.algorithms.fedsage import (
@@ -37,6 +39,7 @@ from isthmus.learn.neighbor_generation import FeatureGenerator, Impaired, Neighb
 from isthmus.learn.optimizers import SGD
 from isthmus.learn.tasks import TASKS
 from isthmus.models import GCN, SAGE, MLPDecoder, ModelSpec
+from isthmus.monitor.folder import RunFolder, load_model_file
 from isthmus.simulation import Scenario
 from isthmus.testing import ScriptedClients, check_algorithm, toy_client, toy_course, toy_graph, toy_scenario
 from isthmus.testing.traces import Trace, require_close, require_same, trace_course
@@ -530,6 +533,35 @@ def test_a_mended_graph_is_built_once_and_again_from_memory_alone() -> None:
     assert not torch.equal(algorithm.data_of(client).data.x, first.data.x)
     client.state = {}
     assert algorithm.data_of(client) is client.prepared
+
+
+def test_the_result_has_the_generators_and_with_them_predicts_what_clients_were_scored_on(tmp_path: Path) -> None:
+    course = toy_course(FedSagePlus(**{**SHORT, "pretrain_steps": 30}), rounds=4)
+    scenario = toy_scenario()
+    result = isthmus.run(course, scenario=scenario, run_dir=tmp_path / "run")
+    assert result.client_parts.keys() == scenario.parts.keys() and not result.client_params
+    folder, changed = RunFolder.open(tmp_path / "run"), 0
+    for name, data in scenario.parts.items():
+        parts, _ = load_model_file(folder.client_parts(name))
+        assert parts.keys() == result.client_parts[name].keys()
+        found = course.algorithm.predict_with(parts, course.task, result.model, data)
+        assert torch.equal(found.ids, data.node_ids) and len(found.probabilities) == data.num_nodes
+        test = data.mask("test") & (data.y >= 0)
+        accuracy = float((found.labels == data.y)[test].double().mean())
+        assert accuracy == pytest.approx(result.client_scores[name]["accuracy"])
+        loss = F.nll_loss(found.probabilities[test].log(), data.y[test])
+        assert float(loss) == pytest.approx(result.client_scores[name]["loss"], rel=1e-5)
+        plain = course.algorithm.predict_with({}, course.task, result.model, data)
+        assert torch.equal(
+            plain.probabilities, course.task.predict(result.model, course.task.prepare(data)).probabilities
+        )
+        changed += not torch.equal(plain.probabilities, found.probabilities)
+    assert changed
+
+
+def test_a_client_that_missed_the_setup_has_no_generator_in_the_result(tmp_path: Path) -> None:
+    result = isthmus.run(toy_course(FedSagePlus(num_generated=0)), scenario=toy_scenario(), run_dir=tmp_path / "run")
+    assert result.client_parts == {} and not (tmp_path / "run" / "parts").exists()
 
 
 def test_moments_go_on_where_they_are_kept() -> None:

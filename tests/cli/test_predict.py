@@ -6,6 +6,7 @@ import torch
 
 import isthmus as ist
 from isthmus.cli.predict import predictions
+from isthmus.core.errors import BadInput
 from isthmus.data.sources import write_graph_folder
 from isthmus.data.zoo import Cora
 
@@ -55,6 +56,22 @@ def test_a_method_without_a_global_model_asks_for_a_client(tmp_path: Path) -> No
     assert (
         call("predict", str(path), "--graph", "cora", "--out", str(tmp_path / "a.csv"), "--client", "client-2")[0] == 0
     )
+
+
+def test_a_client_that_mended_its_graph_predicts_with_its_generator(tmp_path: Path) -> None:
+    path = tmp_path / "sage"
+    quick = ("latent=4", "hidden=4", "pretrain_steps=8", "cross_rounds=1", "num_generated=2")
+    fields = ("rounds=1", "model.gnn.hidden=8", "algorithm.name=fedsage_plus", *(f"algorithm.{each}" for each in quick))
+    assert call("run", "-q", "--out", str(path), "num_clients=2", *fields)[0] == 0
+    part = Cora().load(tmp_path).subgraph(torch.arange(300))
+    write_graph_folder(part, tmp_path / "mine", format="csv")
+    mine = str(tmp_path / "mine")
+    plain, first, second = (predictions(path, mine, client) for client in (None, "client-0", "client-1"))
+    assert list(plain["id"]) == list(first["id"]) == list(second["id"]) and len(first) == 300
+    columns = [column for column in plain if column.startswith("p_")]
+    assert not plain[columns].equals(first[columns]) and not first[columns].equals(second[columns])
+    with pytest.raises(BadInput, match=r"has no clients/nobody\.safetensors"):
+        predictions(path, mine, "nobody")
 
 
 @pytest.mark.parametrize(
