@@ -117,7 +117,7 @@ class FedGRL(Algorithm[FedGRLState]):
         objective:   the self-supervised objective
         protocol:    "lp1" or "lp2"
         downstream:  how a client makes its own model in "lp1": "freeze" or "finetune"
-        strength:    lambda_c of "lp2"; per client by `client_settings` of the course
+        strength:    lambda_c of "lp2"; per client by `client_settings` of the course; "lp1" has no use for it
         copy_gate:   whether labels are kept from f in "lp2"
         local_steps: steps between two messages; 0 leaves the encoder as it begins, a baseline
         optimizer:   the clients' optimiser

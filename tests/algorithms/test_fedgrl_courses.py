@@ -206,6 +206,20 @@ def test_a_client_may_have_a_strength_of_its_own(usual: float, own: float) -> No
         assert gap(wanted, before) > 1e-4
 
 
+@pytest.mark.parametrize("strength", [0.0, 7.0])
+def test_a_strength_changes_nothing_where_the_encoder_learns_without_labels(strength: float) -> None:
+    """lambda_c weighs the two terms of "lp2" against each other; "lp1" has one term, which counts in full."""
+    usual, other = traced(quick()), traced(quick(strength=strength))
+    assert_equal(usual.standings[usual.last].state.params, other.standings[other.last].state.params)
+    assert_equal(usual.standings[usual.last].state.objective, other.standings[other.last].state.objective)
+    mine, theirs = usual.models(LP1), other.models(LP1)
+    for client in usual.clients:
+        assert_equal(mine[client], theirs[client])
+    settings = {"client-0": {"strength": strength}}
+    alone = traced(quick(), client_settings=settings)
+    assert_equal(alone.standings[alone.last].state.params, usual.standings[usual.last].state.params)
+
+
 def test_a_strength_where_the_course_has_none_is_refused_with_what_would_do() -> None:
     settings = {"client-0": {"strength": 1.0}}
     course = toy_course(quick(protocol="lp2", strength=0.0), model=MODEL, client_settings=settings, rounds=1)

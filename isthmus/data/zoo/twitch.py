@@ -46,13 +46,14 @@ class Twitch(Dataset):
     edges: DE 9,498 and 153,138; EN 7,126 and 35,324; ES 4,648 and 59,382; FR 6,549 and 112,666; PT 1,912 and 31,299;
     RU 4,385 and 37,304, as in FedGRL. The table of FR repeats 2 of its 6,551 rows; they count once.
 
-    The label is `mature`: whether one uses explicit language. FedGRL, as others, takes the 128 features that
-    torch_geometric offers. The raw features are 3,170 yes-or-no facts shared by all countries (games, habits, place),
-    a few of which are named twice for a node.
+    The label is `mature`: whether one uses explicit language. The raw features are 3,170 yes-or-no facts shared by all
+    countries (games, habits, place), a few of which are named twice for a node. The reduced ones are derived from
+    them: the first 128 singular components of the public facts, the same for all countries. They are not the 128
+    features that torch_geometric's loader gives and that FedGRL used, so scores with them do not compare one to one.
 
     Fields:
         features:  "raw": 3,170 facts, sparse, from `root/twitch_musae/<folder>/{edges.csv,features.json,target.csv}`;
-                   "reduced": 128 numbers from `root/twitch/<country>/raw/<country>.npz`
+                   "reduced": 128 singular components from `root/twitch/<country>/raw/<country>.npz`
         countries: those that are loaded, in the order of their numbers
     """
 
