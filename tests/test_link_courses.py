@@ -22,10 +22,23 @@ from isthmus.learn.batching import LinkBatch, NeighborBatch
 from isthmus.learn.optimizers import SGD
 from isthmus.learn.tasks import LinkClassification, LinkPrediction, Task
 from isthmus.models import GCN, HadamardMLPDecoder, ModelSpec
-from isthmus.simulation import Scenario
+from isthmus.simulation import Scenario, Simulation
 from tests.learn.link_toys import toy_facts, toy_ratings
 
 GENERAL = ("fedavg", "fedprox", "fedopt", "local", "global")
+OTHERS = (
+    "scaffold",
+    "fednova",
+    "moon",
+    "feddyn",
+    "fedrep",
+    "ditto",
+    "pfedme",
+    "apfl",
+    "fedavg_ft",
+    "gcfl",
+    "gcfl_plus",
+)
 TASKS: dict[str, Task] = {
     "classification": LinkClassification(metrics=("accuracy", "loss", "hits@1", "mrr")),
     "prediction": LinkPrediction(metrics=("accuracy", "loss", "auc", "mrr")),
@@ -81,6 +94,24 @@ def test_general_algorithms_give_the_same_bits_in_every_runtime(algorithm: str, 
         assert other.metrics == loop.metrics and other.client_scores == loop.client_scores
         assert all(torch.equal(other.params[name], loop.params[name]) for name in loop.params)
     assert not [note for note in loop.notes if "client" in note]
+
+
+@pytest.mark.parametrize("task", ["classification", "prediction"])
+@pytest.mark.parametrize("algorithm", OTHERS)
+def test_other_general_algorithms_train_and_give_the_same_bits_in_loop_and_strict(algorithm: str, task: str) -> None:
+    [whole] = planted().divide([torch.arange(90)])
+    parts = whole.divide([torch.arange(k, 90, 3) for k in range(3)])
+    scenario = Scenario(whole, dict(zip("abc", parts, strict=True)))  # type: ignore[arg-type]
+    made = course(algorithm, task=TASKS[task], rounds=2)
+    loop, strict = (ist.run(replace(made, runtime=kind), scenario=scenario) for kind in ("loop", "strict"))
+    assert loop.metrics == strict.metrics and loop.client_scores == strict.client_scores
+    assert all(metrics.keys() == set(TASKS[task].metrics) for metrics in loop.metrics.values())
+    start = Simulation(made, scenario).initial.params
+    models, others = ({"global": found.params, **found.client_params} for found in (loop, strict))
+    for name, model in models.items():
+        assert all(torch.equal(tensor, others[name][slot]) for slot, tensor in model.items())
+        assert all(not torch.equal(model[slot], start[slot]) for slot in start if slot in model and "weight" in slot)
+    assert not [event for event in loop.events if event["event"] == "exchange" and event.get("failures")]
 
 
 @pytest.mark.parametrize("batching", [LinkBatch(16), NeighborBatch(16, (4, 4))])
