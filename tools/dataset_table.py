@@ -32,6 +32,7 @@ PAPERS: dict[str, tuple[tuple[str, str | None, str | None, str | None], str, str
     "wn18": (("40,943", "151,442", None, "18"), "FS-G, Table 6", ""),
     "fb15k_237": (("14,541", "310,116", None, "237"), "FS-G, Table 6", ""),
     "ciao": (("164,519", "565,300", None, "6"), "FS-G, Table 6: 28 x 5,875.68 nodes and 28 x 20,189.29 edges", "it seems to count nodes once for each category, and edges both ways"),
+    "links_of": ((None, None, None, None), "as it is by default, of `cora`", ""),
     "hiv": (("41,127", "54.93", None, "2"), "FS-G, Table 6; edges are the mean over graphs, in both directions", "7 molecules that RDKit does not read are left out"),
     "proteins": (("1,113", "145.63", None, "2"), "FS-G, Table 6, likewise", ""),
     "imdb_binary": (("1,000", "193.06", None, "2"), "FS-G, Table 6, likewise", ""),

@@ -19,6 +19,7 @@ from isthmus.data.zoo.graph_set_folder import GraphSetFolder
 from isthmus.data.zoo.hashed_ids import HashedIds
 from isthmus.data.zoo.knowledge_graphs import WN18, FB15k237
 from isthmus.data.zoo.link_folder import LinkFolder
+from isthmus.data.zoo.links_of import LinksOf
 from isthmus.data.zoo.locate import data_root
 from isthmus.data.zoo.moleculenet import BACE, BBBP, ESOL, HIV, SIDER, ClinTox, FreeSolv, Lipo, Tox21
 from isthmus.data.zoo.multi_task import MultiTaskMol, MultiTaskMoleculeNet
@@ -74,6 +75,7 @@ DATASETS: dict[str, type[Dataset]] = {
     "epinions": Epinions,
     "csr": CSR,
     "hashed_ids": HashedIds,
+    "links_of": LinksOf,
     "link_folder": LinkFolder,
     # graphs
     "proteins": PROTEINS,
