@@ -122,12 +122,15 @@ class ShareHidden(Request[HiddenShare]):
 
 @dataclass(frozen=True)
 class ReceiveAggregates(Request[Kept]):
-    """Gives a client what its neighbours amount to; never what one of them sent."""
+    """Gives a client what its neighbours amount to: sums over other clients.
+
+    A sum over one other client reveals what that one shared; with `min_sources` of 1, the default, it is sent too.
+    """
 
     aggregate: Tensor
-    """(hosted, classes): C of each node, the sum over nodes j of other clients of A~_kj h_j."""
+    """(hosted, classes): C of each node, the sum over nodes j of other clients of A~_kj h_j; of one j, h_j itself."""
     gradients: Params
-    """grad C of each node that is trained on, name -> (nodes, classes - 1, ...); empty without compensation."""
+    """grad C of each node that is trained on, name -> (nodes, classes - 1, ...), likewise; may be empty."""
 
 
 @dataclass(frozen=True)
@@ -205,9 +208,13 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     by the attribute "neighbors" of its graph (splitter `node_hosts`), or else by its own edges.
 
     What the server sees: the client graph, each h, and each gradient of h, from which the features of a single sample
-    can be computed; noise or "none" are the remedies. What a client sees: sums over others. A sum of one term is that
-    term: where a node's C has fewer than `min_sources` terms, they are withheld (C is 0); the journal counts the nodes
-    whose C has only one.
+    can be computed; noise or "none" are the remedies. What a client sees: sums over others, and these hide nobody where
+    there is one other only. C_k is A~_kj h_j then, and a client that knows or guesses A~_kj (its own A~_kk says much)
+    has h_j; likewise the gradients. So with the default, `min_sources=1`, which is the paper's method, the server does
+    forward what one client shared to a client without other sources; the journal says for how many nodes. With
+    `min_sources=2` no node's C is of one client: it is withheld (0, and no grad C), in the setup and whenever clients
+    that fail leave too few. Sources are clients, not nodes: two nodes of one client are one source. It is a count and
+    no proof: who hosts several nodes has several sums, and can subtract them.
 
     A client's memory: `own`, `params` (the model that was shared last), `aggregate`, `gradients`.
 
@@ -226,7 +233,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         weighting:    a client's share in the mean: "all", the same for everybody, as eq. 1 has it: clients that have
                       nothing to train on send the model back as it came, and slow the others down; or the same for all
                       that train ("uniform"), the number of training "examples", or of "nodes"
-        min_sources:  least number of terms of a node's C
+        min_sources:  least number of other clients that a node's C is a sum over; with 1, one client's h may be sent on
     """
 
     alpha: float = 0.1
@@ -280,7 +287,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         lists = fed.ask(ShareNeighbors(), clients=fed.all_clients)
         graph = ClientGraph.of({c: Neighbors(r.nodes, r.source, r.target, r.weight) for c, r in lists.items()})
         others, blocks = without_blocks(graph.mixing(self.walk_weights), graph.counts)
-        mixing = Mixing.of(self._withheld(others, fed))
+        mixing = Mixing.of(self._withheld(others, graph.counts, fed))
         if graph.num_left_out:
             fed.note(f"{graph.num_left_out} edges to nodes that no client hosts are left out of the client graph")
         own = dict(zip(graph.clients, blocks, strict=True))
@@ -312,20 +319,20 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         parts = torch.split(state.trains, list(state.counts))
         return frozenset(client for client, part in zip(state.members, parts, strict=True) if bool(part.any()))
 
-    def _withheld(self, others: Any, fed: Federation) -> Any:
-        """Return A~ between clients without the rows that have too few terms, and note those that have one."""
-        terms = np.diff(others.indptr)
-        few = (terms > 0) & (terms < self.min_sources)
+    def _withheld(self, others: Any, counts: Sequence[int], fed: Federation) -> Any:
+        """Return A~ between clients without the rows of too few clients, and note those of a single one."""
+        sources = Mixing.of(others).num_clients(counts).numpy()
+        few = (sources > 0) & (sources < self.min_sources)
         if few.any():
             from scipy import sparse
 
             fed.note(f"{int(few.sum())} nodes have less than {self.min_sources} sources and get no aggregate")
             others = (sparse.diags((~few).astype(np.float64)) @ others).tocsr()
             others.eliminate_zeros()
-        single = int((np.diff(others.indptr) == 1).sum())
+        single = int((sources[~few] == 1).sum())
         if single:
             fed.note(
-                f"the aggregate of {single} nodes has one term only, so their hosts can tell what one other client "
+                f"the aggregate of {single} nodes comes from one other client only, so their hosts can tell what it "
                 "shared; min_sources=2 withholds it"
             )
         return others
@@ -349,6 +356,13 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
             shared[places[client]] = reply.hidden
         aggregates = mixing.times(shared)
         mixed = mixing.mixed_gradients(rows, [(places[c], r.gradients) for c, r in replies.items() if r.gradients])
+        if self.min_sources > 1 and len(replies) < len(state.members):
+            # What is left of a sum without those that have not shared may be one client's.
+            sources = mixing.num_clients(state.counts, [client in replies for client in state.members])
+            few = (sources > 0) & (sources < self.min_sources)
+            aggregates[few] = 0.0
+            for tensor in mixed.values():
+                tensor[few[rows]] = 0.0
         requests = {}
         for client in replies:
             first, end = torch.searchsorted(rows, torch.tensor([places[client].start, places[client].stop])).tolist()

@@ -181,6 +181,19 @@ class Mixing:
         found: Tensor = torch.unique(self.column[entries])
         return found
 
+    def num_clients(self, counts: Sequence[int], present: Sequence[bool] | None = None) -> Tensor:
+        """Return how many clients have a part in each row, (places,); of those that are present, if that is said.
+
+        A client counts once, however many of its places have an entry.
+        """
+        owner = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))[self.column]
+        row = torch.repeat_interleave(torch.arange(len(self.start) - 1), self.start.diff())
+        if present is not None:
+            there = torch.tensor(present)[owner]
+            owner, row = owner[there], row[there]
+        pairs = torch.unique(row * len(counts) + owner)
+        return torch.bincount(pairs // len(counts), minlength=len(self.start) - 1)
+
     def times(self, shared: Tensor) -> Tensor:
         """Return the product with what all places share, (places, width)."""
         size = len(self.start) - 1

@@ -25,7 +25,7 @@ from isthmus.algorithms.gfl_appnp import (
 )
 from isthmus.core.course import weighted_metric
 from isthmus.core.errors import BadInput, CourseFailed
-from isthmus.core.protocol import EvaluateModel, Kept
+from isthmus.core.protocol import EvaluateModel, Failure, Kept
 from isthmus.core.random import torch_generator
 from isthmus.core.record import Params, leaves
 from isthmus.data.graph import Graph
@@ -392,15 +392,53 @@ def test_only_clients_that_train_get_gradients_and_only_the_needed_are_asked_for
     assert got == {"client-00"}
 
 
-def test_an_aggregate_of_one_term_is_noted_and_withheld_on_demand() -> None:
+def test_an_aggregate_of_one_client_is_noted_and_withheld_on_demand() -> None:
     graph = _chain(4, [(0, 1), (2, 3)], train=[0, 2])
     trace = watch(GFLAPPNP(), hosts(graph))
-    assert any("aggregate of 4 nodes has one term only" in text for text in trace.said)
+    assert any("aggregate of 4 nodes comes from one other client only" in text for text in trace.said)
     careful = watch(GFLAPPNP(min_sources=2), hosts(graph))
     assert any("4 nodes have less than 2 sources" in text for text in careful.said)
     for request in sent(careful, ReceiveAggregates, 0).values():
         assert float(request.aggregate.abs().max()) == 0.0
         assert request.gradients == {}
+
+
+def test_by_default_what_a_single_source_shared_is_sent_on() -> None:
+    graph = _chain(2, [(0, 1)], train=[0])
+    trace = watch(GFLAPPNP(), hosts(graph))
+    share = replied(trace, ShareHidden, 0)["client-01"].hidden
+    got = sent(trace, ReceiveAggregates, 0)["client-00"].aggregate
+    torch.testing.assert_close(got, reference.walk_matrix(graph)[0, 1] * share)
+
+
+def test_sources_are_clients_and_not_nodes() -> None:
+    # Clients host 0 and 1, 2 and 3, 4 and 5. With one hop, 0 is near 2 and 3, two nodes of one client.
+    graph = _chain(6, [(0, 2), (0, 3), (1, 2), (1, 4), (3, 5)], train=[0, 1, 2, 3, 4, 5])
+    plain, careful = (watch(GFLAPPNP(hops=1, min_sources=least), hosts(graph, 3)) for least in (1, 2))
+    assert any("aggregate of 4 nodes comes from one other client only" in text for text in plain.said)
+    assert any("4 nodes have less than 2 sources" in text for text in careful.said)
+    assert not any("one other client only" in text for text in careful.said)
+    before, after = (
+        torch.cat([request.aggregate for request in sent(trace, ReceiveAggregates, 0).values()])
+        for trace in (plain, careful)
+    )
+    kept = after.abs().sum(dim=1) > 0
+    assert kept.tolist() == [False, True, False, True, False, False]  # 1 and 3 hear of two clients
+    torch.testing.assert_close(before[kept], after[kept])
+
+
+def test_a_sum_that_is_left_to_one_client_is_withheld_too() -> None:
+    def script(client: str, request: Any) -> Any:
+        failed = client == "2" and isinstance(request, ShareHidden)
+        return Failure("2", "error", "no") if failed else _sound(client, request)
+
+    for least, there in ((1, True), (2, False)):
+        clients = ScriptedClients(script, ["0", "1", "2"])
+        GFLAPPNP(min_sources=least).setup(clients.federation(W, round=0))  # 0 - 1 - 2, with walks all hear of two
+        received = {client: r for client, r in clients.sent if isinstance(r, ReceiveAggregates)}
+        assert set(received) == {"0", "1"}
+        assert all(bool(r.aggregate.any()) is there for r in received.values())
+        assert bool(received["0"].gradients["w"].any()) is there
 
 
 # ---- graphs
