@@ -1,0 +1,69 @@
+"""docs/methods.md has a command for every algorithm; its commands run, and those of docs/graph-tasks.md."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from isthmus.algorithms import ALGORITHMS
+from isthmus.config.load import load_course
+from isthmus.config.tables import name_of
+from isthmus.learn.tasks import TASKS
+from tests.cli.command import call
+
+ROOT = Path(__file__).parents[1]
+
+
+def commands(page: str) -> list[list[str]]:
+    """Return the words behind `isthmus run` of every command of a page."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    lines = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).replace("\\\n", " ").splitlines()
+    words = [shlex.split(line) for line in lines]
+    assert all(line[:2] == ["isthmus", "run"] for line in words)
+    return [line[2:] for line in words]
+
+
+METHODS, GRAPH_TASKS = commands("methods.md"), commands("graph-tasks.md")
+
+
+def label(words: list[str]) -> str:
+    """Return what tells a command apart."""
+    return " ".join(word.split("=")[1] for word in words if word.startswith(("algorithm.name", "task", "dataset.name")))
+
+
+def at_hand(words: list[str], folder: Path) -> bool:
+    return load_course(None, words).dataset.present(folder)
+
+
+def runs(words: list[str]) -> None:
+    code, output = call("run", *words, "rounds=1", "evaluate_every=1")  # the last word counts
+    assert code == 0, output
+    assert "answered one by one" not in output, "a handler for many clients failed"
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+
+
+def test_every_algorithm_has_a_command_whose_data_is_at_hand(tmp_path: Path) -> None:
+    assert {name_of(type(load_course(None, words).algorithm)) for words in METHODS} == set(ALGORITHMS)
+    assert all(at_hand(words, tmp_path) for words in METHODS)
+
+
+@pytest.mark.parametrize("words", METHODS, ids=label)
+def test_a_command_of_the_methods_runs(words: list[str]) -> None:
+    runs(words)
+
+
+def test_the_commands_of_graph_tasks_can_be_read_and_run_where_nothing_is_downloaded(tmp_path: Path) -> None:
+    tasks = {name_of(type(load_course(None, words).task)) for words in GRAPH_TASKS}
+    assert tasks == {name for name in TASKS if name.startswith("graph_")}
+    here = [words for words in GRAPH_TASKS if at_hand(words, tmp_path)]
+    assert len(here) >= 2
+    for words in here:
+        runs(words)
