@@ -205,7 +205,9 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
 
     Edges: both ends' hosts must name an edge, or the course is refused. Loops are left out (A~ has its own); edges to
     nodes that nobody hosts are left out and noted. A client names its nodes by `client.node_keys`, and neighbours
-    by the attribute "neighbors" of its graph (splitter `node_hosts`), or else by its own edges.
+    by the attribute "neighbors" of its graph (splitter `node_hosts`), or else by its own edges. Between sites, where
+    no silo's edges lead to another's nodes, those come from the table `neighbors` of its folder (`client.foreign`):
+    keys of the silos' ids by their common secret. Without that table silos with nodes of their own do not mix.
 
     What the server sees: the client graph, each h, and each gradient of h, from which the features of a single sample
     can be computed; noise or "none" are the remedies. What a client sees: sums over others, and these hide nobody where
@@ -634,11 +636,18 @@ def _edges(client: GraphClient, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     listed: Tensor | None = data.attributes.get("neighbors")
     if listed is None:
         weight = torch.empty(0) if data.edge_weight is None else data.edge_weight
-        return keys[data.edge_index[0]], keys[data.edge_index[1]], weight
+        source, target = keys[data.edge_index[0]], keys[data.edge_index[1]]
+        foreign = client.foreign
+        if foreign is None:
+            return source, target, weight
+        if data.edge_weight is not None or foreign.weight is not None:
+            own = torch.ones(data.num_edges) if data.edge_weight is None else data.edge_weight
+            weight = torch.cat([own, torch.ones(len(foreign.key)) if foreign.weight is None else foreign.weight])
+        return torch.cat([source, keys[foreign.node]]), torch.cat([target, foreign.key]), weight
     if not torch.equal(keys, data.node_ids):
         raise BadInput(
             f"the graph of {client.id} lists neighbours by the ids of one whole graph, which mean nothing between "
-            "sites: leave out the attribute 'neighbors'"
+            "sites: leave out the attribute 'neighbors', and give a table of neighbours in the folder"
         )
     real = listed >= 0
     weights: Tensor | None = data.attributes.get("neighbor_weights")

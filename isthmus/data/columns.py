@@ -207,14 +207,15 @@ def edge_ends(
     edges: Table, ids: Any, nodes_file: str, problems: Problems, may_be_unknown: bool = False
 ) -> Tensor | None:
     """Return the node indices of both ends of every edge, (2, edges), -1 where unknown."""
-    ends = [_edge_end(edges, name, ids, nodes_file, problems, may_be_unknown) for name in EDGE_COLUMNS]
+    ends = [node_places(edges, name, ids, nodes_file, problems, may_be_unknown) for name in EDGE_COLUMNS]
     known = [end for end in ends if end is not None]
     return torch.stack(known) if len(known) == len(EDGE_COLUMNS) else None
 
 
-def _edge_end(
-    edges: Table, name: str, ids: Any, nodes_file: str, problems: Problems, may_be_unknown: bool
+def node_places(
+    edges: Table, name: str, ids: Any, nodes_file: str, problems: Problems, may_be_unknown: bool = False
 ) -> Tensor | None:
+    """Return the node index of each row's id in a column, (rows,), -1 where unknown."""
     from pyarrow import compute
 
     column = text(edges, name, problems)

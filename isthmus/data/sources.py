@@ -3,6 +3,7 @@
 nodes.parquet or nodes.csv    id; label and split if known; every other numeric column is a feature
 edges.parquet or edges.csv    source, target; weight if wanted
 features.npz                  in place of feature columns: `x` (dense), or a matrix saved by scipy.sparse
+neighbors.parquet or .csv     if wanted: id, neighbor; weight: edges to nodes that other silos hold (`data.foreign`)
 schema.yaml                   if wanted: what the feature columns mean, and the names of the classes
 """
 
@@ -18,6 +19,7 @@ import torch
 from isthmus.core.errors import BadInput
 from isthmus.data import columns, edges
 from isthmus.data.features import compact
+from isthmus.data.foreign import STEM, ForeignNeighbors, neighbors_table, read_neighbors
 from isthmus.data.graph import Graph
 from isthmus.data.own_data import OwnData
 from isthmus.data.schema import SCHEMA_FILE, Schema, compare_columns, read_schema
@@ -32,10 +34,12 @@ class GraphFolder(OwnData[Graph]):
     Fields: those of `OwnData`, and
         feature_names: the names of the feature columns; empty where features.npz comes without a schema
         schema:        the schema in the folder, if there is one
+        foreign:       edges to nodes that others hold, if the folder has a table of them
     """
 
     feature_names: tuple[str, ...] = ()
     schema: Schema | None = None
+    foreign: ForeignNeighbors | None = None
 
     @property
     def graph(self) -> Graph:
@@ -73,7 +77,7 @@ def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undir
     schema = _schema(path, problems)
     class_names = class_names or (schema.classes if schema else ())
     ids: Any = None
-    x = ends = weight = None
+    x = ends = weight = foreign = None
     names: tuple[str, ...] = ()
     if nodes is not None:
         ids = columns.node_ids(nodes, problems)
@@ -81,6 +85,7 @@ def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undir
         names = _feature_names(columns.feature_names(nodes), schema, x, problems)
         y, class_names = columns.labels(nodes, class_names, problems)
         masks = columns.split_masks(nodes, y, problems)
+        foreign = read_neighbors(path, ids, nodes.file, problems) if ids is not None else None
     if links is not None:
         ends = columns.edge_ends(links, ids, "nodes" if nodes is None else nodes.file, problems)
         weight = columns.edge_weights(links, ends, undirected, problems)
@@ -100,7 +105,7 @@ def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undir
         name=path.resolve().name,
     )
     named = tuple(ids.to_pylist())
-    return GraphFolder(graph, {"id": named}, named, names, schema)
+    return GraphFolder(graph, {"id": named}, named, names, schema, foreign)
 
 
 def _schema(path: Path, problems: Problems) -> Schema | None:
@@ -133,12 +138,16 @@ def write_graph_folder(
 
     Ids are `graph.node_ids` unless given. Sparse features go to features.npz, dense ones into columns. An edge
     stored in both directions with one weight is written once; a graph where that is not so is written edge by
-    edge, to be read with `undirected=False`. `graph.attributes` are not written.
+    edge, to be read with `undirected=False`. `graph.attributes` are not written, but for the neighbours with other
+    clients that a part lists (splitter `node_hosts`), where ids are not given.
     """
     names = list(graph.node_ids.tolist() if ids is None else ids)
     if len(names) != graph.num_nodes or len(set(map(str, names))) != len(names):
         raise BadInput(f"{len(names)} ids, {len(set(map(str, names)))} distinct, for {graph.num_nodes} nodes")
     tables = {"nodes": _nodes_table(graph, names), "edges": _edges_table(graph, names)}
+    neighbors = neighbors_table(graph) if ids is None else None
+    if neighbors is not None:
+        tables[STEM] = neighbors
     write_folder(path, tables, features_archive(graph.x), format=format)
 
 

@@ -83,14 +83,22 @@ def node_keys(ids: Sequence[str], secret: bytes) -> Tensor:
     """
     first: dict[int, int] = {}
     for row, id in enumerate(ids):
-        key = int.from_bytes(_mac(secret, unicodedata.normalize("NFC", id))[:KEY_BYTES], "big", signed=True)
-        other = first.setdefault(key, row)
+        other = first.setdefault(_key(id, secret), row)
         if other != row:
             raise BadInput(
                 f"the nodes {ids[other]!a} and {id!a} (rows {other + 1} and {row + 1}) have the same key: "
                 f"{_why_equal(ids[other], id)}"
             )
     return torch.tensor(list(first), dtype=torch.int64)  # a dict keeps the order of the rows
+
+
+def neighbor_keys(ids: Sequence[str], secret: bytes) -> Tensor:
+    """Return the key of each id, (ids,), int64, as `node_keys` makes it; an id may be there several times."""
+    return torch.tensor([_key(id, secret) for id in ids], dtype=torch.int64)
+
+
+def _key(id: str, secret: bytes) -> int:
+    return int.from_bytes(_mac(secret, unicodedata.normalize("NFC", id))[:KEY_BYTES], "big", signed=True)
 
 
 def _why_equal(one: str, two: str) -> str:

@@ -24,12 +24,13 @@ from isthmus.core.protocol import Failure
 from isthmus.core.random import numpy_generator
 from isthmus.core.record import Record
 from isthmus.data.own_data import OwnData
+from isthmus.data.sources import GraphFolder
 from isthmus.data.zoo.own_folder import OwnFolder
 from isthmus.data.zoo.own_kinds import OWN_FOLDERS
-from isthmus.federation.identities import course_secret, node_keys
+from isthmus.federation.identities import course_secret, neighbor_keys, node_keys
 from isthmus.federation.messages import NOT_AGREED, Finish, Proposal, Receipt, Terms, Verdict
 from isthmus.federation.policy import Policy
-from isthmus.learn.client import GraphClient
+from isthmus.learn.client import ForeignEdges, GraphClient
 from isthmus.monitor.folder import save_model_file
 from isthmus.runtime.envelope import BLANK, Answer
 from isthmus.runtime.silo import MemoryStore, Silo
@@ -137,7 +138,7 @@ class SiloService:
 
     def _silo(self, course_id: str, course: Course, folder: OwnData[Any]) -> Silo:
         data, keys = folder.data, self._node_keys(course_id, folder.node_ids)
-
+        foreign = self._foreign(course_id, folder)
         into, out = course.task.input_dim(data), course.task.output_dim(data)
         # Settings come with the course, from elsewhere: they may name installed parts only, as the course itself.
         known = known_parameters(course, allow_import=False)
@@ -148,7 +149,7 @@ class SiloService:
             model = build_model(course, into, out, self.name, allow_import=False)
             own = personal_start(course, model, known)
             made = GraphClient(self.name, data, course.task, model, batching, own)
-            made.node_keys = keys
+            made.node_keys, made.foreign = keys, foreign
             made.algorithm = algorithm
             return made
 
@@ -163,6 +164,15 @@ class SiloService:
         except BadInput as error:  # it names ids, and a refusal goes to the server
             self.say(str(error))
             raise BadInput("two of its nodes have the same key; the silo itself has been told which") from None
+
+    def _foreign(self, course_id: str, folder: OwnData[Any]) -> ForeignEdges | None:
+        """Return the edges to nodes of other silos, by keys; without the secret nobody can be told of them."""
+        listed = folder.foreign if isinstance(folder, GraphFolder) else None
+        if self.id_secret is None or listed is None:
+            return None
+        return ForeignEdges(
+            listed.node, neighbor_keys(listed.ids, course_secret(self.id_secret, course_id)), listed.weight
+        )
 
     def _verdict(self, verdict: Verdict) -> Receipt:
         if verdict.refusal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -26,6 +26,20 @@ def check_local_steps(local_steps: int, step_unit: str) -> None:
         raise ValueError(f"step_unit is {step_unit!r}; choose from {', '.join(STEP_UNITS)}")
 
 
+class ForeignEdges(NamedTuple):
+    """Edges from a client's nodes to nodes that others host.
+
+    Fields:
+        node:   (edges,), int64; a node of the client
+        key:    (edges,), int64; the key of the other end, as the `node_keys` of its host
+        weight: (edges,), float32; None where all are one
+    """
+
+    node: Tensor
+    key: Tensor
+    weight: Tensor | None
+
+
 class GraphClient(Client):
     """One silo's data and the means to learn from it. The module is scratch: parameters are loaded before each use.
 
@@ -34,6 +48,7 @@ class GraphClient(Client):
                    this client cannot say. In simulation these are the data's `node_ids`. Between sites, where those
                    are row numbers that mean nothing to others, the silo puts its own here: keys made of ids and a
                    secret (`isthmus.federation.identities`), or None
+        foreign:   edges to nodes of others by their keys, where a silo's folder has a table of them; else None
         own:       what its personal parameters begin with: those that no message holds (`Course.shared`). Later ones
                    are in `state["personal"]`
     """
@@ -48,6 +63,7 @@ class GraphClient(Client):
         self.batching = batching
         self.own: Params = own or {}
         self.node_keys: Tensor | None = getattr(data, "node_ids", None)  # a set of graphs has none
+        self.foreign: ForeignEdges | None = None
 
     @cached_property
     def prepared(self) -> Any:
