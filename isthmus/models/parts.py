@@ -81,3 +81,8 @@ def glorot(rows: int, columns: int) -> nn.Parameter:
 def shape_of(weight: Tensor) -> str:
     """Return "in, out" of a weight, for reprs."""
     return f"{weight.shape[0]}, {weight.shape[1]}"
+
+
+def lack_of(bias: Tensor | None) -> str:
+    """Return ", bias=False" where there is none, for reprs."""
+    return ", bias=False" if bias is None else ""

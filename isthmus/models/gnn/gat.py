@@ -14,7 +14,7 @@ from isthmus.models.checks import require_count, require_dropout
 from isthmus.models.dropout import dropout
 from isthmus.models.gnn.stack import LayerStack, StackSpec
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import Part, glorot
+from isthmus.models.parts import Part, glorot, lack_of
 from isthmus.models.sparse import Features, Pattern, SparseMatrix
 
 
@@ -94,7 +94,7 @@ class GATLayer(Part):
         in_dim, out_dim = len(self.weight), self.attention_source.shape[1]
         return (
             f"{in_dim}, {out_dim}, heads={self.heads}, concat={self.concat}, "
-            f"attention_dropout={self.attention_dropout:g}"
+            f"attention_dropout={self.attention_dropout:g}{lack_of(self.bias)}"
         )
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from isthmus.models.affine import aggregated_affine
 from isthmus.models.gnn.stack import LayerStack, StackSpec
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import Part, glorot, shape_of
+from isthmus.models.parts import Part, glorot, lack_of, shape_of
 from isthmus.models.sparse import Features
 
 
@@ -41,7 +41,7 @@ class GCNLayer(Part):
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
         self.weight = glorot(in_dim, out_dim)
-        self.bias = nn.Parameter(torch.zeros(out_dim))
+        self.bias: nn.Parameter | None = nn.Parameter(torch.zeros(out_dim))
 
     def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
         """Return (nodes, out)."""
@@ -49,4 +49,4 @@ class GCNLayer(Part):
 
     def extra_repr(self) -> str:
         """Fields shown in the repr."""
-        return shape_of(self.weight)
+        return shape_of(self.weight) + lack_of(self.bias)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from isthmus.models.affine import affine, aggregated_affine
 from isthmus.models.gnn.stack import LayerStack, StackSpec
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import Part, glorot, shape_of
+from isthmus.models.parts import Part, glorot, lack_of, shape_of
 from isthmus.models.sparse import Features
 
 
@@ -42,7 +42,7 @@ class SAGELayer(Part):
         super().__init__()
         self.neighbor_weight = glorot(in_dim, out_dim)
         self.own_weight = glorot(in_dim, out_dim)
-        self.bias = nn.Parameter(torch.zeros(out_dim))
+        self.bias: nn.Parameter | None = nn.Parameter(torch.zeros(out_dim))
 
     def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
         """Return (nodes, out)."""
@@ -51,4 +51,4 @@ class SAGELayer(Part):
 
     def extra_repr(self) -> str:
         """Fields shown in the repr."""
-        return shape_of(self.own_weight)
+        return shape_of(self.own_weight) + lack_of(self.bias)
