@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -45,7 +46,7 @@ class Builder:
 
     def fields(self, kind: type[Any], raw: Mapping[str, Any], where: str, default: Any = None) -> Any:
         """Return a dataclass with the fields in `raw`; the others come from `default`, else from the class."""
-        hints = typing.get_type_hints(kind)
+        hints = _hints(kind)
         known = {f.name: f for f in dataclasses.fields(kind) if f.init}
         prefix = f"{where}." if where else ""
         for key in raw:
@@ -84,10 +85,10 @@ class Builder:
         return raw
 
     def _leaf(self, annotation: Any, raw: Any, where: str, optional: bool) -> Any:
-        from pydantic import TypeAdapter, ValidationError
+        from pydantic import ValidationError
 
         try:
-            return TypeAdapter(annotation).validate_python(_loosened(annotation, raw), strict=True)
+            return _adapter(annotation).validate_python(_loosened(annotation, raw), strict=True)
         except ValidationError as error:
             inner = error.errors()[0]["loc"]
             entry = bool(inner) and typing.get_origin(annotation) is tuple
@@ -112,6 +113,19 @@ def describe(value: Any) -> Any:
         return value
     # A part given as a Python object that is no dataclass cannot be built again from a file; its repr tells it apart.
     return {"object": repr(value)}
+
+
+# A suite builds thousands of courses, whose fields have a few dozen types.
+@functools.cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+@functools.cache
+def _adapter(annotation: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(annotation)
 
 
 def _classes() -> list[type[Any]]:
