@@ -116,9 +116,7 @@ def describe(value: Any) -> Any:
 
 
 # A suite builds thousands of courses, whose fields have a few dozen types.
-@functools.cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+_hints: Any = functools.cache(typing.get_type_hints)
 
 
 @functools.cache

@@ -49,7 +49,7 @@ WITH_HEAD = ModelSpec(SAGE(hidden=5, batch_norm=True), decoder=MLPDecoder(hidden
 def test_algorithm_of_the_table_passes_with_sampled_batches_and_batch_norm(name: str, check: str) -> None:
     kind = ALGORITHMS[name]
     unit = {} if issubclass(kind, FedGRL) else {"step_unit": "epoch"}  # whose step is always one of the whole graph
-    algorithm = kind(local_steps=1, optimizer=Adam(lr=0.01), **unit)  # type: ignore[call-arg]
+    algorithm = quick(name, local_steps=1, optimizer=Adam(lr=0.01), **unit)
     course = {**DEMANDING, "model": WITH_HEAD} if kind.keeps_heads else DEMANDING
     if isinstance(algorithm, FedGNN):  # it perturbs gradients, and the statistics of batch norm have none
         algorithm = replace(algorithm, clip=None, noise=0.0)
