@@ -15,7 +15,7 @@ from isthmus.algorithms.fedavg import ModelUpdate
 from isthmus.core.errors import BadInput, CourseFailed, TooFewReplies
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
-from isthmus.core.protocol import Algorithm, Request, cohort, on
+from isthmus.core.protocol import Algorithm, Request, cohort, on, told
 from isthmus.core.record import Params, Record
 from isthmus.learn.batching import FullBatch
 from isthmus.learn.client import GraphClient, check_local_steps
@@ -382,7 +382,7 @@ class FedGL(Algorithm[FedGLState]):
         nodes = {**known, **replies}
         found, needed = sum(client in nodes for client in fed.clients), min(fed.min_replies, len(fed.clients))
         if found < needed:
-            reasons = "; ".join(f"{f.client}: {f.kind}: {f.reason}" for f in list(replies.failures.values())[:3])
+            reasons = "; ".join(told(replies.failures.values())[:3])
             raise TooFewReplies(
                 f"round {fed.round}, ShareNodes: {found} of {len(fed.clients)} clients said which nodes they hold, "
                 f"{needed} needed ({reasons})"

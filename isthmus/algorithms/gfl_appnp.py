@@ -25,12 +25,13 @@ from isthmus.core.stack import Each, Stack, StackedTensor
 from isthmus.learn.batching import FullBatch
 from isthmus.learn.client import GraphClient, check_local_steps
 from isthmus.learn.client_graph import ClientGraph, Mixing, Neighbors, slices, without_blocks
-from isthmus.learn.hosted import Given, Hosted
+from isthmus.learn.hosted import Given, Hosted, bare
 from isthmus.learn.optimizers import SGD, Optimizer
 from isthmus.learn.shared_hidden import add_noise, gradients, hidden
 from isthmus.learn.shared_updates import Received, batches_per_epoch, steps_of, train, train_together
 from isthmus.learn.stacked import ELEMENTWISE, GraphCohort
 from isthmus.learn.tasks.node import NodeClassification
+from isthmus.learn.tasks.task import Predictions
 from isthmus.models.propagation import pagerank_weights
 
 COEFFICIENTS = ("appnp", "printed")
@@ -264,7 +265,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least {least}")
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"batch_size is {self.batch_size!r}; it must be at least 1, or null for all samples")
-        if self.noise_std < 0.0:
+        if not 0.0 <= self.noise_std < float("inf"):
             raise ValueError(f"noise_std is {self.noise_std!r}; it must be at least 0")
 
     @property
@@ -282,6 +283,22 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         """Whether clients that have nothing to train on count in the mean."""
         return self.weighting == "all"
 
+    def predict_with(self, parts: Params, task: Any, model: Any, data: Any) -> Predictions:
+        """Return what the encoder says of the samples of a graph's nodes, mixed by A~ of that very graph."""
+        prepared = task.prepare(data)
+        hosted = Hosted.of_prepared(prepared)
+        weight = torch.empty(0) if data.edge_weight is None else data.edge_weight
+        source, target = data.node_ids[data.edge_index]
+        graph = ClientGraph.of({"the graph": Neighbors(data.node_ids, source, target, weight)})
+        matrix = graph.mixing(self.walk_weights)
+        own = torch.from_numpy(matrix.diagonal()).float()[:, None]  # (nodes, 1), A~_kk
+        with torch.no_grad():
+            h = model(bare(hosted.x), None)  # (samples, classes)
+        means = hosted.means(h)
+        others = Mixing.of(matrix).times(means) - own * means
+        found: Predictions = task.predict(Given(own[hosted.owner] * h + others[hosted.owner]), prepared)
+        return found
+
     # ---- server
 
     def setup(self, fed: Federation) -> ClientGraphState:
@@ -289,6 +306,11 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         lists = fed.ask(ShareNeighbors(), clients=fed.all_clients)
         graph = ClientGraph.of({c: Neighbors(r.nodes, r.source, r.target, r.weight) for c, r in lists.items()})
         others, blocks = without_blocks(graph.mixing(self.walk_weights), graph.counts)
+        if len(graph.clients) > 1 and not others.nnz:
+            fed.note(
+                "no edge joins nodes of different clients, so each mixes its own nodes only; in simulation, "
+                "splitter.name=node_hosts lists neighbours at other clients, and between sites a table of neighbours does"
+            )
         mixing = Mixing.of(self._withheld(others, graph.counts, fed))
         if graph.num_left_out:
             fed.note(f"{graph.num_left_out} edges to nodes that no client hosts are left out of the client graph")

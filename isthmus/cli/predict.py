@@ -96,7 +96,17 @@ def predictions(run: Path, graph: str, client: str | None = None, root: Path | N
     except ValueError as error:  # such as features of edges that are not there
         raise BadInput(f"{graph} is not what the model was trained on: {error}") from None
     names = class_names or tuple(str(number) for number in range(int(facts["output_dim"])))
-    return pd.DataFrame({**rows, **found.columns(names)})
+    return pd.DataFrame({**_by_example(rows, len(found.ids)), **found.columns(names)})
+
+
+def _by_example(rows: dict[str, Any], num_examples: int) -> dict[str, Any]:
+    """Return the columns that tell examples apart: where a node has several samples, its row for each, and a number."""
+    num_rows = len(next(iter(rows.values())))
+    each = num_examples // max(num_rows, 1)
+    if each <= 1:
+        return rows
+    repeated = {name: [value for value in column for _ in range(each)] for name, column in rows.items()}
+    return {**repeated, "sample": list(range(each)) * num_rows}
 
 
 def _data(graph: str, class_names: tuple[str, ...], root: Path | None, course: Course) -> tuple[Any, dict[str, Any]]:

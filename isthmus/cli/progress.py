@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from isthmus.cli.output import human_bytes
 from isthmus.core.course import RoundReport, weighted_metric
 from isthmus.core.federation import ExchangeReport
+from isthmus.core.protocol import told
 
 
 class ProgressBar:
@@ -41,9 +42,8 @@ class ProgressBar:
         """Count bytes; name failures."""
         self._up += report.bytes_up
         self._down += report.bytes_down
-        for failure in report.failures:
-            place = f"round {report.position.round}, {report.request}"
-            self._console.print(f"{place}: {failure.client}: {failure.kind}: {failure.reason}", markup=False)
+        for line in told(report.failures):
+            self._console.print(f"round {report.position.round}, {report.request}: {line}", markup=False)
 
     def round_done(self, report: RoundReport) -> None:
         """Move the bar."""

@@ -163,6 +163,8 @@ def _watched(title: str, course: Course, path: Path, silent: bool) -> Iterator[l
     except BadInput:
         raise
     except IsthmusError as error:
+        if not (path / "checkpoint.isth").exists():
+            raise
         raise type(error)(f"{error}\na checkpoint is left; go on with: isthmus run --resume {path}") from None
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from isthmus.core.errors import TooFewReplies
 from isthmus.core.folds import Fold
 from isthmus.core.judgement import judged, judged_stack
-from isthmus.core.protocol import Failure, ReplyT, Request, reply_type
+from isthmus.core.protocol import Failure, ReplyT, Request, reply_type, told
 from isthmus.core.random import numpy_generator, torch_generator
 from isthmus.core.record import Params, Record, check_record
 from isthmus.core.stack import Stack
@@ -346,7 +346,7 @@ class Federation:
         usable = num_asked - len(failures)
         # A small cohort, or an ask of chosen clients, cannot bring more replies than were asked for.
         if usable < min(needed, num_asked):
-            first = "; ".join(f"{f.client}: {f.kind}: {f.reason}" for f in failures[:3])
+            first = "; ".join(told(failures)[:3])
             raise TooFewReplies(
                 f"round {position.round}, {kind}: {usable} of {num_asked} clients replied, {needed} needed ({first})"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -38,6 +38,18 @@ class Failure(Record):
     """One of "error" (the handler raised), "malformed", "not_finite", "late", "lost"."""
     reason: str
     """What happened, in words; comes from the client's side."""
+
+
+def told(failures: Iterable[Failure]) -> list[str]:
+    """Return a line for each reason of failures, with the clients that give it; of many, the first three."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for failure in failures:
+        by_reason.setdefault((failure.kind, failure.reason), []).append(failure.client)
+    lines = []
+    for (kind, reason), clients in by_reason.items():
+        more = f" and {len(clients) - 3} more" if len(clients) > 3 else ""
+        lines.append(f"{', '.join(clients[:3])}{more}: {kind}: {reason}")
+    return lines
 
 
 @dataclass(frozen=True)

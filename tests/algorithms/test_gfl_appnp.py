@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import isthmus
 from isthmus.algorithms import GFLAPPNP
 from isthmus.algorithms.fedavg import ModelUpdate
 from isthmus.algorithms.gfl_appnp import (
@@ -104,6 +105,30 @@ def test_with_one_local_step_the_mean_gradient_is_that_of_centralised_appnp(name
     trace = watch(GFLAPPNP(local_steps=1, optimizer=PLAIN, weighting="examples"), hosts(graph))
     expected = reference.gradient(trace.initial, graph, reference.walk_matrix(graph))
     assert_close(moved(trace, PLAIN.lr), expected, 1e-5)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_graph_is_predicted_as_its_nodes_are_scored_in_a_course(name: str) -> None:
+    graph = GRAPHS[name]
+    trace = watch(GFLAPPNP(), hosts(graph))
+    params = trace.standings[1].state.params
+    model = ModelSpec(MLP(hidden=5, dropout=0.0)).build(graph.num_features, graph.num_classes)
+    model.load_state_dict(params)
+    found = GFLAPPNP().predict_with({}, NodeSamples(), model, graph).probabilities
+    expected = reference.logits(params, graph, reference.walk_matrix(graph)).flatten(0, -2).softmax(dim=1)
+    assert_close({"": found}, {"": expected}, 1e-6)
+
+
+def test_clients_that_no_edge_joins_are_told_that_nothing_is_mixed() -> None:
+    graph = toy_graph(16, seed=1)
+    apart = {"a": graph.subgraph(torch.arange(8)), "b": graph.subgraph(torch.arange(8, 16))}
+
+    def notes(scenario: Scenario) -> str:
+        course = toy_course(GFLAPPNP(), rounds=1, num_clients=len(scenario.parts), task=NodeSamples())
+        return " ".join(isthmus.run(course, scenario=scenario).notes)
+
+    assert "no edge joins nodes of different clients" in notes(Scenario(graph, apart))
+    assert "no edge joins" not in notes(hosts(graph))
 
 
 @pytest.mark.parametrize("num_clients", [1, 3, 7])

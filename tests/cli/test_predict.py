@@ -48,6 +48,16 @@ def test_a_graph_folder_of_one_s_own_keeps_its_ids(run: Path, tmp_path: Path) ->
     assert list(table["id"]) == ["5", "100", "7", "2000"]
 
 
+def test_every_sample_of_a_node_has_a_row(tmp_path: Path) -> None:
+    words = ["rounds=1", "algorithm.name=gfl_appnp", "dataset={name: csbm_sc, num_nodes: 20}", "num_clients=20"]
+    words += ["splitter.name=node_hosts", "masks.name=ratio", "task.name=node_samples", "model.gnn.name=bias_free_mlp"]
+    assert call("run", "-q", "--out", str(tmp_path / "run"), *words)[0] == 0
+    table = predictions(tmp_path / "run", "csbm_sc")
+    each = len(table) // 20
+    assert each > 1 and table["id"].value_counts().eq(each).all()
+    assert table["id"].is_monotonic_increasing and list(table["sample"][:each]) == list(range(each))
+
+
 def test_a_method_without_a_global_model_asks_for_a_client(tmp_path: Path) -> None:
     path = tmp_path / "local"
     assert call("run", "-q", "--out", str(path), "rounds=1", "algorithm.name=local", "model.gnn.hidden=8")[0] == 0

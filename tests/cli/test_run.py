@@ -224,3 +224,10 @@ def test_help_has_examples_and_completion_is_offered(tmp_path: Path) -> None:
     assert code == 0 and "isthmus run course.yaml algorithm.name=fedprox" in text
     code, text = call("--help")
     assert code == 0 and "--install-completion" in text and "Exit codes" in text
+
+
+def test_a_course_that_fails_before_its_first_checkpoint_promises_none(tmp_path: Path) -> None:
+    words = ("algorithm.name=gfl_appnp", "model.gnn.batch_norm=true", "rounds=1")
+    code, text = call("run", "-q", "--out", str(tmp_path / "run"), *words)
+    assert code == 1 and "set batch_norm to false" in text
+    assert "checkpoint" not in text and not (tmp_path / "run" / "checkpoint.isth").exists()

@@ -16,6 +16,7 @@ from isthmus.core.protocol import (
     Algorithm,
     EvaluateModel,
     Evaluation,
+    Failure,
     KeepBest,
     Kept,
     ModelState,
@@ -24,6 +25,7 @@ from isthmus.core.protocol import (
     improves,
     on,
     reply_type,
+    told,
 )
 from isthmus.core.record import Params, Record
 from isthmus.learn.client import GraphClient
@@ -470,3 +472,11 @@ def test_evaluating_together_uses_each_clients_own_model_and_the_best_one_when_a
         found = algorithm.evaluate_together((request,) * 3, clients)
         assert found == [answer(algorithm, request, client) for client in clients]
         assert all("best" not in client.state or len(client.state) == 2 for client in clients)
+
+
+def test_failures_are_told_by_reason() -> None:
+    same = [Failure(f"client-{k}", "error", "BadInput: full batches only") for k in range(5)]
+    assert told([*same, Failure("client-9", "late", "after 3 s")]) == [
+        "client-0, client-1, client-2 and 2 more: error: BadInput: full batches only",
+        "client-9: late: after 3 s",
+    ]
