@@ -309,7 +309,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         if len(graph.clients) > 1 and not others.nnz:
             fed.note(
                 "no edge joins nodes of different clients, so each mixes its own nodes only; in simulation, "
-                "splitter.name=node_hosts lists neighbours at other clients, and between sites a table of neighbours does"
+                "splitter.name=node_hosts lists neighbours at other clients, between sites a table of neighbours"
             )
         mixing = Mixing.of(self._withheld(others, graph.counts, fed))
         if graph.num_left_out:
