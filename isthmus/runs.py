@@ -255,7 +255,7 @@ def _result(
     personal = simulation.has_personal_models
     metrics, each = _scored(course, simulation, standing, shared, models)
     exchanges = [event for event in journal.events if event["event"] == "exchange"]
-    whole = simulation.scenario.whole
+    input_dim, output_dim = simulation.whole_dims
     return Result(
         course=course,
         metrics=metrics,
@@ -265,8 +265,8 @@ def _result(
         seconds=seconds,
         bytes_down=sum(event["bytes_down"] for event in exchanges),
         bytes_up=sum(event["bytes_up"] for event in exchanges),
-        input_dim=course.task.input_dim(whole),
-        output_dim=course.task.output_dim(whole),
+        input_dim=input_dim,
+        output_dim=output_dim,
         params=shared,
         client_params=models if personal else {},
         client_dims=simulation.client_dims if personal else {},

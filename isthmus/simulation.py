@@ -76,6 +76,23 @@ def require_kind(course: Course, data: Any) -> None:
         )
 
 
+def output_dim(course: Course, data: Any, client: str) -> int:
+    """Return how many outputs a client's model has.
+
+    Data without classes get a single one, which is never trained or scored, if the algorithm learns without labels;
+    else they raise BadInput.
+    """
+    number = course.task.output_dim(data)
+    if number > 0:
+        return number
+    if course.algorithm.learns_without_labels:
+        return 1
+    raise BadInput(
+        f"{client} has no label among {data.num_items} {data.item}s and no names of classes, so its model would have "
+        f"no output; {name_of(type(course.algorithm))} needs labels: give it some, or leave it out"
+    )
+
+
 def build_model(
     course: Course, input_dim: int, output_dim: int, client: str | None = None, allow_import: bool = True
 ) -> nn.Module:
@@ -123,7 +140,7 @@ class Simulation:
         check_client_settings(course, self.holdings)
         self.own_models = clients_with_own_models(course)
         self._known = known_parameters(course)
-        self.model = self._build(scenario.whole)
+        self.model = build_model(course, *self.whole_dims)
         course.task.require_model(self.model, scenario.whole)
         self.initial = initial_model(course, self.model, self._known)
         self._require_fitting_ends()
@@ -139,13 +156,9 @@ class Simulation:
         self.runtime = self._runtime()
         self.whole = course.task.prepare(scenario.whole)
 
-    def _build(self, data: Any, client: str | None = None) -> nn.Module:
-        task = self.course.task
-        return build_model(self.course, task.input_dim(data), task.output_dim(data), client)
-
     def _made(self, name: str) -> tuple[nn.Module, Params]:
         """Return a client's model, and what its personal parameters begin with."""
-        model = self._build(self.holdings[name], name)
+        model = build_model(self.course, *self._dims(self.holdings[name], name), name)
         return model, personal_start(self.course, model, self._known)
 
     def _checked(self, name: str) -> tuple[nn.Module, Params]:
@@ -165,7 +178,7 @@ class Simulation:
 
     def _require_fitting_ends(self) -> None:
         """Refuse clients with different features or classes that are to share what depends on them."""
-        into, out = self.course.task.input_dim(self.scenario.whole), self.course.task.output_dim(self.scenario.whole)
+        into, out = self.whole_dims
         shared = frozenset(self.initial.params)
         alike = {name: dims for name, dims in self.client_dims.items() if name not in self.own_models}
         for end, other, require in ((0, out, require_own_inputs), (1, into, require_own_heads)):
@@ -176,16 +189,22 @@ class Simulation:
     @property
     def client_dims(self) -> dict[str, tuple[int, int]]:
         """The numbers of inputs and outputs of each client's model."""
-        task = self.course.task
-        return {name: (task.input_dim(data), task.output_dim(data)) for name, data in self.holdings.items()}
+        return {name: self._dims(data, name) for name, data in self.holdings.items()}
+
+    @property
+    def whole_dims(self) -> tuple[int, int]:
+        """The numbers of inputs and outputs of a model for the whole data."""
+        return self._dims(self.scenario.whole, "the whole dataset")
+
+    def _dims(self, data: Any, name: str) -> tuple[int, int]:
+        return self.course.task.input_dim(data), output_dim(self.course, data, name)
 
     @property
     def one_set_of_classes(self) -> bool:
         """Whether every client's model is one for the whole data as well."""
         if self.own_models:
             return False
-        whole = (self.course.task.input_dim(self.scenario.whole), self.course.task.output_dim(self.scenario.whole))
-        return set(self.client_dims.values()) == {whole}
+        return set(self.client_dims.values()) == {self.whole_dims}
 
     def class_names(self) -> dict[str | None, tuple[str, ...]]:
         """Return the names of the classes of each client, and under None those of the whole."""

@@ -143,10 +143,20 @@ class PerClassSplit(MaskRule):
         return items[: self.num_per_class]
 
 
-def _labelled(data: Holding, rule: str) -> np.ndarray:
+def labelled_items(data: Holding) -> np.ndarray:
+    """Return the positions of the items that have a label, ascending."""
     labels = data.labels.numpy()
     known = labels >= 0 if np.issubdtype(labels.dtype, np.integer) else ~np.isnan(labels)
-    items = np.flatnonzero(known.reshape(len(labels), -1).any(axis=1))
+    return np.flatnonzero(known.reshape(len(labels), -1).any(axis=1))
+
+
+def without_examples(data: Held) -> Held:
+    """Return the data with masks that nothing is in."""
+    return data.with_masks({split: _mask(data, np.zeros(0, dtype=np.int64)) for split in SPLITS})
+
+
+def _labelled(data: Holding, rule: str) -> np.ndarray:
+    items = labelled_items(data)
     if len(items) == 0:
         raise BadInput(f"masks {rule!r}: the dataset {data.name!r} has no labelled {data.item} among {data.num_items}")
     return items

@@ -23,6 +23,7 @@ from isthmus.core.errors import BadInput, BadMessage, IsthmusError
 from isthmus.core.protocol import Failure
 from isthmus.core.random import numpy_generator
 from isthmus.core.record import Record
+from isthmus.data.masks import labelled_items, without_examples
 from isthmus.data.own_data import OwnData
 from isthmus.data.sources import GraphFolder
 from isthmus.data.zoo.own_folder import OwnFolder
@@ -34,7 +35,7 @@ from isthmus.learn.client import ForeignEdges, GraphClient
 from isthmus.monitor.folder import save_model_file
 from isthmus.runtime.envelope import BLANK, Answer
 from isthmus.runtime.silo import MemoryStore, Silo
-from isthmus.simulation import build_model, known_parameters, personal_start, require_kind, torch_threads
+from isthmus.simulation import build_model, known_parameters, output_dim, personal_start, require_kind, torch_threads
 
 MAX_COURSE_CHARACTERS = 2**16
 _COURSE_ID = re.compile(r"[0-9a-f]{8,64}")
@@ -124,6 +125,8 @@ class SiloService:
         folder = replace(dataset, path=str(self.data)).read()
         if any(bool(mask.any()) for mask in folder.data.masks.values()):
             return folder  # the silo's own split stands
+        if course.algorithm.learns_without_labels and not len(labelled_items(folder.data)):
+            return replace(folder, data=without_examples(folder.data))
         rng = numpy_generator(course.seed, "masks", self.name)
         return replace(folder, data=course.masks.apply(folder.data, rng))
 
@@ -131,7 +134,7 @@ class SiloService:
         """Return the terms for this silo's data; raises BadInput where task or model are made for something else."""
         task = course.task
         require_kind(course, data)
-        into, out = task.input_dim(data), task.output_dim(data)
+        into, out = task.input_dim(data), output_dim(course, data, self.name)
         if task.count(data, "train"):  # a silo that has nothing to train on only measures
             task.require_model(build_model(course, into, out, self.name, allow_import=False), data)
         return Terms("", __version__, into, out, task.output_names(data), task.holds(data))
@@ -139,7 +142,7 @@ class SiloService:
     def _silo(self, course_id: str, course: Course, folder: OwnData[Any]) -> Silo:
         data, keys = folder.data, self._node_keys(course_id, folder.node_ids)
         foreign = self._foreign(course_id, folder)
-        into, out = course.task.input_dim(data), course.task.output_dim(data)
+        into, out = course.task.input_dim(data), output_dim(course, data, self.name)
         # Settings come with the course, from elsewhere: they may name installed parts only, as the course itself.
         known = known_parameters(course, allow_import=False)
         batching = own_batching(course, self.name, allow_import=False)
@@ -204,7 +207,7 @@ class SiloService:
             data = self._read(course).data
             facts: dict[str, Any] = {
                 "input_dim": course.task.input_dim(data),
-                "output_dim": course.task.output_dim(data),
+                "output_dim": output_dim(course, data, self.name),
                 "class_names": json.dumps(list(course.task.output_names(data))),
             }
             path = self.state / "models" / f"{finish.course_id}.safetensors"

@@ -97,6 +97,13 @@ def with_idle_client(scenario: Scenario) -> Scenario:
     return replace(scenario, parts=parts)
 
 
+def with_client_without_classes(scenario: Scenario) -> Scenario:
+    """The same clients, of which the last has neither labels nor masks, and knows of no classes."""
+    last = list(scenario.parts)[-1]
+    bare = replace(unlabelled(scenario.parts[last]), num_classes=0, class_names=(), masks={})
+    return replace(scenario, parts={**scenario.parts, last: bare})
+
+
 def without_last(scenario: Scenario) -> Scenario:
     return replace(scenario, parts=dict(list(scenario.parts.items())[:-1]))
 

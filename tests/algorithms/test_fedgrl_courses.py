@@ -19,14 +19,14 @@ from isthmus.algorithms.fedgrl import (
 )
 from isthmus.algorithms.local_grl import StartEncoder, TrainOwnEncoder
 from isthmus.core.codec import encode
-from isthmus.core.errors import CourseFailed
+from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.core.federation import Position
 from isthmus.core.protocol import EvaluateModel, Evaluation, KeepBest, Kept
 from isthmus.core.record import leaves
 from isthmus.core.sampling import UniformSampling
 from isthmus.learn.downstream import Finetune, Freeze
 from isthmus.learn.optimizers import AdamW
-from isthmus.learn.selfsup import GAE, GRACE
+from isthmus.learn.selfsup import DGI, GAE, GRACE
 from isthmus.models import GCN, MLPDecoder, ModelSpec
 from isthmus.testing import CHECKS, check_algorithm, toy_course, toy_scenario
 from isthmus.testing.traces import require_same, trace_course
@@ -51,6 +51,7 @@ from .fedgrl_toys import (
     traced,
     unlabelled,
     wise_client,
+    with_client_without_classes,
     with_idle_client,
     with_own_classes,
     without_last,
@@ -182,6 +183,38 @@ def test_a_client_without_labels_ends_with_the_head_it_began_with() -> None:
         start = memory(fresh, "client-2")["personal"]
         assert_equal({n: models["client-2"][n] for n in start}, start)
         assert gap({n: models["client-0"][n] for n in start}, start) > 1e-4
+
+
+@pytest.mark.parametrize("runtime", ["loop", "strict", "auto"])
+@pytest.mark.parametrize("algorithm", [LP1, LP2, alone(), quick(objective=DGI())], ids=["lp1", "lp2", "alone", "dgi"])
+def test_a_client_that_knows_of_no_classes_takes_part_and_has_no_score(algorithm: FedGRL, runtime: str) -> None:
+    scenario = with_client_without_classes(toy_scenario())
+    course = toy_course(algorithm, model=MODEL, runtime=runtime)
+    result = run(course, scenario=scenario)
+    assert not [f for event in result.events if event["event"] == "exchange" for f in event["failures"]]
+    assert result.client_scores["client-2"] == {} and result.client_scores["client-0"]
+    assert result.client_params["client-2"]["decoder.layers.1.weight"].shape == (4, 1)
+    fresh = run(replace(course, algorithm=quick(local_steps=0, protocol="lp2"), rounds=1), scenario=scenario)
+    head = {n: t for n, t in fresh.client_params["client-2"].items() if n.startswith(HEAD)}
+    assert_equal({n: result.client_params["client-2"][n] for n in head}, head)
+    others = run(course, scenario=without_last(scenario))
+    if result.params:
+        assert gap(result.params, others.params) > 1e-4
+    else:
+        assert gap({n: t for n, t in result.client_params["client-2"].items() if n not in head}, fresh.params) > 1e-4
+
+
+def test_the_classes_of_others_change_nothing_at_a_client_without_labels() -> None:
+    """Whether it knows of them or not, it sends the same."""
+    for algorithm in (LP1, LP2):
+        ignorant = traced(algorithm, with_client_without_classes(toy_scenario()))
+        assert_equal(encoder(ignorant), encoder(traced(algorithm, with_idle_client(toy_scenario()))))
+
+
+def test_without_the_self_supervised_term_a_client_without_classes_is_refused_in_words() -> None:
+    course = toy_course(quick(protocol="lp2", strength=0.0), model=MODEL)
+    with pytest.raises(BadInput, match=r"client-2 has no label among .* nodes and no names of classes.*fedgrl needs"):
+        run(course, scenario=with_client_without_classes(toy_scenario()))
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as parquet
 import pytest
 import torch
 
 import isthmus as ist
 from isthmus.algorithms import FedGRL
 from isthmus.data.graph import Graph
+from isthmus.data.masks import PublicSplit, RatioSplit
 from isthmus.data.sources import read_graph_folder, write_graph_folder
 from isthmus.data.zoo import Folder
 from isthmus.federation.agreement import Freedom, agree
@@ -20,10 +22,11 @@ from isthmus.federation.course import Patience, SiteCourse
 from isthmus.federation.messages import Terms
 from isthmus.learn.downstream import Finetune
 from isthmus.learn.optimizers import SGD
+from isthmus.learn.selfsup import GAE
 from isthmus.models import GCN, MLPDecoder, ModelSpec
 from isthmus.monitor.folder import load_model_file
 from isthmus.simulation import Scenario
-from tests.federation.sites import FakeHub, fake_hub, scenario, site_course
+from tests.federation.sites import CLASSES, FakeHub, fake_hub, scenario, site_course
 
 HEADED = ModelSpec(GCN(hidden=5, dropout=0.5), decoder=MLPDecoder(hidden=4))
 QUICK = FedGRL(downstream=Finetune(steps=4), optimizer=SGD(lr=0.05))
@@ -76,6 +79,83 @@ def test_silos_with_other_classes_end_with_the_scores_of_the_loop_and_models_of_
         names = held[site].class_names
         assert json.loads(facts["class_names"]) == list(names) and facts["output_dim"] == str(len(names))
     assert held[list(held)[-1]].class_names == ("left", "right") and held[next(iter(held))].num_classes == 3
+
+
+def hub_with_bare_silos(folder: Path, *bare: str) -> FakeHub:
+    """Three silos, of which some have neither labels nor splits in their folders."""
+    hub = fake_hub(folder)
+    for name in bare:
+        file = hub.silos[name].data / "nodes.parquet"
+        parquet.write_table(parquet.read_table(file).drop_columns(["label", "split"]), file)
+    return hub
+
+
+def failures(result: ist.Result) -> list[Any]:
+    return [failure for event in result.events if event["event"] == "exchange" for failure in event["failures"]]
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["classes named", "no names"])
+@pytest.mark.parametrize("masks", [RatioSplit(), PublicSplit()], ids=["ratio", "public"])
+@pytest.mark.parametrize("bare", ["client-2", "client-0"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [QUICK, replace(QUICK, protocol="lp2"), replace(QUICK, objective=GAE())],
+    ids=["lp1", "lp2", "gae"],
+)
+def test_a_silo_without_labels_takes_part_in_what_needs_none(
+    algorithm: FedGRL, bare: str, masks: Any, named: bool, tmp_path: Path
+) -> None:
+    hub = hub_with_bare_silos(tmp_path / "silos", bare)
+    made = course(algorithm, masks=masks, dataset=Folder(class_names=CLASSES if named else ()))
+    result = on_sites(made, hub, tmp_path / "run")
+    assert not failures(result) and not any("refused" in note for note in result.notes)
+    assert result.num_rounds == made.rounds
+    assert result.client_scores[bare] == {} and sum(map(bool, result.client_scores.values())) == 2
+    held = {site: read_graph_folder(silo.data, CLASSES if named else ()).graph for site, silo in hub.silos.items()}
+    whole = replace(scenario().whole, masks={})
+    expected = ist.run(replace(made, masks=PublicSplit()), scenario=Scenario(whole, held))
+    assert all(torch.equal(tensor, expected.params[name]) for name, tensor in result.params.items())
+    assert result.client_scores == expected.client_scores
+    without = ist.run(made, scenario=Scenario(whole, {s: part for s, part in held.items() if s != bare}))
+    assert any(not torch.equal(tensor, without.params[name]) for name, tensor in result.params.items())
+    (path,) = (hub.silos[bare].state / "models").glob("*.safetensors")
+    assert load_model_file(path)[1]["output_dim"] == ("3" if named else "1")
+
+
+def test_silos_of_which_none_has_labels_learn_an_encoder(tmp_path: Path) -> None:
+    hub = hub_with_bare_silos(tmp_path / "silos", *scenario().parts)
+    result = on_sites(course(QUICK), hub, tmp_path / "run")
+    assert not failures(result) and not any(result.client_scores.values())
+    assert result.metrics == {"local_model/local_graph": {}}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "masks", "why"),
+    [
+        (ist.FedAvg(), RatioSplit(), "has no labelled node among"),
+        (replace(QUICK, protocol="lp2", strength=0.0), RatioSplit(), "has no labelled node among"),
+        (ist.FedAvg(), PublicSplit(), "has no split of its own"),
+    ],
+    ids=["fedavg", "supervised only", "public"],
+)
+def test_a_silo_without_labels_is_refused_in_words_where_labels_are_needed(
+    algorithm: Any, masks: Any, why: str, tmp_path: Path
+) -> None:
+    result = on_sites(
+        course(algorithm, masks=masks), hub_with_bare_silos(tmp_path / "silos", "client-2"), tmp_path / "run"
+    )
+    assert set(result.client_scores) == {"client-0", "client-1"}
+    assert any(note.startswith("client-2 is refused") and why in note for note in result.notes), result.notes
+
+
+def test_a_silo_with_a_column_of_splits_but_no_class_is_refused_in_words(tmp_path: Path) -> None:
+    hub = hub_with_bare_silos(tmp_path / "silos", "client-2")
+    file = hub.silos["client-2"].data / "nodes.parquet"
+    table = parquet.read_table(file)
+    parquet.write_table(table.append_column("split", [[""] * table.num_rows]), file)
+    result = on_sites(course(ist.FedAvg(), masks=PublicSplit()), hub, tmp_path / "run")
+    assert any("client-2 has no label among" in note and "fedavg needs labels" in note for note in result.notes)
+    assert set(result.client_scores) == {"client-0", "client-1"} and result.num_rounds == 3
 
 
 def test_a_silo_with_other_classes_is_refused_where_the_head_is_shared(tmp_path: Path) -> None:
