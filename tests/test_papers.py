@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+import torch
 
+from isthmus.monitors.connectivity import connectivity
 from isthmus.suites.part import narrowed
 from isthmus.suites.runner import run_suite
 from isthmus.suites.spec import load_suite
@@ -46,3 +48,13 @@ def test_fgssl_is_above_fedavg_in_table_1_and_fedavg_as_near_as_asked(tmp_path: 
     assert fedavg.holds, f"{fedavg.mean} against {fedavg.expected}"
     assert fedavg.mean is not None and fgssl.mean is not None
     assert fgssl.mean > fedavg.mean + 0.01
+
+
+def test_the_graphs_of_gfl_appnp_s_fig_2a_have_the_connectivity_that_they_are_named_by() -> None:
+    for point in load_suite(PAPERS / "gfl_appnp" / "fig2a.yaml").points():
+        if point.seed > 1:  # one graph for all seeds
+            continue
+        whole = point.course.dataset.load(Path())
+        adjacency = torch.zeros(whole.num_nodes, whole.num_nodes)
+        adjacency[whole.edge_index[0], whole.edge_index[1]] = 1.0
+        assert f"{connectivity(adjacency.double().numpy()):.3g}" == point.cell["connectivity"]
