@@ -182,8 +182,10 @@ class FedGRL(Algorithm[FedGRLState]):
 
     @on(DescribeEncoder)
     def describe(self, request: DescribeEncoder, client: GraphClient) -> EncoderWidth:
-        """Tell the width of what the encoder gives."""
+        """Tell the width of what the encoder gives; in "lp1" a client that could make nothing of it fails here."""
         model = _able(client)
+        if self.protocol == "lp1":
+            self.downstream.check(client)
         return EncoderWidth(_width(model))
 
     @on(TrainEncoder)

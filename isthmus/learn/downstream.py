@@ -16,7 +16,7 @@ from isthmus.core.record import Params
 from isthmus.learn.client import GraphClient
 from isthmus.learn.fit import fit, load_params
 from isthmus.learn.optimizers import AdamW, Optimizer
-from isthmus.learn.tasks.node import NodeClassification, PreparedNodes
+from isthmus.learn.tasks.node import NodeClassification
 from isthmus.models.checks import require_count
 from isthmus.models.model import Model
 from isthmus.models.parts import Perceptron
@@ -28,6 +28,20 @@ NEVER = -1e4
 @dataclass(frozen=True)
 class Downstream(ABC):
     """How a client makes a model for its own task out of an encoder."""
+
+    def check(self, client: GraphClient) -> Model:
+        """Return the client's module; raises BadInput where no model for the client's task can be made of it.
+
+        Courses ask this before they train an encoder; `train` relies on it.
+        """
+        if type(client.task) is not NodeClassification or "accuracy" not in client.task.metrics:
+            raise BadInput(
+                f"heads are made for classes of nodes and chosen by accuracy; the task is {client.task!r}: use "
+                "task.name=node_classification with accuracy among its metrics"
+            )
+        if not isinstance(client.model, Model) or client.model.decoder is None:
+            raise BadInput("the model has no head apart from its encoder; set model.decoder.name=linear, or mlp")
+        return client.model
 
     @abstractmethod
     def train(self, client: GraphClient, params: Params) -> Params:
@@ -60,12 +74,19 @@ class Freeze(Downstream):
         require_count("step", self.step)
         require_count("max_iter", self.max_iter)
 
+    def check(self, client: GraphClient) -> Model:
+        """Return the client's module, whose head has to be linear."""
+        model = super().check(client)
+        if not isinstance(model.decoder, Perceptron) or len(model.decoder.layers) != 1:
+            raise BadInput(
+                "a frozen encoder gets a linear head; set model.decoder.name=linear, or "
+                "algorithm.downstream.name=finetune"
+            )
+        return model
+
     def train(self, client: GraphClient, params: Params) -> Params:
         """Return the encoder as it is with the head that was found."""
-        model, prepared = _able(client)
-        decoder = model.decoder
-        if not isinstance(decoder, Perceptron) or len(decoder.layers) != 1:
-            raise BadInput("a frozen encoder gets a linear head; set model.decoder.name=linear")
+        model, prepared = self.check(client), client.prepared
         whole = client.complete(params)
         if not len(prepared.index["train"]):
             return whole
@@ -137,7 +158,7 @@ class Finetune(Downstream):
 
     def train(self, client: GraphClient, params: Params) -> Params:
         """Return the model that does best on the client's validation nodes."""
-        model, prepared = _able(client)
+        model, prepared = self.check(client), client.prepared
         best = running = client.complete(params)
         if not len(prepared.index["train"]):
             return best
@@ -162,17 +183,6 @@ class Finetune(Downstream):
             if found is None or improves("accuracy", found, score):
                 best, score = running, found
         return running if not self.evaluate_every else best
-
-
-def _able(client: GraphClient) -> tuple[Model, PreparedNodes]:
-    if type(client.task) is not NodeClassification or "accuracy" not in client.task.metrics:
-        raise BadInput(
-            f"heads are made for classes of nodes and chosen by accuracy; the task is {client.task!r}: use "
-            "task.name=node_classification with accuracy among its metrics"
-        )
-    if not isinstance(client.model, Model) or client.model.decoder is None:
-        raise BadInput("the model has no head apart from its encoder; set model.decoder.name=linear, or mlp")
-    return client.model, client.prepared
 
 
 def _two_sided(weight: np.ndarray, bias: np.ndarray) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,16 @@ from isthmus.algorithms.fedgrl import (
 )
 from isthmus.algorithms.local_grl import StartEncoder, TrainOwnEncoder
 from isthmus.core.codec import encode
-from isthmus.core.errors import BadInput, CourseFailed
+from isthmus.core.course import EarlyStopping
+from isthmus.core.errors import BadInput, CourseFailed, TooFewReplies
 from isthmus.core.federation import Position
 from isthmus.core.protocol import EvaluateModel, Evaluation, KeepBest, Kept
 from isthmus.core.record import leaves
 from isthmus.core.sampling import UniformSampling
-from isthmus.learn.downstream import Finetune, Freeze
+from isthmus.learn.downstream import Downstream, Finetune, Freeze
 from isthmus.learn.optimizers import AdamW
 from isthmus.learn.selfsup import DGI, GAE, GRACE
+from isthmus.learn.tasks import NodeClassification
 from isthmus.models import GCN, MLPDecoder, ModelSpec
 from isthmus.testing import CHECKS, check_algorithm, toy_course, toy_scenario
 from isthmus.testing.traces import require_same, trace_course
@@ -140,6 +143,26 @@ def test_evaluations_leave_the_encoder_alone() -> None:
     tuned = traced(LP1, rounds=4, model=PROBE)
     assert_equal(encoder(probed), encoder(tuned))
     assert gap(*(next(iter(t.models(LP1).values())) for t in (probed, tuned))) > 1e-3
+
+
+@pytest.mark.parametrize("make", [quick, alone], ids=["together", "alone"])
+@pytest.mark.parametrize(
+    ("downstream", "metrics", "why"),
+    [
+        (Freeze(), ("accuracy",), "a frozen encoder gets a linear head; set model.decoder.name=linear"),
+        (Freeze(), ("f1_micro", "loss"), "accuracy among its metrics"),
+        (SHORT, ("f1_micro", "loss"), "accuracy among its metrics"),
+    ],
+)
+def test_a_downstream_that_does_not_fit_ends_the_course_before_anything_is_trained(
+    make: Any, downstream: Downstream, metrics: tuple[str, ...], why: str
+) -> None:
+    fields = {"model": MODEL, "task": NodeClassification(metrics), "stopping": EarlyStopping(metric=metrics[0])}
+    with pytest.raises(TooFewReplies, match=re.escape(why)) as caught:
+        run(toy_course(make(downstream=downstream), **fields), scenario=toy_scenario())
+    assert "round 0, DescribeEncoder" in str(caught.value)
+    done = run(toy_course(make(protocol="lp2", downstream=downstream), **fields), scenario=toy_scenario())
+    assert done.num_rounds == 3  # "lp2" has no use for it
 
 
 # ---- clients without labels
