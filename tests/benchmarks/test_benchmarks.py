@@ -219,3 +219,9 @@ def test_pseudo_graph_prints_a_line_for_each_size() -> None:
     assert [line[0] for line in lines] == ["300", "500"]
     assert float(lines[0][5].rstrip(" %")) > 90.0  # edges found
     assert lines[1][1] == lines[1][5] == ""  # the exact search was left out
+
+
+def test_contrast_prints_a_line_for_each_size_and_sample() -> None:
+    text = run("contrast.py", "--nodes 300 --sampled 50")
+    lines = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()[2:]]
+    assert [line[:2] for line in lines] == [["300", "50"], ["300", "300"]]
