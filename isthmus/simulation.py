@@ -155,6 +155,7 @@ class Simulation:
         self.blocks = Blocks(course.block_mb * 2**20)
         self.runtime = self._runtime()
         self.whole = course.task.prepare(scenario.whole)
+        self._require_work()
 
     def _made(self, name: str) -> tuple[nn.Module, Params]:
         """Return a client's model, and what its personal parameters begin with."""
@@ -175,6 +176,25 @@ class Simulation:
         client = GraphClient(name, self.holdings[name], self.course.task, model, batching, own)
         client.algorithm = own_algorithm(self.course, name)
         return client
+
+    def _require_work(self) -> None:
+        """Refuse clients of which none has anything to train on, where the algorithm needs labels."""
+        idle = self._idle()
+        if len(idle) < len(self.clients):
+            return
+        reasons = [f"{name} {why}" for name, why in idle.items()]
+        more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
+        raise BadInput(
+            f"no client can train: {'; '.join(reasons[:3])}{more}; use fewer clients (num_clients), or masks with a "
+            "larger training share (masks.train)"
+        )
+
+    def _idle(self) -> dict[str, str]:
+        """Return why clients have nothing to train on, of those that have not; none if labels are not needed."""
+        if self.course.algorithm.learns_without_labels:
+            return {}
+        why = self.course.task.why_idle
+        return {name: why(client.data) for name, client in self.clients.items() if client.num_examples == 0}
 
     def _require_fitting_ends(self) -> None:
         """Refuse clients with different features or classes that are to share what depends on them."""
@@ -229,11 +249,7 @@ class Simulation:
 
     def notes(self) -> list[str]:
         """Return what a user should know about the clients before reading results."""
-        if self.course.algorithm.learns_without_labels:
-            return []
-        idle = {name: client.data for name, client in self.clients.items() if client.num_examples == 0}
-        why = self.course.task.why_idle
-        return [f"{name} {why(data)}: it trains nothing and has no weight in any mean" for name, data in idle.items()]
+        return [f"{name} {why}: it trains nothing and has no weight in any mean" for name, why in self._idle().items()]
 
     def runtime_notes(self) -> list[str]:
         """Return what a user should know about how the clients were simulated."""

@@ -191,6 +191,20 @@ def test_links_that_are_all_held_out_are_refused() -> None:
         ist.run(course(masks=RatioSplit(train=0.0, val=0.5, test=0.5)))
 
 
+@pytest.mark.parametrize("algorithm", ["fedavg", "local", "gcfl"])
+def test_clients_of_which_none_can_train_are_refused_with_their_reasons(algorithm: str, tmp_path: Path) -> None:
+    whole = shops().whole
+    user = whole.links[0]
+    parts = whole.divide([(user == k).nonzero()[:, 0] for k in range(5)])
+    scenario = Scenario(whole, {f"client-{k}": part for k, part in enumerate(parts)})
+    words = (
+        r"no client can train: client-0 has no negatives \(.*; client-1 .*; client-2 .*; and 2 more; use fewer clients"
+    )
+    with pytest.raises(BadInput, match=words):
+        ist.run(course(algorithm, task=TASKS["prediction"]), scenario=scenario, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 # ---- clients without negatives
 
 

@@ -115,6 +115,9 @@ class Course:
                 f"stopping.metric is {self.stopping.metric!r}, which the task does not report; "
                 f"choose from {', '.join(self.task.metrics)} or add it to task.metrics"
             )
+        problem = self.task.batching_problem(self.batching)
+        if problem:
+            raise ValueError(problem)
         check_patterns(self.sharing)
         if self.algorithm.keeps_heads and isinstance(self.model, ModelSpec) and self.model.decoder is None:
             raise ValueError(

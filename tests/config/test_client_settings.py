@@ -52,6 +52,7 @@ def test_settings_survive_the_file(tmp_path: Any) -> None:
         ({"client-9": {"local_steps": 2}}, "client_settings has 'client-9', which is no client"),
         ({"client-0": {"local_step": 2}}, r"client_settings\.client-0.*local_step is not a known key"),
         ({"client-0": {"local_steps": 0}}, r"local_steps is 0"),
+        ({"client-1": {"batching.name": "mini"}}, r"client-1: batching.name is 'mini'; tasks on nodes take 'full' or"),
         ({"client-0": {"name": "fedavg"}}, "makes the algorithm another one, FedAvg"),
     ],
 )

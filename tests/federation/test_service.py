@@ -74,6 +74,12 @@ def test_a_silo_that_agrees_states_its_terms(tmp_path: Path) -> None:
             {"course": with_key("dataset.name", "cora").replace("path: ''", "").replace("undirected: true", "")},
             "dataset",
         ),
+        ({"course": with_key("batching.name", "mini")}, "tasks on nodes take 'full' or 'neighbor'"),
+        (
+            {"course": with_key("client_settings", {"client-0": {"batching.name": "links"}})},
+            "client_settings.client-0: batching.name is 'links'; tasks on nodes take 'full' or 'neighbor'",
+        ),
+        ({"course": with_key("model.gnn", {"name": "gin", "edge_dim": 3})}, "set model.gnn.edge_dim=0"),
         ({"course": "rounds: 2026-13-45"}, "not YAML"),
         ({"course": "[" * 5000}, "not YAML"),
         ({"course": "a: &x [1]\nb: *x"}, "aliases"),

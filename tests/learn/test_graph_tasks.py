@@ -278,7 +278,7 @@ def test_a_model_that_does_not_fit_is_refused_before_the_start() -> None:
 
 def test_neighbourhoods_and_unknown_metrics_are_refused() -> None:
     task = GraphClassification()
-    with pytest.raises(BadInput, match="graphs come in batches of 'full' or 'mini'"):
+    with pytest.raises(BadInput, match="tasks on graphs take 'full' or 'mini'"):
         next(task.batches(task.prepare(toy_set()), NeighborBatch(), torch.Generator()))
     with pytest.raises(ValueError, match="choose from loss, rmse, mae"):
         GraphRegression(metrics=("accuracy",))

@@ -19,7 +19,8 @@ from isthmus.data.masks import RatioSplit
 from isthmus.learn.batching import Batching, FullBatch, LinkBatch, NeighborBatch
 from isthmus.learn.tasks import LinkClassification, LinkPrediction, link_classification, link_prediction
 from isthmus.learn.tasks.link import LinkTask, PreparedLinks, link_part
-from isthmus.models import GCN, HadamardMLPDecoder, MLPDecoder, Model, ModelSpec
+from isthmus.models import GCN, GIN, HadamardMLPDecoder, MLPDecoder, Model, ModelSpec
+from isthmus.models.readouts import MeanReadout
 from tests.learn.link_toys import known_pairs, toy_facts, toy_ratings
 
 ALL_RANKS = ("hits@1", "hits@5", "hits@10", "mrr")
@@ -245,7 +246,7 @@ def test_full_batches_repeat_the_training_links(task: LinkTask) -> None:
 
 def test_an_unknown_batching_is_refused() -> None:
     prepared = CLASSIFICATION.prepare(toy_facts())
-    with pytest.raises(BadInput, match="link tasks know 'full', 'links' and 'neighbor'"):
+    with pytest.raises(BadInput, match="tasks on links take 'full', 'links' or 'neighbor'"):
         next(CLASSIFICATION.batches(prepared, Batching(), torch_generator(0, "fit")))
 
 
@@ -527,6 +528,17 @@ def test_a_model_without_a_link_decoder_is_refused() -> None:
         with pytest.raises(BadInput, match=f"the model {found}.*hadamard_mlp, distmult, bilinear or dot"):
             CLASSIFICATION.require_model(ModelSpec(GCN(), decoder=decoder).build(4, 3), data)
     CLASSIFICATION.require_model(model_for(CLASSIFICATION, data), data)
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_a_model_with_a_readout_or_for_features_of_edges_is_refused(task: LinkTask) -> None:
+    data = toy_facts()
+    for spec, words in (
+        (ModelSpec(GCN(), readout=MeanReadout(), decoder=HadamardMLPDecoder()), "the examples are links; set model.re"),
+        (ModelSpec(GIN(edge_dim=3), decoder=HadamardMLPDecoder()), "edge_dim is 3, .* set model.gnn.edge_dim=0"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            task.require_model(spec.build(4, 3), data)
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from isthmus import Course
+from isthmus.core.errors import BadInput
 from isthmus.data.graph import Graph
 from isthmus.learn import metrics
-from isthmus.learn.batching import Batching, FullBatch, NeighborBatch
+from isthmus.learn.batching import Batching, FullBatch, LinkBatch, MiniBatch, NeighborBatch
 from isthmus.learn.fit import load_params, read_params
 from isthmus.learn.stacked import GraphCohort
 from isthmus.learn.tasks import NodeClassification
-from isthmus.models import GAT, GCN, SAGE, ModelSpec
+from isthmus.models import GAT, GCN, GIN, SAGE, DotDecoder, MLPDecoder, ModelSpec
+from isthmus.models.readouts import MeanReadout
 from isthmus.models.sparse import dense
 from isthmus.testing import toy_client, toy_graph
 
@@ -83,9 +86,24 @@ def test_without_training_nodes_there_are_no_batches(batching: Batching) -> None
     assert TASK.batches_per_epoch(prepared, batching) == 0
 
 
-def test_an_unknown_batching_is_an_error() -> None:
-    with pytest.raises(TypeError, match="does not know Batching"):
-        next(TASK.batches(TASK.prepare(toy_graph()), Batching(), generator()))
+@pytest.mark.parametrize("batching", [Batching(), MiniBatch(), LinkBatch()])
+def test_an_unknown_batching_is_refused(batching: Batching) -> None:
+    with pytest.raises(BadInput, match=r"batching.name is .*; tasks on nodes take 'full' or 'neighbor'"):
+        next(TASK.batches(TASK.prepare(toy_graph()), batching, generator()))
+    with pytest.raises(ValueError, match=r"tasks on nodes take 'full' or 'neighbor'"):
+        Course(batching=batching)
+
+
+def test_a_model_that_does_not_fit_is_refused_before_the_start() -> None:
+    graph = toy_graph()
+    for spec, words in (
+        (ModelSpec(GCN(), readout=MeanReadout(), decoder=MLPDecoder()), "the examples are nodes; set model.readout=nu"),
+        (ModelSpec(GIN(edge_dim=3)), "edge_dim is 3, .* not nodes; set model.gnn.edge_dim=0"),
+        (ModelSpec(GCN(), decoder=DotDecoder()), "the model's decoder Dot scores pairs of nodes"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            TASK.require_model(spec.build(graph.num_features, 1), graph)
+    TASK.require_model(ModelSpec(GIN(), decoder=MLPDecoder()).build(graph.num_features, 3), graph)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

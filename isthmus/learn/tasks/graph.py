@@ -68,6 +68,7 @@ class GraphTask(Task):
     """A task whose examples are graphs; one without a label is in no split."""
 
     data_type: ClassVar[type[Any]] = GraphSet
+    known_batchings: ClassVar[tuple[type[Batching], ...]] = (FullBatch, MiniBatch)
     target: ClassVar[str]  # the kind of labels in `GraphSet.target`
     table: ClassVar[Mapping[str, Metric]]
 
@@ -145,7 +146,7 @@ class GraphTask(Task):
         """Yield all training graphs again and again, or batches of them in an order drawn for each epoch."""
         train = prepared.index["train"]
         if not isinstance(batching, FullBatch | MiniBatch):
-            raise BadInput(f"batching is {batching!r}; graphs come in batches of 'full' or 'mini'")
+            raise BadInput(self.batching_problem(batching))
         if len(train) == 0:
             return
         if isinstance(batching, FullBatch):

@@ -32,7 +32,7 @@ from isthmus.data.graph import SPLITS, select_rows
 from isthmus.data.links import LinkGraph
 from isthmus.learn.batching import Batching, FullBatch, LinkBatch, NeighborBatch
 from isthmus.learn.neighbors import Adjacency, sample_neighborhood
-from isthmus.learn.tasks.task import Task
+from isthmus.learn.tasks.task import Task, require_rows_of_nodes
 from isthmus.models.inputs import GraphInput
 from isthmus.models.link_decoders import LinkPart
 
@@ -92,6 +92,7 @@ class LinkTask(Task):
     supervised_share: float = 0.3
 
     data_type: ClassVar[type[Any]] = LinkGraph
+    known_batchings: ClassVar[tuple[type[Batching], ...]] = (FullBatch, LinkBatch, NeighborBatch)
 
     @property
     def tells_relations_apart(self) -> bool:
@@ -143,6 +144,7 @@ class LinkTask(Task):
                 "choose masks with a training share (masks.name=ratio masks.train=0.8)"
             )
         link_part(model)
+        require_rows_of_nodes(model, data.item)
 
     def to_predict(self, data: LinkGraph) -> LinkGraph:
         """Return the data with all links as message edges, unless a split says which ones the network may read."""
@@ -188,7 +190,7 @@ class LinkTask(Task):
         elif isinstance(batching, LinkBatch | NeighborBatch):
             yield from torch.split(order, batching.batch_size)
         else:
-            raise BadInput(f"batching is {batching!r}; link tasks know 'full', 'links' and 'neighbor'")
+            raise BadInput(self.batching_problem(batching))
 
     def _messages(self, prepared: PreparedLinks, supervised: Tensor) -> GraphInput:
         """Return the graph without the edges of the supervised links."""

@@ -10,12 +10,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from isthmus.core.errors import BadInput
 from isthmus.data.graph import SPLITS, Graph, select_rows
 from isthmus.learn import metrics
 from isthmus.learn.batching import Batching, FullBatch, NeighborBatch
 from isthmus.learn.losses import IGNORED, cross_entropy
 from isthmus.learn.neighbors import Adjacency, sample_neighborhood
-from isthmus.learn.tasks.task import Predictions, StackedData, Task
+from isthmus.learn.tasks.task import Predictions, StackedData, Task, require_rows_of_nodes
 from isthmus.models.inputs import GraphInput, stack_graphs
 from isthmus.models.sparse import SparseMatrix
 from isthmus.models.streams import Streams
@@ -46,6 +47,7 @@ class NodeClassification(Task):
     """Every node has one of `num_classes` classes; nodes without a label (-1) are in no split."""
 
     known_metrics: ClassVar[tuple[str, ...]] = tuple(metrics.CLASSIFICATION)
+    known_batchings: ClassVar[tuple[type[Batching], ...]] = (FullBatch, NeighborBatch)
 
     def input_dim(self, data: Graph) -> int:
         """Return the number of feature columns."""
@@ -54,6 +56,11 @@ class NodeClassification(Task):
     def output_dim(self, data: Graph) -> int:
         """Return the number of classes."""
         return data.num_classes
+
+    def require_model(self, model: nn.Module, data: Graph) -> None:
+        """Raise BadInput unless the model gives one row of scores for each node."""
+        super().require_model(model, data)
+        require_rows_of_nodes(model, data.item)
 
     def count(self, data: Graph, split: str) -> int:
         """Return the number of labelled nodes in a split."""
@@ -84,7 +91,7 @@ class NodeClassification(Task):
             while True:
                 yield NodeBatch(prepared.graph, train, labels)
         if not isinstance(batching, NeighborBatch):
-            raise TypeError(f"node classification does not know {batching!r}")
+            raise BadInput(self.batching_problem(batching))
         if prepared.adjacency is None:
             prepared.adjacency = Adjacency.of(prepared.data.edge_index, prepared.data.num_nodes)
         while True:

@@ -17,9 +17,11 @@ from torch import Tensor, nn
 
 from isthmus.core.errors import BadInput
 from isthmus.data.graph import Graph
-from isthmus.learn.batching import Batching
+from isthmus.learn.batching import BATCHINGS, Batching
+from isthmus.models.gnn.gin import GINELayer
 from isthmus.models.inputs import GraphInput
 from isthmus.models.link_decoders import LinkPart
+from isthmus.models.model import Model
 from isthmus.models.streams import Streams
 
 
@@ -76,6 +78,8 @@ class Task(ABC):
     data_type: ClassVar[type[Any]] = Graph
     # The metrics that this task can report.
     known_metrics: ClassVar[tuple[str, ...]] = ()
+    # The batchings that this task can make batches by; a task of one's own may know any.
+    known_batchings: ClassVar[tuple[type[Batching], ...]] = (Batching,)
 
     def __post_init__(self) -> None:
         strange = [metric for metric in self.metrics if metric not in self.known_metrics]
@@ -108,6 +112,16 @@ class Task(ABC):
                 f"the model's decoder {type(decoder).__name__} scores pairs of nodes, which only link tasks do; "
                 "set model.decoder to another, or to null"
             )
+
+    def batching_problem(self, batching: Batching) -> str:
+        """Return why this task cannot make batches so, and what it takes; empty where it can."""
+        if isinstance(batching, self.known_batchings):
+            return ""
+        names = {kind: repr(name) for name, kind in BATCHINGS.items()}
+        *others, last = (names.get(kind, kind.__name__) for kind in self.known_batchings)
+        known = f"{', '.join(others)} or {last}" if others else last
+        found = names.get(type(batching), repr(batching))
+        return f"batching.name is {found}; tasks on {self.data_type.item}s take {known}"
 
     @abstractmethod
     def count(self, data: Any, split: str) -> int:
@@ -176,3 +190,19 @@ class Task(ABC):
     @abstractmethod
     def predict(self, model: nn.Module, prepared: Any) -> Predictions:
         """Return the model's probabilities for every example, labelled or not."""
+
+
+def require_rows_of_nodes(model: nn.Module, item: str) -> None:
+    """Raise BadInput where a model for one graph has a readout, or reads features of edges, which such data has not."""
+    readout = model.readout if isinstance(model, Model) else None
+    if readout is not None:
+        raise BadInput(
+            f"the model's readout {type(readout).__name__} makes one row of a whole graph, but the examples are "
+            f"{item}s; set model.readout=null, or choose a task on graphs"
+        )
+    for part in model.modules():
+        if isinstance(part, GINELayer):
+            raise BadInput(
+                f"model.gnn.edge_dim is {part.edge_dim}, but edges have features only where the examples are graphs, "
+                f"not {item}s; set model.gnn.edge_dim=0"
+            )
