@@ -17,7 +17,7 @@ from isthmus.data.splitters import CommunitySplitter, Splitter
 from isthmus.data.zoo import Cora, Dataset
 from isthmus.learn.batching import Batching, FullBatch
 from isthmus.learn.tasks import NodeClassification, Task
-from isthmus.models import ModelSpec
+from isthmus.models import DotDecoder, ModelSpec
 from isthmus.models.model import ModelFactory
 from isthmus.monitors import MONITORS
 from isthmus.personalize.sharing import ALL_BUT_HEADS, EVERYTHING, check_patterns
@@ -119,17 +119,26 @@ class Course:
         if problem:
             raise ValueError(problem)
         check_patterns(self.sharing)
-        if self.algorithm.keeps_heads and isinstance(self.model, ModelSpec) and self.model.decoder is None:
-            raise ValueError(
-                f"model.decoder is null, but with {type(self.algorithm).__name__} every client has a head of its own; "
-                "set model.decoder.name=mlp, or linear"
-            )
+        self._check_heads()
         strange = [sink for sink in self.sinks if sink not in SINKS]
         if strange:
             raise ValueError(f"sinks has {strange[0]!r}; choose from {', '.join(SINKS)}")
         unknown = [monitor for monitor in self.monitors if monitor not in MONITORS]
         if unknown:
             raise ValueError(f"monitors has {unknown[0]!r}; {nearest(unknown[0], MONITORS)}")
+
+    def _check_heads(self) -> None:
+        """Raise ValueError where clients are to keep heads, by the algorithm's own choice, and the model has none."""
+        if not self.algorithm.keeps_heads or not isinstance(self.model, ModelSpec):
+            return
+        decoder = self.model.decoder
+        if decoder is None or (isinstance(decoder, DotDecoder) and self.shared is None):
+            found = "null" if decoder is None else "'dot', which has no parameters"
+            raise ValueError(
+                f"model.decoder is {found}, but with {type(self.algorithm).__name__} every client has a head of its "
+                "own; set model.decoder.name=mlp or linear for nodes and graphs, hadamard_mlp, distmult or bilinear "
+                "for links"
+            )
 
     @property
     def sharing(self) -> tuple[str, ...]:

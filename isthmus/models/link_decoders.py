@@ -61,8 +61,9 @@ class DotDecoder:
         """Return the module."""
         if out_dim != 1:
             raise BadInput(
-                f"model.decoder is 'dot', which gives one score for a pair, but the task needs {out_dim}, one for each "
-                "relation or class; use 'hadamard_mlp', 'distmult' or 'bilinear'"
+                f"model.decoder is 'dot', which gives one score for a pair of nodes, but the task needs {out_dim}, one "
+                "for each relation or class; for links use 'hadamard_mlp', 'distmult' or 'bilinear', for nodes and "
+                "graphs 'mlp' or 'linear'"
             )
         return Dot()
 

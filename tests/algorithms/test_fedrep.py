@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from isthmus import run
-from isthmus.algorithms import FedAvg, FedRep
+from isthmus.algorithms import FedAvg, FedGRL, FedRep
 from isthmus.algorithms.fedavg import TrainModel
 from isthmus.algorithms.fedrep import only
 from isthmus.core.codec import decode, encode
@@ -20,7 +20,7 @@ from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.client import GraphClient
 from isthmus.learn.fit import read_params
 from isthmus.learn.optimizers import SGD, Adam
-from isthmus.models import GCN, SAGE, MLPDecoder, ModelSpec
+from isthmus.models import GCN, SAGE, DotDecoder, MLPDecoder, ModelSpec
 from isthmus.monitor.folder import RunFolder, load_model_file
 from isthmus.testing import check_algorithm, toy_client, toy_course, toy_scenario
 from isthmus.testing.traces import require_same, trace_course
@@ -176,6 +176,13 @@ def test_a_course_that_shares_heads_is_refused() -> None:
         run(toy_course(FedRep(), shared=("*",)), scenario=toy_scenario())
     with pytest.raises(ValueError, match=r"model.decoder is null, but with FedRep"):
         toy_course(FedRep(), model=ModelSpec(GCN(hidden=5)))
+
+
+@pytest.mark.parametrize("algorithm", [FedRep(), FedGRL()])
+def test_a_decoder_without_parameters_is_no_head(algorithm: FedRep | FedGRL) -> None:
+    words = f"'dot', which has no parameters, but with {type(algorithm).__name__} every client has a head .* for links"
+    with pytest.raises(ValueError, match=words):
+        toy_course(algorithm, model=ModelSpec(GCN(hidden=5), decoder=DotDecoder()))
 
 
 def test_bad_fields_are_refused() -> None:

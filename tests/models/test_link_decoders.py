@@ -161,7 +161,10 @@ def test_gradients_reach_both_ends_and_every_parameter(name: str) -> None:
 
 
 def test_dot_refuses_several_relations() -> None:
-    with pytest.raises(BadInput, match="'dot', which gives one score for a pair, but the task needs 4"):
+    with pytest.raises(
+        BadInput,
+        match=r"one score for a pair of nodes, but the task needs 4, .* for links use .*, for nodes and graphs 'mlp'",
+    ):
         DotDecoder().build(DIM, 4)
 
 
