@@ -248,7 +248,7 @@ def _result(
     shared = algorithm.global_params(standing.best_state)
     models, memories = {}, simulation.memories()
     for name, memory in memories.items():
-        params = algorithm.client_params(shared, {**memory, **memory.get("best", {})})
+        params = algorithm.client_params(shared, algorithm.best_memory(memory))
         if params:  # a client that failed in the setup of `local` has no model
             own = simulation.clients[name].own
             models[name] = {**own, **params} if own else params

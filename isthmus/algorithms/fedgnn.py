@@ -269,14 +269,11 @@ class FedGNN(FedAvg):
     @on(EvaluateModel)
     def evaluate(self, request: EvaluateModel, client: GraphClient) -> Evaluation:
         """Evaluate the client's model on its expanded graph."""
-        memory: Mapping[str, Any] = client.state
-        if request.best:
-            memory = memory.get("best", memory)
+        memory = self.best_memory(client.state) if request.best else client.state
         if "neighbors" not in memory:
             return super().evaluate(request, client)
         others = UserItems(**memory["neighbors"])
-        params = self.client_params(request.params, {**client.state, **memory})
-        load_params(client.model, client.complete(params))
+        load_params(client.model, client.complete(self.client_params(request.params, memory)))
         model = ExpandedModel(client.model, others.embeddings)
         return Evaluation(*client.task.evaluate(model, expanded(client.prepared, others), request.splits))
 

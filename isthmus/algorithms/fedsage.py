@@ -433,7 +433,7 @@ class FedSagePlus(FedAvg):
     @on(EvaluateModel)
     def evaluate(self, request: EvaluateModel, client: GraphClient) -> Evaluation:
         """Evaluate the client's model on its own nodes in the mended graph."""
-        memory = {**client.state, **client.state.get("best", {})} if request.best else client.state
+        memory = self.best_memory(client.state) if request.best else client.state
         load_params(client.model, client.complete(self.client_params(request.params, memory)))
         return Evaluation(*client.task.evaluate(client.model, self.data_of(client), request.splits))
 

@@ -16,7 +16,7 @@ from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
 from isthmus.core.errors import CourseFailed
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
-from isthmus.core.protocol import KeepBest, Kept, ModelState, Request, cohort, on
+from isthmus.core.protocol import Kept, ModelState, Request, cohort, on
 from isthmus.core.record import Params, Record
 from isthmus.core.stack import Stack
 from isthmus.learn.client import GraphClient
@@ -208,13 +208,6 @@ class GCFL(FedAvg):
     def use(self, request: UseModel, client: GraphClient) -> Kept:
         """Remember the cluster's model."""
         client.state["cluster"] = request.params
-        return Kept()
-
-    @on(KeepBest)
-    def keep_best(self, request: KeepBest, client: Any) -> Kept:
-        """Keep the cluster's model of this moment; also that there was none, so that a later one is not mistaken."""
-        super().keep_best(request, client)
-        client.state["best"] = {"cluster": None, **client.state["best"]}
         return Kept()
 
 

@@ -547,7 +547,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     @on(EvaluateModel)
     def evaluate(self, request: EvaluateModel, client: GraphClient) -> Evaluation:
         """Measure softmax(sum_j A~_kj h_j) on the client's own samples."""
-        memory = _remembered(request, client)
+        memory = _remembered(self, request, client)
         hosted = Hosted.of(client)
         z = hosted.mixed(memory["own"], hidden(client.model, request.params, hosted.x), memory["aggregate"])
         metrics, counts = client.task.evaluate(Given(z), client.prepared, request.splits)
@@ -557,7 +557,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     def evaluate_together(self, requests: Sequence[EvaluateModel], clients: GraphCohort) -> list[Evaluation]:
         """Run the encoder once over all clients' samples and measure each client's."""
         hosts = [Hosted.of(client) for client in clients]
-        memories = [_remembered(request, client) for request, client in zip(requests, clients, strict=True)]
+        memories = [_remembered(self, request, client) for request, client in zip(requests, clients, strict=True)]
         params = _same_params(requests)
         whole = Hosted.joined(hosts)
         h = hidden(clients.model, params, whole.x)
@@ -605,12 +605,12 @@ def _received(client: GraphClient) -> Received:
     return Received(client.state["own"], client.state["aggregate"], client.state["gradients"])
 
 
-def _remembered(request: EvaluateModel, client: GraphClient) -> State:
+def _remembered(algorithm: GFLAPPNP, request: EvaluateModel, client: GraphClient) -> State:
     """Return the memory to evaluate with; aggregates that belong to another model are refused."""
-    memory: State = {**client.state, **client.state.get("best", {})} if request.best else client.state
+    memory = algorithm.best_memory(client.state) if request.best else client.state
     if "own" not in memory or "aggregate" not in memory:
         raise CourseFailed("this client has received no aggregates: it failed in the setup")
-    if not _alike(memory["params"], request.params):
+    if not _alike(memory.get("params", {}), request.params):
         raise CourseFailed("this client has missed the aggregates of the model that is evaluated")
     return memory
 

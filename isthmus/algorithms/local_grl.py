@@ -79,6 +79,10 @@ class LocalGRL(FedGRL):
         client.state = {**client.state, "encoder": params, "parts": objective}
         return Kept()
 
+    def client_params(self, params: Params, state: Mapping[str, Any]) -> Params:
+        """Return the client's whole model; a client that failed in the setup has none."""
+        return super().client_params(params, state) if "encoder" in state else {}
+
     def encoder(self, params: Params, state: Mapping[str, Any]) -> Params:
         """Return the client's own encoder."""
         own: Params = state.get("encoder", {})

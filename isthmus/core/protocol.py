@@ -183,6 +183,18 @@ class Algorithm(ABC, Generic[StateT]):
         personal: Params = state.get("personal", {})
         return {**params, **personal} if personal else params
 
+    def best_memory(self, state: State) -> State:
+        """Return a client's memory with the personal parts of the best round.
+
+        A part that it had not yet then is missing, whatever it has got since; a client that was never told of a best
+        round remembers what it has.
+        """
+        if "best" not in state:
+            return state
+        others = {name: entry for name, entry in state.items() if name not in ("personal", *self.personal)}
+        best: State = state["best"]
+        return {**others, **best}
+
     def data_of(self, client: Any) -> Any:
         """Return what a client's models are trained and scored on, as its task has prepared it: its own data."""
         return client.prepared
@@ -201,9 +213,7 @@ class Algorithm(ABC, Generic[StateT]):
     @on(EvaluateModel)
     def evaluate(self, request: EvaluateModel, client: Any) -> Evaluation:
         """Evaluate the client's model on its own graph."""
-        memory: State = client.state
-        if request.best:
-            memory = {**memory, **memory.get("best", {})}
+        memory: State = self.best_memory(client.state) if request.best else client.state
         metrics, counts = client.evaluate(self.client_params(request.params, memory), request.splits)
         return Evaluation(metrics, counts)
 
@@ -214,7 +224,7 @@ class Algorithm(ABC, Generic[StateT]):
             raise ValueError("clients are asked for different splits")
         models = []
         for request, client in zip(requests, clients, strict=True):
-            memory: State = {**client.state, **client.state.get("best", {})} if request.best else client.state
+            memory: State = self.best_memory(client.state) if request.best else client.state
             models.append(self.client_params(request.params, memory))
         return [Evaluation(metrics, counts) for metrics, counts in clients.evaluate(models, requests[0].splits)]
 
@@ -222,7 +232,10 @@ class Algorithm(ABC, Generic[StateT]):
     def keep_best(self, request: KeepBest, client: Any) -> Kept:
         """Keep the personal parts of this moment as the best."""
         kept = ("personal", *self.personal)
-        client.state["best"] = {name: client.state[name] for name in kept if name in client.state}
+        best = {name: client.state[name] for name in kept if name in client.state}
+        if own := getattr(client, "own", None):  # those of a client that has not trained: later ones are not the best's
+            best.setdefault("personal", own)
+        client.state["best"] = best
         return Kept()
 
     # ---- what the parts above amount to

@@ -201,7 +201,7 @@ class SiloService:
             return Receipt("this silo has not agreed to that course")
         course, silo = found
         memory = silo.store.load(finish.memory)
-        params = course.algorithm.client_params(finish.params, {**memory, **memory.get("best", {})})
+        params = course.algorithm.client_params(finish.params, course.algorithm.best_memory(memory))
         if params:
             params = silo.client.complete(params)
             data = self._read(course).data

@@ -503,9 +503,9 @@ def test_a_client_that_was_told_nothing_before_the_best_round_falls_back_on_the_
     algorithm.keep_best(KeepBest(), client)
     algorithm.use(UseModel(own), client)
     assert algorithm.client_params(shared, client.state) is own
-    assert algorithm.client_params(shared, {**client.state, **client.state["best"]}) is shared
+    assert algorithm.client_params(shared, algorithm.best_memory(client.state)) is shared
     algorithm.keep_best(KeepBest(), client)
-    assert algorithm.client_params(shared, {**client.state, **client.state["best"]}) is own
+    assert algorithm.client_params(shared, algorithm.best_memory(client.state)) is own
 
 
 def test_with_personal_parameters_clusters_share_the_others() -> None:

@@ -63,4 +63,4 @@ def test_alone_the_best_round_of_lp2_has_the_encoder_of_that_round() -> None:
     algorithm.keep_best(KeepBest(), client)
     algorithm.train(TrainOwnEncoder(), client)
     assert gap(algorithm.client_params({}, client.state), whole) > 1e-4
-    assert_equal(algorithm.client_params({}, {**client.state, **client.state["best"]}), whole)
+    assert_equal(algorithm.client_params({}, algorithm.best_memory(client.state)), whole)
