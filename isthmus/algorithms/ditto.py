@@ -18,7 +18,7 @@ from isthmus.core.record import Params
 from isthmus.core.stack import Stack
 from isthmus.learn.client import GraphClient
 from isthmus.learn.fit import Penalty
-from isthmus.learn.optimizers import OptimizerState
+from isthmus.learn.optimizers import OptimizerState, check_pull
 from isthmus.learn.stacked import GraphCohort
 
 
@@ -36,7 +36,7 @@ class Ditto(FedAvg):
 
     with w as it was received. With lambda = 0, v_k is what `local` trains, if every client is asked in every round; the
     larger lambda, the nearer v_k is to w. The global model is FedAvg's in any case. Steps of gradient descent need
-    lr lambda < 2, or they overshoot.
+    lr lambda < 2, or they overshoot: more is refused.
 
     A client that trains for the first time begins v_k with the model it received. One that has not trained yet, or has
     no training examples, uses the global model. Both trainings of a round draw the same batches and the same dropout.
@@ -62,6 +62,7 @@ class Ditto(FedAvg):
         super().__post_init__()
         if not 0.0 <= self.strength < float("inf"):
             raise ValueError(f"strength is {self.strength!r}; it must be at least 0")
+        check_pull("strength", self.strength, self.optimizer)
         if self.personal_steps is not None and self.personal_steps < 1:
             raise ValueError(f"personal_steps is {self.personal_steps!r}; it must be at least 1, or null")
 

@@ -20,6 +20,7 @@ from isthmus.core.record import Params
 from isthmus.core.stack import Each, Stack
 from isthmus.learn.client import GraphClient
 from isthmus.learn.fit import Penalty
+from isthmus.learn.optimizers import check_pull
 from isthmus.learn.stacked import GraphCohort
 
 
@@ -64,7 +65,7 @@ class FedDyn(FedAvg):
     A client remembers `linear`, h_k.
 
     Fields:
-        alpha: strength of the quadratic term
+        alpha: strength of the quadratic term; with gradient descent, lr alpha must be below 2
         local_steps, step_unit, optimizer, weighting, keep_moments: as in FedAvg
     """
 
@@ -74,6 +75,7 @@ class FedDyn(FedAvg):
         super().__post_init__()
         if not 0.0 < self.alpha < float("inf"):
             raise ValueError(f"alpha is {self.alpha!r}; it must be positive: the server divides by it")
+        check_pull("alpha", self.alpha, self.optimizer)
 
     # ---- server
 

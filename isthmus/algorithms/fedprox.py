@@ -13,6 +13,7 @@ from isthmus.core.protocol import cohort
 from isthmus.core.stack import Stack
 from isthmus.learn.client import GraphClient
 from isthmus.learn.fit import Penalty
+from isthmus.learn.optimizers import check_pull
 from isthmus.learn.stacked import GraphCohort
 
 
@@ -24,7 +25,7 @@ class FedProx(FedAvg):
                 client -> server  ModelUpdate(params, weight)     the server sees only the weighted mean
 
     Fields:
-        mu: strength of the proximal term
+        mu: strength of the proximal term; with gradient descent, lr mu must be below 2
         local_steps, step_unit, optimizer, weighting, keep_moments: as in FedAvg
     """
 
@@ -34,6 +35,7 @@ class FedProx(FedAvg):
         super().__post_init__()
         if self.mu < 0:
             raise ValueError(f"mu is {self.mu!r}; it must be at least 0")
+        check_pull("mu", self.mu, self.optimizer)
 
     @cohort(TrainModel)
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:

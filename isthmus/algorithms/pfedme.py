@@ -19,6 +19,7 @@ from isthmus.core.protocol import ModelState, on
 from isthmus.core.record import Params
 from isthmus.learn.client import GraphClient
 from isthmus.learn.fit import load_params, read_params, take_step
+from isthmus.learn.optimizers import check_pull
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,9 @@ class PFedMe(FedAvg):
     and the server  w <- (1 - beta) w + beta sum_k n_k w_k / sum_k n_k.  The last theta_k is the client's own model; it
     is never sent. The paper has equal weights (`weighting="uniform"`), and does not say where the search for theta_k
     begins: here at w_k, so that with one inner step of plain SGD and beta = 1 this is FedAvg with the learning rate
-    eta lambda lr. Steps need lr lambda < 2, and eta lambda < 2, or they overshoot.
+    eta lambda lr. Inner steps of gradient descent need lr lambda < 2, or they overshoot: more is refused. For w_k,
+    eta lambda < 2 is always enough; G_k has at most the curvature L lambda / (L + lambda) where F_k has at most L, so
+    more may do.
 
     A client that has not trained yet, or has no training examples, uses the global model. Parameters that the course
     does not share belong to theta_k alone: nothing draws on them. Buffers (batch norm statistics) are those of theta_k,
@@ -68,6 +71,7 @@ class PFedMe(FedAvg):
         for name in ("strength", "eta", "beta"):
             if not 0.0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be positive")
+        check_pull("strength", self.strength, self.optimizer)
         if self.inner_steps < 1:
             raise ValueError(f"inner_steps is {self.inner_steps!r}; it must be at least 1")
         if self.keep_moments:

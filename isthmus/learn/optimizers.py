@@ -131,6 +131,15 @@ class SGD(Optimizer):
         torch._foreach_add_(params, grads, alpha=-lr)
 
 
+def check_pull(name: str, strength: float, optimizer: Optimizer) -> None:
+    """Raise ValueError where steps of gradient descent overshoot the minimum of strength/2 |v - w|^2 ever further."""
+    if type(optimizer) is SGD and not optimizer.momentum and strength * optimizer.lr >= 2.0:
+        raise ValueError(
+            f"{name} is {strength!r} and the optimiser's lr {optimizer.lr!r}; their product must be below 2, or every "
+            "step overshoots: lower one of them"
+        )
+
+
 @dataclass(frozen=True)
 class Adam(Optimizer):
     """Kingma and Ba (2015): p <- p - lr m^ / (sqrt(v^) + eps), moments bias-corrected; decay joins the gradient."""
