@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from isthmus.core.record import Params
 from isthmus.data.graph import Graph
-from isthmus.learn.client_graph import normalized, polynomial
+from isthmus.learn.client_graph import Matrix, Mixing, normalized, polynomial
 from isthmus.learn.fit import load_params
 from isthmus.learn.hosted import Hosted, bare
 from isthmus.learn.losses import cross_entropy
@@ -78,6 +80,19 @@ def walk_weights(view: View) -> tuple[float, ...]:
     return pagerank_weights(ALPHA, HOPS) if found is None else found
 
 
+def propagated(hosted: Hosted, h: Tensor, step: Matrix, coefficients: Sequence[float]) -> Tensor:
+    """Return `hosted.mixed` of sum_i coefficients[i] step^i and h, by Horner's rule: that sum is hardly sparse."""
+    mixing, means = Mixing.of(step), hosted.means(h)
+    z = coefficients[-1] * means
+    for coefficient in reversed(coefficients[:-1]):
+        z = mixing.times(z) + coefficient * means  # (nodes, classes)
+    if len(hosted.owner) == len(hosted.counts):
+        return z
+    # A sample says its own of itself, where its node's mean has a part in the sum.
+    own = torch.from_numpy(polynomial(step, coefficients).diagonal()).float()[hosted.owner, None]
+    return z[hosted.owner] + own * (h - means[hosted.owner])
+
+
 def client_losses(view: View) -> dict[str, Tensor]:
     """Return the loss of each client that has training samples, under the parameters that the module has now."""
     from scipy import sparse
@@ -85,10 +100,9 @@ def client_losses(view: View) -> dict[str, Tensor]:
     whole, hosted = view.whole, Hosted.of_prepared(view.prepared)
     source, target = whole.edge_index.numpy()
     weight = np.ones(len(source)) if whole.edge_weight is None else whole.edge_weight.double().numpy()
-    adjacency = sparse.csr_matrix((weight, (source, target)), (whole.num_nodes,) * 2)
-    mixing = torch.from_numpy(polynomial(normalized(adjacency), walk_weights(view)).toarray()).float()
+    step = normalized(sparse.csr_matrix((weight, (source, target)), (whole.num_nodes,) * 2))
     h = view.module(bare(hosted.x), None)
-    z = hosted.mixed(mixing, h, h.new_zeros(whole.num_nodes, h.shape[1]))
+    z = propagated(hosted, h, step, walk_weights(view))
     position = {id: row for row, id in enumerate(whole.node_ids.tolist())}
     losses = {}
     for client, part in view.parts.items():

@@ -10,15 +10,19 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy import sparse
 from torch import Tensor
 
 import isthmus as ist
 from isthmus.algorithms import GFLAPPNP
 from isthmus.data.splitters import NodeHostsSplitter
+from isthmus.learn.client_graph import normalized, polynomial
+from isthmus.learn.hosted import Hosted
 from isthmus.learn.optimizers import SGD
 from isthmus.models import MLP, ModelSpec
 from isthmus.monitors import Connectivity, GradientSmoothness, HiddenError
 from isthmus.monitors.connectivity import client_adjacency, connectivity
+from isthmus.monitors.gradient_smoothness import propagated
 from isthmus.simulation import Scenario
 from isthmus.testing import toy_course, toy_graph, toy_scenario
 from isthmus.testing.traces import trace_course
@@ -137,6 +141,24 @@ def test_shares_of_kappa_squared_add_up_over_edges(
     assert float(found.values.sum()) == pytest.approx(kappa, rel=1e-3)
     assert found.clients == tuple(f"client-{node:02d}" for node in train)
     assert len(found.absent) == 12 - len(train)
+
+
+def test_predictions_propagate_without_a_dense_matrix_as_with_one() -> None:
+    draw = torch.Generator().manual_seed(3)
+    adjacency = np.zeros((12, 12))
+    adjacency[tuple(GRAPH.edge_index.numpy())] = 1.0
+    step, weights = normalized(sparse.csr_matrix(adjacency)), (0.2, 0.3, 0.1, 0.4)
+    mixing = torch.from_numpy(polynomial(step, weights).toarray()).float()
+    nothing = torch.empty(0, dtype=torch.int64)
+    for owner in (torch.arange(12), torch.arange(12).repeat_interleave(torch.arange(1, 13))):
+        h = torch.randn(len(owner), 3, generator=draw, requires_grad=True)
+        hosted = Hosted(h, owner, torch.bincount(owner), nothing, nothing)
+        expected = hosted.mixed(mixing, h, torch.zeros(12, 3))
+        found = propagated(hosted, h, step, weights)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+        way = torch.randn(len(owner), 3, generator=draw)
+        slopes = [torch.autograd.grad((way * each).sum(), h)[0] for each in (found, expected)]
+        torch.testing.assert_close(*slopes, rtol=1e-5, atol=1e-6)
 
 
 def test_gradients_of_a_course_are_taken_at_its_weighted_mean() -> None:
