@@ -80,15 +80,15 @@ def own_model(course: Course, client: str | None, allow_import: bool = True) -> 
 def own_batching(course: Course, client: str, allow_import: bool = True) -> Batching:
     """Return how a client makes batches; raises BadInput where the task cannot make them so."""
     changes = _about(course, client, "batching")
-    if not changes:
-        return course.batching
     where = f"client_settings.{client}"
-    plain = merge({"batching": describe(course.batching)}, changes, where)
-    built = Builder(where, allow_import).build(Batching, plain["batching"], "batching", course.batching)
+    built: Any = course.batching
+    if changes:
+        plain = merge({"batching": describe(course.batching)}, changes, where)
+        built = Builder(where, allow_import).build(Batching, plain["batching"], "batching", course.batching)
     assert isinstance(built, Batching)
     problem = course.task.batching_problem(built)
     if problem:
-        raise BadInput(f"{where}: {problem}")
+        raise BadInput(f"{where}: {problem}" if changes else problem)
     return built
 
 

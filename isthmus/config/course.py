@@ -63,7 +63,9 @@ class Course:
         threads:          threads of torch; more than one pays only for large graphs
         sinks:            where metrics go beside the journal: "tensorboard"
         monitors:         what is measured beside the scores, in simulation only: "cka" (how alike the clients' models
-                          are), "walk_distance" (how far their graphs are apart)
+                          are), "walk_distance" (how far their graphs are apart), "connectivity" (how well the graph
+                          between clients is connected), "gradient_smoothness" (how far neighbours' gradients are
+                          apart), "hidden_error" (how far a client's model walks away while it trains)
         monitor_every:    rounds between two measurements of models (0: only at the end)
     """
 
@@ -115,9 +117,6 @@ class Course:
                 f"stopping.metric is {self.stopping.metric!r}, which the task does not report; "
                 f"choose from {', '.join(self.task.metrics)} or add it to task.metrics"
             )
-        problem = self.task.batching_problem(self.batching)
-        if problem:
-            raise ValueError(problem)
         check_patterns(self.sharing)
         self._check_heads()
         strange = [sink for sink in self.sinks if sink not in SINKS]

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from isthmus import Course
+from isthmus.algorithms import FedAvg
 from isthmus.core.errors import BadInput
 from isthmus.data.graph import Graph
 from isthmus.learn import metrics
@@ -19,7 +19,8 @@ from isthmus.learn.tasks import NodeClassification
 from isthmus.models import GAT, GCN, GIN, SAGE, DotDecoder, MLPDecoder, ModelSpec
 from isthmus.models.readouts import MeanReadout
 from isthmus.models.sparse import dense
-from isthmus.testing import toy_client, toy_graph
+from isthmus.simulation import Simulation
+from isthmus.testing import toy_client, toy_course, toy_graph, toy_scenario
 
 TASK = NodeClassification()
 
@@ -90,8 +91,8 @@ def test_without_training_nodes_there_are_no_batches(batching: Batching) -> None
 def test_an_unknown_batching_is_refused(batching: Batching) -> None:
     with pytest.raises(BadInput, match=r"batching.name is .*; tasks on nodes take 'full' or 'neighbor'"):
         next(TASK.batches(TASK.prepare(toy_graph()), batching, generator()))
-    with pytest.raises(ValueError, match=r"tasks on nodes take 'full' or 'neighbor'"):
-        Course(batching=batching)
+    with pytest.raises(BadInput, match=r"tasks on nodes take 'full' or 'neighbor'"):
+        Simulation(toy_course(FedAvg(), batching=batching), toy_scenario())
 
 
 def test_a_model_that_does_not_fit_is_refused_before_the_start() -> None:
