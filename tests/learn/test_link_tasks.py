@@ -517,6 +517,13 @@ def test_a_dataset_without_links_or_training_links_is_refused() -> None:
         CLASSIFICATION.require_model(model, data.with_masks({}))
 
 
+def test_classes_are_not_learned_where_there_is_one_but_links_are() -> None:
+    data = replace(toy_facts(num_relations=1), masks=toy_facts().masks)
+    with pytest.raises(BadInput, match=r"all 40 links of the dataset 'toy facts' are of one class.*=link_prediction"):
+        CLASSIFICATION.require_model(model_for(CLASSIFICATION, data), data)
+    PREDICTION.require_model(model_for(PREDICTION, data), data)
+
+
 def test_nodes_without_features_are_refused() -> None:
     with pytest.raises(BadInput, match=r"'toy facts' have no features.*dataset.features=constant"):
         CLASSIFICATION.input_dim(replace(toy_facts(), x=torch.empty(12, 0)))

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from isthmus.core.errors import BadInput
 from isthmus.data.links import LinkGraph
 from isthmus.learn.metrics import defined, of_finite_rows
 from isthmus.learn.ranking import RANKINGS, mean_ranks
@@ -56,6 +57,15 @@ class LinkClassification(LinkTask):
     def output_dim(self, data: LinkGraph) -> int:
         """Return the number of classes."""
         return data.num_classes
+
+    def require_model(self, model: nn.Module, data: LinkGraph) -> None:
+        """Raise BadInput also where all links are of one class, so that every model would be right."""
+        if data.num_items and data.num_classes == 1:
+            raise BadInput(
+                f"all {data.num_items} links of the dataset {data.name!r} are of one class, so there is nothing to "
+                "tell apart; use task.name=link_prediction, or links with labels of several classes"
+            )
+        super().require_model(model, data)
 
     def counts_in(self, data: LinkGraph, split: str) -> Tensor:
         """Return the labelled links of a split."""
