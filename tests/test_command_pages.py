@@ -60,6 +60,15 @@ def test_a_command_of_the_methods_runs(words: list[str]) -> None:
     runs(words)
 
 
+CUTTING = [words for words in METHODS + GRAPH_TASKS if any(word.startswith("algorithm.name=gcfl") for word in words)]
+
+
+@pytest.mark.parametrize("words", CUTTING, ids=label)
+def test_the_commands_of_gcfl_cut_clusters(words: list[str]) -> None:
+    code, output = call("run", *words)
+    assert code == 0 and "was cut in two" in " ".join(output.split()), output
+
+
 def test_the_commands_of_graph_tasks_can_be_read_and_run_where_nothing_is_downloaded(tmp_path: Path) -> None:
     tasks = {name_of(type(load_course(None, words).task)) for words in GRAPH_TASKS}
     assert tasks == {name for name in TASKS if name.startswith("graph_")}

@@ -83,7 +83,7 @@ class GCFL(FedAvg):
     A cluster is cut only if it has `min_clients` that train, and if each of them was heard since the cluster was made;
     a client that was not asked this round goes by its last update. Clients without training examples go to the side of
     more weight. A side of whose clients none was asked this round starts with the mean of both sides. Every cut is
-    noted in the journal.
+    noted in the journal; if none is made when the first is possible, the two norms are noted beside their bounds.
 
     Clients are evaluated with their cluster's model, which they remember as `cluster`. The global model is the mean of
     the clusters' models by their clients' weights; as long as there is one cluster, it is that one's, and this is
@@ -126,6 +126,7 @@ class GCFL(FedAvg):
     def round(self, state: ModelState, fed: Federation) -> GCFLState:
         """Train in clusters, cut those that pull apart, average in each, and tell everybody its model."""
         assert isinstance(state, GCFLState)
+        before = state
         clusters = _with_newcomers(state.clusters, fed.all_clients)
         replies = fed.ask(_by_client(TrainModel, clusters, fed.clients))
         trained = {client: reply for client, reply in replies.items() if reply.weight > 0.0}
@@ -142,6 +143,10 @@ class GCFL(FedAvg):
             after += [Cluster(side, _mean(side, trained, whole)) for side in sides]
             if len(sides) > 1:
                 trails = {client: trail for client, trail in trails.items() if client not in cluster.members}
+        if len(after) == 1 and self.eps_1 > 0.0:
+            was = self._can_be_cut(after[0], before.trails, before.weights, fed.round - 1)
+            if self._can_be_cut(after[0], trails, state.weights, fed.round) and not was:  # so this is said once
+                fed.note(f"round {fed.round}: {self._what_a_cut_needs(updates, state.weights)}")
         fed.ask(_by_client(UseModel, after, fed.all_clients), min_replies=0)
         return GCFLState(_overall(after, state.weights), tuple(after), trails, state.weights)
 
@@ -154,11 +159,8 @@ class GCFL(FedAvg):
         fed: Federation,
     ) -> list[tuple[str, ...]]:
         """Return the members of the cluster, as they are or in two parts."""
-        active = [client for client in cluster.members if weights.get(client, 1.0) > 0.0]
-        known = all(client in trails and self.is_enough(trails[client]) for client in active)
-        if fed.round <= self.warmup_rounds or len(active) < self.min_clients or not known:
-            return [cluster.members]
-        if not self.pulls_apart(updates, weights):
+        active = _active(cluster, weights)
+        if not self._can_be_cut(cluster, trails, weights, fed.round) or not self.pulls_apart(updates, weights):
             return [cluster.members]
         first, second = minimum_cut(self.similarities(torch.stack([trails[client] for client in active])))
         sides = [{active[i] for i in first}, {active[i] for i in second}]
@@ -168,16 +170,29 @@ class GCFL(FedAvg):
         fed.note(f"round {fed.round}: a cluster was cut in two: {', '.join(parts[0])} | {', '.join(parts[1])}")
         return parts
 
+    def _can_be_cut(
+        self, cluster: Cluster, trails: Mapping[str, Tensor], weights: Mapping[str, float], round: int
+    ) -> bool:
+        """Whether enough of the cluster's clients are known after a round, and that is late enough."""
+        active = _active(cluster, weights)
+        known = all(client in trails and self.is_enough(trails[client]) for client in active)
+        return round > self.warmup_rounds and len(active) >= self.min_clients and known
+
+    def _what_a_cut_needs(self, updates: Mapping[str, Tensor], weights: Mapping[str, float]) -> str:
+        mean, largest = _norms(updates, weights)
+        return (
+            f"a first cut was possible and was not made: the mean update has the norm {mean:.3g}, the largest update "
+            f"{largest:.3g}; a cut needs a mean below eps_1 = {self.eps_1:g} and a largest above eps_2 = {self.eps_2:g}"
+        )
+
     # ---- what a cluster is cut by
 
     def pulls_apart(self, updates: Mapping[str, Tensor], weights: Mapping[str, float]) -> bool:
         """Whether both bounds on the norms hold for a cluster's updates of this round."""
         if not updates:
             return False
-        shares = torch.tensor([weights[client] for client in updates], dtype=torch.float64)
-        each = torch.stack([u.double() for u in updates.values()])  # (clients, parameters)
-        mean = (shares / shares.sum()) @ each
-        return float(mean.norm()) < self.eps_1 and float(each.norm(dim=1).max()) > self.eps_2
+        mean, largest = _norms(updates, weights)
+        return mean < self.eps_1 and largest > self.eps_2
 
     def extended(self, trail: Tensor | None, update: Tensor) -> Tensor:
         """Return what is kept of a client after one more update: here the update itself."""
@@ -319,6 +334,19 @@ def _updates(cluster: Cluster, trained: Mapping[str, ModelUpdate], buffers: Coll
         for client in cluster.members
         if client in trained
     }
+
+
+def _active(cluster: Cluster, weights: Mapping[str, float]) -> list[str]:
+    """Return the members that train, as far as is known."""
+    return [client for client in cluster.members if weights.get(client, 1.0) > 0.0]
+
+
+def _norms(updates: Mapping[str, Tensor], weights: Mapping[str, float]) -> tuple[float, float]:
+    """Return the norm of the weighted mean of some updates, and the largest of their norms."""
+    shares = torch.tensor([weights[client] for client in updates], dtype=torch.float64)
+    each = torch.stack([u.double() for u in updates.values()])  # (clients, parameters)
+    mean = (shares / shares.sum()) @ each
+    return float(mean.norm()), float(each.norm(dim=1).max())
 
 
 def _mean(members: Sequence[str], trained: Mapping[str, ModelUpdate], otherwise: Params) -> Params:

@@ -124,7 +124,7 @@ def test_when_two_groups_are_found_by_one_plus_cosine(p: int, q: int, within: fl
 def test_one_group_is_not_split() -> None:
     pulls = Pulls(GCFL(**QUICK), ONE_GROUP, {})
     pulls.advance(rounds=5)
-    assert pulls.members == {("a", "b", "c", "d")} and pulls.notes == []
+    assert pulls.members == {("a", "b", "c", "d")} and not any("cut in two" in note for note in pulls.notes)
 
 
 def test_every_cluster_takes_the_mean_of_its_own_clients() -> None:
@@ -174,6 +174,32 @@ def test_both_bounds_must_hold(eps_1: float, eps_2: float, splits: bool) -> None
     pulls = Pulls(GCFL(eps_1=eps_1, eps_2=eps_2, warmup_rounds=0), updates, {})
     pulls.advance()
     assert (len(pulls.state.clusters) == 2) == splits
+
+
+def test_the_first_cut_that_is_not_made_is_explained_once() -> None:
+    updates = {**TWO_GROUPS, "a": [1.0, 0.2]}  # the mean is (0, 0.1 / 6), the longest sqrt(1.04)
+    fields: dict[str, Any] = {"eps_1": 0.001, "eps_2": 0.5}
+    pulls = Pulls(GCFL(**fields, warmup_rounds=2), updates, {})
+    pulls.advance(rounds=2)
+    assert not pulls.notes
+    pulls.advance(rounds=3)
+    (note,) = pulls.notes
+    assert note.startswith("round 3: ") and "mean update has the norm 0.0167, the largest update 1.02;" in note
+    assert "below eps_1 = 0.001" in note and "above eps_2 = 0.5" in note
+    plus = Pulls(GCFLPlus(**fields, warmup_rounds=0, num_norms=3), updates, {})  # enough is known after three rounds
+    plus.advance(rounds=5)
+    assert [note.split(":")[0] for note in plus.notes] == ["round 3"]
+    late = Pulls(GCFL(**fields, warmup_rounds=0), updates, {})
+    for asked in ("abcde", "abcde", "abf", "abcdef"):  # f is heard in the third round
+        late.advance(*asked)
+    assert [note.split(":")[0] for note in late.notes] == ["round 3"]
+
+
+def test_bounds_that_never_cut_are_not_explained() -> None:
+    for fields in ({"eps_1": 0.0}, {"min_clients": 7}, {"warmup_rounds": 9}):
+        pulls = Pulls(GCFL(**{"warmup_rounds": 0, "eps_1": 0.001, **fields}), TWO_GROUPS, {})
+        pulls.advance(rounds=3)
+        assert not pulls.notes
 
 
 def test_the_mean_update_is_weighted_and_buffers_do_not_count() -> None:
@@ -435,7 +461,7 @@ def test_on_graphs_two_kinds_of_clients_are_told_apart_and_do_better_for_it() ->
     bound = between(scenario, fields)
     trace = trace_course(toy_course(GCFL(eps_1=bound, eps_2=bound, warmup_rounds=3, **LEARN), **fields), scenario)
     last = states(trace)[12]
-    assert len(last.clusters) >= 2 and trace.said
+    assert len(last.clusters) >= 2 and any("cut in two" in note for note in trace.said)
     kinds = [{client.split("-")[0] for client in cluster.members} for cluster in last.clusters]
     assert all(len(kind) == 1 for kind in kinds)
     fedavg = trace_course(toy_course(FedAvg(**LEARN), **fields), scenario)
@@ -451,7 +477,7 @@ def test_on_graphs_plus_tells_clients_apart_by_how_far_they_go() -> None:
     algorithm = GCFLPlus(num_norms=4, eps_1=bound, eps_2=bound, warmup_rounds=3, **LEARN)
     trace = trace_course(toy_course(algorithm, **fields), scenario)
     assert {cluster.members for cluster in states(trace)[8].clusters} == {("one-0", "other-0"), ("one-1", "other-1")}
-    assert len(trace.said) == 1
+    assert sum("cut in two" in note for note in trace.said) == 1
 
 
 def _accuracy(trace: Trace) -> float:
