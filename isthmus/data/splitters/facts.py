@@ -24,11 +24,15 @@ DENSE_LIMIT = 20_000_000
 
 
 def attributes_of(data: Holding) -> dict[str, Tensor]:
-    """Return the attributes of the items; a link also has those of its ends, as `head.<name>` and `tail.<name>`."""
+    """Return the attributes of the items; a link also has those of its ends, as `head.<name>` and `tail.<name>`.
+
+    Which nodes its ends are is in `head.id` and `tail.id`.
+    """
     found = dict(data.attributes)
     if isinstance(data, LinkGraph):
+        of_nodes = {"id": data.node_ids, **data.node_attributes}
         for row, end in enumerate(("head", "tail")):
-            found |= {f"{end}.{key}": value[data.links[row]] for key, value in data.node_attributes.items()}
+            found |= {f"{end}.{key}": value[data.links[row]] for key, value in of_nodes.items()}
     return found
 
 

@@ -27,7 +27,8 @@ class MetaSplitter(Splitter):
     More clients than values are refused either way. An item without a value (NaN, or -1) counts as a value of its own.
 
     Fields:
-        attribute: an attribute of the items; of a link's ends, `head.<name>` or `tail.<name>`; null for the only one
+        attribute: an attribute of the items; of a link's ends, `head.<name>` or `tail.<name>`, with the name `id` for
+                   which node that is: one user each, where heads are users; null for the only one
         deal:      "balanced" or "one_each"
         own_classes: whether each client numbers the classes of its own items from 0 and does not know the others'; its
                    model then needs a head of its own

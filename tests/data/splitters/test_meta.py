@@ -57,7 +57,10 @@ def test_an_unknown_attribute_lists_those_there_are() -> None:
         BadInput, match=r"'venu', which no node of 'toy' has; known: place, venue, year. Did you mean 'v"
     ):
         MetaSplitter("venu").split(make_nodes(5, 5), 2, rng(0))
-    with pytest.raises(BadInput, match=r"known: head.color, place, tail.color, venue, year. Did you mean 'tail.color'"):
+    with pytest.raises(
+        BadInput,
+        match=r"known: head.color, head.id, place, tail.color, tail.id, venue, year. Did you mean 'tail.color'",
+    ):
         MetaSplitter("color").split(make_links(5), 2, rng(0))
 
 
@@ -74,6 +77,20 @@ def test_the_only_attribute_need_not_be_named() -> None:
 def test_an_attribute_of_several_columns_is_refused() -> None:
     with pytest.raises(BadInput, match=r"'place', of shape \(5, 2\)"):
         MetaSplitter("place").split(make_set(5), 2, rng(0))
+
+
+@pytest.mark.parametrize("end", ["head", "tail"])
+def test_links_go_by_the_node_at_an_end_so_that_a_client_is_one_user(end: str) -> None:
+    data = make_links(30)
+    row = ("head", "tail").index(end)
+    users = torch.unique(data.node_ids[data.links[row]])
+    parts = MetaSplitter(attribute=f"{end}.id", deal="one_each").split(data, len(users), rng(0))
+    assert [torch.unique(part.node_ids[part.links[row]]).tolist() for part in parts] == [[u] for u in users.tolist()]
+    assert sum(part.num_items for part in parts) == 30
+    again = MetaSplitter(attribute=f"{end}.id").split(parts[0], 1, rng(0))  # a part knows nodes by the same numbers
+    assert again[0].num_items == parts[0].num_items
+    named = replace(data, node_attributes={"id": torch.zeros(data.num_nodes, dtype=torch.int64)})
+    assert len(MetaSplitter(attribute=f"{end}.id", deal="one_each").split(named, 1, rng(0))) == 1  # its own goes before
 
 
 def test_links_go_by_the_attribute_of_an_end() -> None:
