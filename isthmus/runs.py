@@ -16,7 +16,7 @@ from isthmus.config.schedules import schedule_notes
 from isthmus.core.course import RoundReport, Standing, evaluate, run_course
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import ExchangeReport, Federation
-from isthmus.core.record import Params
+from isthmus.core.record import Params, State
 from isthmus.data.zoo import data_root as locate_data
 from isthmus.learn.evaluate import Scores, weighted
 from isthmus.monitor.checkpoint import load_checkpoint, save_checkpoint
@@ -213,12 +213,17 @@ def _asked(course: Course, simulation: Simulation, standing: Standing) -> tuple[
 
 
 def _scored(
-    course: Course, simulation: Simulation, standing: Standing, shared: Params, models: dict[str, Params]
+    course: Course,
+    simulation: Simulation,
+    standing: Standing,
+    shared: Params,
+    models: dict[str, Params],
+    memories: Mapping[str, State],
 ) -> tuple[dict[str, Scores], dict[str, Scores]]:
     """Return the scores of every mode, and those of each client with the model it would use."""
     algorithm = course.algorithm
     metrics: dict[str, Scores] = {}
-    if algorithm.scored_by_clients:
+    if algorithm.scored_by_clients(memories.values()):
         local, each = _asked(course, simulation, standing)
         mode = "local_model" if simulation.has_personal_models else "global_model"
         return {f"{mode}/local_graph": local}, each
@@ -246,14 +251,15 @@ def _result(
 ) -> Result:
     algorithm = course.algorithm
     shared = algorithm.global_params(standing.best_state)
-    models, memories = {}, simulation.memories()
+    memories = {name: algorithm.best_memory(memory) for name, memory in simulation.memories().items()}
+    models = {}
     for name, memory in memories.items():
-        params = algorithm.client_params(shared, algorithm.best_memory(memory))
+        params = algorithm.client_params(shared, memory)
         if params:  # a client that failed in the setup of `local` has no model
             own = simulation.clients[name].own
             models[name] = {**own, **params} if own else params
     personal = simulation.has_personal_models
-    metrics, each = _scored(course, simulation, standing, shared, models)
+    metrics, each = _scored(course, simulation, standing, shared, models, memories)
     exchanges = [event for event in journal.events if event["event"] == "exchange"]
     input_dim, output_dim = simulation.whole_dims
     return Result(

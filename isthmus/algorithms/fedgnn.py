@@ -5,7 +5,7 @@ Wu, Wu, Cao, Lyu, Huang and Xie (2021), "FedGNN: Federated graph neural network 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
 from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, ModelState, Request, on
-from isthmus.core.record import Params, Record
+from isthmus.core.record import Params, Record, State
 from isthmus.learn.batching import FullBatch, LinkBatch
 from isthmus.learn.client import GraphClient
 from isthmus.learn.fit import Fitted, load_params
@@ -130,11 +130,11 @@ class FedGNN(FedAvg):
     and the course's seed stands for the secret. In the paper the third party does not have the model; this server does,
     and can test guesses about users' features by their embeddings.
 
-    Clients train, and predict, on their expanded graphs, so they are scored by themselves when graphs are expanded; a
-    model that is used elsewhere sees the graph that is there. A client remembers `neighbors`. Users are those of
-    ratings that are trained on; ratings of validation and test are in no message. Data without users and items (no
-    attribute "side") has nothing to share or to hide by name: there this is FedAvg with perturbed updates, and a note
-    says so. Without clipping, noise, pseudo items and expansion it is FedAvg to the bit.
+    Clients train, and predict, on their expanded graphs, so they are scored by themselves if some graph is expanded in
+    the best round; a model that is used elsewhere sees the graph that is there. A client remembers `neighbors`. Users
+    are those of ratings that are trained on; ratings of validation and test are in no message. Data without users and
+    items (no attribute "side") has nothing to share or to hide by name: there this is FedAvg with perturbed updates,
+    and a note says so. Without clipping, noise, pseudo items and expansion it is FedAvg to the bit.
 
     Fields:
         clip:            delta; null clips nothing
@@ -180,10 +180,9 @@ class FedGNN(FedAvg):
         """The paper's bound on the privacy budget of a number in a round, 2 delta / lambda; inf without a bound."""
         return privacy_bound(self.clip, self.noise)
 
-    @property
-    def scored_by_clients(self) -> bool:
-        """Whether predictions need what is in the clients' memories: other clients' users."""
-        return self.expand_every > 0
+    def scored_by_clients(self, memories: Iterable[State]) -> bool:
+        """Whether somebody's predictions need other clients' users."""
+        return any("neighbors" in memory for memory in memories)
 
     # ---- server
 

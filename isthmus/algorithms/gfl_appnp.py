@@ -6,7 +6,7 @@ Wu et al. (2022), "Graph Federated Learning with Hidden Representation Sharing".
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, ClassVar
@@ -273,9 +273,8 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         """c_0 to c_M of eq. 13b."""
         return pagerank_weights(self.alpha if self.coefficients == "appnp" else 1.0 - self.alpha, self.hops)
 
-    @property
-    def scored_by_clients(self) -> bool:
-        """True: predictions need the aggregates in the clients' memories."""
+    def scored_by_clients(self, memories: Iterable[State]) -> bool:
+        """Return True: predictions need the aggregates in the clients' memories."""
         return True
 
     @property

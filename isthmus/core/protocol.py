@@ -266,9 +266,11 @@ class Algorithm(ABC, Generic[StateT]):
                 found[member.__handles_cohort__] = name
         return found
 
-    @property
-    def scored_by_clients(self) -> bool:
-        """Whether clients predict by more than their model, such as what neighbours sent: only they know how well."""
+    def scored_by_clients(self, memories: Iterable[State]) -> bool:
+        """Whether clients with such memories predict by more than their model, so that only they know how well.
+
+        What neighbours sent is an example. `memories` are those of all clients in the best round.
+        """
         return False
 
     @property

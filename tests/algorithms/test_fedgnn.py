@@ -497,5 +497,17 @@ def test_a_course_on_hashed_ids_is_scored_by_the_clients_where_graphs_are_expand
         algorithm=FedGNN(),
     )
     assert set(isthmus.run(course).metrics) == {"global_model/local_graph"}
-    alone = replace(course, algorithm=FedGNN(expand_every=0))
-    assert "global_model/global_graph" in isthmus.run(alone).metrics
+    for algorithm in (FedGNN(expand_every=0), FedGNN(warmup_rounds=2)):
+        assert "global_model/global_graph" in isthmus.run(replace(course, algorithm=algorithm)).metrics
+
+
+def test_data_without_users_are_scored_on_the_whole_graph_as_with_fedavg() -> None:
+    bare = FedGNN(clip=None, noise=0.0, pseudo_items=0, local_steps=2, optimizer=SGD(lr=0.2))
+    still = ModelSpec(GCN(hidden=5, dropout=0.0))
+    found, plain = (
+        isthmus.run(toy_course(algorithm, model=still), scenario=toy_scenario())
+        for algorithm in (bare, FedAvg(local_steps=2, optimizer=SGD(lr=0.2)))
+    )
+    assert any("no graph is expanded" in note for note in found.notes)
+    assert found.metrics == plain.metrics and "global_model/global_graph" in found.metrics
+    assert found.client_scores == plain.client_scores
