@@ -42,6 +42,7 @@ def runs(words: list[str]) -> None:
     code, output = call("run", *words, "rounds=1", "evaluate_every=1")  # the last word counts
     assert code == 0, output
     assert "answered one by one" not in output, "a handler for many clients failed"
+    assert "not_finite" not in output, f"a model diverged: {output}"
 
 
 @pytest.fixture(autouse=True)

@@ -95,6 +95,12 @@ def predictions(run: Path, graph: str, client: str | None = None, root: Path | N
         found = course.algorithm.predict_with(parts, course.task, model, course.task.to_predict(data))
     except ValueError as error:  # such as features of edges that are not there
         raise BadInput(f"{graph} is not what the model was trained on: {error}") from None
+    if found.num_not_finite:
+        raise BadInput(
+            f"{path}: the model's scores are NaN or infinite for {found.num_not_finite} of {len(found.ids)} "
+            f"{data.item}s of {graph}: the training diverged, or these features are on another scale; train with a "
+            "smaller algorithm.optimizer.lr, or dataset.normalize_features=true"
+        )
     names = class_names or tuple(str(number) for number in range(int(facts["output_dim"])))
     return pd.DataFrame({**_by_example(rows, len(found.ids)), **found.columns(names)})
 

@@ -16,6 +16,8 @@ from isthmus.core.stack import Each, Stack
 # Numbers beyond these are no counts and no weights, and arithmetic on them would spoil the others' replies.
 MAX_INTEGER = 2**63
 MAX_WEIGHT = 1e15
+# What is said of a model that came back with numbers that are none.
+DIVERGED = ": diverged; a smaller algorithm.optimizer.lr, or dataset.normalize_features=true, may help"
 
 
 def judged(client: str, reply: Record | Failure, request: Request[Any], expected: type[Record]) -> Record | Failure:
@@ -34,7 +36,10 @@ def judged(client: str, reply: Record | Failure, request: Request[Any], expected
         place = non_finite_leaf(found)
     except (BadMessage, ArithmeticError, ValueError) as error:
         return Failure(client, "malformed", str(error))
-    return Failure(client, "not_finite", place) if place else reply
+    if not place:
+        return reply
+    of_model = place.startswith(f"{type(reply).__name__}.params[")
+    return Failure(client, "not_finite", place + DIVERGED if of_model else place)
 
 
 def judged_stack(

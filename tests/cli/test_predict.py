@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -9,6 +10,7 @@ from isthmus.cli.predict import predictions
 from isthmus.core.errors import BadInput
 from isthmus.data.sources import write_graph_folder
 from isthmus.data.zoo import Cora
+from isthmus.monitor.folder import RunFolder, load_model_file, save_model_file
 
 from .command import call
 
@@ -107,6 +109,16 @@ def test_an_existing_file_is_not_replaced_without_force(run: Path, tmp_path: Pat
     assert call("predict", str(run), "--graph", "cora", "--out", str(out))[0] == 2
     assert out.read_text() == "mine"
     assert call("predict", str(run), "--graph", "cora", "--out", str(out), "--force")[0] == 0
+
+
+def test_scores_that_are_not_finite_are_refused_and_nothing_is_written(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    params, facts = load_model_file(RunFolder.open(tmp_path / "run").model)
+    params["gnn.layers.0.weight"][0] = torch.nan
+    save_model_file(RunFolder.open(tmp_path / "run").model, params, facts)
+    code, text = call("predict", str(tmp_path / "run"), "--graph", "cora", "--out", str(tmp_path / "a.csv"))
+    assert code == 2 and "scores are NaN or infinite for" in text and "of 2708 nodes of cora" in text
+    assert "smaller algorithm.optimizer.lr" in text and not (tmp_path / "a.csv").exists()
 
 
 def test_a_graph_with_other_features_is_refused(run: Path, tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_a_failure_is_named_and_the_others_replies_are_kept() -> None:
         (Update({"w": 1.0}, 1.0), "malformed", "Update.params['w']: found"),  # type: ignore[dict-item]
         (Update({}, True), "malformed", "Update.weight: found bool"),
         (Update({"w": torch.eye(2).to_sparse()}, 1.0), "malformed", "Update.params['w']: found a sparse_coo"),
-        (update(math.nan), "not_finite", "Update.params['w'] has 1 of 1 entries that are NaN or infinite"),
+        (update(math.nan), "not_finite", "Update.params['w'] has 1 of 1 entries that are NaN or infinite: diverged; "),
         (update(math.inf), "not_finite", "Update.params['w'] has 1 of 1"),
         (update(1.0, math.nan), "not_finite", "Update.weight is nan"),
     ],

@@ -86,7 +86,11 @@ def requests_of(params: Params | None = None) -> dict[str, Request[Any]]:
 
 
 FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
-    "NaN in a tensor": ({"params": {"w": torch.tensor([1.0, math.nan])}}, "not_finite", "1 of 2 entries"),
+    "NaN in a tensor": (
+        {"params": {"w": torch.tensor([1.0, math.nan])}},
+        "not_finite",
+        "1 of 2 entries that are NaN or infinite: diverged; a",
+    ),
     "infinity in a tensor": ({"params": {"w": torch.tensor([-math.inf, 0.0])}}, "not_finite", "1 of 2 entries"),
     "NaN in a number": ({"scores": {"loss": math.nan}}, "not_finite", r"scores['loss'] is nan"),
     "NaN in an optional number": ({"maybe": math.nan}, "not_finite", "maybe is nan"),

@@ -53,6 +53,12 @@ class PairPredictions(Predictions):
     scores: Tensor
     relation: Tensor | None = None
 
+    @property
+    def num_not_finite(self) -> int:
+        """How many pairs have a score that is NaN or infinite, of those that were asked about."""
+        odd = ~self.scores.isfinite()
+        return int((odd if self.relation is None else odd & (self.relation >= 0)).sum())
+
     def columns(self, names: Sequence[str]) -> dict[str, list[str] | Tensor]:
         """Return the score of each pair and its probability, behind the relation where relations are told apart."""
         found: dict[str, list[str] | Tensor] = {"score": self.scores, "probability": self.probabilities[:, 1]}

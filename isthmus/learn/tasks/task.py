@@ -37,6 +37,11 @@ class Predictions:
         """The most probable class of each example."""
         return self.probabilities.argmax(dim=1)
 
+    @property
+    def num_not_finite(self) -> int:
+        """How many examples the model gives no number for: NaN or infinite."""
+        return int((~self.probabilities.isfinite()).any(dim=1).sum())
+
     def columns(self, names: Sequence[str]) -> dict[str, list[str] | Tensor]:
         """Return the columns of a table of predictions; `names` are those of the classes or tasks."""
         probabilities = {f"p_{name}": self.probabilities[:, i] for i, name in enumerate(names)}
