@@ -190,6 +190,7 @@ ZOO: dict[str, ModelSpec] = {
     "gat": ModelSpec(GAT(hidden=6, heads=2, last_heads=2)),
     "gin": ModelSpec(GIN(hidden=6, train_eps=True)),
     "gprgnn": ModelSpec(GPRGNN(hidden=6, hops=4)),
+    "gprgnn with every dropout": ModelSpec(GPRGNN(hidden=6, hops=4, input_dropout=0.5, propagation_dropout=0.5)),
     "bias_free_gat": ModelSpec(BiasFreeGAT(hidden=6, heads=2)),
     "bias_free_sage": ModelSpec(BiasFreeSAGE(hidden=6)),
     "appnp": ModelSpec(APPNP(hidden=6, hops=4)),

@@ -8,7 +8,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from isthmus.models.checks import require_count, require_fraction
+from isthmus.models.checks import require_count, require_dropout, require_fraction
+from isthmus.models.dropout import dropout
 from isthmus.models.gnn.stack import LayerStack, StackSpec
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import Linear
@@ -21,17 +22,21 @@ class GPRGNN(StackSpec):
     """Z = sum over k of gamma_k S^k MLP(X) with gamma learnt, and S as in GCN.
 
     Fields: those of `StackSpec`, and
-        hops:  highest power of S
-        alpha: gamma starts as the weights of personalised PageRank with this probability of return
+        hops:                highest power of S
+        alpha:               gamma starts as the weights of personalised PageRank with this probability of return
+        propagation_dropout: probability of dropping an entry of MLP(X) before it is propagated; the authors' code
+                             has 0.5 there, and `dropout` at the features too (`input_dropout`)
     """
 
     hops: int = 10
     alpha: float = 0.1
+    propagation_dropout: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_count("hops", self.hops, least=0)
         require_fraction("alpha", self.alpha)
+        require_dropout("propagation_dropout", self.propagation_dropout)
 
     def build(self, in_dim: int, out_dim: int) -> GPRGNNStack:
         """Return the module."""
@@ -44,13 +49,15 @@ class GPRGNNStack(LayerStack):
     def __init__(self, spec: GPRGNN, in_dim: int, out_dim: int) -> None:
         widths = spec.widths(in_dim, out_dim)
         super().__init__(spec, [Linear(inner, outer) for inner, outer in pairwise(widths)])
-        self.alpha = spec.alpha
+        self.alpha, self.propagation_dropout = spec.alpha, spec.propagation_dropout
         self.gamma = nn.Parameter(torch.tensor(pagerank_weights(spec.alpha, spec.hops)))
 
     def last(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
         """Return the propagated predictions, (nodes, out)."""
-        return propagate(graph.operator("gcn"), super().last(graph, h, generator), self.gamma)
+        said = dropout(super().last(graph, h, generator), self.propagation_dropout, generator)
+        return propagate(graph.operator("gcn"), said, self.gamma)
 
     def extra_repr(self) -> str:
         """Fields shown in the repr."""
-        return f"{super().extra_repr()}, hops={len(self.gamma) - 1}, alpha={self.alpha:g}"
+        own = f"hops={len(self.gamma) - 1}, alpha={self.alpha:g}, propagation_dropout={self.propagation_dropout:g}"
+        return f"{super().extra_repr()}, {own}"

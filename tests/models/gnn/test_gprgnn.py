@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from isthmus.models.dropout import dropout
 from isthmus.models.gnn.appnp import APPNP
 from isthmus.models.gnn.gprgnn import GPRGNN
 
@@ -39,9 +40,27 @@ def test_gamma_starts_as_published() -> None:
     assert gamma.tolist() == pytest.approx([0.1 * 0.9**k for k in range(10)] + [0.9**10])
 
 
+def test_what_the_perceptron_says_can_be_dropped_before_it_is_propagated_in_training_only() -> None:
+    graph = toy("weighted")
+    spec = GPRGNN(hidden=8, dropout=0.0, hops=4, propagation_dropout=0.5)
+    ours, plain = spec.build(FEATURES, 3), GPRGNN(hidden=8, dropout=0.0, hops=4).build(FEATURES, 3)
+    plain.load_state_dict(ours.state_dict())
+    assert_close(ours(graph, None), plain(graph, None))
+    first, second = ours.layers
+    z = (graph.x @ first.weight + first.bias).relu() @ second.weight + second.bias
+    z = dropout(z, 0.5, torch.Generator().manual_seed(3))
+    step = graph.operator("gcn").to_dense()
+    expected = sum(ours.gamma[k] * torch.linalg.matrix_power(step, k) @ z for k in range(5))
+    assert_close(ours(graph, torch.Generator().manual_seed(3)), expected)
+    assert not torch.allclose(expected, plain(graph, torch.Generator().manual_seed(3)))
+
+
 def test_errors_and_repr() -> None:
     with pytest.raises(ValueError, match=r"hops is 1.5"):
         GPRGNN(hops=1.5)
     with pytest.raises(ValueError, match=r"alpha is -0.1"):
         GPRGNN(alpha=-0.1)
-    assert "hops=4, alpha=0.2" in repr(GPRGNN(hops=4, alpha=0.2).build(5, 3))
+    with pytest.raises(ValueError, match=r"propagation_dropout is 1.0"):
+        GPRGNN(propagation_dropout=1.0)
+    spec = GPRGNN(hops=4, alpha=0.2, propagation_dropout=0.3)
+    assert "hops=4, alpha=0.2, propagation_dropout=0.3" in repr(spec.build(5, 3))
