@@ -216,6 +216,7 @@ def test_loop_and_strict_agree_with_kept_moments() -> None:
     require_same(loop.values(), strict.values(), "loop and strict")
 
 
+@pytest.mark.slow
 def test_another_configuration_passes_all_checks() -> None:
     check_algorithm(
         APFL(alpha=0.7, alpha_lr=0.05, weighting="uniform", keep_moments=True, optimizer=SGD(lr=0.1, momentum=0.5))

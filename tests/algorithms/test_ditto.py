@@ -247,6 +247,7 @@ def test_own_models_are_in_the_result_and_in_the_run_folder(tmp_path: Path) -> N
     assert not torch.equal(first["gnn.layers.0.weight"], second["gnn.layers.0.weight"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [

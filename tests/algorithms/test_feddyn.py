@@ -204,6 +204,7 @@ def test_training_leaves_the_memory_it_found_alone() -> None:
     assert_equal(before, kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [

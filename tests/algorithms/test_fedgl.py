@@ -939,6 +939,7 @@ CONFORMING: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFORMING)
 def test_every_setting_conforms(name: str) -> None:
     check_algorithm(FedGL(local_steps=2, **CONFORMING[name]))

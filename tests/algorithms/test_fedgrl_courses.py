@@ -417,6 +417,7 @@ def test_every_objective_makes_a_course(name: str, protocol: str) -> None:
 # ---- the rules of all algorithms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [

@@ -239,6 +239,7 @@ def test_what_is_not_shared_stays() -> None:
     assert trace.standings[3].state.params.keys() == {"gnn.layers.0.weight", "gnn.layers.0.bias"}  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_another_configuration_passes_all_checks() -> None:
     check_algorithm(FedNova(mu=0.5, weighting="uniform", optimizer=SGD(lr=0.1, momentum=0.5)))
 

@@ -634,6 +634,7 @@ def test_a_subclass_with_another_loss_is_not_trained_as_its_parent() -> None:
 # ---- the rules of all algorithms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [

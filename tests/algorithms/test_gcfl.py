@@ -559,6 +559,7 @@ def test_the_state_is_a_record_that_survives_its_bytes() -> None:
     assert isinstance(state, ModelState) and isinstance(again.clusters[0], Cluster)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [

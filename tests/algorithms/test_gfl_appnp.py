@@ -762,6 +762,7 @@ def test_neighbours_by_the_ids_of_one_whole_graph_are_refused_between_sites() ->
 # ---- rules
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [

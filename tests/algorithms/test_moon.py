@@ -243,6 +243,7 @@ def test_with_personal_parameters_the_frozen_models_have_the_clients_own(persona
     require_close(loop.values(), together.values(), "with personal parameters")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [

@@ -224,6 +224,7 @@ def test_an_absent_client_keeps_its_model_and_all_are_in_the_result() -> None:
     assert all(params.keys() == HEADED.build(6, 3).state_dict().keys() for params in result.client_params.values())
 
 
+@pytest.mark.slow
 def test_another_configuration_passes_all_checks() -> None:
     check_algorithm(
         PFedMe(strength=15.0, eta=0.005, beta=2.0, inner_steps=3, weighting="uniform", optimizer=SGD(lr=0.05))

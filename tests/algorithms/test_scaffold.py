@@ -278,6 +278,7 @@ def test_what_is_not_shared_is_trained_without_a_correction() -> None:
     require_close(trace.values(), together.values(), "with personal parameters")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [Scaffold(server_lr=0.5, weighting="uniform", local_steps=2), Scaffold(keep_moments=True)],

@@ -112,6 +112,7 @@ def test_sides_agree_where_a_client_has_nothing_to_train_on(module, tmp_path: Pa
     assert {round(side.accuracy(), 6) for side in found.values()} == {round(found["PyG"].accuracy(), 6)}
 
 
+@pytest.mark.slow
 def test_growth_has_a_table_for_each_thing_that_grows() -> None:
     found = tables(run("simulation.py", "--growth --quick --rounds 1 --repeats 1"))
     assert [next(iter(table[0])) for table in found] == ["clients", "clients", "nodes", "edges", "features"]
@@ -120,6 +121,7 @@ def test_growth_has_a_table_for_each_thing_that_grows() -> None:
         assert row.keys() >= {"clients that train", "exponent", "PyG ms", "PyG / isthmus"}
 
 
+@pytest.mark.slow
 def test_memory_tells_seconds_and_peak_of_every_stage() -> None:
     words = "--case many large --clients 40 --nodes 2000 --pairs 16000 --large-clients 4 --rounds 2"
     (table,) = tables(run("memory.py", words))
@@ -213,6 +215,7 @@ def test_synthetic_graph_refuses_more_edges_than_its_groups_hold(module) -> None
         module("synthetic").Synthetic(num_nodes=40, num_pairs=500, num_features=4, num_groups=10).load(Path())
 
 
+@pytest.mark.slow
 def test_pseudo_graph_prints_a_line_for_each_size() -> None:
     text = run("pseudo_graph.py", "--nodes 300 500 --neighbors 20 --exact-up-to 300")
     lines = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()[2:]]
@@ -221,6 +224,7 @@ def test_pseudo_graph_prints_a_line_for_each_size() -> None:
     assert lines[1][1] == lines[1][5] == ""  # the exact search was left out
 
 
+@pytest.mark.slow
 def test_contrast_prints_a_line_for_each_size_and_sample() -> None:
     text = run("contrast.py", "--nodes 300 --sampled 50")
     lines = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()[2:]]
