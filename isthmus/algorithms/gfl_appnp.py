@@ -125,7 +125,7 @@ class ShareHidden(Request[HiddenShare]):
 class ReceiveAggregates(Request[Kept]):
     """Gives a client what its neighbours amount to: sums over other clients.
 
-    A sum over one other client reveals what that one shared; with `min_sources` of 1, the default, it is sent too.
+    A sum over one other client would reveal what that one shared; it is withheld, unless `min_sources` is 1.
     """
 
     aggregate: Tensor
@@ -213,11 +213,11 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     What the server sees: the client graph, each h, and each gradient of h, from which the features of a single sample
     can be computed; noise or "none" are the remedies. What a client sees: sums over others, and these hide nobody where
     there is one other only. C_k is A~_kj h_j then, and a client that knows or guesses A~_kj (its own A~_kk says much)
-    has h_j; likewise the gradients. So with the default, `min_sources=1`, which is the paper's method, the server does
-    forward what one client shared to a client without other sources; the journal says for how many nodes. With
-    `min_sources=2` no node's C is of one client: it is withheld (0, and no grad C), in the setup and whenever clients
-    that fail leave too few. Sources are clients, not nodes: two nodes of one client are one source. It is a count and
-    no proof: who hosts several nodes has several sums, and can subtract them.
+    has h_j; likewise the gradients. So no node's C is of one client: it is withheld (0, and no grad C), in the setup
+    and whenever clients that fail leave too few, and the journal says for how many nodes. With `min_sources=1`, which
+    is the paper's method, the server does forward what one client shared to a client without other sources; two clients
+    mix with that only. Sources are clients, not nodes: two nodes of one client are one source. It is a count and no
+    proof: who hosts several nodes has several sums, and can subtract them.
 
     A client's memory: `own`, `params` (the model that was shared last), `aggregate`, `gradients`.
 
@@ -236,7 +236,8 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         weighting:    a client's share in the mean: "all", the same for everybody, as eq. 1 has it: clients that have
                       nothing to train on send the model back as it came, and slow the others down; or the same for all
                       that train ("uniform"), the number of training "examples", or of "nodes"
-        min_sources:  least number of other clients that a node's C is a sum over; with 1, one client's h may be sent on
+        min_sources:  least number of other clients that a node's C is a sum over; with 1, as in the paper, one client's
+                      h may be sent on
     """
 
     alpha: float = 0.1
@@ -249,7 +250,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     gradients: str = "jacobian"
     noise_std: float = 0.0
     weighting: str = "all"
-    min_sources: int = 1
+    min_sources: int = 2
 
     personal: ClassVar[tuple[str, ...]] = ("params", "aggregate")
 
@@ -267,6 +268,8 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
             raise ValueError(f"batch_size is {self.batch_size!r}; it must be at least 1, or null for all samples")
         if not 0.0 <= self.noise_std < float("inf"):
             raise ValueError(f"noise_std is {self.noise_std!r}; it must be at least 0")
+        if self.noise_std and self.gradients == "none":
+            raise ValueError(f'noise_std is {self.noise_std!r} and gradients "none": there is nothing to put noise on')
 
     @property
     def walk_weights(self) -> tuple[float, ...]:
@@ -349,14 +352,17 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         if few.any():
             from scipy import sparse
 
-            fed.note(f"{int(few.sum())} nodes have less than {self.min_sources} sources and get no aggregate")
+            fed.note(
+                f"{int(few.sum())} nodes have less than {self.min_sources} sources and get no aggregate; with "
+                "algorithm.min_sources=1 they would, and their hosts could tell what the one source shared"
+            )
             others = (sparse.diags((~few).astype(np.float64)) @ others).tocsr()
             others.eliminate_zeros()
         single = int((sources[~few] == 1).sum())
         if single:
             fed.note(
                 f"the aggregate of {single} nodes comes from one other client only, so their hosts can tell what it "
-                "shared; min_sources=2 withholds it"
+                "shared; algorithm.min_sources=2 withholds it"
             )
         return others
 
@@ -453,8 +459,8 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         for client in members:
             client.state["params"] = params
         if len(set(sizes)) == 1 and len(asked) in (0, len(members)):
-            stacked = {name: StackedTensor(t.view(len(hosts), -1, *t.shape[1:])) for name, t in found.items()}
-            each = StackedTensor(h.view(len(hosts), -1, h.shape[1]))
+            stacked = {name: StackedTensor(t.view(len(hosts), sizes[0], *t.shape[1:])) for name, t in found.items()}
+            each = StackedTensor(h.view(len(hosts), sizes[0], h.shape[1]))
             return Stack.of(clients.ids, HiddenShare, hidden=each, gradients=stacked)
         mine: list[Params] = [{} for _ in members]
         for name, tensor in found.items():
@@ -632,7 +638,10 @@ def _same_params(requests: Sequence[Any]) -> Params:
 def _require_fit(client: GraphClient) -> None:
     """Refuse a course in which clients cannot share."""
     if not isinstance(client.task, NodeClassification):
-        raise BadInput(f"GFL-APPNP classifies nodes or their samples; the task is {type(client.task).__name__}")
+        raise BadInput(
+            f"GFL-APPNP classifies nodes or their samples; the task is {type(client.task).__name__}: use "
+            "task.name=node_classification or node_samples"
+        )
     if not isinstance(client.batching, FullBatch):
         raise BadInput(
             f"GFL-APPNP draws samples, not neighbourhoods; batching is {client.batching!r}: use full batches "

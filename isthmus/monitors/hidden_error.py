@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from isthmus.learn.hosted import Hosted
@@ -12,12 +13,13 @@ from isthmus.monitors.monitor import Measured, Monitor, View
 
 
 class HiddenError(Monitor):
-    """For each client k, the largest |h_j(W_k) - h_j(W)|^2 over all nodes j: the bound of Assumption 2 for its model.
+    """For each client k, the largest |h_j(W_k) - h_j(W)|^2 over others' nodes j: the bound of Assumption 2.
 
     W_k is the client's model after its local updates, W the one that it had been sent last before them (eq. 16), h_j
     the mean of the encoder's outputs over node j's samples. While k trains, it knows h_j of W only, and its own model
     walks away from W; how far is bounded by 2 lr^2 rho^2 I^2 Delta_k (Lemma A.1), so it grows with the number of local
-    updates. The walk that all clients have in common counts. A client that was sent no model is absent.
+    updates. The walk that all clients have in common counts. Of its own nodes a client always knows the current h, so
+    they count nothing, and a client that hosts all nodes has 0. A client that was sent no model is absent.
     """
 
     def problem(self, view: View) -> str:
@@ -36,6 +38,8 @@ class HiddenError(Monitor):
             if key not in shared:
                 shared[key] = hosted.means(hidden(view.module, start, hosted.x))
             own = hosted.means(hidden(view.module, view.models[client], hosted.x))
-            errors.append(float((own - shared[key]).square().sum(dim=1).max()))
+            error = (own - shared[key]).square().sum(dim=1)  # (nodes,)
+            error[torch.isin(view.whole.node_ids, view.parts[client].node_ids)] = 0.0
+            errors.append(float(error.max()))
         absent = tuple(client for client in view.clients if client not in clients)
         return Measured(clients, np.array(errors), absent)

@@ -24,6 +24,7 @@ from isthmus.algorithms.gfl_appnp import (
     ShareNeighbors,
     TrainWithAggregates,
 )
+from isthmus.core.codec import encode
 from isthmus.core.course import weighted_metric
 from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.core.protocol import EvaluateModel, Failure, Kept
@@ -417,23 +418,39 @@ def test_only_clients_that_train_get_gradients_and_only_the_needed_are_asked_for
     assert got == {"client-00"}
 
 
-def test_an_aggregate_of_one_client_is_noted_and_withheld_on_demand() -> None:
+def test_an_aggregate_of_one_client_is_withheld_and_on_demand_sent_and_noted() -> None:
     graph = _chain(4, [(0, 1), (2, 3)], train=[0, 2])
-    trace = watch(GFLAPPNP(), hosts(graph))
+    trace = watch(GFLAPPNP(min_sources=1), hosts(graph))
     assert any("aggregate of 4 nodes comes from one other client only" in text for text in trace.said)
-    careful = watch(GFLAPPNP(min_sources=2), hosts(graph))
+    careful = watch(GFLAPPNP(), hosts(graph))
     assert any("4 nodes have less than 2 sources" in text for text in careful.said)
     for request in sent(careful, ReceiveAggregates, 0).values():
         assert float(request.aggregate.abs().max()) == 0.0
         assert request.gradients == {}
 
 
-def test_by_default_what_a_single_source_shared_is_sent_on() -> None:
+def test_as_printed_what_a_single_source_shared_is_sent_on() -> None:
     graph = _chain(2, [(0, 1)], train=[0])
-    trace = watch(GFLAPPNP(), hosts(graph))
+    trace = watch(GFLAPPNP(min_sources=1), hosts(graph))
     share = replied(trace, ShareHidden, 0)["client-01"].hidden
     got = sent(trace, ReceiveAggregates, 0)["client-00"].aggregate
     torch.testing.assert_close(got, reference.walk_matrix(graph)[0, 1] * share)
+
+
+def test_clients_with_one_class_answer_together() -> None:
+    graph = toy_graph(8, num_classes=1, seed=2)
+    trace = watch(GFLAPPNP(local_steps=2), hosts(graph), runtime="auto")
+    assert not trace.notes and trace.together["ShareHidden"] > 0
+
+
+def test_the_bytes_of_shared_gradients_are_those_of_all_classes_but_one() -> None:
+    trace = watch(GFLAPPNP(), hosts(_chain(3, [(0, 1), (1, 2)], train=[0, 1, 2])))
+    params = sent(trace, ShareHidden, 0)["client-00"].params
+    numbers = sum(t.numel() for t in params.values())
+    for share in replied(trace, ShareHidden, 0).values():
+        width = share.hidden.shape[1]
+        assert sum(t.numel() * t.element_size() for t in share.gradients.values()) == 4 * (width - 1) * numbers
+        assert 0 < len(encode(share)) - 4 * (width - 1) * numbers - 4 * width < 1000  # names and shapes
 
 
 def test_sources_are_clients_and_not_nodes() -> None:
@@ -557,7 +574,7 @@ def test_a_node_that_two_clients_host_counts_by_the_mean() -> None:
     graph = _chain(4, [(0, 1), (1, 2), (2, 3)], train=[0])
     first, second = graph.subgraph(torch.tensor([0, 1, 2])), graph.subgraph(torch.tensor([1, 2, 3]))
     scenario = Scenario(graph, {"a": first, "b": second})
-    trace = watch(GFLAPPNP(optimizer=PLAIN), scenario)
+    trace = watch(GFLAPPNP(optimizer=PLAIN, min_sources=1), scenario)
     mixing = reference.walk_matrix(graph)
     shares = replied(trace, ShareHidden, 0)
     got = sent(trace, ReceiveAggregates, 0)["a"].aggregate
@@ -587,7 +604,7 @@ def _script(client: str, request: Any) -> Any:
 
 def test_a_share_of_another_size_is_left_out() -> None:
     clients = ScriptedClients(_script, ["0", "1", "2"])
-    state = GFLAPPNP(hops=1, alpha=0.5).setup(clients.federation({"w": torch.zeros(2)}, round=0))
+    state = GFLAPPNP(hops=1, alpha=0.5, min_sources=1).setup(clients.federation({"w": torch.zeros(2)}, round=0))
     assert state.ready == ("0", "1")
     received = {client: r for client, r in clients.sent if isinstance(r, ReceiveAggregates)}
     weight = 0.5 / (2 * 3) ** 0.5  # half of S_01

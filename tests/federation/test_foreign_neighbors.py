@@ -43,7 +43,7 @@ def hosts(num_nodes: int, weighted: bool = False) -> Scenario:
 
 
 def course() -> ist.Course:
-    algorithm = GFLAPPNP(local_steps=3, optimizer=SGD(lr=0.2))
+    algorithm = GFLAPPNP(local_steps=3, optimizer=SGD(lr=0.2), min_sources=1)
     return replace(site_course(algorithm), model=ModelSpec(MLP(hidden=5, dropout=0.0)), num_clients=2, rounds=3)
 
 

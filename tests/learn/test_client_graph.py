@@ -6,6 +6,7 @@ import pytest
 import torch
 from scipy import sparse
 
+from isthmus.core.errors import BadInput
 from isthmus.learn import client_graph
 from isthmus.learn.client_graph import ClientGraph, Mixing, Neighbors, normalized, polynomial, slices, without_blocks
 from isthmus.testing import toy_graph
@@ -73,3 +74,19 @@ def test_products_are_those_of_the_dense_matrix(chunk: int, monkeypatch: pytest.
     expected = torch.tensordot(dense[chosen][:, kept], gradients[kept], dims=1)
     torch.testing.assert_close(mixing.mixed_gradients(chosen, parts)["w"], expected)
     assert mixing.mixed_gradients(chosen, []) == {}
+
+
+def test_a_heavy_edge_does_not_hide_a_light_one_that_one_side_names() -> None:
+    def neighbors(nodes: list[int], source: list[int], target: list[int], weight: list[float]) -> Neighbors:
+        return Neighbors(torch.tensor(nodes), torch.tensor(source), torch.tensor(target), torch.tensor(weight))
+
+    lists = {"a": neighbors([0], [0, 0], [1, 2], [5e7, 1.0]), "b": neighbors([1, 2], [1], [0], [5e7])}
+    with pytest.raises(
+        BadInput, match=r"a names an edge from node 0 to node 2, and b, .*does not name it back \(1 such"
+    ):
+        ClientGraph.of(lists)
+    alone = {"a": neighbors([0, 1], [0], [1], [1.0])}
+    with pytest.raises(
+        BadInput, match=r"a names an edge from node 0 to node 1, hosts both nodes, and does not name it"
+    ):
+        ClientGraph.of(alone)
