@@ -143,6 +143,8 @@ def _carry_out(
     standing = run_course(course.algorithm, runtime, course.plan(), simulation.initial, recorder, standing)
     for note in simulation.runtime_notes():
         journal.write("note", text=note)
+    for note in journal.failure_notes():
+        journal.write("note", text=note, at_end=True)
     seconds = time.perf_counter() - started - (monitoring.seconds if monitoring else 0.0)
     if monitoring:
         monitoring.finish(standing.round)
@@ -241,6 +243,10 @@ def _scored(
     return metrics, each
 
 
+def _is_finite(params: Params) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in params.values())
+
+
 def _result(
     course: Course,
     simulation: Simulation,
@@ -259,6 +265,11 @@ def _result(
             own = simulation.clients[name].own
             models[name] = {**own, **params} if own else params
     personal = simulation.has_personal_models
+    diverged = [name for name, params in models.items() if personal and not _is_finite(params)]
+    if diverged:
+        more = f" and {len(diverged) - 3} more" if len(diverged) > 3 else ""
+        text = f"the own models of {', '.join(diverged[:3])}{more} diverged: they are NaN or infinite and in no mean"
+        journal.write("note", text=f"{text}; a smaller learning rate may help", at_end=True)
     metrics, each = _scored(course, simulation, standing, shared, models, memories)
     exchanges = [event for event in journal.events if event["event"] == "exchange"]
     input_dim, output_dim = simulation.whole_dims

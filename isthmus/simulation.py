@@ -156,6 +156,8 @@ class Simulation:
         self.runtime = self._runtime()
         self.whole = course.task.prepare(scenario.whole)
         self._require_work()
+        for client in self.clients.values():
+            (client.algorithm or course.algorithm).require_able(client)
 
     def _made(self, name: str) -> tuple[nn.Module, Params]:
         """Return a client's model, and what its personal parameters begin with."""
@@ -166,7 +168,10 @@ class Simulation:
         """Return the same, of a model that fits the client's data and what the others share."""
         model, own = self._made(name)
         if name in self.own_models and self.course.task.count(self.holdings[name], "train"):
-            self.course.task.require_model(model, self.holdings[name])
+            try:
+                self.course.task.require_model(model, self.holdings[name])
+            except BadInput as error:
+                raise BadInput(f"client_settings.{name}: {error}") from None
         shared = {slot: tensor for slot, tensor in model.state_dict().items() if slot not in own}
         require_same_shared(self.course.sharing, self.initial.params, name, shared)
         return model, own
@@ -276,7 +281,11 @@ class Simulation:
             return score_on_local_graphs(self.course.task, self.clients, models, split, gather)
         for name, memory in self.memories().items():  # what clients are scored on may hang on what they remember
             self.clients[name].state = memory
-        return score_on_local_graphs(self.course.task, self.clients, models, split, data_of=algorithm.data_of)
+
+        def data_of(client: GraphClient) -> Any:
+            return (client.algorithm or algorithm).data_of(client)
+
+        return score_on_local_graphs(self.course.task, self.clients, models, split, data_of=data_of)
 
     def on_parts_of_global_graph(self, params: Params, split: str) -> dict[str, Scores]:
         """Score a model that runs on the whole graph on each client's nodes: the centralised beside the clients'."""

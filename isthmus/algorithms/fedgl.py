@@ -408,7 +408,7 @@ class FedGL(Algorithm[FedGLState]):
     @on(ShareNodes)
     def share_nodes(self, request: ShareNodes, client: GraphClient) -> NodeList:
         """Say which nodes the client holds, under the names that others know them by."""
-        self._require_able(client)
+        self.require_able(client)
         keys = client.node_keys
         if keys is None:
             raise BadInput(
@@ -424,7 +424,7 @@ class FedGL(Algorithm[FedGLState]):
     @on(TrainWithGuidance)
     def train(self, request: TrainWithGuidance, client: GraphClient) -> LocalView:
         """Train the received model on the complemented graph, with the pseudo labels as further labels."""
-        self._require_able(client)
+        self.require_able(client)
         prepared, loss = self.guided(client.prepared, request.guidance)
         fitted = client.fit(
             request.params,
@@ -549,9 +549,13 @@ class FedGL(Algorithm[FedGLState]):
         assert isinstance(model, Model)
         return output, model.embed(graph, None)
 
-    def _require_able(self, client: GraphClient) -> None:
+    def require_able(self, client: GraphClient) -> None:
+        """Refuse tasks, batches and models that pseudo labels or the pseudo graph cannot be made for."""
         if type(client.task) is not NodeClassification:
-            raise BadInput(f"FedGL makes pseudo labels for nodes; the task is {type(client.task).__name__}")
+            raise BadInput(
+                f"FedGL makes pseudo labels for nodes; the task is {type(client.task).__name__}: use "
+                "task.name=node_classification"
+            )
         if not isinstance(client.batching, FullBatch):
             raise BadInput(
                 f"FedGL trains on the whole graph, complemented by the pseudo graph, and on all pseudo labels; "

@@ -291,7 +291,10 @@ def _width(model: Model) -> int:
 
 def _able(client: GraphClient) -> Model:
     if type(client.task) is not NodeClassification:
-        raise BadInput(f"FedGRL learns representations of nodes; the task is {type(client.task).__name__}")
+        raise BadInput(
+            f"FedGRL learns representations of nodes; the task is {type(client.task).__name__}: use "
+            "task.name=node_classification"
+        )
     if not isinstance(client.batching, FullBatch):
         raise BadInput(
             f"FedGRL takes views of the whole graph; batching is {client.batching!r}: use full batches "

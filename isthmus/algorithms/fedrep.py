@@ -57,12 +57,16 @@ class FedRep(FedAvg):
         if self.head_steps < 1:
             raise ValueError(f"head_steps is {self.head_steps!r}; it must be at least 1")
 
+    def require_able(self, client: GraphClient) -> None:
+        """Refuse clients that have no head of their own."""
+        if not client.own:
+            raise BadInput('with FedRep heads stay with the clients; leave shared out, or end it with "!decoder.*"')
+
     @on(TrainModel)
     def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
         """Fit the client's head to the received body, then train the body under it."""
         body = request.params
-        if not client.own:
-            raise BadInput('with FedRep heads stay with the clients; leave shared out, or end it with "!decoder.*"')
+        self.require_able(client)
         head = self._phase(client, body, [name not in body for name in _trained(client)], "head", self.head_steps)
         client.keep_personal(head.params, body)
         found = self._phase(client, body, [name in body for name in _trained(client)], "fit", self.local_steps)

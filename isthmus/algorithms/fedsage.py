@@ -261,6 +261,11 @@ class FedSagePlus(FedAvg):
                 f"peer_weight is {self.peer_weight!r}; it must be above 0 (cross_rounds=0: generators learn alone)"
             )
 
+    def require_able(self, client: GraphClient) -> None:
+        """Refuse tasks that are not about nodes, where neighbours are generated."""
+        if self.num_generated:
+            _require_able(client)
+
     # ---- server
 
     def setup(self, fed: Federation) -> ModelState:
@@ -297,6 +302,8 @@ class FedSagePlus(FedAvg):
     def pretrain(self, request: PretrainGenerator, client: GraphClient) -> Kept:
         """Hide nodes, and train a new generator on them."""
         _require_able(client)
+        if not self.num_generated:
+            raise BadInput(f"{client.id} generates no neighbours (num_generated is 0) and keeps its graph as it is")
         draw = client.generator("hidden nodes")
         with seeded(client.generator("generator").initial_seed(), "generator"):
             model = self._build(client.data.num_features)
@@ -482,5 +489,6 @@ def _require_comparable(views: Mapping[str, GeneratorView]) -> None:
 def _require_able(client: GraphClient) -> None:
     if type(client.task) is not NodeClassification:
         raise BadInput(
-            f"FedSage+ generates neighbours of nodes that are classified; the task is {type(client.task).__name__}"
+            f"FedSage+ generates neighbours of nodes that are classified; the task is {type(client.task).__name__}: "
+            "use task.name=node_classification"
         )

@@ -90,6 +90,11 @@ class FGSSL(FedAvg):
         if self.max_contrast < 1:
             raise ValueError(f"max_contrast is {self.max_contrast!r}; it must be at least 1")
 
+    def require_able(self, client: GraphClient) -> None:
+        """Refuse clients that neither term can be taken of, where one counts."""
+        if self.lambda_c or self.lambda_d:
+            _require_able(client)
+
     @on(TrainModel)
     def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
         """Train the received model, held near it in what nodes mean and whom they resemble."""
@@ -173,7 +178,10 @@ class FGSSL(FedAvg):
 
 def _require_able(client: GraphClient) -> None:
     if type(client.task) is not NodeClassification:
-        raise BadInput(f"FGSSL contrasts classes of nodes; the task is {type(client.task).__name__}")
+        raise BadInput(
+            f"FGSSL contrasts classes of nodes; the task is {type(client.task).__name__}: use "
+            "task.name=node_classification"
+        )
     if not isinstance(client.batching, FullBatch):
         raise BadInput(
             f"FGSSL takes views of the whole graph; batching is {client.batching!r}: use full batches "

@@ -62,11 +62,11 @@ def predictions(run: Path, graph: str, client: str | None = None, root: Path | N
 
     import pandas as pd
 
-    from isthmus.config.client_settings import own_model
+    from isthmus.config.client_settings import own_algorithm, own_model
     from isthmus.config.load import load_course
     from isthmus.core.errors import BadInput
     from isthmus.learn.fit import load_params
-    from isthmus.monitor.folder import RunFolder, load_model_file
+    from isthmus.monitor.folder import ID_FILE, RunFolder, load_model_file
 
     folder = RunFolder.open(run)
     path = folder.model if client is None else folder.client_model(client)
@@ -78,7 +78,7 @@ def predictions(run: Path, graph: str, client: str | None = None, root: Path | N
         raise BadInput(f"{run} has no {path.relative_to(run)}; {_models_there(folder)}")
     params, facts = load_model_file(path)
     # A run between sites came from the server: only installed parts, no import paths.
-    allow_import = not (run / "course_id").exists()
+    allow_import = not (run / ID_FILE).exists()
     course = load_course(folder.course, allow_import=allow_import)
     class_names = tuple(json.loads(facts.get("class_names", "[]"))) if course.task.outputs_are_classes else ()
     data, rows = _data(graph, class_names, root, course)
@@ -92,7 +92,8 @@ def predictions(run: Path, graph: str, client: str | None = None, root: Path | N
         raise BadInput(f"{path} holds only what the clients share, no whole model; {_models_there(folder)}")
     load_params(model, params)
     try:
-        found = course.algorithm.predict_with(parts, course.task, model, course.task.to_predict(data))
+        algorithm = (client and own_algorithm(course, client)) or course.algorithm
+        found = algorithm.predict_with(parts, course.task, model, course.task.to_predict(data))
     except ValueError as error:  # such as features of edges that are not there
         raise BadInput(f"{graph} is not what the model was trained on: {error}") from None
     if found.num_not_finite:
@@ -164,9 +165,17 @@ def _own_folder(path: Path, class_names: tuple[str, ...], course: Course) -> Own
 
 
 def _models_there(folder: Any) -> str:
+    from isthmus.monitor.folder import ID_FILE
+
     clients = sorted(path.stem for path in (folder.path / "clients").glob("*.safetensors"))
     if clients:
-        return f"its models are the clients' own: --client {' | '.join(clients[:5])}"
+        more = f" (and {len(clients) - 5} more)" if len(clients) > 5 else ""
+        return f"its models are the clients' own: --client {' | '.join(clients[:5])}{more}"
+    if (folder.path / ID_FILE).exists():
+        return (
+            "the course was between sites, where models of one's own stay with the silos: each has its own in a folder "
+            "of state/runs, for isthmus predict"
+        )
     if folder.model.is_file():
         return "its one model is the global one: leave --client out"
     return f"the course was not finished; go on with: isthmus run --resume {folder.path}"

@@ -66,6 +66,9 @@ class Runtime(Protocol):
     ) -> Iterator[Outcome | StackOutcome]:
         """Deliver each client its request and yield exactly one outcome per client, in any order."""
 
+    def undo(self, client: str) -> None:
+        """Put a client's memory back to what it was before its last answer, which could not be used."""
+
     def mark(self, round: int) -> None:
         """Mark the clients' memories as those after `round`, in one step that an interruption cannot halve."""
 
@@ -295,12 +298,15 @@ class Federation:
                 take_stack(outcome.stack, sound)
                 failures.extend(unsound)
                 for failure in unsound:
+                    self._runtime.undo(failure.client)
                     take(failure.client, failure)
             else:
                 reply = judged(outcome.client, outcome.reply, requests[outcome.client], expected[outcome.client])
                 checked = clock()
                 if isinstance(reply, Failure):
                     failures.append(reply)
+                    # What a client trained into a NaN must not stay in its memory: it could never answer again.
+                    self._runtime.undo(outcome.client)
                 take(outcome.client, reply)
             check_seconds += checked - came
             fold_seconds += clock() - checked

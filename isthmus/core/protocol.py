@@ -195,6 +195,12 @@ class Algorithm(ABC, Generic[StateT]):
         best: State = state["best"]
         return {**others, **best}
 
+    def require_able(self, client: Any) -> None:
+        """Raise BadInput if a client's task, model or batches are none that this works with; a simulation asks first.
+
+        Between sites nobody asks, so handlers see to it themselves.
+        """
+
     def data_of(self, client: Any) -> Any:
         """Return what a client's models are trained and scored on, as its task has prepared it: its own data."""
         return client.prepared

@@ -38,7 +38,7 @@ class PublicSplit(MaskRule):
         if "train" not in data.masks:
             raise BadInput(
                 f"masks 'public': the dataset {data.name!r} has no split of its own (masks found: "
-                f"{sorted(data.masks)}); use 'ratio' or 'per_class'"
+                f"{sorted(data.masks)}); use 'ratio' or 'per_class', or 'none' where there are no labels"
             )
         return data
 
@@ -143,11 +143,20 @@ class PerClassSplit(MaskRule):
         return items[: self.num_per_class]
 
 
+@dataclass(frozen=True)
+class NoSplit(MaskRule):
+    """Leave all masks empty: nothing is learned from labels or scored by them, as where there are none."""
+
+    def apply(self, data: Held, rng: np.random.Generator) -> Held:
+        """Return the data with masks that nothing is in."""
+        return without_examples(data)
+
+
 def labelled_items(data: Holding) -> np.ndarray:
     """Return the positions of the items that have a label, ascending."""
     labels = data.labels.numpy()
     known = labels >= 0 if np.issubdtype(labels.dtype, np.integer) else ~np.isnan(labels)
-    return np.flatnonzero(known.reshape(len(labels), -1).any(axis=1))
+    return np.flatnonzero(known if known.ndim == 1 else known.any(axis=1))
 
 
 def without_examples(data: Held) -> Held:
@@ -156,9 +165,14 @@ def without_examples(data: Held) -> Held:
 
 
 def _labelled(data: Holding, rule: str) -> np.ndarray:
+    if data.num_items == 0:
+        raise BadInput(f"the dataset {data.name!r} has no {data.item}s, so there is nothing to learn from")
     items = labelled_items(data)
     if len(items) == 0:
-        raise BadInput(f"masks {rule!r}: the dataset {data.name!r} has no labelled {data.item} among {data.num_items}")
+        raise BadInput(
+            f"masks {rule!r}: the dataset {data.name!r} has no labelled {data.item} among {data.num_items}; label "
+            "some, or set masks.name=none with an algorithm that learns without labels, such as fedgrl"
+        )
     return items
 
 
@@ -168,4 +182,9 @@ def _mask(data: Holding, items: np.ndarray) -> Tensor:
     return mask
 
 
-MASKS: dict[str, type[MaskRule]] = {"public": PublicSplit, "ratio": RatioSplit, "per_class": PerClassSplit}
+MASKS: dict[str, type[MaskRule]] = {
+    "public": PublicSplit,
+    "ratio": RatioSplit,
+    "per_class": PerClassSplit,
+    "none": NoSplit,
+}

@@ -24,7 +24,7 @@ from isthmus.federation.messages import Finish, Proposal
 from isthmus.federation.models import SiteModels
 from isthmus.learn.evaluate import Scores
 from isthmus.monitor.checkpoint import load_checkpoint
-from isthmus.monitor.folder import RunFolder
+from isthmus.monitor.folder import ID_FILE, RunFolder
 from isthmus.monitor.journal import Journal, replace_file
 from isthmus.results import Result
 from isthmus.runs import Recorder, Watcher, finish
@@ -32,7 +32,6 @@ from isthmus.runtime.remote import RemoteRuntime
 from isthmus.simulation import torch_threads
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
-ID_FILE = "course_id"
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,10 @@ from isthmus.config.course import Course
 from isthmus.config.load import course_to_yaml
 from isthmus.core.codec import decode, encode, unpack
 from isthmus.core.errors import BadInput, BadMessage, CourseFailed, MissingExtra
-from isthmus.federation.course import ID_FILE
 from isthmus.federation.kit import SERVER, Kit, hold
 from isthmus.federation.messages import News, Receipt, RunFile, Submission
 from isthmus.federation.preflight import connection_problem, wait_for_server
-from isthmus.monitor.folder import RunFolder
+from isthmus.monitor.folder import ID_FILE, RunFolder
 from isthmus.monitor.journal import replace_file
 
 # What the server may write into the operator's run folder.

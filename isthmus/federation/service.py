@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,13 @@ from torch import Tensor
 from isthmus import __version__
 from isthmus.config.client_settings import own_algorithm, own_batching
 from isthmus.config.course import Course
-from isthmus.config.load import load_course
+from isthmus.config.load import course_to_yaml, load_course
 from isthmus.config.tables import name_of
 from isthmus.core.codec import decode, encode, pack
 from isthmus.core.errors import BadInput, BadMessage, IsthmusError
 from isthmus.core.protocol import Failure
 from isthmus.core.random import numpy_generator
-from isthmus.core.record import Record
+from isthmus.core.record import Params, Record
 from isthmus.data.masks import labelled_items, without_examples
 from isthmus.data.own_data import OwnData
 from isthmus.data.sources import GraphFolder
@@ -32,7 +32,8 @@ from isthmus.federation.identities import course_secret, neighbor_keys, node_key
 from isthmus.federation.messages import NOT_AGREED, Finish, Proposal, Receipt, Terms, Verdict
 from isthmus.federation.policy import Policy
 from isthmus.learn.client import ForeignEdges, GraphClient
-from isthmus.monitor.folder import save_model_file
+from isthmus.monitor.folder import ID_FILE, RunFolder, save_model_file
+from isthmus.monitor.journal import replace_file
 from isthmus.runtime.envelope import BLANK, Answer
 from isthmus.runtime.silo import MemoryStore, Silo
 from isthmus.simulation import build_model, known_parameters, output_dim, personal_start, require_kind, torch_threads
@@ -200,21 +201,38 @@ class SiloService:
         if found is None:
             return Receipt("this silo has not agreed to that course")
         course, silo = found
-        memory = silo.store.load(finish.memory)
-        params = course.algorithm.client_params(finish.params, course.algorithm.best_memory(memory))
+        memory = course.algorithm.best_memory(silo.store.load(finish.memory))
+        params = course.algorithm.client_params(finish.params, memory)
         if params:
             params = silo.client.complete(params)
             data = self._read(course).data
-            facts: dict[str, Any] = {
-                "input_dim": course.task.input_dim(data),
-                "output_dim": output_dim(course, data, self.name),
+            facts = {
+                "input_dim": str(course.task.input_dim(data)),
+                "output_dim": str(output_dim(course, data, self.name)),
                 "class_names": json.dumps(list(course.task.output_names(data))),
+                "client": self.name,
             }
             path = self.state / "models" / f"{finish.course_id}.safetensors"
             path.parent.mkdir(parents=True, exist_ok=True)
-            save_model_file(path, params, {**{k: str(v) for k, v in facts.items()}, "client": self.name})
+            save_model_file(path, params, facts)
             self.say(f"the course is over; this silo's model: {path}")
+            parts = course.algorithm.client_parts(memory)
+            run = self._keep_run(finish.course_id, course, params, parts, facts)
+            self.say(f"to use it: isthmus predict {run} --client {self.name} --graph FOLDER")
         return Receipt("")
+
+    def _keep_run(
+        self, course_id: str, course: Course, params: Params, parts: Params, facts: Mapping[str, str]
+    ) -> Path:
+        """Write what `isthmus predict` needs: a run folder with this silo's model, and what its method adds to it."""
+        folder = RunFolder(self.state / "runs" / course_id)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        # A course that came from elsewhere may name installed parts only, also when it is read again.
+        replace_file(folder.path / ID_FILE, course_id.encode())
+        replace_file(folder.course, course_to_yaml(course).encode())
+        folder.save_models({}, {self.name: params}, lambda client: facts)
+        folder.save_parts({self.name: parts})
+        return folder.path
 
 
 def read_course(text: str) -> Course:

@@ -15,6 +15,7 @@ COURSE_FILE = "course.yaml"
 MODEL_FILE = "model.safetensors"
 CLIENTS_DIR = "clients"
 PARTS_DIR = "parts"
+ID_FILE = "course_id"  # in the run of a course between sites: its course may name installed parts only
 
 
 class RunFolder:

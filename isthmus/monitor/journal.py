@@ -15,6 +15,7 @@ from isthmus.core.errors import BadInput
 from isthmus.core.federation import ExchangeReport
 
 FILE_NAME = "journal.jsonl"
+MOST_REASONS = 3  # of failures that are told one by one
 
 
 class Journal:
@@ -50,6 +51,24 @@ class Journal:
             failures=[dataclasses.asdict(failure) for failure in report.failures],
         )
 
+    def failure_notes(self) -> list[str]:
+        """Return a line for each reason for which clients gave no reply: who, in how many rounds, what was asked."""
+        found: dict[tuple[str, str, str], dict[str, set[int]]] = {}
+        for event in self.events:
+            for failure in event.get("failures", ()) if event["event"] == "exchange" else ():
+                why = (event["request"], failure["kind"], failure["reason"])
+                found.setdefault(why, {}).setdefault(failure["client"], set()).add(event["round"])
+        total = sum(event["event"] == "round" for event in self.events)
+        lines = []
+        for (request, kind, reason), clients in list(found.items())[:MOST_REASONS]:
+            more = f" and {len(clients) - 3} more clients" if len(clients) > 3 else ""
+            rounds = set().union(*clients.values())
+            when = f"in {len(rounds)} of {total} rounds" if rounds - {0} else "before the first round"
+            lines.append(f"{', '.join(list(clients)[:3])}{more} failed {when}: {request}: {kind}: {reason}")
+        if len(found) > MOST_REASONS:
+            lines.append(f"clients failed for {len(found) - MOST_REASONS} more reasons, which the journal has")
+        return lines
+
     def round_done(self, report: RoundReport) -> None:
         """Write a round with its metrics, pooled over clients by their number of examples and client by client."""
         found = report.evaluations
@@ -72,7 +91,11 @@ class Journal:
         """Forget what was written after `round`, so that a resumed run tells each round once."""
         if self.path is None:
             return
-        self.events = [e for e in read_journal(self.path) if e.get("round", 0) <= round and e["event"] != "end"]
+        self.events = [
+            entry
+            for entry in read_journal(self.path)
+            if entry.get("round", 0) <= round and entry["event"] != "end" and not entry.get("at_end")
+        ]
         lines = "".join(json.dumps(entry, default=str) + "\n" for entry in self.events)
         replace_file(self.path, lines.encode())
 

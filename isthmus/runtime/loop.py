@@ -22,6 +22,7 @@ class LoopRuntime:
     def __init__(self, algorithm: Algorithm[Any], clients: Sequence[Client]) -> None:
         self.sites = {client.id: Site(algorithm, client) for client in clients}
         self._marked: tuple[int, dict[str, State]] = (0, {client: {} for client in self.sites})
+        self._before: dict[str, State] = {}
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -44,8 +45,14 @@ class LoopRuntime:
             if id(request) not in sizes:  # a request to all is one object, measured once
                 sizes[id(request)] = encoded_size(request)
             spent = time.perf_counter() - started
+            self._before[client] = dict(self.sites[client].client.state)
             outcome = timed(self.sites[client], position, request, timeout_seconds)
             yield measured(dataclasses.replace(outcome, bytes_down=sizes[id(request)], codec_seconds=spent))
+
+    def undo(self, client: str) -> None:
+        """Give a client the memory back that it had before its last answer."""
+        if client in self._before:
+            self.sites[client].client.state = dict(self._before[client])
 
     def mark(self, round: int) -> None:
         """Mark the memories; handlers replace entries and never change them in place, so a shallow copy is enough."""

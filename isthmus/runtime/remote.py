@@ -35,6 +35,7 @@ class RemoteRuntime:
         self._names = dict.fromkeys(clients, BLANK)
         self._marked: tuple[int, dict[str, str]] = (0, dict(self._names))
         self._durable = dict(self._names)
+        self._before: dict[str, str] = {}
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -62,6 +63,7 @@ class RemoteRuntime:
                 keep=(self._marked[1][client], self._durable[client]),
             )
             messages[client] = encode(envelope)
+        self._before.update({client: self._names[client] for client in requests})
         started = time.perf_counter()
         encoding = (started - begun) / max(len(messages), 1)
         for client, answer in self.transport.send(messages, timeout_seconds):
@@ -83,6 +85,10 @@ class RemoteRuntime:
             return Failure(client, "malformed", str(error))
         self._names[client] = answer.memory
         return reply
+
+    def undo(self, client: str) -> None:
+        """Go back to the memory that a silo's last answer came from; silos keep it until they have answered again."""
+        self._names[client] = self._before.get(client, self._names[client])
 
     def mark(self, round: int) -> None:
         """Mark the memories by their names."""

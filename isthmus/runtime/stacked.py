@@ -64,7 +64,8 @@ class StackedRuntime(LoopRuntime):
         self, name: str, position: Position, requests: Mapping[str, Request[Any]], block: Cohort
     ) -> list[Outcome | StackOutcome] | None:
         """Return the answers of a block, or None when its clients have to answer one by one."""
-        before = {client.id: dict(client.state) for client in block}
+        before: dict[str, State] = {client.id: dict(client.state) for client in block}
+        self._before.update(before)
         started = time.perf_counter()
         try:
             for client in block:

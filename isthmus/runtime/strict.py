@@ -34,6 +34,7 @@ class StrictRuntime:
         self.max_bytes = max_bytes
         self._memories = {client: encode({}) for client in self.factories}
         self._marked: tuple[int, dict[str, bytes]] = (0, dict(self._memories))
+        self._before: dict[str, bytes] = {}
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -64,6 +65,7 @@ class StrictRuntime:
         except BadMessage as error:
             return Outcome(client, Failure(client, "malformed", str(error)), len(message), 0, 0.0)
         site = Site(self.algorithm, self.factories[client]())
+        self._before[client] = self._memories[client]
         site.client.state = decode(self._memories[client], State)
         outcome = timed(site, position, request, timeout_seconds)
         reply, answer = outcome.reply, b""
@@ -75,6 +77,10 @@ class StrictRuntime:
         except BadMessage as error:
             reply = Failure(client, "malformed", str(error))
         return Outcome(client, reply, len(message), len(answer), outcome.seconds)
+
+    def undo(self, client: str) -> None:
+        """Give a client the memory back that it had before its last answer."""
+        self._memories[client] = self._before.get(client, self._memories[client])
 
     def mark(self, round: int) -> None:
         """Mark the memories."""

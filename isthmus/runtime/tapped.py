@@ -100,6 +100,10 @@ class TappedRuntime:
         self.runtime.mark(round)
         self.marked(round)
 
+    def undo(self, client: str) -> None:
+        """Give a client the memory back that it had before its last answer."""
+        self.runtime.undo(client)
+
     def abandon_round(self) -> int:
         """Put the memories back to the last mark."""
         return self.runtime.abandon_round()

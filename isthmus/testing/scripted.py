@@ -76,6 +76,9 @@ class ScriptedClients:
     def mark(self, round: int) -> None:
         """Do nothing: scripted clients remember nothing."""
 
+    def undo(self, client: str) -> None:
+        """Scripted clients remember nothing."""
+
     def abandon_round(self) -> int:
         """Return 0: scripted clients remember nothing."""
         return 0

@@ -71,6 +71,9 @@ class Script:
 
     def mark(self, round: int) -> None: ...
 
+    def undo(self, client: str) -> None:
+        pass
+
     def abandon_round(self) -> int:
         return 0
 

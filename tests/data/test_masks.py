@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from isthmus.core.errors import BadInput
 from isthmus.data.graph import SPLITS, Graph
 from isthmus.data.holding import Holding
-from isthmus.data.masks import MASKS, PerClassSplit, PublicSplit, RatioSplit
+from isthmus.data.masks import MASKS, NoSplit, PerClassSplit, PublicSplit, RatioSplit
 from isthmus.data.zoo import Cora
 
 from .splitters.holdings import links, make_links, make_set, sets
@@ -172,7 +172,7 @@ def test_items_without_labels_are_named_by_their_kind() -> None:
 
 
 def test_rules_by_name() -> None:
-    assert {"public": PublicSplit, "ratio": RatioSplit, "per_class": PerClassSplit} == MASKS
+    assert {"public": PublicSplit, "ratio": RatioSplit, "per_class": PerClassSplit, "none": NoSplit} == MASKS
 
 
 def test_a_short_class_gives_all_it_has_when_that_is_allowed_and_null_tests_on_the_rest() -> None:
@@ -204,3 +204,10 @@ def test_validation_and_test_items_of_a_per_class_split_have_the_classes_of_what
         share
     ) in shares.values():  # a share of one draw has a standard deviation of at most 1.6 points, their mean of 0.25
         torch.testing.assert_close(share, left / left.sum(), atol=0.01, rtol=0.0)
+
+
+def test_without_a_split_nothing_is_in_any_mask_and_labels_are_not_needed() -> None:
+    graph = make_graph(10, 5)
+    for data in (graph, replace(graph, y=torch.full_like(graph.y, -1))):
+        masks = NoSplit().apply(data, rng(0)).masks
+        assert set(masks) == {"train", "val", "test"} and not any(bool(mask.any()) for mask in masks.values())

@@ -13,6 +13,8 @@ import torch
 
 import isthmus as ist
 from isthmus.algorithms import FedGRL
+from isthmus.cli.predict import predictions
+from isthmus.core.errors import BadInput
 from isthmus.data.graph import Graph
 from isthmus.data.masks import PublicSplit, RatioSplit
 from isthmus.data.sources import read_graph_folder, write_graph_folder
@@ -78,6 +80,11 @@ def test_silos_with_other_classes_end_with_the_scores_of_the_loop_and_models_of_
         assert params.keys() == own.keys() and all(torch.equal(params[name], own[name]) for name in own)
         names = held[site].class_names
         assert json.loads(facts["class_names"]) == list(names) and facts["output_dim"] == str(len(names))
+        (kept,) = (silo.state / "runs").iterdir()
+        table = predictions(kept, str(silo.data), client=site)  # what `isthmus predict RUN --client SITE` writes
+        assert len(table) == held[site].num_nodes and set(table["label"]) <= set(names)
+    with pytest.raises(BadInput, match="each has its own in a folder of state/runs"):
+        predictions(tmp_path / "run", str(silo.data), client=site)
     assert held[list(held)[-1]].class_names == ("left", "right") and held[next(iter(held))].num_classes == 3
 
 

@@ -82,6 +82,28 @@ def test_an_exchange_is_written_with_bytes_seconds_and_failures() -> None:
     }
 
 
+def failed(round: int, *failures: Failure, request: str = "TrainModel") -> ExchangeReport:
+    return ExchangeReport(Position(0, round, 0), request, 5, 0, 0, 0.0, 0.0, failures)
+
+
+def test_failures_are_told_by_reason_with_clients_and_rounds() -> None:
+    journal = Journal(None)
+    assert journal.failure_notes() == []
+    nan = "params['w'] has 1 of 1 entries that are NaN"
+    journal.exchanged(failed(0, Failure("a", "error", "no"), request="DescribeEncoder"))
+    for round in (1, 2, 3):
+        several = [Failure(client, "not_finite", nan) for client in "abcde"[: 4 - (round == 3)]]
+        journal.exchanged(failed(round, *several) if round != 2 else failed(round))
+        journal.write("round", round=round)
+    assert journal.failure_notes() == [
+        "a failed before the first round: DescribeEncoder: error: no",
+        f"a, b, c and 1 more clients failed in 2 of 3 rounds: TrainModel: not_finite: {nan}",
+    ]
+    for number in range(3):
+        journal.exchanged(failed(3, Failure("a", "late", str(number))))
+    assert journal.failure_notes()[3] == "clients failed for 2 more reasons, which the journal has"
+
+
 def test_a_round_is_written_with_metrics_weighted_by_examples() -> None:
     journal = Journal(None)
     evaluations = {

@@ -1,0 +1,84 @@
+"""A reply that cannot be used leaves no trace in its client's memory, in any runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from isthmus.algorithms import ALGORITHMS, Scaffold
+from isthmus.algorithms.scaffold import CorrectedUpdate, TrainCorrected
+from isthmus.core.codec import decode
+from isthmus.core.federation import Position
+from isthmus.core.judgement import non_finite_leaf
+from isthmus.core.protocol import EvaluateModel
+from isthmus.core.record import Record, leaves
+from isthmus.learn.fit import read_params
+from isthmus.learn.optimizers import SGD, StepDecay
+from isthmus.models import GCN, LinearDecoder, ModelSpec
+from isthmus.runs import run
+from isthmus.runtime.envelope import BLANK, Envelope
+from isthmus.runtime.remote import RemoteRuntime
+from isthmus.runtime.silo import MemoryStore, Silo
+from isthmus.testing import toy_client, toy_course, toy_scenario
+
+# A first round that no model survives, and sound ones after it.
+ONCE = SGD(lr=1e29, schedule=StepDecay(every=1, gamma=1e-30))
+HEADED = ModelSpec(GCN(hidden=5, dropout=0.0), decoder=LinearDecoder())
+
+
+@pytest.mark.parametrize("runtime", ["loop", "auto", "strict"])
+@pytest.mark.parametrize("name", ["scaffold", "moon", "fedavg"])
+def test_a_client_that_diverged_once_answers_again(name: str, runtime: str) -> None:
+    course = toy_course(
+        ALGORITHMS[name](optimizer=SGD(lr=0.1), local_steps=2),
+        model=HEADED,
+        rounds=3,
+        runtime=runtime,
+        shared=("gnn.*",),
+        client_settings={"client-0": {"optimizer": {"name": "sgd", "lr": 1e29, "schedule": _once()}}},
+    )
+    result = run(course, scenario=toy_scenario())
+    failures = [
+        (event["round"], failure["client"], failure["kind"])
+        for event in result.events
+        if event["event"] == "exchange" and event["request"] != EvaluateModel.__name__
+        for failure in event["failures"]
+    ]
+    assert failures == [(1, "client-0", "not_finite")]
+    assert any("client-0 failed in 1 of 3 rounds" in note for note in result.notes)
+    assert all(tensor.isfinite().all() for params in result.client_params.values() for tensor in params.values())
+
+
+def _once() -> dict[str, Any]:
+    return {"name": "step", "every": 1, "gamma": 1e-30}
+
+
+def test_between_sites_the_next_request_names_the_memory_before_the_refused_reply(tmp_path: Path) -> None:
+    client = toy_client()
+    algorithm = Scaffold(optimizer=ONCE)
+    silo = Silo("c", algorithm, lambda: client, MemoryStore(tmp_path))
+    named: list[str] = []
+
+    class Wire:
+        def send(self, messages: Any, timeout_seconds: float | None) -> Any:
+            for site, message in messages.items():
+                named.append(decode(message, Envelope).memory)
+                yield site, silo.answer(message)
+
+    runtime = RemoteRuntime("c", ["a"], Wire())
+    params = read_params(client.model)
+    request = TrainCorrected(params, {name: torch.zeros_like(tensor) for name, tensor in params.items()})
+
+    def asked(round: int) -> Record:
+        (outcome,) = runtime.exchange(Position(0, round, 0), {"a": request}, None)
+        assert isinstance(outcome.reply, CorrectedUpdate)
+        return outcome.reply
+
+    assert non_finite_leaf(leaves(asked(1)))
+    runtime.undo("a")
+    assert not non_finite_leaf(leaves(asked(2)))
+    assert not non_finite_leaf(leaves(asked(3)))
+    assert named[:2] == [BLANK, BLANK] and named[2] != BLANK
