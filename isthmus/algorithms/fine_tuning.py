@@ -34,8 +34,7 @@ class FineTuned(Algorithm[StateT]):
     one); the outcome is evaluated, and is its model of that round. So the best round is the best by tuned models.
     Evaluating takes as long as training then: choose `evaluate_every` accordingly.
 
-    A client's memory: `tuned`, and what the other algorithm keeps. An algorithm that has a list `personal` of its own
-    needs both: `personal = ("tuned", *Other.personal)`.
+    A client's memory: `tuned`, and what the other algorithm keeps; both go back together to those of the best round.
 
     Fields:
         tune_steps:     steps before an evaluation, counted in batches
@@ -46,6 +45,13 @@ class FineTuned(Algorithm[StateT]):
 
     tune_steps: int = 4
     tune_optimizer: Optimizer | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Join what both algorithms list as personal."""
+        super().__init_subclass__(**options)
+        if "personal" not in vars(cls):
+            listed = [name for parent in cls.__mro__[1:] for name in vars(parent).get("personal", ())]
+            cls.personal = tuple(dict.fromkeys(listed))
 
     def __post_init__(self) -> None:
         if hasattr(super(), "__post_init__"):

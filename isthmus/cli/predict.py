@@ -82,6 +82,7 @@ def predictions(run: Path, graph: str, client: str | None = None, root: Path | N
     course = load_course(folder.course, allow_import=allow_import)
     class_names = tuple(json.loads(facts.get("class_names", "[]"))) if course.task.outputs_are_classes else ()
     data, rows = _data(graph, class_names, root, course)
+    data = course.task.to_predict(data)
     if "input_dim" not in facts or "output_dim" not in facts:
         raise BadInput(f"{path} does not say its dimensions; it was not written by isthmus")
     width = int(facts["input_dim"])
@@ -93,7 +94,7 @@ def predictions(run: Path, graph: str, client: str | None = None, root: Path | N
     load_params(model, params)
     try:
         algorithm = (client and own_algorithm(course, client)) or course.algorithm
-        found = algorithm.predict_with(parts, course.task, model, course.task.to_predict(data))
+        found = algorithm.predict_with(parts, course.task, model, data)
     except ValueError as error:  # such as features of edges that are not there
         raise BadInput(f"{graph} is not what the model was trained on: {error}") from None
     if found.num_not_finite:

@@ -46,7 +46,7 @@ class ModelSpec:
         if self.readout is not None and self.decoder is None:
             raise ValueError(
                 f"readout is {self.readout!r} and decoder is None; "
-                "a readout needs a decoder after it: set decoder, for example to MLPDecoder()"
+                "a readout needs a decoder after it: set model.decoder=mlp, or linear"
             )
 
         if self.activate and self.decoder is None:

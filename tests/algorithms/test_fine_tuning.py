@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -36,8 +36,6 @@ class FedProxFT(FineTuned[ModelState], FedProx):
 @dataclass(frozen=True)
 class DittoFT(FineTuned[ModelState], Ditto):
     """Ditto, fine-tuned: from each client's own model."""
-
-    personal: ClassVar[tuple[str, ...]] = ("tuned", *Ditto.personal)
 
 
 @dataclass(frozen=True)
@@ -231,3 +229,7 @@ def test_without_an_optimizer_of_its_own_tuning_has_the_algorithms() -> None:
 def test_bad_fields_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         FedAvgFT(**fields)
+
+
+def test_what_either_algorithm_lists_as_personal_goes_back_with_the_best_round() -> None:
+    assert set(Ditto.personal) and DittoFT.personal == ("tuned", *Ditto.personal)

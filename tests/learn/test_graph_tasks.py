@@ -284,3 +284,16 @@ def test_neighbourhoods_and_unknown_metrics_are_refused() -> None:
         GraphRegression(metrics=("accuracy",))
     with pytest.raises(ValueError, match="batch_size is 0"):
         MiniBatch(0)
+
+
+@pytest.mark.parametrize("asked", TASKS)
+@pytest.mark.parametrize("given", TASKS)
+def test_graphs_can_be_predicted_whatever_their_labels_are_about(asked: str, given: str) -> None:
+    trained, other = toy_set(target=asked), toy_set(target=given)
+    task = task_for(trained)
+    model = model_for(task, trained)
+    found = task.predict(model, task.prepare(task.to_predict(other)))
+    assert torch.equal(found.ids, other.graph_ids) and len(found.probabilities) == other.num_items
+    if asked != given:
+        with pytest.raises(BadInput, match=r"set task.name="):
+            task.prepare(other)

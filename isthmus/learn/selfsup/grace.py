@@ -41,7 +41,7 @@ class GRACE(SelfSupervision):
     def __post_init__(self) -> None:
         require_count("hidden", self.hidden)
         require_count("max_nodes", self.max_nodes, least=2)
-        if not self.tau > 0.0:
+        if not 0.0 < self.tau < float("inf"):
             raise ValueError(f"tau is {self.tau!r}; a temperature is above 0")
 
     def build(self, width: int) -> nn.Module:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -118,6 +118,16 @@ class GraphTask(Task):
         examples = "/".join(str(self.count(data, split)) for split in SPLITS)
         mean = data.num_nodes / max(data.num_items, 1)
         return f"{data.num_items} graphs of {mean:.1f} nodes, {examples} train/val/test"
+
+    def to_predict(self, data: GraphSet) -> GraphSet:
+        """Return the graphs without their labels, which may answer another question than the model does."""
+        if data.target == self.target:
+            return data
+        if self.target == "class":
+            unknown = torch.full((data.num_items,), -1, dtype=torch.int64)
+        else:
+            unknown = torch.full((data.num_items, 1), torch.nan)
+        return replace(data, y=unknown, num_classes=1, target=self.target, class_names=(), masks={})
 
     def prepare(self, data: GraphSet) -> PreparedGraphs:
         """Return the graphs ready for batches, and which of them are in each split."""
