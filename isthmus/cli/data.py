@@ -97,7 +97,7 @@ def split(
     from isthmus.config.load import load_course
     from isthmus.core.errors import BadInput
     from isthmus.data.zoo import data_root as locate_data
-    from isthmus.data.zoo.own_kinds import kind_for, names_for_tables
+    from isthmus.data.zoo.own_kinds import have_own_classes, kind_for, names_for_tables
     from isthmus.simulation import load_scenario
 
     chosen = [name.strip() for name in names.split(",") if name.strip()]
@@ -110,13 +110,17 @@ def split(
         raise BadInput(f"{out} exists already; choose another folder")
     scenario = load_scenario(course, locate_data(data_root))
     kind, whole = kind_for(type(scenario.whole)), scenario.whole
-    whole = replace(whole, class_names=names_for_tables(whole)) if whole.class_names else whole
+    own = have_own_classes(whole, scenario.parts.values())
+    if own:
+        whole = replace(whole, class_names=())
+    elif whole.class_names:
+        whole = replace(whole, class_names=names_for_tables(whole))
     out.mkdir(parents=True, exist_ok=True)
     for name, part in zip(chosen or scenario.parts, scenario.parts.values(), strict=True):
-        kind.write(replace(part, class_names=whole.class_names), out / name)
+        kind.write(replace(part, class_names=names_for_tables(part) if own else whole.class_names), out / name)
         examples = "/".join(str(int(part.mask(split).sum())) for split in ("train", "val", "test"))
         typer.echo(f"{out / name}: {part.num_items} {part.item}s, {examples} train/val/test")
-    typer.echo(f"classes: {','.join(whole.class_names)}")
+    typer.echo("classes: each has its own" if own else f"classes: {','.join(whole.class_names)}")
     typer.echo(f"read with: {' '.join(_settings(kind.like(whole)))}")
 
 

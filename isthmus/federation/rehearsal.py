@@ -17,7 +17,7 @@ from types import TracebackType
 
 from isthmus.config.course import Course
 from isthmus.data.zoo import data_root as locate_data
-from isthmus.data.zoo.own_kinds import kind_for, names_for_tables
+from isthmus.data.zoo.own_kinds import have_own_classes, kind_for, names_for_tables
 from isthmus.federation.course import Patience
 from isthmus.federation.kit import SERVER, make_federation, open_kit
 from isthmus.federation.server import Server
@@ -53,7 +53,8 @@ class Rehearsal:
         scenario = load_scenario(course, locate_data(data_root))
         require_kind(course, scenario.whole)
         kind = kind_for(type(scenario.whole))
-        names = names_for_tables(scenario.whole)
+        own = have_own_classes(scenario.whole, scenario.parts.values())  # then the course names none
+        names = () if own else names_for_tables(scenario.whole)
         self.course = replace(course, dataset=kind.like(replace(scenario.whole, class_names=names)))
         self.say = say
         self._scratch = tempfile.TemporaryDirectory(prefix="isthmus-")
@@ -62,7 +63,7 @@ class Rehearsal:
         for site, part in scenario.parts.items():
             self.data[site] = self.folder / "data" / site
             self.data[site].parent.mkdir(exist_ok=True)
-            kind.write(replace(part, class_names=names), self.data[site])
+            kind.write(replace(part, class_names=names or names_for_tables(part)), self.data[site])
         self.kits = make_federation(self.folder / "federation", f"localhost:{free_port()}", list(self.data))
         self.id_secret_file = self.folder / "id-secret"  # for the silos; the server in this process never reads it
         write_secret(self.id_secret_file)

@@ -10,7 +10,8 @@ import pytest
 
 from isthmus.cli.federation import check_folder
 from isthmus.core.errors import BadInput
-from isthmus.data.zoo import DATASETS, Dataset, GraphSetFolder, LinkFolder
+from isthmus.data.sources import read_graph_folder
+from isthmus.data.zoo import DATASETS, Cora, Dataset, GraphSetFolder, LinkFolder
 from tests.learn.graph_toys import toy_set
 from tests.learn.link_toys import toy_facts, toy_ratings
 
@@ -112,3 +113,23 @@ def test_a_silo_with_links_or_graphs_is_checked_before_anything_is_connected(tmp
     (tmp_path / "broken" / "links.csv").write_text("source,target\na,z\n")
     with pytest.raises(BadInput, match="2 problems"):
         check_folder(tmp_path / "broken", None)
+
+
+def test_parts_with_classes_of_their_own_are_written_under_their_own_names(tmp_path: Path) -> None:
+    options = ["dataset.datasets=[csbm,cora]", "dataset.dim=16", "splitter.name=meta", "splitter.attribute=dataset"]
+    code, text = call(
+        "data",
+        "split",
+        "union",
+        "--clients",
+        "2",
+        "--out",
+        str(tmp_path / "out"),
+        *options,
+        "splitter.own_classes=true",
+    )
+    assert code == 0 and "classes: each has its own" in text, text
+    found = [read_graph_folder(tmp_path / "out" / name).graph for name in ("client-0", "client-1")]
+    assert {graph.num_classes: len(graph.y) for graph in found} == {7: 2708, 2: 200}
+    cora = next(graph for graph in found if graph.num_classes == 7)
+    assert sorted(cora.class_names) == sorted(f"cora/{name}" for name in Cora().load(tmp_path).class_names)

@@ -21,18 +21,19 @@ import pytest
 import torch
 
 import isthmus as ist
-from isthmus.algorithms import ALGORITHMS, GFLAPPNP
+from isthmus.algorithms import ALGORITHMS, GFLAPPNP, FedGRL
 from isthmus.core.course import RoundReport
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import ExchangeReport
-from isthmus.data.sources import write_graph_folder
-from isthmus.data.splitters import NodeHostsSplitter
-from isthmus.data.zoo import Folder, data_root
+from isthmus.data.sources import read_graph_folder, write_graph_folder
+from isthmus.data.splitters import MetaSplitter, NodeHostsSplitter
+from isthmus.data.zoo import Folder, Union, data_root
 from isthmus.federation.course import Patience
 from isthmus.federation.kit import make_federation, open_kit
 from isthmus.federation.preflight import connection_problem
 from isthmus.federation.rehearsal import Rehearsal, free_port
 from isthmus.federation.server import Server
+from isthmus.learn.downstream import Finetune
 from isthmus.models import MLP, MLPDecoder
 from isthmus.simulation import load_scenario
 from isthmus.testing import toy_graph
@@ -153,6 +154,31 @@ def test_every_algorithm_between_sites_equals_the_loop(name: str, tmp_path: Path
         found = rehearsal.run(tmp_path / "run", patience=QUICK)
     loop = ist.run(course)
     assert equal(found.params, loop.params) and found.client_scores == loop.client_scores
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["lp1", "lp2"])
+def test_silos_with_other_classes_learn_an_encoder_as_in_the_loop(
+    protocol: str, tmp_path: Path, silent: list[str]
+) -> None:
+    course = small(
+        dataset=Union(datasets=("csbm", "cora"), dim=16),
+        splitter=MetaSplitter(attribute="dataset", deal="one_each", own_classes=True),
+        num_clients=2,
+        algorithm=FedGRL(protocol=protocol, downstream=Finetune(steps=4, evaluate_every=2)),
+        model=replace(small().model, decoder=MLPDecoder(hidden=8)),
+    )
+    whole = load_scenario(course, data_root())
+    with Rehearsal(course, say=silent.append) as rehearsal:
+        held = {site: read_graph_folder(path).graph for site, path in rehearsal.data.items()}
+        found = rehearsal.run(tmp_path / "run", patience=QUICK)
+    for site, part in whole.parts.items():
+        named = [part.class_names[label] for label in part.y.tolist()]
+        assert [held[site].class_names[label].removeprefix("class ") for label in held[site].y.tolist()] == named
+    assert {part.num_classes for part in held.values()} == {2, 7}
+    loop = ist.run(rehearsal.course, scenario=replace(whole, parts=held))
+    assert equal(found.params, loop.params) and found.client_scores == loop.client_scores
+    assert not any(name.startswith("decoder.") for name in found.params)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,11 @@ def names_for_tables(data: Holding) -> tuple[str, ...]:
     names = data.class_names or tuple(str(number) for number in range(data.num_classes))
     odd = any(name.startswith("-") and is_whole(name) for name in names)
     return tuple(f"class {name}" for name in names) if odd else names
+
+
+def have_own_classes(whole: Holding, parts: Iterable[Holding]) -> bool:
+    """Whether some part has other classes than the whole; numbers of classes mean something else in each then."""
+    return any((p.num_classes, p.class_names) != (whole.num_classes, whole.class_names) for p in parts)
 
 
 def kind_for(data_type: type[Any]) -> type[OwnFolder]:
