@@ -207,7 +207,8 @@ class Simulation:
         shared = frozenset(self.initial.params)
         alike = {name: dims for name, dims in self.client_dims.items() if name not in self.own_models}
         for end, other, require in ((0, out, require_own_inputs), (1, into, require_own_heads)):
-            if len({dims[end] for dims in alike.values()}) > 1:
+            names = {self.holdings[name].class_names for name in alike} - {()} if end else set()
+            if len({dims[end] for dims in alike.values()}) > 1 or len(names) > 1:
                 numbers = [f"{name}: {dims[end]}" for name, dims in alike.items()][:6]
                 require(self.course.model, other, shared, numbers)
 

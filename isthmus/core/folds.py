@@ -135,7 +135,8 @@ class WeightedMean(Fold):
             raise CourseFailed("there is no reply to average")
         if total.weight == 0.0:
             raise CourseFailed(
-                f"every {type(total.like).__name__} has weight 0: no client in the cohort has training examples"
+                f"every {type(total.like).__name__} has weight 0: no client in the cohort has training examples, or "
+                "what else algorithm.weighting counts"
             )
         means = {path: _mean(total, path, leaf) for path, leaf in leaves(total.like).items()}
         if ".weight" in means:

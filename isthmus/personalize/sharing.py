@@ -99,14 +99,26 @@ def require_same_shared(
     patterns: Sequence[str], ours: Mapping[str, Tensor], client: str, theirs: Mapping[str, Tensor]
 ) -> None:
     """Raise BadInput unless what is shared has the same names and shapes in the course's model and in a client's."""
-    for name in dict.fromkeys((*ours, *theirs)):
-        shapes = [str(tuple(held[name].shape)) if name in held else "missing" for held in (ours, theirs)]
-        if shapes[0] != shapes[1]:
-            part, _, rest = name.partition(".")
-            place = f"{part}.*" if part != "gnn" else f"gnn.{rest.rpartition('.')[0] or rest}.*"
-            declared = json.dumps([*patterns, f"!{place}"])
-            raise BadInput(
-                f"the parameter {name!r} is shared, but in the model of {client} it is {shapes[1]}, in the course's "
-                f"model {shapes[0]}; give both the same shape (client_settings.{client}), or let clients keep their "
-                f"own: shared={declared}"
-            )
+    shapes = {
+        name: [str(tuple(held[name].shape)) if name in held else "missing" for held in (ours, theirs)]
+        for name in dict.fromkeys((*ours, *theirs))
+    }
+    odd = [name for name, (here, there) in shapes.items() if here != there]
+    if not odd:
+        return
+    places = dict.fromkeys(_place(name) for name in odd)
+    if any(_place(name) not in places for name in shapes):
+        remedy = f"let clients keep their own: shared={json.dumps([*patterns, *(f'!{place}' for place in places)])}"
+    else:
+        remedy = "let everybody learn alone (algorithm.name=local): nothing that is shared fits both"
+    here, there = shapes[odd[0]]
+    raise BadInput(
+        f"the parameter {odd[0]!r} is shared, but in the model of {client} it is {there}, in the course's model "
+        f"{here}; give both the same shape (client_settings.{client}), or {remedy}"
+    )
+
+
+def _place(name: str) -> str:
+    """Return the pattern of the part that a parameter belongs to: a layer of the graph network, or all of another."""
+    part, _, rest = name.partition(".")
+    return f"{part}.*" if part != "gnn" else f"gnn.{rest.rpartition('.')[0] or rest}.*"

@@ -19,6 +19,7 @@ from isthmus.core.record import Record
 from isthmus.learn.batching import FullBatch, NeighborBatch
 from isthmus.learn.optimizers import SGD
 from isthmus.models import GCN, LinearDecoder, LinearEncoder, MLPDecoder, MLPEncoder, ModelSpec
+from isthmus.personalize.sharing import require_same_shared
 from isthmus.simulation import Simulation
 from isthmus.testing.toys import toy_course, toy_scenario
 from isthmus.testing.traces import require_same, trace_course
@@ -101,7 +102,7 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], message: 
         (
             SHARED,
             {"model.gnn.hidden": 6},
-            r"'gnn\.layers\.0\.weight' .* client-1 it is \(4, 6\), .* \(4, 5\).*\"!gnn\.layers\.0\.\*\"",
+            r"'gnn\.layers\.0\.weight' .* client-1 it is \(4, 6\), .* \(4, 5\).*name=local.*nothing .* fits both",
         ),
         (SHARED, {"model.gnn.layers": 3}, r"'gnn\.layers\.2\.weight' .* it is \(5, 5\), in the course's model missing"),
         (SHARED, {"model.gnn.layers": 1}, r"'gnn\.layers\.0\.weight'|'gnn\.layers\.1\.weight' .* missing"),
@@ -225,3 +226,28 @@ def test_a_run_goes_on_and_predicts_with_each_clients_own_spec(tmp_path: Path, m
         code, output = call("predict", "run", "--graph", "cora", "--client", client, "--out", f"{client}.csv")
         assert code == 0, output
         assert len((tmp_path / f"{client}.csv").read_text().splitlines()) == 2709
+
+
+def test_all_that_differs_is_named_at_once_in_what_would_do() -> None:
+    ours = {
+        "gnn.layers.0.weight": torch.zeros(4, 5),
+        "gnn.layers.1.weight": torch.zeros(5, 3),
+        "decoder.w": torch.zeros(2),
+    }
+    theirs = {
+        "gnn.layers.0.weight": torch.zeros(4, 6),
+        "gnn.layers.1.weight": torch.zeros(6, 3),
+        "decoder.w": torch.zeros(2),
+    }
+    hint = r'shared=\["\*", "!gnn\.layers\.0\.\*", "!gnn\.layers\.1\.\*"\]$'
+    with pytest.raises(BadInput, match=rf"'gnn\.layers\.0\.weight' .* of c it is \(4, 6\).*{hint}"):
+        require_same_shared(("*",), ours, "c", theirs)
+
+
+def test_other_classes_of_the_same_number_are_told_as_such() -> None:
+    scenario = toy_scenario()
+    name, part = next(iter(scenario.parts.items()))
+    parts = {**scenario.parts, name: replace(part, class_names=("x", "y", "z"))}
+    others = {n: replace(p, class_names=("a", "b", "c")) if n != name else p for n, p in parts.items()}
+    with pytest.raises(BadInput, match=r"clients have different classes .*let each keep its own"):
+        run(toy_course(FedAvg()), scenario=replace(scenario, parts=others))
