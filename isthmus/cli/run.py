@@ -212,7 +212,9 @@ def _show(main: Result, results: dict[str, Result]) -> None:
     columns = [column(t or course_title(r.course), r.events, metric) for t, r in results.items()]
     facts = {event["client"]: event["text"] for event in main.events if event["event"] == "client"}
     table = results_table(columns, list(main.client_scores), facts)
-    print_table(table, f"test {metric}, best round {main.best_round} of {main.num_rounds}")
+    by = main.course.stopping.metric
+    chosen = "" if by == metric else f" by {by}"
+    print_table(table, f"test {metric}, best round{chosen} {main.best_round} of {main.num_rounds}")
     for event in last_measured(main.events, main.course.monitors).values():
         typer.echo(summary(event))
     for note in main.notes:

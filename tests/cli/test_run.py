@@ -231,3 +231,11 @@ def test_a_course_that_fails_before_its_first_checkpoint_promises_none(tmp_path:
     code, text = call("run", "-q", "--out", str(tmp_path / "run"), *words)
     assert code == 1 and "set batch_norm to false" in text
     assert "checkpoint" not in text and not (tmp_path / "run" / "checkpoint.isth").exists()
+
+
+def test_the_table_says_by_what_its_best_round_was_chosen(tmp_path: Path) -> None:
+    words = ["run", "-q", "rounds=1", "dataset.name=csbm", "num_clients=2"]
+    code, text = call(*words, "stopping.metric=loss", "--out", str(tmp_path / "loss"))
+    assert code == 0 and "test accuracy, best round by loss 1 of 1" in text
+    code, text = call(*words, "--out", str(tmp_path / "accuracy"))
+    assert code == 0 and "test accuracy, best round 1 of 1" in text
