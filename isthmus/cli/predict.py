@@ -93,7 +93,7 @@ def predictions(run: Path, graph: str, client: str | None = None, root: Path | N
         raise BadInput(f"{path} holds only what the clients share, no whole model; {_models_there(folder)}")
     load_params(model, params)
     try:
-        algorithm = (client and own_algorithm(course, client)) or course.algorithm
+        algorithm = (client and own_algorithm(course, client, allow_import)) or course.algorithm
         found = algorithm.predict_with(parts, course.task, model, data)
     except ValueError as error:  # such as features of edges that are not there
         raise BadInput(f"{graph} is not what the model was trained on: {error}") from None
@@ -175,7 +175,7 @@ def _models_there(folder: Any) -> str:
     if (folder.path / ID_FILE).exists():
         return (
             "the course was between sites, where models of one's own stay with the silos: each has its own in a folder "
-            "of state/runs, for isthmus predict"
+            "of state/runs, for isthmus predict; here is what they share, without --client"
         )
     if folder.model.is_file():
         return "its one model is the global one: leave --client out"

@@ -67,7 +67,10 @@ class Runtime(Protocol):
         """Deliver each client its request and yield exactly one outcome per client, in any order."""
 
     def undo(self, client: str) -> None:
-        """Put a client's memory back to what it was before its last answer, which could not be used."""
+        """Put a client's memory back to what it was before its answer in the last exchange, which cannot be used.
+
+        A client that gave none there keeps what it has.
+        """
 
     def mark(self, round: int) -> None:
         """Mark the clients' memories as those after `round`, in one step that an interruption cannot halve."""

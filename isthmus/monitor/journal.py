@@ -62,8 +62,8 @@ class Journal:
         lines = []
         for (request, kind, reason), clients in list(found.items())[:MOST_REASONS]:
             more = f" and {len(clients) - 3} more clients" if len(clients) > 3 else ""
-            rounds = set().union(*clients.values())
-            when = f"in {len(rounds)} of {total} rounds" if rounds - {0} else "before the first round"
+            rounds = set().union(*clients.values()) - {0}  # 0 is the setup
+            when = f"in {len(rounds)} of {total} rounds" if rounds else "before the first round"
             lines.append(f"{', '.join(list(clients)[:3])}{more} failed {when}: {request}: {kind}: {reason}")
         if len(found) > MOST_REASONS:
             lines.append(f"clients failed for {len(found) - MOST_REASONS} more reasons, which the journal has")

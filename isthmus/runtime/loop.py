@@ -33,6 +33,7 @@ class LoopRuntime:
         self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
     ) -> Iterator[Outcome | StackOutcome]:
         """Answer the requests one after the other."""
+        self._before = {}
         return self.answer_each(position, requests, timeout_seconds)
 
     def answer_each(
@@ -50,7 +51,7 @@ class LoopRuntime:
             yield measured(dataclasses.replace(outcome, bytes_down=sizes[id(request)], codec_seconds=spent))
 
     def undo(self, client: str) -> None:
-        """Give a client the memory back that it had before its last answer."""
+        """Give a client the memory back that it had before its answer in the last exchange, if it gave one."""
         if client in self._before:
             self.sites[client].client.state = dict(self._before[client])
 

@@ -63,7 +63,7 @@ class RemoteRuntime:
                 keep=(self._marked[1][client], self._durable[client]),
             )
             messages[client] = encode(envelope)
-        self._before.update({client: self._names[client] for client in requests})
+        self._before = {client: self._names[client] for client in requests}
         started = time.perf_counter()
         encoding = (started - begun) / max(len(messages), 1)
         for client, answer in self.transport.send(messages, timeout_seconds):

@@ -43,6 +43,7 @@ class StackedRuntime(LoopRuntime):
         self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
     ) -> Iterator[Outcome | StackOutcome]:
         """Answer the requests block by block, then the clients that are left."""
+        self._before = {}
         kinds = {type(request) for request in requests.values()}
         name = self._cohort_handlers.get(next(iter(kinds))) if len(kinds) == 1 and timeout_seconds is None else None
         left = list(requests)

@@ -45,6 +45,7 @@ class StrictRuntime:
         self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
     ) -> Iterator[Outcome]:
         """Answer the requests one after the other, each through bytes."""
+        self._before = {}
         for client, request in requests.items():
             started = time.perf_counter()
             outcome = self.answer_bytes(client, position, encode(request), type(request), timeout_seconds)
@@ -79,7 +80,7 @@ class StrictRuntime:
         return Outcome(client, reply, len(message), len(answer), outcome.seconds)
 
     def undo(self, client: str) -> None:
-        """Give a client the memory back that it had before its last answer."""
+        """Give a client the memory back that it had before its answer in the last exchange, if it gave one."""
         self._memories[client] = self._before.get(client, self._memories[client])
 
     def mark(self, round: int) -> None:

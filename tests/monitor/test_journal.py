@@ -99,6 +99,8 @@ def test_failures_are_told_by_reason_with_clients_and_rounds() -> None:
         "a failed before the first round: DescribeEncoder: error: no",
         f"a, b, c and 1 more clients failed in 2 of 3 rounds: TrainModel: not_finite: {nan}",
     ]
+    journal.exchanged(failed(2, Failure("a", "error", "no"), request="DescribeEncoder"))
+    assert journal.failure_notes()[0] == "a failed in 1 of 3 rounds: DescribeEncoder: error: no"
     for number in range(3):
         journal.exchanged(failed(3, Failure("a", "late", str(number))))
     assert journal.failure_notes()[3] == "clients failed for 2 more reasons, which the journal has"

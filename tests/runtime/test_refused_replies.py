@@ -10,7 +10,7 @@ import torch
 
 from isthmus.algorithms import ALGORITHMS, Scaffold
 from isthmus.algorithms.scaffold import CorrectedUpdate, TrainCorrected
-from isthmus.core.codec import decode
+from isthmus.core.codec import decode, encode
 from isthmus.core.federation import Position
 from isthmus.core.judgement import non_finite_leaf
 from isthmus.core.protocol import EvaluateModel
@@ -20,8 +20,10 @@ from isthmus.learn.optimizers import SGD, StepDecay
 from isthmus.models import GCN, LinearDecoder, ModelSpec
 from isthmus.runs import run
 from isthmus.runtime.envelope import BLANK, Envelope
+from isthmus.runtime.loop import LoopRuntime
 from isthmus.runtime.remote import RemoteRuntime
 from isthmus.runtime.silo import MemoryStore, Silo
+from isthmus.runtime.strict import StrictRuntime
 from isthmus.testing import toy_client, toy_course, toy_scenario
 
 # A first round that no model survives, and sound ones after it.
@@ -82,3 +84,21 @@ def test_between_sites_the_next_request_names_the_memory_before_the_refused_repl
     assert not non_finite_leaf(leaves(asked(2)))
     assert not non_finite_leaf(leaves(asked(3)))
     assert named[:2] == [BLANK, BLANK] and named[2] != BLANK
+
+
+def test_only_an_answer_of_the_last_exchange_is_undone() -> None:
+    params = read_params(toy_client().model)
+    request = TrainCorrected(params, {name: torch.zeros_like(tensor) for name, tensor in params.items()})
+    algorithm = Scaffold(optimizer=SGD(lr=0.1))
+    ids = ("a", "b")
+    loop = LoopRuntime(algorithm, [toy_client(id=name) for name in ids])
+    strict = StrictRuntime(algorithm, {name: lambda name=name: toy_client(id=name) for name in ids})
+    for runtime in (loop, strict):
+        list(runtime.exchange(Position(0, 1, 0), {"a": request, "b": request}, None))
+        runtime.mark(1)
+        after = runtime.save_clients()
+        list(runtime.exchange(Position(0, 2, 0), {"b": request}, None))
+        runtime.undo("a")  # which was not asked again
+        runtime.undo("b")
+        runtime.mark(2)
+        assert runtime.save_clients() == after and after["a"] != encode({})
