@@ -27,11 +27,23 @@ format: $(READY)
 
 install: $(READY)
 
-# torch first and under the constraints, so that no other version (with its CUDA packages) is pulled in later.
-$(READY): pyproject.toml constraints.txt
+# Only files whose hashes are in locked/ are taken (what builds packages comes first, and nothing is fetched to build with),
+# but for torch, which is pinned by version. Where locked/ has no hash for a Python or a platform, `make install LOCKED=no`
+# goes by the versions in constraints.txt alone.
+LOCKED ?= yes
+EXTRAS := dev,sinks,sites,molecules,communities,sql,figures
+PIP := $(BIN)/python -m pip install --quiet
+$(READY): pyproject.toml constraints.txt $(wildcard locked/*.txt)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,sinks,sites,molecules,communities,sql]'
+ifeq ($(LOCKED),yes)
+	$(PIP) --require-hashes --no-deps -r locked/build.txt
+	$(PIP) --require-hashes --no-deps --no-build-isolation -r locked/packages.txt
+	$(PIP) -c constraints.txt torch
+	$(PIP) --no-deps --no-build-isolation -e .
+else
+	$(PIP) -c constraints.txt torch
+	$(PIP) -c constraints.txt -e '.[$(EXTRAS)]'
+endif
 	touch $(READY)
 
 clean:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+LISTS = ("event", "time", "metrics", "cohort", "missing", "unscored")  # of a round's event: no columns of a table
+
+
 @dataclass(frozen=True)
 class Result:
     """The outcome of a course; all scores are of the best round by validation, on test examples.
@@ -34,6 +38,7 @@ class Result:
         client_params: the clients' models, whole, where they differ from the global one
         client_dims:   numbers of inputs and outputs of the clients' models, where they have their own
         client_parts:  what the clients need beside their models to predict, where they do: FedSage+'s generators
+        clients:       all clients of the course, whether there are scores of them or not
         notes:         what a user should know
         run_dir:       the run folder, or None
     """
@@ -50,11 +55,17 @@ class Result:
     output_dim: int
     params: Params = field(repr=False)
     client_params: dict[str, Params] = field(repr=False)
-    events: list[dict[str, Any]] = field(repr=False)
+    events: Sequence[dict[str, Any]] = field(repr=False)
     notes: list[str]
     run_dir: Path | None
     client_dims: dict[str, tuple[int, int]] = field(default_factory=dict)
     client_parts: dict[str, Params] = field(default_factory=dict, repr=False)
+    clients: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> list[str]:
+        """Clients of the course that no score has anything of: they gave no answer when the kept model was tested."""
+        return [client for client in self.clients if client not in self.client_scores]
 
     def score(self, graph: str = "global_graph", metric: str = "accuracy", model: str = "global_model") -> float:
         """Return the headline number: the global model's, or the mean of the local ones where there is none.
@@ -74,10 +85,7 @@ class Result:
         import pandas as pd
 
         rounds = [event for event in self.events if event["event"] == "round"]
-        rows = [
-            {**{k: v for k, v in e.items() if k not in ("event", "time", "metrics", "cohort")}, **e["metrics"]}
-            for e in rounds
-        ]
+        rows = [{**{k: v for k, v in e.items() if k not in LISTS}, **e["metrics"]} for e in rounds]
         return pd.DataFrame(rows)
 
     @property

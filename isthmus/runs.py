@@ -11,20 +11,22 @@ from typing import Protocol
 
 from isthmus import __version__
 from isthmus.config.course import Course
-from isthmus.config.load import course_digest, course_to_dict, course_to_yaml, load_course
+from isthmus.config.load import NOT_IN_DIGEST, course_digest, course_to_dict, course_to_yaml, differences, load_course
 from isthmus.config.schedules import schedule_notes
-from isthmus.core.course import RoundReport, Standing, evaluate, run_course
-from isthmus.core.errors import BadInput
+from isthmus.core.course import RoundReport, Standing, evaluate, finished, run_course
+from isthmus.core.errors import BadInput, NotResumable, OtherCourse
 from isthmus.core.federation import ExchangeReport, Federation
 from isthmus.core.record import Params, State
 from isthmus.data.zoo import data_root as locate_data
 from isthmus.learn.evaluate import Scores, weighted
 from isthmus.monitor.checkpoint import load_checkpoint, save_checkpoint
-from isthmus.monitor.folder import RunFolder
-from isthmus.monitor.journal import Journal
+from isthmus.monitor.folder import RunFolder, set_aside
+from isthmus.monitor.journal import Journal, read_journal, read_whole_journal
 from isthmus.monitoring import Monitoring, check_monitors
 from isthmus.results import Result
 from isthmus.simulation import Scenario, Simulation, load_scenario, torch_threads
+
+MOST_KEYS = 5  # that are told of a course that is another
 
 
 class Watcher(Protocol):
@@ -74,10 +76,12 @@ def run(
     data_root: str | Path | None = None,
     watchers: Sequence[Watcher] = (),
     scenario: Scenario | None = None,
+    notes: Sequence[str] = (),
 ) -> Result:
     """Run a course and return its result; with `run_dir`, journal, checkpoints and models are kept there.
 
-    `scenario` gives data that is loaded and split already; otherwise the course says where it comes from.
+    `scenario` gives data that is loaded and split already; otherwise the course says where it comes from. `notes` are
+    what its readers should know beside: the journal has them, and the result.
     """
     course = course or Course()
     with torch_threads(course.threads):
@@ -90,13 +94,27 @@ def run(
         check_monitors(course, simulation)
         folder = None if run_dir is None else RunFolder.create(Path(run_dir), course_to_yaml(course))
         journal = Journal(folder.journal if folder else None)
-        journal.write("course", version=__version__, python=platform.python_version(), course=course_to_dict(course))
+        _introduce(journal, course, simulation)
         journal.write("setup", load_seconds=round(scenario.seconds, 6), build_seconds=round(building, 6))
-        for client, part in simulation.scenario.parts.items():
-            journal.write("client", client=client, text=simulation.course.task.holds(part))
-        for note in [*schedule_notes(course), *simulation.notes()]:
+        for note in [*notes, *schedule_notes(course), *scenario.notes, *simulation.notes()]:
             journal.write("note", text=note)
         return _carry_out(course, simulation, folder, journal, watchers, None)
+
+
+def run_anew(course: Course, run_dir: Path, reason: str, *, data_root: str | Path | None = None) -> Path:
+    """Run a course where something lies that cannot be resumed; return where that was set aside, with the reason."""
+    with torch_threads(course.threads):  # without its data the course cannot be run: then everything stays
+        scenario = load_scenario(course, locate_data(data_root))
+    aside = set_aside(run_dir, reason)
+    run(course, run_dir=run_dir, scenario=scenario)
+    return aside
+
+
+def _introduce(journal: Journal, course: Course, simulation: Simulation) -> None:
+    """Write what a journal begins with: the course, and who holds what."""
+    journal.write("course", version=__version__, python=platform.python_version(), course=course_to_dict(course))
+    for client, text in _holdings(simulation).items():
+        journal.write("client", client=client, text=text)
 
 
 def resume(
@@ -113,16 +131,70 @@ def resume(
     that exist only as Python objects must be given again as `course`.
     """
     folder = RunFolder.open(Path(run_dir))
+    if folder.is_of_sites:
+        raise BadInput(f"{run_dir} is the run of a course between sites; {folder.how_to_go_on}")
     course = course or load_course(folder.course, overrides)
-    standing, memories = load_checkpoint(folder.checkpoint, course_digest(course), course.algorithm)
+    try:
+        standing, memories = load_checkpoint(folder.checkpoint, course_digest(course), course.algorithm)
+    except OtherCourse as error:
+        raise OtherCourse(_what_differs(folder, course) or str(error)) from None
     with torch_threads(course.threads):
         simulation = Simulation(course, load_scenario(course, locate_data(data_root)))
         check_monitors(course, simulation)
+        _check_holdings(folder, simulation)
         simulation.runtime.load_clients(memories)
         journal = Journal(folder.journal)
-        journal.rewind(standing.round)
+        if not journal.rewind(standing.round):
+            _introduce(journal, course, simulation)
         journal.write("resume", after=standing.round)
+        if finished(course.plan(), standing):
+            text = f"nothing was left to train: {standing.round} rounds were done and rounds is {course.rounds}"
+            early = "" if standing.round >= course.rounds else ", but patience had run out"
+            journal.write("note", text=f"{text}{early}; the results are those of the run as it was", at_end=True)
         return _carry_out(course, simulation, folder, journal, watchers, standing)
+
+
+def _holdings(simulation: Simulation) -> dict[str, str]:
+    """Return what each client holds, in words."""
+    return {client: simulation.course.task.holds(part) for client, part in simulation.scenario.parts.items()}
+
+
+def _check_holdings(folder: RunFolder, simulation: Simulation) -> None:
+    """Raise `BadInput` where a client no longer holds what it held when the run started."""
+    try:
+        events = list(read_whole_journal(folder.journal)) if folder.journal.exists() else []
+    except BadInput as error:
+        raise NotResumable(f"{error}; without the file the run can go on, and begins its journal anew") from None
+    before = {entry["client"]: entry["text"] for entry in events if entry["event"] == "client"}
+    now = _holdings(simulation)
+    for client in before:
+        if now.get(client) != before[client]:
+            # Courses of 0.1 that say "louvain" were divided by igraph's.
+            by_louvain = getattr(simulation.course.splitter, "method", None) == "louvain"
+            raise BadInput(
+                f"{folder.path}: client {client!r} held {before[client]!r} when the run started and now holds "
+                f"{now.get(client, 'nothing')!r}; the data changed, or the way in which this version divides it. "
+                "Start it anew" + (", with splitter.method=igraph_louvain for igraph's communities" * by_louvain)
+            )
+
+
+def _what_differs(folder: RunFolder, course: Course) -> str:
+    """Return which keys make a course another than the one a run was started with; nothing where that is not known."""
+    try:
+        events = read_journal(folder.journal) if folder.journal.exists() else iter(())
+        before = next((event["course"] for event in events if event["event"] == "course"), None)
+        before = before or course_to_dict(load_course(folder.course))
+    except BadInput:
+        return ""
+    now = course_to_dict(course)
+    told = [
+        f"{key} was {was!r} and is {is_!r}"
+        for key, was, is_ in differences(before, now)
+        if key.split(".")[0] not in NOT_IN_DIGEST
+    ]
+    more = f" and {len(told) - MOST_KEYS} more" if len(told) > MOST_KEYS else ""
+    keys = f"{', '.join(told[:MOST_KEYS])}{more}"
+    return f"{folder.path} is the run of another course: {keys}; resume with what it was started with" if told else ""
 
 
 def _carry_out(
@@ -143,7 +215,7 @@ def _carry_out(
     standing = run_course(course.algorithm, runtime, course.plan(), simulation.initial, recorder, standing)
     for note in simulation.runtime_notes():
         journal.write("note", text=note)
-    for note in journal.failure_notes():
+    for note in [*journal.failure_notes(), *journal.scoring_notes(standing.best_round)]:
         journal.write("note", text=note, at_end=True)
     seconds = time.perf_counter() - started - (monitoring.seconds if monitoring else 0.0)
     if monitoring:
@@ -151,7 +223,7 @@ def _carry_out(
     ended = time.perf_counter()
     result = _result(course, simulation, folder, journal, standing, seconds)
     journal.write("scored", seconds=round(time.perf_counter() - ended, 6))
-    finish(result, standing, journal, folder, simulation.class_names())
+    finish(result, standing, journal, folder, simulation.class_names(), simulation.features())
     if monitoring and folder is not None:
         monitoring.draw(folder)
     return result
@@ -163,8 +235,12 @@ def finish(
     journal: Journal,
     folder: RunFolder | None,
     class_names: Mapping[str | None, Sequence[str]],
+    features: Mapping[str | None, Mapping[str, str]],
 ) -> None:
-    """Write the last event and the models of a run; `class_names` has the whole's for None, and each client's."""
+    """Write the last event and the models of a run.
+
+    `class_names` has the whole's for None, and each client's; `features` the facts of their columns (`feature_facts`).
+    """
     journal.write(
         "end",
         num_rounds=result.num_rounds,
@@ -173,6 +249,7 @@ def finish(
         seconds=round(result.seconds, 3),
         metrics=result.metrics,
         client_scores=result.client_scores,
+        missing=result.missing,
     )
     if folder is not None:
         whole = (result.input_dim, result.output_dim)
@@ -181,7 +258,8 @@ def finish(
             into, out = result.client_dims.get(client, whole) if client else whole
             names = list(class_names.get(client, class_names[None]))
             sizes = {"input_dim": str(into), "output_dim": str(out)}
-            return {"isthmus": __version__, **sizes, "class_names": json.dumps(names)}
+            columns = features.get(client, features[None])
+            return {"isthmus": __version__, **sizes, "class_names": json.dumps(names), **columns}
 
         folder.save_models(result.params, result.client_params, facts)
         folder.save_parts(result.client_parts)
@@ -291,4 +369,5 @@ def _result(
         events=journal.events,
         notes=[event["text"] for event in journal.events if event["event"] == "note"],
         run_dir=None if folder is None else folder.path,
+        clients=tuple(simulation.scenario.parts if algorithm.pooled else simulation.clients),
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,21 +23,30 @@ from isthmus.config.client_settings import (
 from isthmus.config.course import Course
 from isthmus.config.tables import name_of
 from isthmus.core.codec import decode
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, IsthmusError
 from isthmus.core.federation import InitialModel, Runtime
 from isthmus.core.protocol import Algorithm
 from isthmus.core.random import numpy_generator, seeded
 from isthmus.core.record import Params, State
-from isthmus.data.graph import Graph
+from isthmus.core.secrets import Secret
+from isthmus.data.graph import SPLITS, Graph
+from isthmus.data.masks import PublicSplit, has_split
+from isthmus.data.meaning import feature_facts, input_names
 from isthmus.data.merging import merged
+from isthmus.data.zoo.folders import Folders
+from isthmus.data.zoo.own_folder import OwnFolder
 from isthmus.learn.blocks import Blocks
 from isthmus.learn.client import GraphClient
 from isthmus.learn.evaluate import Scores, one_by_one, score_on_global_graph, score_on_local_graphs
 from isthmus.learn.fit import load_params, read_params
+from isthmus.models import ModelSpec
+from isthmus.models.model import ModelFactory
 from isthmus.personalize.sharing import require_own_heads, require_own_inputs, require_same_shared, shared_names
 from isthmus.runtime.loop import LoopRuntime
 from isthmus.runtime.stacked import StackedRuntime
 from isthmus.runtime.strict import StrictRuntime
+
+COPIES = 3  # of a model that one client's training needs at least: itself, its gradient, the reply
 
 
 @dataclass(frozen=True)
@@ -46,13 +56,22 @@ class Scenario:
     whole: Graph
     parts: dict[str, Graph]
     seconds: float = 0.0  # that it took to load and to divide
+    notes: tuple[str, ...] = ()  # what a user should know of how it was divided
 
 
 def load_scenario(course: Course, root: Path) -> Scenario:
     """Load the course's graph, draw its masks and divide it among the clients."""
+    if isinstance(course.dataset, Folders):
+        from isthmus.silos import scenario_of_folders  # it stands on this file, and on the rules between sites
+
+        return scenario_of_folders(course, course.dataset)
     started = time.perf_counter()
     graph: Any = course.dataset.load(root)
-    graph = course.masks.apply(graph, numpy_generator(course.seed, "masks"))
+    notes: list[str] = []
+    if isinstance(course.dataset, OwnFolder) and has_split(graph):
+        notes = own_split_note(course, {course.dataset.path: graph})
+    else:
+        graph = course.masks.apply(graph, numpy_generator(course.seed, "masks"))
     parts = course.splitter.split(graph, course.num_clients, numpy_generator(course.seed, "split"))
     if course.global_graph == "merged":
         if not isinstance(graph, Graph):
@@ -63,7 +82,20 @@ def load_scenario(course: Course, root: Path) -> Scenario:
         graph = merged(graph, parts)
     width = len(str(len(parts) - 1))
     named = {f"client-{i:0{width}d}": part for i, part in enumerate(parts)}
-    return Scenario(graph, named, time.perf_counter() - started)
+    return Scenario(graph, named, time.perf_counter() - started, tuple(notes))
+
+
+def own_split_note(course: Course, own: Mapping[str, Any]) -> list[str]:
+    """Return that splits of one's own stand where the course has a rule for masks, in words; `own` has who has one."""
+    if not own or isinstance(course.masks, PublicSplit):
+        return []
+    counts = [f"{int(sum(data.mask(split).sum() for data in own.values()))} {split}" for split in SPLITS]
+    names = ", ".join(list(own)[:3]) + (f" and {len(own) - 3} more" if len(own) > 3 else "")
+    each = "each." if isinstance(course.dataset, Folders) else ""
+    return [
+        f"the column split of {names} stands ({', '.join(counts)}): masks {name_of(type(course.masks))!r} is not used "
+        f"there; dataset.{each}own_split=false lets it divide anew"
+    ]
 
 
 def require_kind(course: Course, data: Any) -> None:
@@ -74,6 +106,12 @@ def require_kind(course: Course, data: Any) -> None:
             f"the dataset {data.name!r} consists of {data.item}s, the task {name_of(type(course.task))!r} learns from "
             f"{wanted.item}s; choose a dataset whose task is {wanted.item!r} (isthmus list datasets)"
         )
+
+
+def columns_of(course: Course, data: Any) -> tuple[str, ...]:
+    """Return what the columns that the course's model reads are called; empty where they have no names."""
+    reads_edges = bool(getattr(getattr(course.model, "gnn", None), "edge_dim", 0))
+    return input_names(data, reads_edges)
 
 
 def output_dim(course: Course, data: Any, client: str) -> int:
@@ -97,8 +135,30 @@ def build_model(
     course: Course, input_dim: int, output_dim: int, client: str | None = None, allow_import: bool = True
 ) -> nn.Module:
     """Return the course's model, or a client's own, with initial parameters that depend on sizes and seed alone."""
+    spec = own_model(course, client, allow_import)
+    _require_memory(spec, input_dim, output_dim, "model" if client is None else f"client_settings.{client}: model")
     with seeded(course.seed, "model"):
-        return own_model(course, client, allow_import).build(input_dim, output_dim)
+        return spec.build(input_dim, output_dim)
+
+
+def _require_memory(spec: ModelFactory, input_dim: int, output_dim: int, where: str) -> None:
+    """Raise BadInput for a model that this machine cannot hold; its size is found without making any of it."""
+    if not isinstance(spec, ModelSpec):
+        return  # an object of the user's own may do anything while it is built
+    try:
+        with torch.device("meta"):
+            size = sum(tensor.numel() for tensor in spec.build(input_dim, output_dim).state_dict().values())
+    except IsthmusError:
+        return  # it cannot be built at all, which is told when it is
+    except (RuntimeError, OverflowError, MemoryError, TypeError):
+        size = 2**63  # not even a shape can have this size
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if COPIES * 4 * size > memory:
+        raise BadInput(
+            f"{where} has {'over ' * (size == 2**63)}{size:,} parameters, {4 * size / 1e9:,.0f} GB; this machine has "
+            f"{memory / 1e9:,.0f} GB, and training needs {COPIES} copies: make it smaller (model.gnn.hidden, "
+            "model.gnn.layers)"
+        )
 
 
 def known_parameters(course: Course, allow_import: bool = True) -> tuple[str, ...] | None:
@@ -180,6 +240,7 @@ class Simulation:
         batching = own_batching(self.course, name)
         client = GraphClient(name, self.holdings[name], self.course.task, model, batching, own)
         client.algorithm = own_algorithm(self.course, name)
+        client.secret = Secret.of_simulation(self.course.seed, name)
         return client
 
     def _require_work(self) -> None:
@@ -236,6 +297,13 @@ class Simulation:
         """Return the names of the classes of each client, and under None those of the whole."""
         return {None: self.scenario.whole.class_names, **{n: data.class_names for n, data in self.holdings.items()}}
 
+    def features(self) -> dict[str | None, dict[str, str]]:
+        """Return what a model file says of its columns: of each client's model, and under None of one for the whole."""
+        return {
+            None: feature_facts(columns_of(self.course, self.scenario.whole)),
+            **{name: feature_facts(columns_of(self.course, data)) for name, data in self.holdings.items()},
+        }
+
     @property
     def has_personal_models(self) -> bool:
         """Whether clients end with models of their own."""
@@ -255,7 +323,15 @@ class Simulation:
 
     def notes(self) -> list[str]:
         """Return what a user should know about the clients before reading results."""
-        return [f"{name} {why}: it trains nothing and has no weight in any mean" for name, why in self._idle().items()]
+        idle = [f"{name} {why}: it trains nothing and has no weight in any mean" for name, why in self._idle().items()]
+        drawn = self.course.algorithm.protecting_streams
+        if not drawn:
+            return idle
+        return [
+            *idle,
+            f"what protects clients ({', '.join(drawn)}) is drawn from secrets that derive from the seed, as all in a "
+            "simulation: it protects from nobody who knows the course; between sites each silo has its own",
+        ]
 
     def runtime_notes(self) -> list[str]:
         """Return what a user should know about how the clients were simulated."""

@@ -1,5 +1,7 @@
 """Every command of the README and every Python block of the documents is executed."""
 
+import json
+import os
 import re
 import shlex
 import subprocess
@@ -62,6 +64,25 @@ def test_the_python_of_docs_extending_runs(block: str) -> None:
     space: dict[str, object] = {"__name__": "extending"}
     exec(compile(block, "docs/extending.md", "exec"), space)
     assert 0.0 < space["result"].score() <= 1.0  # type: ignore[attr-defined]
+
+
+def test_a_model_of_one_s_own_is_found_by_its_name_as_docs_extending_says(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "extending.md").read_text()
+    (source,) = [block for block in blocks(text, "python") if block.startswith("# my_models.py")]
+    (tmp_path / "my_models.py").write_text(source)
+    (line,) = [line for block in blocks(text, "sh") for line in block.splitlines() if "my_models" in line]
+    setting, *words = shlex.split(line)
+    assert (setting, words[0]) == ("PYTHONPATH=.", "isthmus")
+    done = subprocess.run(
+        [sys.executable, "-m", "isthmus", *words[1:], "--json"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f".{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["metrics"]["global_model/global_graph"]["accuracy"] > 0.2
 
 
 def test_links_between_documents_lead_somewhere() -> None:

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -103,6 +104,18 @@ def test_an_unfinished_run_can_be_resumed_from_python(tmp_path: Path) -> None:
     ist.run(SHORT, run_dir=tmp_path / "run")
     resumed = ist.resume(tmp_path / "run", overrides=["rounds=6"])
     assert all(torch.equal(whole.params[name], resumed.params[name]) for name in whole.params)
+
+
+def test_a_run_whose_clients_hold_something_else_by_now_is_not_resumed(tmp_path: Path) -> None:
+    ist.run(SHORT, run_dir=tmp_path / "run")
+    journal = tmp_path / "run" / "journal.jsonl"
+    held = next(e["text"] for e in map(json.loads, journal.read_text().splitlines()) if e["event"] == "client")
+    journal.write_text(journal.read_text().replace(held, "7 nodes, 9 edges"))
+    before = {file: file.read_bytes() for file in (tmp_path / "run").iterdir()}
+    expected = rf"client 'client-0' held '7 nodes, 9 edges' when .* now holds '{held}'.*igraph_louvain"
+    with pytest.raises(ist.BadInput, match=expected):
+        ist.resume(tmp_path / "run", overrides=["rounds=6"])
+    assert {file: file.read_bytes() for file in (tmp_path / "run").iterdir()} == before
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -68,6 +69,9 @@ class FedDyn(FedAvg):
         alpha: strength of the quadratic term; with gradient descent, lr alpha must be below 2
         local_steps, step_unit, optimizer, weighting, keep_moments: as in FedAvg
     """
+
+    # The server's h holds the h_k that the client would have forgotten, and would hold it for ever.
+    starts_anew: ClassVar[bool] = False
 
     alpha: float = 1.0
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.algorithms.fedavg import ModelUpdate
-from isthmus.core.errors import BadInput, CourseFailed, TooFewReplies
+from isthmus.core.errors import BadInput, TooFewReplies
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
 from isthmus.core.protocol import Algorithm, Request, cohort, on, told
@@ -67,6 +67,10 @@ class ShareNodes(Request[NodeList]):
             return "classes is empty; there is nothing to predict"
         repeated = _repeated(reply.ids)
         return f"ids holds {repeated} twice; every node has an id of its own" if repeated is not None else ""
+
+    def common(self, reply: NodeList) -> tuple[str, ...]:
+        """Return the classes in their order: predictions are fused class by class."""
+        return reply.classes
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,10 @@ class TrainWithGuidance(Request[LocalView]):
         if view.embeddings.numel() and float(view.embeddings.abs().max()) > MAX_EMBEDDING:
             return f"view.embeddings holds numbers beyond {MAX_EMBEDDING:g}, whose products overflow"
         return ""
+
+    def common(self, reply: LocalView) -> int:
+        """Return the width of the embeddings, which nobody knows before the first views."""
+        return reply.view.embeddings.shape[1]
 
 
 @dataclass(frozen=True)
@@ -351,7 +359,6 @@ class FedGL(Algorithm[FedGLState]):
         mean = weighted_mean([ModelUpdate(reply.params, reply.weight) for reply in replies.values()])
         assert isinstance(mean, ModelUpdate)
         views = {client: reply.view for client, reply in replies.items()}
-        _require_same_width(views)  # which nobody knew before the first views
         return FedGLState(mean.params, nodes, state.views | views if self.views == "latest" else views)
 
     def discover(
@@ -379,7 +386,7 @@ class FedGL(Algorithm[FedGLState]):
         if not new:
             return dict(known)
         replies = fed.ask(ShareNodes(), clients=new, min_replies=0)
-        nodes = {**known, **replies}
+        nodes = {**known, **self._alike(known, replies, fed)}
         found, needed = sum(client in nodes for client in fed.clients), min(fed.min_replies, len(fed.clients))
         if found < needed:
             reasons = "; ".join(told(replies.failures.values())[:3])
@@ -388,13 +395,6 @@ class FedGL(Algorithm[FedGLState]):
                 f"{needed} needed ({reasons})"
             )
         nodes = {client: nodes[client] for client in fed.all_clients if client in nodes}
-        first = next(iter(nodes), "")
-        for client, held in nodes.items():
-            if held.classes != nodes[first].classes:
-                raise CourseFailed(
-                    f"{client} has the classes {_listed(held.classes)}, {first} has {_listed(nodes[first].classes)}; "
-                    "FedGL fuses predictions class by class: give all clients the same classes in the same order"
-                )
         ids = torch.cat([held.ids for held in nodes.values()])
         if len(nodes) == len(fed.all_clients) > 1 and len(torch.unique(ids)) == len(ids):
             fed.note(
@@ -402,6 +402,22 @@ class FedGL(Algorithm[FedGLState]):
                 "similarities among its own nodes"
             )
         return nodes
+
+    def _alike(
+        self, known: Mapping[str, NodeList], found: Mapping[str, NodeList], fed: Federation
+    ) -> dict[str, NodeList]:
+        """Return the newcomers that have the classes of those who were there before; the others stay out, named."""
+        first = next(iter(known), None)
+        if first is None:
+            return dict(found)
+        other = [client for client, held in found.items() if held.classes != known[first].classes]
+        for client in other:
+            fed.note(
+                f"round {fed.round}: {client} stays out: it has the classes {_listed(found[client].classes)}, {first} "
+                f"has {_listed(known[first].classes)}; FedGL fuses predictions class by class: give all clients the "
+                "same classes in the same order"
+            )
+        return {client: held for client, held in found.items() if client not in other}
 
     # ---- client
 
@@ -592,12 +608,6 @@ def _repeated(ids: Tensor) -> int | None:
     ordered = ids.sort().values
     twice = ordered[1:] == ordered[:-1]
     return int(ordered[1:][twice][0]) if bool(twice.any()) else None
-
-
-def _require_same_width(views: Mapping[str, View]) -> None:
-    widths = {client: view.embeddings.shape[1] for client, view in views.items()}
-    if len(set(widths.values())) > 1:
-        raise CourseFailed(f"the clients' embeddings have different widths, which cannot be fused: {widths}")
 
 
 def _listed(classes: Iterable[str]) -> str:

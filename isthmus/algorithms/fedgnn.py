@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
-from isthmus.core.errors import BadInput, CourseFailed
+from isthmus.core.errors import BadInput
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
 from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, ModelState, Request, on
@@ -22,7 +22,7 @@ from isthmus.learn.batching import FullBatch, LinkBatch
 from isthmus.learn.client import GraphClient
 from isthmus.learn.fit import Fitted, load_params
 from isthmus.learn.optimizers import SGD, Optimizer
-from isthmus.learn.perturbation import laplace, perturbed, privacy_bound
+from isthmus.learn.perturbation import perturbed, privacy_bound
 from isthmus.learn.user_items import (
     ExpandedModel,
     UserItems,
@@ -73,7 +73,14 @@ class ShareUsers(Request[SharedUsers]):
                 return f"{name} has shape {tuple(found.shape)} of {found.dtype}, expected (pairs,) of torch.int64"
         if len(reply.user) and not (int(reply.user.min()) >= 0 and int(reply.user.max()) < len(rows)):
             return f"user names rows {int(reply.user.min())} to {int(reply.user.max())} of {len(rows)} embeddings"
+        if len(rows) > len(reply.user):
+            return f"embeddings has {len(rows)} rows for {len(reply.user)} pairs; every user has rated something"
         return ""
+
+    def common(self, reply: SharedUsers) -> tuple[int, str] | None:
+        """Return the width of the embeddings and their type; a client without users has no say."""
+        rows = reply.embeddings
+        return (rows.shape[1], str(rows.dtype)) if len(rows) else None
 
 
 @dataclass(frozen=True)
@@ -110,17 +117,22 @@ class FedGNN(FedAvg):
         w - lr g~,   g~ = clip(g, delta) + Laplace(0, lambda),   g = (w - w_k) / lr
 
     number by number. For one step of plain SGD, g is the gradient, as in the paper; for other steps it is what they
-    amount to. Each number that leaves a client in a round is epsilon-differentially private with
-    epsilon = 2 delta / lambda, the bound that the paper states; it is noted in the journal. It holds for one number:
-    the budgets of several numbers and of several rounds add up.
+    amount to. Each number of an answer is epsilon-differentially private with epsilon = 2 delta / lambda, the bound
+    that the paper states; it is noted in the journal. What it says, and what not: it is about one number of one answer,
+    and the budgets of several numbers and answers add up, so a whole model over a course has none to speak of. It is
+    about the values, not about which rows of a table moved. It is that of real numbers; floats are rounded, and no
+    proof is made for that. It holds towards those who cannot draw the noise again: between sites everybody but the
+    silo, which draws it from its own secret (`client.protecting`); in a simulation nobody, for there all derives from
+    the seed.
 
     Pseudo-interacted items. A table of embeddings has a row for each item, and rows that move tell which items a client
     has. So the rows of `pseudo_items` further items, drawn evenly in each round from those that the client does not
     have, get updates from the Gaussian with the mean and covariance of the real ones, before clipping and noise. Rows
-    of neither kind stay as they are. The table is the encoder "categorical" (`encoder.weight`) over features that say
-    which user or item a node is, such as the dataset "hashed_ids" makes: buckets of ids, as many as a field says, so
-    that the table stays small however many items there are. Any row that no rated item and no rating user of the client
-    has can be drawn. Datasets with features of other kinds have no such rows, and need no pseudo items.
+    of neither kind stay as they are. Who sees a client's updates of several rounds can tell the rows that moved in all.
+    The table is the encoder "categorical" (`encoder.weight`) over features that say which user or item a node is, such
+    as the dataset "hashed_ids" makes: buckets of ids, as many as a field says, so that the table stays small however
+    many items there are. Any row that no rated item and no rating user of the client has can be drawn. Datasets with
+    features of other kinds have no such rows, and need no pseudo items.
 
     Expansion. The server stands for the paper's third party: it sees keyed hashes of items, and users' embeddings with
     the hashes of what they rated. It sends each client the embeddings of other clients' users who rated items of its
@@ -158,6 +170,12 @@ class FedGNN(FedAvg):
     embedding_noise: float = 0.0
 
     personal: ClassVar[tuple[str, ...]] = ("neighbors",)
+    protects: ClassVar[Mapping[str, Literal["more", "less"]]] = {
+        "clip": "less",
+        "noise": "more",
+        "pseudo_items": "more",
+        "embedding_noise": "more",
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -180,6 +198,12 @@ class FedGNN(FedAvg):
         """The paper's bound on the privacy budget of a number in a round, 2 delta / lambda; inf without a bound."""
         return privacy_bound(self.clip, self.noise)
 
+    @property
+    def protecting_streams(self) -> tuple[str, ...]:
+        """Noise on updates, the pseudo-interacted items, and noise on users' embeddings, as far as there are any."""
+        drawn = {"perturbation": self.noise, "pseudo items": self.pseudo_items, "embeddings": self.embedding_noise}
+        return tuple(purpose for purpose, amount in drawn.items() if amount)
+
     def scored_by_clients(self, memories: Iterable[State]) -> bool:
         """Whether somebody's predictions need other clients' users."""
         return any("neighbors" in memory for memory in memories)
@@ -198,8 +222,9 @@ class FedGNN(FedAvg):
             fed.note(f"no bound on epsilon: clip is {self.clip} and noise is {self.noise:g}, and both are needed")
         else:
             fed.note(
-                f"each number that a client uploads in a round is {self.epsilon:g}-differentially private: 2 delta / "
-                f"lambda = 2 * {self.clip:g} / {self.noise:g}; budgets of several numbers and rounds add up"
+                f"each number in an answer of a client is {self.epsilon:g}-differentially private: 2 delta / lambda = "
+                f"2 * {self.clip:g} / {self.noise:g}, towards all who do not have the client's secret; the budgets of "
+                "several numbers and answers add up"
             )
         if self.pseudo_items and TABLE not in fed.initial_params:
             fed.note(
@@ -220,7 +245,6 @@ class FedGNN(FedAvg):
         """Match the clients' items, and give each client the users of others that have some of them."""
         replies = fed.ask(ShareUsers(params), clients=fed.all_clients)
         shared = {client: UserItems(r.embeddings, r.user, r.item) for client, r in replies.items()}
-        _require_one_width(shared)
         found = matched(shared, self.max_neighbors, fed.generator("neighbors"))
         fed.ask({c: UseNeighbors(f.embeddings, f.user, f.item) for c, f in found.items()}, min_replies=0)
         if first:
@@ -243,7 +267,7 @@ class FedGNN(FedAvg):
         nodes, row = torch.unique(user, return_inverse=True)
         rows = embedded(client.model, client.prepared.graph, nodes)
         if self.embedding_noise:
-            rows = rows + laplace(rows.shape, self.embedding_noise, client.generator("embeddings"))
+            rows = rows + client.protecting("embeddings", rows).laplace(rows.shape, self.embedding_noise)
         items, place = torch.unique(item, return_inverse=True)
         return SharedUsers(rows, row, _tokens(client, items)[place])
 
@@ -281,13 +305,14 @@ class FedGNN(FedAvg):
         if self.clip is None and not self.noise and not self.pseudo_items:
             return after
         lr = self.optimizer.lr * self.optimizer.schedule.factor(max(client.position.round, 1))
-        drawn = client.generator("pseudo items")
+        guarded = {"before": before, "after": after}
+        drawn = client.protecting("pseudo items", guarded)
         return perturbed(
             before,
             after,
             clip=None if self.clip is None else lr * self.clip,
             noise=lr * self.noise,
-            generator=client.generator("perturbation"),
+            stream=client.protecting("perturbation", guarded),
             table=table_rows(client.model, client.data, before, self.pseudo_items, drawn),
         )
 
@@ -311,12 +336,6 @@ def _tokens(client: GraphClient, nodes: Tensor) -> Tensor:
             "isthmus join --id-secret-file FILE, the same file at all silos"
         )
     return tokens(client.node_keys[nodes], f"isthmus FedGNN {client.position.seed}".encode())
-
-
-def _require_one_width(shared: Mapping[str, UserItems]) -> None:
-    widths = {client: each.embeddings.shape[1] for client, each in shared.items() if len(each.embeddings)}
-    if len(set(widths.values())) > 1:
-        raise CourseFailed(f"the clients' users have embeddings of different widths, which no graph can mix: {widths}")
 
 
 def _summary(shared: Mapping[str, UserItems], found: Mapping[str, UserItems]) -> str:

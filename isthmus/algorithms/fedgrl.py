@@ -17,7 +17,7 @@ from isthmus.algorithms.fedavg import WEIGHTINGS
 from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
-from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Request, on
+from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Known, Request, grown, on, unlike
 from isthmus.core.random import seeded
 from isthmus.core.record import Params, Record
 from isthmus.learn.batching import FullBatch
@@ -32,6 +32,10 @@ from isthmus.models.model import Model
 
 PROTOCOLS = ("lp1", "lp2")
 HEAD = "decoder."
+# The server makes parts of the objective that have this many rows and columns.
+MAX_WIDTH = 8192
+# Among its numbers may be statistics, which no gradient moves.
+MAX_PART = 1e12
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,15 @@ class EncoderWidth(Record):
 class DescribeEncoder(Request[EncoderWidth]):
     """Asks for the width of the encoder's output."""
 
+    def problem(self, reply: EncoderWidth) -> str:
+        """Return what is wrong with a width."""
+        fits = 1 <= reply.width <= MAX_WIDTH
+        return "" if fits else f"width is {float(reply.width):g}; it must be from 1 to {MAX_WIDTH}"
+
+    def common(self, reply: EncoderWidth) -> int:
+        """Return the width: all clients train the same parts."""
+        return reply.width
+
 
 @dataclass(frozen=True)
 class EncoderUpdate(Record):
@@ -78,13 +91,13 @@ class TrainEncoder(Request[EncoderUpdate]):
     objective: Params
     """The objective's own parts."""
 
-    def problem(self, reply: EncoderUpdate) -> str:
-        """Return what is wrong with the objective's parts in a reply."""
-        sent, back = self.objective, reply.objective
-        if sent.keys() != back.keys():
-            return f"objective has {sorted(sent.keys() ^ back.keys())[0]!r} on one side only"
-        odd = [name for name in sent if sent[name].shape != back[name].shape or sent[name].dtype != back[name].dtype]
-        return f"objective[{odd[0]!r}] has shape {tuple(back[odd[0]].shape)} of {back[odd[0]].dtype}" if odd else ""
+    def misfit(self, reply: EncoderUpdate, known: Known) -> str:
+        """Return how the encoder or the objective's parts differ from what was sent."""
+        return super().misfit(reply, known) or unlike("objective", reply.objective, self.objective)
+
+    def limits(self, known: Known) -> dict[str, float]:
+        """Return how large the numbers of the encoder and of the objective's parts may become."""
+        return {"params": grown(self.params), "objective": max(grown(self.objective), MAX_PART)}
 
 
 @dataclass(frozen=True)
@@ -157,6 +170,10 @@ class FedGRL(Algorithm[FedGRLState]):
     def _self_supervised(self) -> bool:
         return self.protocol == "lp1" or self.strength > 0
 
+    def num_own_parameters(self, model: Any, input_dim: int) -> int:
+        """Return the size of the objective's own parts."""
+        return sum(slot.numel() for slot in self.objective.build(_width(model)).parameters())
+
     # ---- server
 
     def setup(self, fed: Federation) -> FedGRLState:
@@ -168,8 +185,8 @@ class FedGRL(Algorithm[FedGRLState]):
         if any(name.startswith(HEAD) for name in fed.initial_params):
             raise BadInput('with FedGRL heads stay with the clients; leave shared out, or end it with "!decoder.*"')
         widths = {reply.width for reply in fed.ask(DescribeEncoder(), clients=fed.all_clients).values()}
-        if len(widths) != 1:
-            raise CourseFailed(f"the clients' encoders give {sorted(widths)} columns; one width is needed")
+        if not widths:
+            raise CourseFailed("no client said how many columns its encoder gives")
         with seeded(fed.generator("objective").initial_seed(), "objective"):
             return read_params(self.objective.build(widths.pop())) if self._self_supervised else {}
 

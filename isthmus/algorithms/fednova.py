@@ -16,13 +16,16 @@ from isthmus.algorithms.fedavg import FedAvg
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
-from isthmus.core.protocol import ModelState, Request, cohort, on
-from isthmus.core.record import Params, Record
+from isthmus.core.protocol import MAX_STATISTIC, Known, ModelState, Request, cohort, grown, on, unlike
+from isthmus.core.record import Params, Record, largest
 from isthmus.core.stack import Each, Stack, Stacked
 from isthmus.learn.client import GraphClient
 from isthmus.learn.fit import Penalty
 from isthmus.learn.optimizers import SGD
 from isthmus.learn.stacked import GraphCohort
+
+# More steps than any number of batches makes in a round.
+MAX_STEPS = 1e9
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,19 @@ class TrainNormalized(Request[NormalizedChange]):
 
     params: Params
     """The global model."""
+    max_steps: float = 0.0
+    """The most plain steps that a client's can be worth; 0 where that depends on its number of batches."""
+
+    def misfit(self, reply: NormalizedChange, known: Known) -> str:
+        """Return how changes or buffers differ from the model that was sent."""
+        moved = {name: w for name, w in self.params.items() if name not in known.buffers}
+        kept = {name: w for name, w in self.params.items() if name in known.buffers}
+        return unlike("change", reply.change, moved) or unlike("buffers", reply.buffers, kept)
+
+    def limits(self, known: Known) -> dict[str, float]:
+        """Return how large changes, buffers and numbers of steps may be."""
+        steps = self.max_steps or MAX_STEPS
+        return {"change": grown(self.params), "buffers": MAX_STATISTIC, "steps": steps * (1.0 + 1e-9)}
 
 
 @dataclass(frozen=True)
@@ -103,9 +119,21 @@ class FedNova(FedAvg):
 
     def round(self, state: ModelState, fed: Federation) -> ModelState:
         """Send the model out, go the mean number of steps along the mean change per step."""
-        mean = fed.ask_folded(TrainNormalized(state.params), weighted_mean)
+        mean = fed.ask_folded(TrainNormalized(state.params, self.max_steps), weighted_mean)
         moved = {name: state.params[name] + mean.steps * d for name, d in mean.change.items()}
         return ModelState({name: moved[name] if name in moved else mean.buffers[name] for name in state.params})
+
+    @property
+    def max_steps(self) -> float:
+        """The largest |a_k| there can be; 0 where it depends on how many batches a client has.
+
+        Momentum makes the factor of a gradient at most 1 / (1 - rho), and a proximal term makes it no larger than that
+        of its swing.
+        """
+        if self.step_unit != "batch":
+            return 0.0
+        momentum = self.optimizer.momentum if type(self.optimizer) is SGD else 0.0
+        return self.local_steps / (1.0 - momentum) ** 2
 
     # ---- client
 
@@ -195,8 +223,8 @@ class _Changes(Stacked):
     def member(self, position: int) -> Tensor:
         return (self.trained.member(position) - self.start) / self.steps
 
-    def finite(self) -> Tensor:
-        return self.trained.finite()
+    def bound(self) -> Tensor:
+        return (self.trained.bound() + largest(self.start)) / self.steps
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         whole = self.trained.weighted_sum(weights)

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from isthmus.algorithms.fedavg import FedAvg
-from isthmus.core.errors import BadInput, CourseFailed
+from isthmus.core.errors import BadInput
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
 from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, ModelState, Request, on
 from isthmus.core.random import seeded
 from isthmus.core.record import Params, Record
+from isthmus.core.secrets import ProtectingStream
 from isthmus.learn.client import GraphClient
 from isthmus.learn.fit import copied, load_params, read_params, take_step
 from isthmus.learn.neighbor_generation import (
     FeatureGenerator,
     Generated,
     Impaired,
+    KeptNoise,
     NeighborGenerator,
+    Noise,
     count_loss,
     draw_hidden,
     feature_loss,
@@ -42,6 +45,8 @@ Memory = dict[str, Any]
 
 # The name of the noise's seed among what a client needs to predict; the others are the generator's.
 NOISE = "noise"
+# More than any client's graph grows by.
+MAX_ADDED = 1e10
 
 
 # ---- what crosses
@@ -102,9 +107,15 @@ class ShareGenerator(Request[GeneratorView]):
             )
         if counts.shape != inputs.shape[:1] or counts.dtype != torch.int64:
             return f"counts has shape {tuple(counts.shape)} of {counts.dtype}, expected ({len(inputs)},) of torch.int64"
+        if columns == 0:
+            return f"params['slot_weight'] has shape {tuple(weight.shape)}: it generates no features"
         if len(counts) and not 1 <= int(counts.min()) <= int(counts.max()) <= self.num_generated:
             return f"counts is from {int(counts.min())} to {int(counts.max())}, expected 1 to {self.num_generated}"
         return ""
+
+    def common(self, reply: GeneratorView) -> int:
+        """Return the number of features that the generator gives: peers hold them against their own."""
+        return int(reply.params["slot_weight"].shape[2])
 
 
 @dataclass(frozen=True)
@@ -161,6 +172,13 @@ class MendedGraph(Record):
 class MendGraph(Request[MendedGraph]):
     """Asks a client to add the neighbours that its generator gives to its graph, for all rounds to come."""
 
+    def problem(self, reply: MendedGraph) -> str:
+        """Return which number cannot be."""
+        for name in ("num_generated", "num_nodes"):
+            if not 0.0 <= getattr(reply, name) <= MAX_ADDED:
+                return f"{name} is {getattr(reply, name):g}; it must be in [0, {MAX_ADDED:g}]"
+        return "" if reply.weight == 1.0 else f"weight is {reply.weight:g}, expected 1"
+
 
 # ---- the algorithm
 
@@ -204,19 +222,21 @@ class FedSagePlus(FedAvg):
     evaluated, on the mended graphs, on own nodes. A client that missed the setup trains on its graph as it is. With
     num_generated = 0 this is FedAvg.
 
-    Features of nodes never cross. What the server and every peer learn of client i: fGen, which knows what features
-    are typical of its nodes, and noisy embeddings of its visible nodes that lack neighbours, with the numbers. Where
-    `latent` is not well below the number of features, embeddings tell much of them. What client i learns of the
-    others: the sum of their gradients, which says how the nearest of their nodes differ from what it generates. This
-    is no proof against a client that wants to know: with few generated features, or over many rounds, the equations
-    can be solved for the sum over peers of the nearest features. With two clients that is the one peer's features. The
-    server learns no more of that sum than it passes on.
+    Features of nodes never cross. What the server and every peer learn of client i: fGen, which knows what features are
+    typical of its nodes, and noisy embeddings of its visible nodes that lack neighbours, with the numbers. Where
+    `latent` is not well below the number of features, embeddings tell much of them. Which nodes are hidden and the
+    noise are drawn from the client's own secret, which neither server nor peers have; the noise is another one in each
+    of `cross_rounds`, so that the mean of a node's embeddings has less of it the more there are. What client i learns
+    of the others: the sum of their gradients, which says how the nearest of their nodes differ from what it generates.
+    This is no proof against a client that wants to know: with few generated features, or over many rounds, the
+    equations can be solved for the sum over peers of the nearest features. With two clients that is the one peer's
+    features. The server learns no more of that sum than it passes on.
 
     A client's memory: `neighgen` during the setup (generator, classifier, moments, which nodes are hidden), afterwards
-    `mended`: the generator and the seed of its noise, from which the same neighbours are generated again. In simulation
-    both are in the result (`client_parts`) and in the run folder, and `isthmus predict --client ID` mends the graph
-    that it is given with that client's generator; without --client, it reads the graph as it is. Between sites,
-    generators stay in the silos' memories.
+    `mended`: the generator and a seed of its noise, drawn from the secret, from which the same neighbours are made
+    again. In simulation both are in the result (`client_parts`) and in the run folder, and `isthmus predict --client
+    ID` mends the graph that it is given with that client's generator; without --client, it reads the graph as it is.
+    Between sites, generators stay in the silos' memories.
 
     Fields beside those of `FedAvg`, which are about the rounds:
         num_generated:  neighbours that a node can be given at most; 0 for none
@@ -245,6 +265,8 @@ class FedSagePlus(FedAvg):
     generator_optimizer: Optimizer = Adam(lr=0.01)
     max_nodes: int = 5000
 
+    protects: ClassVar[Mapping[str, Literal["more", "less"]]] = {"latent": "less"}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, least in _LEAST.items():
@@ -260,6 +282,17 @@ class FedSagePlus(FedAvg):
             raise ValueError(
                 f"peer_weight is {self.peer_weight!r}; it must be above 0 (cross_rounds=0: generators learn alone)"
             )
+
+    def num_own_parameters(self, model: Any, input_dim: int) -> int:
+        """Return the size of a generator: its encoder (two layers of GraphSAGE), dGen and fGen."""
+        encoder = 2 * self.latent * (input_dim + self.latent)
+        slots = self.num_generated * (self.hidden + 1) * input_dim
+        return encoder + self.latent * self.hidden + slots
+
+    @property
+    def protecting_streams(self) -> tuple[str, ...]:
+        """Which nodes are hidden, and the noise on embeddings."""
+        return ("hidden nodes", "noise") if self.num_generated else ()
 
     def require_able(self, client: GraphClient) -> None:
         """Refuse tasks that are not about nodes, where neighbours are generated."""
@@ -288,7 +321,6 @@ class FedSagePlus(FedAvg):
     def _train_across(self, able: tuple[str, ...], fed: Federation) -> None:
         """Take one step with every generator, in the direction that its own client and all peers wish."""
         views = dict(fed.ask(ShareGenerator(self.latent, self.hidden, self.num_generated), clients=able))
-        _require_comparable(views)
         mean = fed.ask_folded(GradeGenerators(views), weighted_mean, clients=tuple(views))
         sums = {
             client: {name: tensor * mean.weight for name, tensor in gradients.items()}
@@ -304,28 +336,30 @@ class FedSagePlus(FedAvg):
         _require_able(client)
         if not self.num_generated:
             raise BadInput(f"{client.id} generates no neighbours (num_generated is 0) and keeps its graph as it is")
-        draw = client.generator("hidden nodes")
         with seeded(client.generator("generator").initial_seed(), "generator"):
             model = self._build(client.data.num_features)
         live = self._live(model, client)
         memory: Memory = {
-            "hidden": draw_hidden(client.num_nodes, self.hide_fraction, draw),
+            "hidden": draw_hidden(client.num_nodes, self.hide_fraction, client.protecting("hidden nodes", None)),
             "params": read_params(model),
             "classifier": client.complete(request.params) if self.class_weight else {},
             "optimizer": self.generator_optimizer.start(live),
         }
-        noise = client.generator("noise")
+        noise = client.protecting("noise", None)
         client.state["neighgen"] = self._stepped(client, memory, self.pretrain_steps, noise, {})
         return Kept()
 
     @on(ShareGenerator)
     def share_generator(self, request: ShareGenerator, client: GraphClient) -> GeneratorView:
         """Show the feature generator and what it is given; the noise is kept for the step that follows."""
-        memory: Memory = {**_training(client), "noise": client.generator("noise").initial_seed()}
+        memory = _training(client)
         model = self._loaded(client.data.num_features, memory["params"])
+        visible = Impaired.of(client.data, memory["hidden"]).input
         with torch.no_grad():
-            found = generate(model, Impaired.of(client.data, memory["hidden"]).input, _noise(memory), self.max_nodes)
-        client.state["neighgen"] = memory
+            noise = client.protecting("noise", model.encoder(visible, None))
+            kept = noise.to_keep()
+            found = generate(model, visible, noise, self.max_nodes)
+        client.state["neighgen"] = {**memory, "noise": kept}
         lacking = found.counts.nonzero().flatten()
         return GeneratorView(read_params(model.features), found.inputs[lacking], found.counts[lacking])
 
@@ -344,21 +378,20 @@ class FedSagePlus(FedAvg):
     def update(self, request: UpdateGenerator, client: GraphClient) -> Kept:
         """Take a step down the client's own loss and what the peers found."""
         memory = _training(client)
-        client.state["neighgen"] = self._stepped(client, memory, 1, _noise(memory), request.gradients)
+        noise = ProtectingStream.kept(memory["noise"])
+        client.state["neighgen"] = self._stepped(client, memory, 1, noise, request.gradients)
         return Kept()
 
     @on(MendGraph)
     def mend(self, request: MendGraph, client: GraphClient) -> MendedGraph:
         """Keep the generator for good, with a seed for its noise; what only its training needed is forgotten."""
-        memory: Memory = {"params": _training(client)["params"], "noise": client.generator("noise").initial_seed()}
+        memory: Memory = {"params": _training(client)["params"], "noise": client.protecting("noise", None).seed()}
         client.state = {name: value for name, value in client.state.items() if name != "neighgen"}
         client.state["mended"] = memory
         added = self.data_of(client).graph.num_nodes - client.num_nodes
         return MendedGraph(float(added), float(client.num_nodes), 1.0)
 
-    def _stepped(
-        self, client: GraphClient, memory: Memory, steps: int, noise: torch.Generator, peers: Params
-    ) -> Memory:
+    def _stepped(self, client: GraphClient, memory: Memory, steps: int, noise: Noise, peers: Params) -> Memory:
         """Return what a client remembers after some steps of its generator; `peers` are their gradients, or empty."""
         model = self._loaded(client.data.num_features, memory["params"])
         if self.class_weight:
@@ -366,9 +399,10 @@ class FedSagePlus(FedAvg):
         live, state = self._live(model, client), copied(memory["optimizer"])
         optimizer = self.generator_optimizer
         impaired = Impaired.of(client.data, memory["hidden"])
+        drops = client.generator("classifier")
         for _ in range(steps):
             found = generate(model, impaired.input, noise, self.max_nodes)
-            loss = self._own_loss(found, impaired, client, noise)
+            loss = self._own_loss(found, impaired, client, drops)
             if peers:
                 # The gradient of a sum of products with constants is those constants.
                 wish = sum((slot * peers[name]).sum() for name, slot in model.features.named_parameters())
@@ -377,8 +411,8 @@ class FedSagePlus(FedAvg):
         classifier = read_params(client.model) if self.class_weight else {}
         return {**memory, "params": read_params(model), "classifier": classifier, "optimizer": state}
 
-    def _own_loss(self, found: Generated, impaired: Impaired, client: GraphClient, noise: torch.Generator) -> Tensor:
-        """Return the loss without the peers' term."""
+    def _own_loss(self, found: Generated, impaired: Impaired, client: GraphClient, drops: torch.Generator) -> Tensor:
+        """Return the loss without the peers' term; `drops` is for the classifier's dropout."""
         loss = self.count_weight * count_loss(found.scores, impaired.counts)
         loss = loss + self.feature_weight * feature_loss(found, impaired)
         if self.class_weight:
@@ -386,7 +420,7 @@ class FedSagePlus(FedAvg):
             index, labels = prepared.index["train"], prepared.labels["train"]
             if len(index):
                 batch = NodeBatch(prepared.graph, index, labels)
-                loss = loss + self.class_weight * client.task.loss(client.model, batch, noise)
+                loss = loss + self.class_weight * client.task.loss(client.model, batch, drops)
         return loss
 
     def _live(self, model: NeighborGenerator, client: GraphClient) -> list[Tensor]:
@@ -420,7 +454,7 @@ class FedSagePlus(FedAvg):
         """Return prepared data with the neighbours that a generator gives; the very same where it gives none."""
         model = self._loaded(own.data.num_features, memory["params"])
         with torch.no_grad():
-            found = generate(model, own.graph, _noise(memory))
+            found = generate(model, own.graph, KeptNoise(memory["noise"]))
         return task.prepare(mended(own.data, found.rows, found.owner)) if len(found.rows) else own
 
     def client_parts(self, state: Mapping[str, Any]) -> Params:
@@ -466,24 +500,11 @@ def foreign_gradients(view: GeneratorView, client: GraphClient) -> Params:
     return dict(zip(slots, torch.autograd.grad(loss, list(slots.values())), strict=True))
 
 
-def _noise(memory: Mapping[str, Any]) -> torch.Generator:
-    return torch.Generator().manual_seed(memory["noise"])
-
-
 def _training(client: GraphClient) -> Memory:
     memory: Memory | None = client.state.get("neighgen")
     if memory is None:
         raise BadInput(f"{client.id} has no generator in training: it missed PretrainGenerator")
     return memory
-
-
-def _require_comparable(views: Mapping[str, GeneratorView]) -> None:
-    widths = {client: view.params["slot_weight"].shape[2] for client, view in views.items()}
-    if len(set(widths.values())) > 1:
-        raise CourseFailed(
-            f"the clients generate nodes of different numbers of features: {widths}; FedSage+ compares them: "
-            "all clients need the same features"
-        )
 
 
 def _require_able(client: GraphClient) -> None:

@@ -5,11 +5,10 @@ Wu et al. (2022), "Graph Federated Learning with Hidden Representation Sharing".
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -19,12 +18,23 @@ from isthmus.algorithms.fedavg import ModelUpdate
 from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
-from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, KeepBest, Kept, Request, cohort, on
+from isthmus.core.protocol import (
+    Algorithm,
+    EvaluateModel,
+    Evaluation,
+    KeepBest,
+    Kept,
+    Known,
+    Request,
+    cohort,
+    on,
+    unlike,
+)
 from isthmus.core.record import Params, Record, State
 from isthmus.core.stack import Each, Stack, StackedTensor
 from isthmus.learn.batching import FullBatch
 from isthmus.learn.client import GraphClient, check_local_steps
-from isthmus.learn.client_graph import ClientGraph, Mixing, Neighbors, slices, without_blocks
+from isthmus.learn.client_graph import ClientGraph, Mixing, Neighbors, one_sided, slices, without_blocks
 from isthmus.learn.hosted import Given, Hosted, bare
 from isthmus.learn.optimizers import SGD, Optimizer
 from isthmus.learn.shared_hidden import add_noise, gradients, hidden
@@ -37,6 +47,10 @@ from isthmus.models.propagation import pagerank_weights
 COEFFICIENTS = ("appnp", "printed")
 GRADIENTS = ("jacobian", "products", "none")
 WEIGHTINGS = ("examples", "nodes", "uniform", "all")
+# Of one client. Its own part of A~ is a dense matrix with so many rows and columns.
+MAX_HOSTED = 4096
+# A request to train holds no model to compare with.
+MAX_PARAMETER = 1e10
 
 
 @dataclass(frozen=True)
@@ -63,15 +77,19 @@ class ShareNeighbors(Request[NeighborList]):
         """Return what makes a list unusable."""
         if any(t.dtype != torch.int64 or t.ndim != 1 for t in (reply.nodes, reply.source, reply.target)):
             return "nodes, source and target are lists of int64"
+        if len(reply.nodes) > MAX_HOSTED:
+            return f"{len(reply.nodes)} nodes, of which a client can host {MAX_HOSTED}: each has a row of all others"
         if len(reply.nodes) == 0 or len(torch.unique(reply.nodes)) != len(reply.nodes):
             return f"{len(reply.nodes)} nodes, of which {len(torch.unique(reply.nodes))} are different"
         if len(reply.source) != len(reply.target) or reply.weight.shape not in ((0,), reply.source.shape):
             return "source, target and weight differ in length"
         if reply.trains.shape != reply.nodes.shape or reply.trains.dtype != torch.bool:
             return "trains must have a truth value for each node"
-        if bool((reply.weight < 0).any()):
-            return "an edge has a negative weight"
-        return "" if bool(torch.isin(reply.source, reply.nodes).all()) else "an edge starts at a node of somebody else"
+        if not reply.weight.is_floating_point() or bool((reply.weight < 0).any()):
+            return "an edge has a negative weight, or one that is no number"
+        if not bool(torch.isin(reply.source, reply.nodes).all()):
+            return "an edge starts at a node of somebody else"
+        return one_sided(reply.nodes, reply.source, reply.target, reply.weight)
 
 
 @dataclass(frozen=True)
@@ -120,6 +138,10 @@ class ShareHidden(Request[HiddenShare]):
                 )
         return ""
 
+    def common(self, reply: HiddenShare) -> int:
+        """Return the number of classes, which most clients know; none of them has to be trusted with it."""
+        return reply.hidden.shape[1]
+
 
 @dataclass(frozen=True)
 class ReceiveAggregates(Request[Kept]):
@@ -137,6 +159,14 @@ class ReceiveAggregates(Request[Kept]):
 @dataclass(frozen=True)
 class TrainWithAggregates(Request[ModelUpdate]):
     """Tells a client to train the averaged model with the aggregates that it has received."""
+
+    def misfit(self, reply: ModelUpdate, known: Known) -> str:
+        """Return how a model differs from the course's."""
+        return unlike("params", reply.params, known.params) if known.params else ""
+
+    def limits(self, known: Known) -> dict[str, float]:
+        """Return how large a model's numbers may become."""
+        return {"params": MAX_PARAMETER}
 
 
 @dataclass(frozen=True)
@@ -211,13 +241,14 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     keys of the silos' ids by their common secret. Without that table silos with nodes of their own do not mix.
 
     What the server sees: the client graph, each h, and each gradient of h, from which the features of a single sample
-    can be computed; noise or "none" are the remedies. What a client sees: sums over others, and these hide nobody where
-    there is one other only. C_k is A~_kj h_j then, and a client that knows or guesses A~_kj (its own A~_kk says much)
-    has h_j; likewise the gradients. So no node's C is of one client: it is withheld (0, and no grad C), in the setup
-    and whenever clients that fail leave too few, and the journal says for how many nodes. With `min_sources=1`, which
-    is the paper's method, the server does forward what one client shared to a client without other sources; two clients
-    mix with that only. Sources are clients, not nodes: two nodes of one client are one source. It is a count and no
-    proof: who hosts several nodes has several sums, and can subtract them.
+    can be computed; noise or "none" are the remedies. The noise is drawn from the client's own secret, anew for every
+    answer: who asks often can average it away. h has no noise. What a client sees: sums over others, and these hide
+    nobody where there is one other only. C_k is A~_kj h_j then, and a client that knows or guesses A~_kj (its own A~_kk
+    says much) has h_j; likewise the gradients. So no node's C is of one client: it is withheld (0, and no grad C), in
+    the setup and whenever clients that fail leave too few, and the journal says for how many nodes. With
+    `min_sources=1`, which is the paper's method, the server does forward what one client shared to a client without
+    other sources; two clients mix with that only. Sources are clients, not nodes: two nodes of one client are one
+    source. It is a count and no proof: who hosts several nodes has several sums, and can subtract them.
 
     A client's memory: `own`, `params` (the model that was shared last), `aggregate`, `gradients`.
 
@@ -253,6 +284,9 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     min_sources: int = 2
 
     personal: ClassVar[tuple[str, ...]] = ("params", "aggregate")
+    protects: ClassVar[Mapping[str, Literal["more", "less"]]] = {"noise_std": "more", "min_sources": "more"}
+    # A client's part of A~ and its neighbours' aggregates come in the setup and at the end of a round.
+    starts_anew: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_local_steps(self.local_steps, self.step_unit)
@@ -275,6 +309,11 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     def walk_weights(self) -> tuple[float, ...]:
         """c_0 to c_M of eq. 13b."""
         return pagerank_weights(self.alpha if self.coefficients == "appnp" else 1.0 - self.alpha, self.hops)
+
+    @property
+    def protecting_streams(self) -> tuple[str, ...]:
+        """Noise on the gradients, if there is any."""
+        return ("noise",) if self.noise_std else ()
 
     def scored_by_clients(self, memories: Iterable[State]) -> bool:
         """Return True: predictions need the aggregates in the clients' memories."""
@@ -306,7 +345,10 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     def setup(self, fed: Federation) -> ClientGraphState:
         """Build the graph between clients, give everybody its own weights, and share the initial model."""
         lists = fed.ask(ShareNeighbors(), clients=fed.all_clients)
-        graph = ClientGraph.of({c: Neighbors(r.nodes, r.source, r.target, r.weight) for c, r in lists.items()})
+        named = {c: Neighbors(r.nodes, r.source, r.target, r.weight) for c, r in lists.items()}
+        graph = ClientGraph.of(named, leave_out=True)
+        if graph.one_sided:
+            fed.note(f"edges that one side names only are left out: {graph.one_sided}")
         others, blocks = without_blocks(graph.mixing(self.walk_weights), graph.counts)
         if len(graph.clients) > 1 and not others.nnz:
             fed.note(
@@ -376,9 +418,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         found = fed.ask(
             {c: plain if wanted.isdisjoint(range(places[c].start, places[c].stop)) else full for c in members}
         )
-        # What the number of classes is, most clients know; none of them has to be trusted with it.
-        widths = Counter(reply.hidden.shape[1] for reply in found.values()).most_common(1)
-        width = widths[0][0] if widths else 0
+        width = next((reply.hidden.shape[1] for reply in found.values()), 0)
         replies = {c: reply for c, reply in found.items() if self._fits(c, reply, places[c], width, fed)}
         shared = torch.zeros(len(state.trains), width)
         for client, reply in replies.items():
@@ -436,13 +476,15 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     @on(ShareHidden)
     def share(self, request: ShareHidden, client: GraphClient) -> HiddenShare:
         """Keep the model; return each node's mean representation in it, and the gradients of these."""
+        if request.gradients and self.gradients == "none":
+            raise BadInput(f'{client.id} was asked for gradients, but the course says gradients "none": it gives none')
         hosted = Hosted.of(client)
         h = hosted.means(hidden(client.model, request.params, hosted.x))
         found: Params = {}
         if request.gradients:
             found = gradients(client.model, request.params, hosted, self.gradients == "jacobian")
             if self.noise_std:
-                found = add_noise(found, self.noise_std, h.shape[1], client.generator("noise"))
+                found = add_noise(found, self.noise_std, h.shape[1], client.protecting("noise", found))
         client.state["params"] = request.params
         return HiddenShare(h, found)
 
@@ -455,6 +497,8 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         sizes = [host.num_nodes for host in hosts]
         h = whole.means(hidden(clients.model, params, whole.x))
         asked = [k for k, request in enumerate(requests) if request.gradients]
+        if asked and self.gradients == "none":
+            raise ValueError("gradients are asked for in a course without; each client refuses by itself")
         found = self._gradients_together(params, [members[k] for k in asked], h.shape[1]) if asked else {}
         for client in members:
             client.state["params"] = params
@@ -475,9 +519,10 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         if not self.noise_std:
             return found
         parts = {name: torch.split(tensor, [host.num_nodes for host in hosts]) for name, tensor in found.items()}
+        mine = [{name: part[k] for name, part in parts.items()} for k in range(len(members))]
         noisy = [
-            add_noise({n: p[k] for n, p in parts.items()}, self.noise_std, num_classes, client.generator("noise"))
-            for k, client in enumerate(members)
+            add_noise(each, self.noise_std, num_classes, client.protecting("noise", each))
+            for each, client in zip(mine, members, strict=True)
         ]
         return {name: torch.cat([each[name] for each in noisy]) for name in found}
 

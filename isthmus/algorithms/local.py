@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from isthmus.core.errors import CourseFailed
 from isthmus.core.federation import Federation
@@ -52,6 +52,9 @@ class Local(Algorithm[Nothing]):
         step_unit:   a step is one "batch", or one "epoch" over the training examples
         optimizer:   the clients' optimiser
     """
+
+    # The one place where a client's model lies is its memory, and only the setup gives it a start.
+    starts_anew: ClassVar[bool] = False
 
     local_steps: int = 1
     step_unit: str = "batch"

@@ -49,6 +49,8 @@ class LocalGRL(FedGRL):
     """
 
     personal: ClassVar[tuple[str, ...]] = ("model", "encoder")
+    # The one place where a client's encoder lies is its memory, and only the setup gives it a start.
+    starts_anew: ClassVar[bool] = False
 
     # ---- server
 

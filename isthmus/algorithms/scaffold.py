@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from isthmus.algorithms.fedavg import FedAvg
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
-from isthmus.core.protocol import ModelState, Request, cohort, on
+from isthmus.core.protocol import Known, ModelState, Request, cohort, on, unlike
 from isthmus.core.record import Params, Record
 from isthmus.core.stack import Each, Stack, StackedTensor
 from isthmus.learn.client import GraphClient
@@ -57,6 +58,10 @@ class TrainCorrected(Request[CorrectedUpdate]):
     """The global model."""
     variate: Params
     """The server's control variate: the mean of all clients'."""
+
+    def misfit(self, reply: CorrectedUpdate, known: Known) -> str:
+        """Return how the model or the change of the variate differs from what was sent."""
+        return super().misfit(reply, known) or unlike("variate_change", reply.variate_change, self.variate)
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,9 @@ class Scaffold(FedAvg):
         server_lr: how far the server goes towards the mean
         local_steps, step_unit, optimizer, weighting, keep_moments: as in FedAvg
     """
+
+    # The server's c holds the c_i that the client would have forgotten, and would hold it for ever.
+    starts_anew: ClassVar[bool] = False
 
     server_lr: float = 1.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from isthmus.cli import compare, data, federation, inventory, predict, run
+from isthmus.cli import compare, courses, data, federation, inventory, predict, run
 
 app = typer.Typer(
     name="isthmus",
@@ -24,7 +24,8 @@ app.add_typer(data.app, name="data")
 app.add_typer(federation.app, name="federation")
 app.command("serve", epilog=federation.SERVE_EXAMPLES)(federation.serve)
 app.command("join", epilog=federation.JOIN_EXAMPLES)(federation.join)
-app.command("submit", epilog=federation.SUBMIT_EXAMPLES)(federation.submit)
+app.command("submit", epilog=courses.SUBMIT_EXAMPLES)(courses.submit)
+app.command("courses", epilog=courses.COURSES_EXAMPLES)(courses.courses)
 app.command("up", epilog=federation.UP_EXAMPLES)(federation.up)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus.cli import data_import, data_show
+from isthmus.cli import data_import, data_schema, data_show
 
 if TYPE_CHECKING:
     from isthmus.data.own_data import OwnData
@@ -46,6 +46,7 @@ def data() -> None:
 
 app.command("show", epilog=data_show.EXAMPLES)(data_show.show)
 app.command("import", epilog=data_import.EXAMPLES)(data_import.import_graph)
+app.command("schema", epilog=data_schema.EXAMPLES)(data_schema.schema)
 
 
 @app.command("check", epilog=CHECK_EXAMPLES)
@@ -54,26 +55,38 @@ def check(
     classes: Annotated[str, typer.Option("--classes", metavar="A,B,C", help="The class list of the course.")] = "",
     schema: Annotated[Path | None, typer.Option("--schema", metavar="FILE", help="The schema to follow.")] = None,
     directed: Annotated[bool, typer.Option("--directed", help="An edge and its reverse are two edges.")] = False,
+    negatives: Annotated[
+        str, typer.Option("--negatives", metavar="CLASS", help="The label of pairs that are no links.")
+    ] = "",
 ) -> None:
     """Check a folder of a graph, of links or of graphs, and say everything that is wrong with it, by row."""
     from isthmus.core.errors import BadInput
+    from isthmus.data.links import LinkGraph
     from isthmus.data.sources import GraphFolder
-    from isthmus.data.zoo import Folder
+    from isthmus.data.zoo import Folder, LinkFolder
     from isthmus.data.zoo.own_kinds import kind_at
 
     names = tuple(name.strip() for name in classes.split(",") if name.strip())
     kind = kind_at(folder)
+    if negatives and kind is not LinkFolder:
+        raise BadInput(f"--negatives is for link folders; {folder} is a {kind.called}")
     if kind is Folder:
         read: OwnData[Any] = data_import.read_checked(folder, names, schema, directed)
     elif schema is not None:
         raise BadInput(f"--schema is for graph folders; {folder} is a {kind.called}")
     else:
         dataset = replace(kind.at(folder), class_names=names)
+        dataset = replace(dataset, negatives=negatives) if isinstance(dataset, LinkFolder) else dataset
         read = (replace(dataset, undirected=False) if directed else dataset).read()
     data = read.data
     typer.echo(f"{folder} is a {kind.called}: {kind.describe(data)}")
     for split in ("train", "val", "test"):
         typer.echo(f"{split}: {int(data.mask(split).sum())} {data.item}s")
+    if isinstance(data, LinkGraph) and data.doubtful:
+        typer.echo(
+            f"note: link_prediction must be told whether pairs of the class {data.doubtful!r} are links: "
+            f"dataset.negatives={data.doubtful} if not, dataset.all_links=true if every row is one"
+        )
     if isinstance(read, GraphFolder) and read.schema is not None:
         typer.echo(f"schema digest: {read.schema.digest}")
     if schema is not None:
@@ -96,6 +109,9 @@ def split(
     """Divide a dataset into folders of tables, one for each of several organisations, as a course would."""
     from isthmus.config.load import load_course
     from isthmus.core.errors import BadInput
+    from isthmus.data.schema import SCHEMA_FILE, write_schema
+    from isthmus.data.schema_union import schema_of
+    from isthmus.data.zoo import Folder
     from isthmus.data.zoo import data_root as locate_data
     from isthmus.data.zoo.own_kinds import have_own_classes, kind_for, names_for_tables
     from isthmus.simulation import load_scenario
@@ -117,11 +133,17 @@ def split(
         whole = replace(whole, class_names=names_for_tables(whole))
     out.mkdir(parents=True, exist_ok=True)
     for name, part in zip(chosen or scenario.parts, scenario.parts.values(), strict=True):
-        kind.write(replace(part, class_names=names_for_tables(part) if own else whole.class_names), out / name)
+        named = replace(part, class_names=names_for_tables(part) if own else whole.class_names)
+        kind.write(named, out / name)
+        if kind is Folder:
+            write_schema(schema_of(named), out / name / SCHEMA_FILE)
         examples = "/".join(str(int(part.mask(split).sum())) for split in ("train", "val", "test"))
         typer.echo(f"{out / name}: {part.num_items} {part.item}s, {examples} train/val/test")
     typer.echo("classes: each has its own" if own else f"classes: {','.join(whole.class_names)}")
     typer.echo(f"read with: {' '.join(_settings(kind.like(whole)))}")
+    if kind is Folder and not own:
+        write_schema(schema_of(whole), out / SCHEMA_FILE)
+        typer.echo(f"schema: {out / SCHEMA_FILE}")
 
 
 def _settings(dataset: Dataset) -> list[str]:

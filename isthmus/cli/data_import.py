@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,6 +76,7 @@ def import_graph(
         str, typer.Option("--unknown-ends", metavar="RULE", help="Edges to nodes not there: refuse, drop.")
     ] = "refuse",
     format: Annotated[str, typer.Option("--format", help="Of the tables written: parquet, csv.")] = "parquet",
+    verbose: Annotated[bool, typer.Option("--verbose", help="Tell every feature, however many there are.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
 ) -> None:
     """Make a graph folder from your own data; features by a schema that other silos can follow."""
@@ -114,7 +116,7 @@ def import_graph(
     raw, problems = _read(source, nodes, edges, sql, nodes_query, edges_query, delimiter, wishes)
     prepared = prepare(raw, wishes, problems)
     _write(prepared, out, write_schema, format)
-    _tell(prepared, out, write_schema, directed, json)
+    _tell(prepared, out, write_schema, directed, verbose, json)
 
 
 def _renamed(words: list[str]) -> dict[str, str]:
@@ -157,6 +159,7 @@ def _read(
 ) -> tuple[RawGraph | None, Problems]:
     """Return the tables of the one source that is given, and where its problems are noted."""
     from isthmus.core.errors import BadInput
+    from isthmus.data.importing import reading_of
     from isthmus.data.imports import read_sql, read_tables
     from isthmus.data.tables import Problems
 
@@ -180,11 +183,12 @@ def _read(
     if nodes is None or edges is None:
         raise BadInput(f"{given[0] if nodes else '--edges'} is given alone; both --nodes and --edges are needed")
     problems = Problems(f"import of {nodes} and {edges}")
-    return read_tables(nodes, edges, delimiter, problems), problems
+    return read_tables(nodes, edges, delimiter, problems, reading_of(wishes)), problems
 
 
 def _read_source(source: str, delimiter: str, wishes: Wishes) -> tuple[RawGraph | None, Problems]:
     from isthmus.core.errors import BadInput
+    from isthmus.data.importing import reading_of
     from isthmus.data.imports import read_network, read_pyg, read_tables
     from isthmus.data.tables import Problems, find_table
 
@@ -199,7 +203,7 @@ def _read_source(source: str, delimiter: str, wishes: Wishes) -> tuple[RawGraph 
             raise BadInput(
                 f"{path} has not one table of nodes and one of edges, as .csv or .parquet; give --nodes, --edges"
             )
-        return read_tables(found[0][0], found[1][0], delimiter, problems), problems
+        return read_tables(found[0][0], found[1][0], delimiter, problems, reading_of(wishes)), problems
     if ending in (".graphml", ".gexf"):
         return read_network(path, wishes.roles.id or "", wishes.roles.label or "", problems), problems
     if ending in (".pt", ".pth"):
@@ -223,25 +227,26 @@ def _write(prepared: Prepared, out: Path | None, write_schema: Path | None, form
         raise
 
 
-def _tell(prepared: Prepared, out: Path | None, write_schema: Path | None, directed: bool, json: bool) -> None:
+def _tell(
+    prepared: Prepared, out: Path | None, write_schema: Path | None, directed: bool, verbose: bool, json: bool
+) -> None:
     from isthmus.cli.output import plain, print_json
     from isthmus.data.importing import described
 
-    schema, facts = prepared.schema, {"nodes": prepared.nodes.num_rows, "edges": prepared.edges.num_rows}
+    schema, facts = prepared.schema, {"nodes": prepared.nodes.num_rows, "edges": prepared.num_edges(directed)}
     if json:
         places = {"folder": out and str(out), "schema": write_schema and str(write_schema), "digest": schema.digest}
         more = {"features": len(schema.columns), "classes": list(schema.classes), "notes": list(prepared.notes)}
         print_json({**places, **facts, **more})
         return
-    lines = [f"{facts['nodes']} nodes, {facts['edges']} edges, {len(schema.columns)} feature columns"]
-    lines += described(schema)
+    edges = f"{facts['edges']} {'directed ' if directed else ''}edges"
+    lines = [f"{facts['nodes']} nodes, {edges}, {len(schema.columns)} feature columns"]
+    lines += described(schema, verbose)
     lines += [f"classes: {', '.join(schema.classes) or 'none'}", *prepared.notes, f"schema digest: {schema.digest}"]
     lines += [f"schema: {write_schema}"] if write_schema is not None else []
     if out is not None:
-        more_words = " dataset.undirected=false" if directed else ""
-        lines.append(
-            f"graph folder: {out}; run it with: isthmus run dataset.name=folder dataset.path={out}{more_words}"
-        )
+        words = ["dataset.name=folder", f"dataset.path={out}", *(["dataset.undirected=false"] if directed else [])]
+        lines.append(f"graph folder: {out}; run it with: {shlex.join(['isthmus', 'run', *words])}")
     for line in lines:
         typer.echo(plain(line))
 

@@ -18,13 +18,23 @@ EXAMPLES = """Examples:
   isthmus data show cora --splitter community --clients 5 splitter.balanced=false masks.name=public
 
   isthmus data show cora --splitter random --clients 6 splitter.overlap_fraction=0.2 --html cora.html
+
+  isthmus data show graphs/north
+
+  isthmus data show graphs/north graphs/south
 """
 
 
 def show(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A dataset's name, as in isthmus list datasets.")],
+    dataset: Annotated[
+        str,
+        typer.Argument(metavar="DATASET|FOLDER", help="A dataset's name, as in isthmus list datasets, or a folder."),
+    ],
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Dataset, splitter, masks, as in a course.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[FOLDER]... [KEY=VALUE]...", help="More folders; keys of a course: dataset, masks, ..."
+        ),
     ] = None,
     splitter: Annotated[
         str | None, typer.Option("--splitter", metavar="NAME", help="How it is divided, as in isthmus list splitters.")
@@ -46,16 +56,23 @@ def show(
     from isthmus.data.zoo import data_root as locate_data
     from isthmus.monitor.journal import replace_file
     from isthmus.report import data_page
+    from isthmus.silos import undivided
     from isthmus.simulation import load_scenario, torch_threads
 
     if html is not None and (html.is_dir() or not html.absolute().parent.is_dir()):
         found = "a folder" if html.is_dir() else f"in the folder {html.parent}, which is not there"
         raise BadInput(f"--html is {str(html)!r}, {found}; give a file to write")
-    options = {"dataset.name": dataset, "splitter.name": splitter, "num_clients": clients, "seed": seed}
+    if html is not None and html.exists() and data_page.GENERATOR.encode() not in html.read_bytes()[:2000]:
+        raise BadInput(f"--html is {str(html)!r}, a file that this command did not write; choose another")
+    folders = [word for word in (dataset, *(words or [])) if "=" not in word and Path(word).is_dir()]
+    options = {"splitter.name": splitter, "num_clients": clients, "seed": seed}
     given = [f"{key}={value}" for key, value in options.items() if value is not None]
-    course = load_course(None, [*given, *(words or [])])
+    given += [word for word in words or [] if word not in folders]
+    source = own_folders(folders) if dataset in folders else {"dataset": dataset}
+    course = load_course(source, given)
+    divided = dataset not in folders or any(word.startswith(("splitter", "num_clients")) for word in given)
     with torch_threads(course.threads):
-        scenario = load_scenario(course, locate_data(data_root))
+        scenario = load_scenario(course, locate_data(data_root)) if divided else undivided(course)
         facts = {"origin": origin(course), **survey(scenario.whole, scenario.parts, course.seed)}
     if html is not None:
         page = data_page.data_page(facts, None if all_clients else data_page.MAX_CLIENTS)
@@ -66,6 +83,16 @@ def show(
     _print(facts, all_clients)
     if html is not None:
         typer.echo(f"page: {html}")
+
+
+def own_folders(paths: list[str]) -> dict[str, Any]:
+    """Return the dataset of a course on one folder of one's own, whatever it holds, or on several."""
+    from isthmus.config.build import describe
+    from isthmus.data.zoo.own_kinds import kind_at
+
+    if len(paths) == 1:
+        return {"dataset": describe(kind_at(Path(paths[0])).at(Path(paths[0])))}
+    return {"dataset": {"name": "folders", "paths": paths}}
 
 
 def origin(course: Course) -> str:

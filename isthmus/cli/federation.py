@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +17,7 @@ import typer
 
 if TYPE_CHECKING:
     from isthmus.config.course import Course
+    from isthmus.federation.kit import Enrolment
 
 app = typer.Typer(help="Make a federation: a kit for each party.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -22,7 +25,36 @@ INIT_EXAMPLES = """Examples:
 
   isthmus federation init --sites bank-a,bank-b,bank-c --server fl.example.org:8443
 
+  isthmus federation init --sites bank-a,bank-b --operators alice,bob --server fl.example.org:8443
+
 Hand each folder to its party on a safe way; keep the folder authority to yourself.
+"""
+ADD_EXAMPLES = """Examples:
+
+  isthmus federation add bank-d
+
+  isthmus federation add --operators carol --folder federation
+
+The new parties get their folders; the server gets its new kit.json, which lists them.
+"""
+RENEW_EXAMPLES = """Examples:
+
+  isthmus federation renew
+
+  isthmus federation renew bank-a server
+
+  isthmus federation renew bank-a --revoke-old
+
+  isthmus federation renew --root
+
+Files in a kit are replaced; its folder state stays. A server takes its new certificate without a restart, a silo when
+it next connects.
+"""
+EXPEL_EXAMPLES = """Examples:
+
+  isthmus federation expel bank-b
+
+To take it back later, with another certificate: isthmus federation add bank-b
 """
 SERVE_EXAMPLES = """Examples:
 
@@ -47,10 +79,6 @@ secret; make it at one of them, hand it to the others on a safe way, and never t
 
   chmod 600 id-secret
 """
-SUBMIT_EXAMPLES = """Examples:
-
-  isthmus submit federation/operator course.yaml rounds=50 --out runs/first
-"""
 UP_EXAMPLES = """Examples:
 
   isthmus up --sites 3
@@ -61,7 +89,12 @@ UP_EXAMPLES = """Examples:
 Words = Annotated[
     list[str] | None, typer.Argument(metavar="[COURSE.yaml] [KEY=VALUE]...", help="A course file, then changes to it.")
 ]
+Folder = Annotated[Path, typer.Option("--folder", metavar="FOLDER", help="The federation's folder.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="The run folder to make.")]
+SchemaFile = Annotated[
+    Path | None,
+    typer.Option("--schema", metavar="FILE", help="The schema that all silos must follow: its digest and classes."),
+]
 Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for all sites at the start.")]
 Pause = Annotated[float, typer.Option("--pause", metavar="SECONDS", help="How long to wait when too few are left.")]
 
@@ -74,20 +107,111 @@ def federation() -> None:
 @app.command("init", epilog=INIT_EXAMPLES)
 def init(
     sites: Annotated[str, typer.Option("--sites", metavar="A,B,C", help="The sites' names.")],
-    server: Annotated[str, typer.Option("--server", metavar="HOST:PORT", help="Where the sites find the server.")],
+    server: Annotated[
+        str | None, typer.Option("--server", metavar="HOST:PORT", help="Where the sites find the server.")
+    ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the kits go.")] = Path("federation"),
-    name: Annotated[str, typer.Option("--name", help="The federation's name.")] = "federation",
+    name: Annotated[str | None, typer.Option("--name", help="The federation's name.  [default: federation]")] = None,
+    operators: Annotated[
+        str, typer.Option("--operators", metavar="A,B", help="Who submits courses.  [default: operator]")
+    ] = "",
 ) -> None:
-    """Provision a federation: certificates and a kit for the server, the operator and every site.
+    """Provision a federation: certificates and a kit for the server, the operators and every site.
 
-    Run again with more sites on the same folder, it adds them under the same root certificate.
+    Run again with more sites on the same folder, it adds them under the same root certificate; nobody is dropped.
     """
-    from isthmus.federation.kit import make_federation
+    from isthmus.federation.kit import enrol
 
-    made = make_federation(out, server, [site.strip() for site in sites.split(",") if site.strip()], name)
-    for party, path in made.items():
-        typer.echo(f"{party}: {path}")
+    tell_enrolment(out, enrol(out, server, comma_list(sites), comma_list(operators), name))
+
+
+@app.command("add", epilog=ADD_EXAMPLES)
+def add(
+    sites: Annotated[list[str] | None, typer.Argument(metavar="[SITE]...", help="The new sites' names.")] = None,
+    operators: Annotated[str, typer.Option("--operators", metavar="A,B", help="New operators' names.")] = "",
+    folder: Folder = Path("federation"),
+) -> None:
+    """Add sites or operators to a federation; everybody else keeps what they have."""
+    from isthmus.core.errors import BadInput
+    from isthmus.federation.authority import has_authority
+    from isthmus.federation.kit import enrol
+
+    if not has_authority(folder):
+        raise BadInput(f"{folder} is no federation; make one with: isthmus federation init")
+    if not sites and not operators:
+        raise BadInput("nobody to add: name sites, or operators with --operators")
+    tell_enrolment(folder, enrol(folder, None, sites or [], comma_list(operators)))
+
+
+@app.command("renew", epilog=RENEW_EXAMPLES)
+def renew(
+    parties: Annotated[list[str] | None, typer.Argument(metavar="[PARTY]...", help="Whose; without, all.")] = None,
+    root: Annotated[bool, typer.Option("--root", help="The root certificate too, under the same key.")] = False,
+    revoke_old: Annotated[
+        bool, typer.Option("--revoke-old", help="What they had before counts no more, at once: for a stolen key.")
+    ] = False,
+    folder: Folder = Path("federation"),
+) -> None:
+    """Make new certificates and keys, before or after the old ones end; the federation stays the same."""
+    from isthmus.federation.members import renew as renew_certificates
+
+    done = renew_certificates(folder, parties or [], root=root, revoke_old=revoke_old)
+    for party, path in done.kits.items():
+        until = done.passports[party].last_day
+        typer.echo(f"{party}: {path} (valid until {until}: hand party.crt, party.key and rootCA.pem to {party})")
+    if done.kits and not revoke_old:
+        typer.echo("until then the old certificates count as before")
+    if revoke_old:
+        tell_revocation(folder)
+    if root:
+        typer.echo(f"root: valid until {done.root.last_day}: hand rootCA.pem to everybody before the old one ends")
+        typer.echo("what the old root has signed stays valid under the new one; now renew the parties' certificates")
+    elif any(passport.valid_until >= done.root.valid_until for passport in done.passports.values()):
+        typer.echo(f"no longer, because the root ends on {done.root.last_day}; first: isthmus federation renew --root")
+
+
+@app.command("expel", epilog=EXPEL_EXAMPLES)
+def expel(
+    parties: Annotated[list[str], typer.Argument(metavar="PARTY...", help="Which sites or operators.")],
+    folder: Folder = Path("federation"),
+) -> None:
+    """Expel sites or operators: their certificates count no more, at the server and at every silo.
+
+    A running server cuts them off within a second of getting the new list, and hands it on to the silos.
+    """
+    from isthmus.federation.members import expel as expel_parties
+
+    done = expel_parties(folder, parties)
+    typer.echo(f"expelled: {', '.join(parties)} ({done.num_certificates} certificates on list {done.number})")
+    tell_revocation(folder)
+
+
+def tell_revocation(folder: Path) -> None:
+    """Say where the new list of revoked certificates must go."""
+    server = shlex.quote(str(folder / "server"))
+    typer.echo(f"a server that runs elsewhere needs kit.json and revoked.crl of {server}; it notices them by itself")
+    typer.echo("and hands the list on to every silo; revoked.crl can be put into a silo's kit by hand as well")
+
+
+def comma_list(text: str) -> list[str]:
+    """Return the names in a text like bank-a,bank-b."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def tell_enrolment(out: Path, done: Enrolment) -> None:
+    """Print whose kits are where, and what to do with them."""
+    facts = done.facts
+    for party in ("server", *facts.operators, *facts.sites):
+        if party in done.added:
+            typer.echo(f"{party}: {done.kits[party]} (new: hand it to {party})")
+        elif party in done.kits:
+            typer.echo(f"{party}: {done.kits[party]}")
+        else:
+            typer.echo(f"{party}: handed out before; for a new one: isthmus federation renew {party}")
     typer.echo(f"keep to yourself: {out / 'authority'}")
+    if done.added and "server" not in done.added:
+        kit = shlex.quote(str(out / "server" / "kit.json"))
+        typer.echo(f"a server that runs elsewhere needs the new {kit}; `isthmus serve` notices it by itself")
 
 
 def serve(
@@ -97,28 +221,42 @@ def serve(
     out: Out = None,
     wait: Wait = 60.0,
     pause: Pause = 600.0,
-    once: Annotated[bool, typer.Option("--once", help="End after the first course of the operator's.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End after the first course of an operator's.")] = False,
+    no_resume: Annotated[
+        bool, typer.Option("--no-resume", help="Leave alone what an earlier server has not finished.")
+    ] = False,
+    schema: SchemaFile = None,
 ) -> None:
-    """Run the server of a federation: a course given here, or those that the operator submits."""
+    """Run the server of a federation: a course given here, or those that operators submit, one after the other.
+
+    Courses of operators go to the folder given by --out, or to runs. What was queued, running or paused there when the
+    server ended is taken up again by itself.
+    """
     from isthmus.cli.run import course_title, split_words
-    from isthmus.config.load import load_course
     from isthmus.core.errors import BadInput
     from isthmus.federation.course import Patience, course_of
     from isthmus.federation.kit import open_kit
+    from isthmus.federation.meaning import load_site_course
     from isthmus.federation.server import Server
     from isthmus.monitor.folder import new_run_path
 
     source, overrides = split_words(words or [])
     if resume is not None and (words or out):
         raise BadInput("--resume goes on with a run as it is: give no course or --out with it")
+    if (words or resume is not None) and (once or no_resume):
+        raise BadInput(
+            "--once and --no-resume are about courses of operators: give no course and no --resume with them"
+        )
     opened, patience = open_kit(kit, "server"), Patience(wait, pause)
-    sites = f"num_clients={len(opened.sites)}"
-    course = course_of(resume) if resume else load_course(source, [sites, *overrides]) if words else None
+    if schema is not None and not words:
+        raise BadInput("--schema goes with a course given here; operators give theirs to isthmus submit")
+    given = follow_schema(load_site_course(source, overrides, len(opened.sites), say), schema) if words else None
+    course = course_of(resume) if resume else given
     with interruptible():
         server = Server(opened, say=say)
         try:
             if course is None:
-                server.serve(out or Path("runs"), patience=patience, once=once)
+                server.serve(out or Path("runs"), patience=patience, once=once, take_up=not no_resume)
                 return
             with _bar(course) as bar:
                 if resume is not None:
@@ -128,6 +266,7 @@ def serve(
                     result = server.run(course, path, patience=patience, watchers=[bar])
         finally:
             server.stop()
+    keep_schema(result.run_dir or Path(), schema)
     show_folder(result.run_dir or Path())
 
 
@@ -152,6 +291,8 @@ def join(
     check_folder(data, id_secret)
     if id_secret is not None:
         say(f"nodes in common are matched by a secret with the fingerprint {fingerprint(id_secret)}; all silos need it")
+    for line in allowed.lines():
+        say(line)
     stop = threading.Event()
     if until_eof:
         threading.Thread(target=_end_with_input, daemon=True).start()
@@ -159,46 +300,25 @@ def join(
         join_federation(opened, data, allowed, id_secret=id_secret, say=say, stop=stop)
 
 
-def submit(
-    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The operator's kit.")],
-    words: Words = None,
-    out: Out = None,
-) -> None:
-    """Hand the server a course, watch it, and bring its run folder here. Ctrl-C cancels the course."""
-    from isthmus.cli.run import course_title, split_words
-    from isthmus.config.load import load_course
-    from isthmus.federation.kit import open_kit
-    from isthmus.federation.operator import submit as submit_course
-    from isthmus.monitor.folder import new_run_path
-
-    source, overrides = split_words(words or [])
-    opened = open_kit(kit, "operator")
-    course = load_course(source, [f"num_clients={len(opened.sites)}", *overrides])
-    path = out or new_run_path(Path("runs"), course_title(course))
-    with interruptible(), _bar(course) as bar:
-
-        def on_news(fact: dict[str, Any]) -> None:
-            if "round" in fact:
-                bar.show(fact["round"], fact["loss"], fact["score"], fact["bytes_up"], fact["bytes_down"])
-
-        submit_course(opened, course, path, on_news=on_news, say=say)
-    show_folder(path)
-
-
 def up(
     words: Words = None,
-    sites: Annotated[int, typer.Option("--sites", min=1, help="How many silos to start.")] = 3,
+    sites: Annotated[
+        int | None, typer.Option("--sites", min=1, help="How many silos to start [3, or one for each own folder].")
+    ] = None,
     out: Out = None,
     data_root: Annotated[Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie.")] = None,
 ) -> None:
     """Try a federation on this machine: split the course's graph, start a server and silos on loopback, train, stop."""
     from isthmus.cli.run import course_title, split_words
     from isthmus.config.load import load_course
+    from isthmus.data.zoo import Folders
     from isthmus.federation.rehearsal import Rehearsal
     from isthmus.monitor.folder import RunFolder, new_run_path
 
     source, overrides = split_words(words or [])
-    course = load_course(source, [*overrides, f"num_clients={sites}"])
+    course = load_course(source, overrides if sites is None else [*overrides, f"num_clients={sites}"], say=say)
+    if sites is None and not isinstance(course.dataset, Folders):
+        course = replace(course, num_clients=3)
     path = out or new_run_path(Path("runs"), f"{course_title(course)}-sites")
     RunFolder.check_new(path)
     with interruptible(), Rehearsal(course, data_root, say=say) as rehearsal, _bar(course) as bar:
@@ -206,23 +326,45 @@ def up(
     show_folder(path)
 
 
+def follow_schema(course: Course, schema: Path | None) -> Course:
+    """Return the course with the digest and the classes of the schema that silos must follow, where one is given."""
+    from isthmus.data.schema import read_schema
+    from isthmus.federation.meaning import with_schema
+
+    return course if schema is None else with_schema(course, read_schema(schema), schema)
+
+
+def keep_schema(run_dir: Path, schema: Path | None) -> None:
+    """Put the schema into the run folder, so that isthmus predict can say what the model's columns are."""
+    from isthmus.core.files import replace_file
+    from isthmus.data.schema import SCHEMA_FILE
+
+    if schema is not None:
+        replace_file(run_dir / SCHEMA_FILE, schema.read_bytes())
+
+
 def say(text: str) -> None:
     """Print a line about what happens, apart from results."""
     from isthmus.cli.output import plain
 
-    typer.echo(plain(text), err=True)
+    print(plain(text), file=sys.stderr, flush=True)
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Take being told to end as Ctrl-C, so that everything is closed on the way out."""
+    """Take being told to end as Ctrl-C, so that everything is closed on the way out; a full log disk ends nothing."""
+    from isthmus.cli.lasting import lasting_output
+
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
-    yield
+    with lasting_output():
+        yield
 
 
 def _end_with_input() -> None:
-    sys.stdin.buffer.read()
+    # Not sys.stdin: Python aborts when it must end while a thread holds the lock of that.
+    while os.read(0, 4096):
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -235,8 +377,6 @@ def _bar(course: Course) -> Any:
 
 def check_folder(data: Path, id_secret: bytes | None) -> None:
     """Refuse a folder with mistakes, or with ids that get the same key, before anything is connected."""
-    from dataclasses import replace
-
     from isthmus.data.zoo.own_kinds import kind_at
     from isthmus.federation.identities import node_keys
 
@@ -252,15 +392,15 @@ def show_folder(path: Path) -> None:
     from isthmus.cli.run import course_title
     from isthmus.federation.course import course_of
     from isthmus.monitor.folder import RunFolder
-    from isthmus.monitor.journal import read_journal, replace_file
-    from isthmus.report.summary import column, end_of, results_table
+    from isthmus.monitor.journal import read_whole_journal, replace_file
+    from isthmus.report.summary import clients_of, column, headline, results_table
 
     course, folder = course_of(path), RunFolder(path)
-    events = list(read_journal(folder.journal))
-    end, metric = end_of(events), course.task.metrics[0]
+    events = list(read_whole_journal(folder.journal))
+    metric = course.task.metrics[0]
     facts = {event["client"]: event["text"] for event in events if event["event"] == "client"}
-    table = results_table([column(course_title(course), events, metric)], list(facts), facts)
-    print_table(table, f"test {metric}, best round {end['best_round']} of {end['num_rounds']}")
+    table = results_table([column(course_title(course), events, metric)], clients_of(events), facts)
+    print_table(table, headline(metric, events, course.stopping.metric))
     for note in [event["text"] for event in events if event["event"] == "note"]:
         typer.echo(f"note: {plain(note)}")
     replace_file(folder.report, table.markdown().encode())

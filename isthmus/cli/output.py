@@ -17,7 +17,8 @@ def explain(error: IsthmusError) -> int:
     if "--json" in sys.argv:
         print(json.dumps({"error": str(error), "kind": type(error).__name__}))
     else:
-        print(f"error: {error}", file=sys.stderr)
+        lines = str(error).split("\n")  # of others there may be parts in it
+        print("\n".join(plain(line) for line in [f"error: {lines[0]}", *lines[1:]]), file=sys.stderr)
     return error.exit_code
 
 

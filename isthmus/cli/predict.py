@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from isthmus.config.course import Course
     from isthmus.core.record import Params
     from isthmus.data.zoo.own_folder import OwnFolder
+    from isthmus.monitor.folder import RunFolder
 
 EXAMPLES = """Examples:
 
@@ -38,26 +40,42 @@ def predict(
     client: Annotated[str | None, typer.Option("--client", metavar="ID", help="Predict as this client would.")] = None,
     data_root: Annotated[Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    by_position: Annotated[
+        bool, typer.Option("--by-position", help="Take feature columns by their order, whatever they are called.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
 ) -> None:
     """Write what the model says of every node, link or graph (label and probabilities, scores), as CSV or Parquet."""
-    from isthmus.cli.output import print_json
+    from isthmus.cli.output import plain, print_json
     from isthmus.core.errors import BadInput
 
     if out.suffix not in (".csv", ".parquet"):
         raise BadInput(f"--out is {str(out)!r}; its name must end in .csv or .parquet")
     if out.exists() and not force:
         raise BadInput(f"{out} exists already; choose another file or add --force")
-    table = predictions(run, graph, client, data_root)
+    notes: list[str] = []
+    table = predictions(run, graph, client, data_root, by_position, notes.append)
     _write(table, out)
     if json:
-        print_json({"file": str(out), "rows": len(table)})
+        print_json({"file": str(out), "rows": len(table), "notes": notes})
     else:
+        for note in notes:
+            typer.echo(f"note: {plain(note)}")
         typer.echo(f"{len(table)} predictions written to {out}")
 
 
-def predictions(run: Path, graph: str, client: str | None = None, root: Path | None = None) -> pd.DataFrame:
-    """Return a table: whose row it is (id, or source and target), and what the task says, such as label and p_CLASS."""
+def predictions(
+    run: Path,
+    graph: str,
+    client: str | None = None,
+    root: Path | None = None,
+    by_position: bool = False,
+    note: Callable[[str], None] = lambda text: None,
+) -> pd.DataFrame:
+    """Return a table: whose row it is (id, or source and target), and what the task says, such as label and p_CLASS.
+
+    Columns are matched by name, unless `by_position`; what a user should know of that goes to `note`.
+    """
     import json
 
     import pandas as pd
@@ -88,6 +106,8 @@ def predictions(run: Path, graph: str, client: str | None = None, root: Path | N
     width = int(facts["input_dim"])
     if course.task.input_dim(data) != width:
         raise BadInput(f"{graph} has {course.task.input_dim(data)} features, the model was trained on {width}")
+    if not by_position:
+        data = _by_name(folder, course, facts, graph, data, note)
     model = own_model(course, client, allow_import).build(width, int(facts["output_dim"]))
     if client is None and model.state_dict().keys() > params.keys():
         raise BadInput(f"{path} holds only what the clients share, no whole model; {_models_there(folder)}")
@@ -105,6 +125,64 @@ def predictions(run: Path, graph: str, client: str | None = None, root: Path | N
         )
     names = class_names or tuple(str(number) for number in range(int(facts["output_dim"])))
     return pd.DataFrame({**_by_example(rows, len(found.ids)), **found.columns(names)})
+
+
+def _by_name(
+    folder: RunFolder, course: Course, facts: dict[str, str], graph: str, data: Any, note: Callable[[str], None]
+) -> Any:
+    """Return data with the columns that the model was trained on, in their order; refuses data that has others."""
+    from isthmus.config.tables import name_of
+    from isthmus.core.errors import BadInput
+    from isthmus.data.meaning import in_order, name_differences, names_digest
+    from isthmus.simulation import columns_of
+
+    own, wanted = columns_of(course, data), _names_of(folder, facts)
+    same_dataset = not Path(graph).is_dir() and graph == name_of(type(course.dataset))
+    if not wanted and not facts.get("features"):
+        if not same_dataset:
+            note(
+                f"{folder.path} does not say what its feature columns are called, so their meaning could not be "
+                f"compared with {graph}'s, only their number"
+            )
+        return data
+    if names_digest(own) == facts.get("features", names_digest(wanted)):
+        return data
+    remedy = "give a graph with the columns of the training data, or --by-position to take them in the order they have"
+    if not own:
+        raise BadInput(
+            f"the feature columns of {graph} have no names, those of the model's training data have; {remedy}"
+        )
+    if not wanted:
+        raise BadInput(
+            f"the feature columns of {graph} have other names, or another order, than those of the training data, of "
+            f"which {folder.path} has only a digest: put the schema of the silos into it as schema.yaml to see which; "
+            f"{remedy}"
+        )
+    differences = name_differences(own, wanted, "the model's")
+    if set(own) != set(wanted):
+        raise BadInput(f"{graph} is not what the model was trained on: {'; '.join(differences)}; {remedy}")
+    note(
+        f"{graph} has the model's feature columns, but its columns are in another order, which was mended by their "
+        f"names: {differences[0]}"
+    )
+    return in_order(data, wanted)
+
+
+def _names_of(folder: RunFolder, facts: dict[str, str]) -> tuple[str, ...]:
+    """Return what the columns of a model's training data are called, from its file or from a schema beside it."""
+    import json
+
+    from isthmus.core.errors import BadInput
+    from isthmus.data.meaning import names_digest
+    from isthmus.data.schema import SCHEMA_FILE, read_schema
+
+    path = folder.path / SCHEMA_FILE
+    if "feature_names" in facts or "features" not in facts or not path.is_file():
+        return tuple(json.loads(facts.get("feature_names", "[]")))
+    names = read_schema(path).columns
+    if facts.get("features") != names_digest(names):
+        raise BadInput(f"{path} is not the schema of the training data: it has other feature columns than the model")
+    return names
 
 
 def _by_example(rows: dict[str, Any], num_examples: int) -> dict[str, Any]:
@@ -166,6 +244,7 @@ def _own_folder(path: Path, class_names: tuple[str, ...], course: Course) -> Own
 
 
 def _models_there(folder: Any) -> str:
+    from isthmus.core.errors import quoted
     from isthmus.monitor.folder import ID_FILE
 
     clients = sorted(path.stem for path in (folder.path / "clients").glob("*.safetensors"))
@@ -179,7 +258,7 @@ def _models_there(folder: Any) -> str:
         )
     if folder.model.is_file():
         return "its one model is the global one: leave --client out"
-    return f"the course was not finished; go on with: isthmus run --resume {folder.path}"
+    return f"the course was not finished; go on with: isthmus run --resume {quoted(folder.path)}"
 
 
 def _write(table: pd.DataFrame, out: Path) -> None:

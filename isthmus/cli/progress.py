@@ -7,7 +7,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from isthmus.cli.output import human_bytes
+from isthmus.cli.output import human_bytes, plain
 from isthmus.core.course import RoundReport, weighted_metric
 from isthmus.core.federation import ExchangeReport
 from isthmus.core.protocol import told
@@ -19,12 +19,12 @@ class ProgressBar:
     def __init__(self, title: str, rounds: int, metric: str, done: int = 0) -> None:
         self._metric = metric
         self._up = self._down = 0
-        self._console = Console(stderr=True)
+        self._console = Console(stderr=True, highlight=False)
         self._progress = Progress(
-            TextColumn(title),
+            TextColumn(plain(title).replace("{", "{{").replace("}", "}}"), markup=False),
             BarColumn(bar_width=12),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[facts]}"),
+            TextColumn("{task.fields[facts]}", markup=False),
             console=self._console,
         )
         self._task = self._progress.add_task(title, total=rounds, completed=done, facts="")
@@ -43,16 +43,19 @@ class ProgressBar:
         self._up += report.bytes_up
         self._down += report.bytes_down
         for line in told(report.failures):
-            self._console.print(f"round {report.position.round}, {report.request}: {line}", markup=False)
+            self._console.print(plain(f"round {report.position.round}, {report.request}: {line}"), markup=False)
 
     def round_done(self, report: RoundReport) -> None:
         """Move the bar."""
         loss = weighted_metric(report.evaluations, "train", "loss") if report.evaluations else None
-        self.show(report.round, None if loss is None or loss != loss else loss, report.score, self._up, self._down)
+        total = len(report.scorers) + len(report.unscored)
+        who = f" ({len(report.scorers)} of {total} clients)" if report.unscored else ""
+        loss = None if loss is None or loss != loss else loss
+        self.show(report.round, loss, report.score, self._up, self._down, who)
 
-    def show(self, round: int, loss: float | None, score: float | None, up: int, down: int) -> None:
-        """Show where the course is."""
+    def show(self, round: int, loss: float | None, score: float | None, up: int, down: int, who: str = "") -> None:
+        """Show where the course is; `who` says whose the score is, where it is not everybody's."""
         facts = [] if loss is None else [f"loss {loss:.3f}"]
-        facts += [] if score is None else [f"val {self._metric} {score:.3f}"]
+        facts += [] if score is None else [f"val {self._metric} {score:.3f}{who}"]
         facts.append(f"up {human_bytes(up)} down {human_bytes(down)}")
         self._progress.update(self._task, completed=round, facts=" ".join(facts))

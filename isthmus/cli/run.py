@@ -92,13 +92,17 @@ def split_words(words: list[str]) -> tuple[Path | None, list[str]]:
 def _started(
     source: Path | None, overrides: list[str], baselines: bool, out: Path | None, root: Path | None, silent: bool
 ) -> dict[str, Result]:
+    from isthmus.cli.output import plain
     from isthmus.config.load import load_course
     from isthmus.config.tables import name_of
     from isthmus.data.zoo import data_root
     from isthmus.monitor.folder import new_run_path
     from isthmus.simulation import load_scenario
 
-    course = load_course(source, overrides)
+    notes: list[str] = []
+    course = load_course(source, overrides, say=notes.append)
+    for note in notes:
+        typer.echo(f"note: {plain(note)}", err=True)
     label = f"{name_of(type(course.algorithm))}-{name_of(type(course.dataset))}".replace(":", "_")
     path = out or new_run_path(Path("runs"), label)
     courses = {"": course}
@@ -106,7 +110,9 @@ def _started(
         courses |= {"Local": baseline(course, "local"), "Global (centralised)": baseline(course, "global")}
     scenario = load_scenario(course, data_root(root))
     return {
-        title: _carried_out(title, each, path if not title else path / "baselines" / _slug(title), scenario, silent)
+        title: _carried_out(
+            title, each, path if not title else path / "baselines" / _slug(title), scenario, silent, notes
+        )
         for title, each in courses.items()
     }
 
@@ -128,11 +134,11 @@ def _slug(title: str) -> str:
     return title.split()[0].lower()
 
 
-def _carried_out(title: str, course: Course, path: Path, scenario: Scenario, silent: bool) -> Result:
+def _carried_out(title: str, course: Course, path: Path, scenario: Scenario, silent: bool, notes: list[str]) -> Result:
     from isthmus.runs import run as run_course
 
     with _watched(title or course_title(course), course, path, silent) as watchers:
-        return run_course(course, run_dir=path, scenario=scenario, watchers=watchers)
+        return run_course(course, run_dir=path, scenario=scenario, watchers=watchers, notes=notes)
 
 
 def _resumed(path: Path, overrides: list[str], root: Path | None, silent: bool) -> Result:
@@ -149,7 +155,7 @@ def _resumed(path: Path, overrides: list[str], root: Path | None, silent: bool) 
 def _watched(title: str, course: Course, path: Path, silent: bool) -> Iterator[list[Any]]:
     """Show a progress bar, and tell how to go on when the run is cut short."""
     from isthmus.cli.progress import ProgressBar
-    from isthmus.core.errors import BadInput, IsthmusError
+    from isthmus.core.errors import BadInput, IsthmusError, quoted
 
     bar = None if silent else ProgressBar(title, course.rounds, course.stopping.metric)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # being told to end is an interruption like Ctrl-C
@@ -158,14 +164,14 @@ def _watched(title: str, course: Course, path: Path, silent: bool) -> Iterator[l
             yield [bar] if bar else []
     except KeyboardInterrupt:
         if (path / "checkpoint.isth").exists():
-            typer.echo(f"interrupted; go on with: isthmus run --resume {path}", err=True)
+            typer.echo(f"interrupted; go on with: isthmus run --resume {quoted(path)}", err=True)
         raise
     except BadInput:
         raise
     except IsthmusError as error:
         if not (path / "checkpoint.isth").exists():
             raise
-        raise type(error)(f"{error}\na checkpoint is left; go on with: isthmus run --resume {path}") from None
+        raise type(error)(f"{error}\na checkpoint is left; go on with: isthmus run --resume {quoted(path)}") from None
 
 
 def course_title(course: Course) -> str:
@@ -186,6 +192,7 @@ def as_json(main: Result, results: dict[str, Result]) -> dict[str, Any]:
         "bytes_down": main.bytes_down,
         "metrics": main.metrics,
         "clients": main.client_scores,
+        "missing": main.missing,
         "notes": main.notes,
         "monitors": measured(main),
         "baselines": {_slug(title): result.metrics for title, result in results.items() if title},
@@ -202,23 +209,21 @@ def measured(result: Result) -> dict[str, dict[str, Any]]:
 
 
 def _show(main: Result, results: dict[str, Result]) -> None:
-    from isthmus.cli.output import human_bytes, print_table
+    from isthmus.cli.output import human_bytes, plain, print_table
     from isthmus.monitor.folder import RunFolder
     from isthmus.monitor.journal import replace_file
     from isthmus.report.monitors import last_measured, summary
-    from isthmus.report.summary import column, results_table
+    from isthmus.report.summary import clients_of, column, headline, results_table
 
     metric = main.course.task.metrics[0]
     columns = [column(t or course_title(r.course), r.events, metric) for t, r in results.items()]
     facts = {event["client"]: event["text"] for event in main.events if event["event"] == "client"}
-    table = results_table(columns, list(main.client_scores), facts)
-    by = main.course.stopping.metric
-    chosen = "" if by == metric else f" by {by}"
-    print_table(table, f"test {metric}, best round{chosen} {main.best_round} of {main.num_rounds}")
+    table = results_table(columns, clients_of(main.events), facts)
+    print_table(table, headline(metric, main.events, main.course.stopping.metric))
     for event in last_measured(main.events, main.course.monitors).values():
         typer.echo(summary(event))
     for note in main.notes:
-        typer.echo(f"note: {note}")
+        typer.echo(f"note: {plain(note)}")
     traffic = f"{human_bytes(main.bytes_up)} up, {human_bytes(main.bytes_down)} down"
     typer.echo(f"{main.seconds:.1f} s, {traffic}")
     assert main.run_dir is not None

@@ -6,13 +6,45 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Union
 
+from isthmus.config.merging import Renamed
 from isthmus.config.tables import FAMILIES, Family, find_part, known_names, name_of
 from isthmus.core.errors import BadInput, nearest
 
 _MISSING = dataclasses.MISSING
+
+
+@dataclasses.dataclass(frozen=True)
+class Renaming:
+    """A part that got another name, and what became of its fields.
+
+    Fields:
+        kept:     fields that were set before and are set now
+        dropped:  fields that were set before and are not, each with the reason
+        defaults: fields of both that nobody sets and that the new part has another value for: the value now, and before
+    """
+
+    where: str
+    old: str
+    new: str
+    kept: tuple[str, ...]
+    dropped: Mapping[str, str]
+    defaults: Mapping[str, tuple[Any, Any]]
+
+    def __str__(self) -> str:
+        told = [f"kept {', '.join(self.kept)}"] if self.kept else []
+        told += [f"dropped {field}: {why}" for field, why in self.dropped.items()]
+        told += [
+            f"{field} is {brief(now)} by default, with {self.old} it was {brief(before)}"
+            for field, (now, before) in self.defaults.items()
+        ]
+        return f"{self.where}.name is {self.new!r} in place of {self.old!r}: {'; '.join(told)}"
+
+    def losses(self) -> list[str]:
+        """Return a line for each field that was set and is not there any more."""
+        return [f"{self.where}.{field} is dropped with {self.new}: {why}" for field, why in self.dropped.items()]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +53,8 @@ class Builder:
 
     source: str = ""
     allow_import: bool = True
+    changed: frozenset[str] = frozenset()  # paths of what overrides say, so that a part they switch is told
+    renamings: list[Renaming] = dataclasses.field(default_factory=list, compare=False, repr=False)
 
     def place(self, where: str) -> str:
         """Return how an error names a place."""
@@ -77,7 +111,100 @@ class Builder:
         kind = find_part(family, name, f"{self.place(where)}.name", self.allow_import)
         if not dataclasses.is_dataclass(kind):
             raise BadInput(f"{self.place(where)}.name is {name!r}, which is not a dataclass with fields to set")
-        return self.fields(kind, given, where, default if type(default) is kind else None)
+        same = default if type(default) is kind else None
+        switched = isinstance(raw, Renamed) or not self.changed.isdisjoint((where, f"{where}.name"))
+        if not switched:
+            return self.fields(kind, given, where, same)
+        former = raw.former if isinstance(raw, Renamed) else {}
+        old = self._former_kind(family, former, where, default)
+        carried = raw.carried & given.keys() if isinstance(raw, Renamed) else set()
+        part, dropped = self._with_carried(kind, given, carried, old, where, same)
+        self._tell(part, given, carried, dropped, self._former(family, old, former, where, default), where)
+        return part
+
+    # ---- a part in place of another
+
+    def _former_kind(self, family: Family, former: Mapping[str, Any], where: str, default: Any) -> type[Any] | None:
+        """Return the class of the part that another takes the place of; None where it cannot be found here."""
+        name = former.get("name")
+        if name is None:
+            return None if default is None else type(default)
+        try:
+            return find_part(family, str(name), where, self.allow_import)
+        except BadInput:
+            return None
+
+    def _with_carried(
+        self, kind: type[Any], given: Mapping[str, Any], carried: set[str], old: type[Any] | None, where: str, same: Any
+    ) -> tuple[Any, dict[str, str]]:
+        """Return the new part with as many of the carried fields as it can have, and why it has not the others."""
+        # What was wrong for the old part already is a mistake, and told as one.
+        right = [k for k in sorted(carried) if old is None or self._problem(old, k, given[k], where) is None]
+        problems = {key: self._problem(kind, key, given[key], where) for key in right}
+        dropped = {key: problem for key, problem in problems.items() if problem is not None}
+        taken = {key: value for key, value in given.items() if key not in dropped}
+        try:
+            return self.fields(kind, taken, where, same), dropped
+        except BadInput as error:
+            # Each field is fine by itself, and they do not go together, or not with the new part.
+            for key in (key for key in right if key in taken):
+                rest = {other: value for other, value in taken.items() if other != key}
+                try:
+                    return self.fields(kind, rest, where, same), {
+                        **dropped,
+                        key: str(error).removeprefix(f"{self.source}: "),
+                    }
+                except BadInput:
+                    continue
+            raise
+
+    def _problem(self, kind: type[Any], key: str, value: Any, where: str) -> str | None:
+        """Return why a part of a kind cannot have a value in a field, or None."""
+        known = {f.name: f for f in dataclasses.fields(kind) if f.init} if dataclasses.is_dataclass(kind) else {}
+        if key not in known:
+            return f"{name_of(kind)} has no such field"
+        before = _default_of(known[key])
+        try:
+            self._aside().build(_hints(kind)[key], value, f"{where}.{key}", None if before is _MISSING else before)
+        except BadInput as error:
+            return str(error)
+        return None
+
+    def _aside(self) -> Builder:
+        """Return a builder of the same kind that tells nothing."""
+        return dataclasses.replace(self, source="", changed=frozenset(), renamings=[])
+
+    def _former(
+        self, family: Family, old: type[Any] | None, former: Mapping[str, Any], where: str, default: Any
+    ) -> tuple[str, Any]:
+        """Return the name of the part that another takes the place of, and the part itself where it is comparable."""
+        name = str(former.get("name") or ("" if old is None else name_of(old)))
+        # A dataset's own numbers are no settings of a method, and nobody expects another dataset to have the same.
+        if old is None or family.name == "datasets":
+            return name, None
+        try:
+            return name, self._aside()._part(family, dict(former), where, default)
+        except BadInput:
+            return name, None
+
+    def _tell(
+        self,
+        part: Any,
+        given: Mapping[str, Any],
+        carried: set[str],
+        dropped: Mapping[str, str],
+        former: tuple[str, Any],
+        where: str,
+    ) -> None:
+        """Take down what became of the fields of a part that another took the place of."""
+        old, before = former
+        new = name_of(type(part))
+        if old == new:
+            return
+        kept = tuple(f.name for f in dataclasses.fields(part) if f.name in carried - dropped.keys())
+        defaults = {} if before is None else dict(_by_default(describe(part), describe(before), given))
+        if kept or dropped or defaults:
+            self.renamings.append(Renaming(where, old, new, kept, dropped, defaults))
 
     def _mapping(self, raw: Any, where: str) -> Mapping[str, Any]:
         if not isinstance(raw, Mapping):
@@ -113,6 +240,50 @@ def describe(value: Any) -> Any:
         return value
     # A part given as a Python object that is no dataclass cannot be built again from a file; its repr tells it apart.
     return {"object": repr(value)}
+
+
+def stated(value: Any, default: Any = None) -> Any:
+    """Return what is described of a value beyond `default`, or beyond the defaults of its own class."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return describe(value)
+    described = describe(value)
+    plain = {"name": described["name"]} if "name" in described else {}
+    for field in dataclasses.fields(value):
+        if not field.init:
+            continue
+        before = getattr(default, field.name) if type(default) is type(value) else _default_of(field)
+        if getattr(value, field.name) != before:
+            plain[field.name] = stated(getattr(value, field.name), before)
+    return plain
+
+
+def brief(value: Any) -> str:
+    """Return a described value in few words: a part by its name and its fields in brackets."""
+    if isinstance(value, Mapping):
+        fields = ", ".join(f"{key}={brief(item)}" for key, item in value.items() if key != "name")
+        name = str(value.get("name", ""))
+        return f"{name}({fields})" if fields or not name else name
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(brief, value))}]"
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _by_default(
+    now: Mapping[str, Any], before: Mapping[str, Any], given: Any, above: str = ""
+) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """Yield what two described parts both have and differ in, of what nobody gave: the path, and both values."""
+    given = given if isinstance(given, Mapping) else {}
+    for key in now:
+        if key == "name" or key not in before or now[key] == before[key]:
+            continue
+        pair = now[key], before[key]
+        if isinstance(now[key], Mapping) and isinstance(before[key], Mapping):
+            if now[key].get("name") == before[key].get("name"):
+                yield from _by_default(*pair, given.get(key), f"{above}{key}.")
+            elif not isinstance(given.get(key, {}), str) and "name" not in given.get(key, {}):
+                yield f"{above}{key}", pair
+        elif key not in given:
+            yield f"{above}{key}", pair
 
 
 # A suite builds thousands of courses, whose fields have a few dozen types.

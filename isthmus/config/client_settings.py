@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from isthmus.config.build import Builder, describe
+from isthmus.config.build import Builder, describe, stated
 from isthmus.config.course import Course
-from isthmus.config.load import merge
+from isthmus.config.merging import merge
 from isthmus.core.errors import BadInput, nearest
 from isthmus.core.protocol import Algorithm
 from isthmus.learn.batching import Batching
@@ -34,20 +34,37 @@ def check_client_settings(course: Course, clients: Iterable[str]) -> None:
         own_batching(course, client)
 
 
+def weaker(algorithm: Algorithm[Any], field: str, value: Any, least: Any) -> bool:
+    """Whether a value of a field that protects protects less than another one; none at all is the weakest."""
+    if value is None or least is None:
+        return value is None and least is not None
+    return bool(value < least) if type(algorithm).protects[field] == "more" else bool(value > least)
+
+
 def own_algorithm(course: Course, client: str, allow_import: bool = True) -> Algorithm[Any] | None:
-    """Return the algorithm with a client's own settings; None for a client that has none."""
+    """Return the algorithm with a client's own settings; None for a client that has none.
+
+    Raises BadInput where these would protect the client less than the course does.
+    """
     changes = [change for change in _changes(course, client) if change[0][0] not in PARTS]
     if not changes:
         return None
     where = f"client_settings.{client}"
-    plain = merge(describe(course.algorithm), changes, where)
-    built = Builder(where, allow_import).build(Algorithm, plain, "algorithm", course.algorithm)
+    plain = merge({"algorithm": stated(course.algorithm)}, [(["algorithm", *path], value) for path, value in changes])
+    built = Builder(where, allow_import).build(Algorithm, plain["algorithm"], "algorithm", course.algorithm)
     if type(built) is not type(course.algorithm):
         raise BadInput(
             f"{where} makes the algorithm another one, {type(built).__name__}; a client may have "
             f"other values in the fields of {type(course.algorithm).__name__} only"
         )
     assert isinstance(built, Algorithm)
+    for field in type(built).protects:
+        own, common = getattr(built, field), getattr(course.algorithm, field)
+        if weaker(built, field, own, common):
+            raise BadInput(
+                f"{where}.{field} is {own!r}, which protects this client less than the course's {common!r}; settings "
+                "of single clients may only protect more"
+            )
     return built
 
 
@@ -71,7 +88,7 @@ def own_model(course: Course, client: str | None, allow_import: bool = True) -> 
             f"{where} changes parts of the model, but the course's is {type(course.model).__name__}, an object without "
             "named parts; give the client's whole model as an object too"
         )
-    plain = merge({"model": describe(course.model)}, changes, where)
+    plain = merge({"model": stated(course.model, ModelSpec())}, changes, where)
     built = Builder(where, allow_import).build(ModelSpec, plain["model"], "model", course.model)
     assert isinstance(built, ModelSpec)
     return built
@@ -83,7 +100,7 @@ def own_batching(course: Course, client: str, allow_import: bool = True) -> Batc
     where = f"client_settings.{client}"
     built: Any = course.batching
     if changes:
-        plain = merge({"batching": describe(course.batching)}, changes, where)
+        plain = merge({"batching": stated(course.batching)}, changes, where)
         built = Builder(where, allow_import).build(Batching, plain["batching"], "batching", course.batching)
     assert isinstance(built, Batching)
     problem = course.task.batching_problem(built)

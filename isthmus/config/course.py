@@ -14,7 +14,7 @@ from isthmus.core.protocol import Algorithm
 from isthmus.core.sampling import UniformSampling
 from isthmus.data.masks import MaskRule, RatioSplit
 from isthmus.data.splitters import CommunitySplitter, Splitter
-from isthmus.data.zoo import Cora, Dataset
+from isthmus.data.zoo import Cora, Dataset, Folders
 from isthmus.learn.batching import Batching, FullBatch
 from isthmus.learn.tasks import NodeClassification, Task
 from isthmus.models import DotDecoder, ModelSpec
@@ -96,6 +96,7 @@ class Course:
     monitor_every: int = 0
 
     def __post_init__(self) -> None:
+        self._follow_folders()
         for name in ("num_clients", "rounds", "evaluate_every", "threads", "min_replies", "block_mb"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least 1")
@@ -125,6 +126,23 @@ class Course:
         unknown = [monitor for monitor in self.monitors if monitor not in MONITORS]
         if unknown:
             raise ValueError(f"monitors has {unknown[0]!r}; {nearest(unknown[0], MONITORS)}")
+
+    def _follow_folders(self) -> None:
+        """Take the number of clients from the folders where each is a client; refuse a splitter for them."""
+        if not isinstance(self.dataset, Folders) or not self.dataset.paths:
+            return
+        number = len(self.dataset.paths)
+        if self.num_clients not in (number, Course.num_clients):
+            raise ValueError(
+                f"num_clients is {self.num_clients}, but dataset.paths has {number} folders, each of them a client; "
+                "leave num_clients out"
+            )
+        if self.splitter != Course.splitter:
+            raise ValueError(
+                f"splitter is {self.splitter!r}, but dataset.paths has a folder for each client; leave the splitter "
+                "out, or divide one folder: dataset.name=folder"
+            )
+        object.__setattr__(self, "num_clients", number)
 
     def _check_heads(self) -> None:
         """Raise ValueError where clients are to keep heads, by the algorithm's own choice, and the model has none."""

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 import torch
 
 from isthmus.core.federation import Position
-from isthmus.core.protocol import Algorithm
+from isthmus.core.protocol import Algorithm, Request
 from isthmus.core.random import torch_generator
-from isthmus.core.record import Params, State
+from isthmus.core.record import Params, State, Value
+from isthmus.core.secrets import ProtectingStream, Secret, digest
 
 
 class Cohort(Protocol):
@@ -27,19 +28,51 @@ class Cohort(Protocol):
 class Client(ABC):
     """One client as its handlers see it. All that it remembers between two requests is `state`.
 
-    `algorithm` is the algorithm with the client's own settings, where it has some.
+    `algorithm` is the algorithm with the client's own settings, where it has some. `secret` is what its protecting
+    streams are drawn from; it is no part of the memory and of no message.
     """
 
     def __init__(self, id: str) -> None:
         self.id = id
         self.algorithm: Algorithm[Any] | None = None
+        self.secret: Secret | None = None
         self.state: State = {}
         self.position = Position(0, 0, 0)
+        self._asked: tuple[Request[Any] | None, State] = (None, {})
+        self._asked_digest: bytes | None = None
+
+    def begin(self, position: Position, request: Request[Any]) -> None:
+        """Take note of what is asked, where in the course, and of the memory that it is answered from."""
+        self.position = position
+        # Handlers put new values into the memory and never change one, so a shallow copy is what was there.
+        self._asked, self._asked_digest = (request, dict(self.state)), None
 
     def generator(self, purpose: str) -> torch.Generator:
-        """Return the random stream of this client for a purpose in this exchange."""
+        """Return the random stream of this client for a purpose in this exchange, which the server can draw too.
+
+        It repeats an experiment and hides nothing; for noise and the like there is `protecting`.
+        """
         at = self.position
         return torch_generator(at.seed, at.round, at.exchange, self.id, purpose)
+
+    def protecting(self, purpose: str, guarded: Value) -> ProtectingStream:
+        """Return the stream that protects `guarded`, for a purpose in this exchange; only this client can draw it.
+
+        The same request at the same place, answered from the same memory, gets the same stream, so that a course that
+        is resumed repeats its replies. Another request, memory or value gets another one: were it the same, the
+        difference of two replies would be without noise.
+        """
+        if self.secret is None:
+            raise RuntimeError(f"{self.id} has no secret to draw {purpose!r} from; set client.secret")
+        at = self.position
+        place = (self.id, at.seed, at.round, at.exchange, purpose)
+        if self.secret.simulated:
+            return self.secret.stream(*place)
+        if self._asked_digest is None:
+            request, memory = self._asked
+            kind = type(request).__name__
+            self._asked_digest = digest({"kind": kind, "request": request, "memory": memory})
+        return self.secret.stream(*place, self._asked_digest, digest({"guarded": guarded}))
 
     @abstractmethod
     def evaluate(self, params: Params, splits: tuple[str, ...]) -> tuple[dict[str, dict[str, float]], dict[str, int]]:

@@ -9,15 +9,20 @@ stands for itself and a list for a tuple; an object is one of `{"t": i}` (tensor
 `{"d": [[key, value], ...]}` (dict), `{"n": "nan"}` (a float JSON does not know). Tensors follow in order, each padded
 to 8 bytes.
 
-Decoding is told what to expect, so a message can only ever become a record type that the receiver named.
+Decoding is told what to expect, so a message can only ever become a record type that the receiver named. How large a
+thing may become is known before it is built: the bytes, the skeleton, the number of values in it, the tensors, their
+axes, the depth, the length of a key and of an integer all have a limit.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
+import reprlib
 import struct
 import typing
+import warnings
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,6 +33,7 @@ from isthmus.core.errors import BadMessage
 from isthmus.core.record import (
     DTYPE_NAMES,
     DTYPES,
+    Place,
     Record,
     Value,
     check_value,
@@ -36,7 +42,9 @@ from isthmus.core.record import (
     field_types,
     fields_of,
     nested_records,
+    told_place,
 )
+from isthmus.core.text import CUT, foreign, named
 
 MAGIC = b"ISTH"
 VERSION = 1
@@ -44,16 +52,32 @@ PREFIX = struct.Struct("<4sHHQ")
 ALIGN = 8
 DEFAULT_MAX_BYTES = 2**31
 MAX_SKELETON_BYTES = 2**24
+# Values in a skeleton: each becomes an object of about a hundred bytes. Files of our own hold every client's memory.
+MAX_VALUES = 2**18
+MAX_FILE_VALUES = 2**22
+VALUES_PER_TENSOR = 4  # a tensor is as large an object as a few values
 MAX_DEPTH = 64
 MAX_DIMS = 16
+MAX_KEY = 200
+MAX_INTEGER_BITS = 4096
+# Places in a tensor that holds nothing, such as (nodes, 0): no byte of the message stands behind them.
+MAX_EMPTY = 2**24
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
+
+# torch warns, once in a process, that it cannot protect read-only memory; `pack` only ever reads it.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    torch.frombuffer(b"0", dtype=torch.uint8)
 
 T = TypeVar("T")
 
 
 def encode(value: Value) -> bytes:
-    """Return the message that holds `value`: a record, or a dict or tuple of storable values."""
+    """Return the message that holds `value`: a record, or a dict or tuple of storable values; one copy is made."""
     skeleton, tensors = _skeleton(value)
-    parts = [PREFIX.pack(MAGIC, VERSION, 0, len(skeleton)), skeleton]
+    parts: list[bytes | memoryview] = [PREFIX.pack(MAGIC, VERSION, 0, len(skeleton)), skeleton]
     for tensor in tensors:
         raw = _raw(tensor)
         parts += [raw, b"\0" * (-len(raw) % ALIGN)]
@@ -67,12 +91,23 @@ def encoded_size(value: Value) -> int:
     return PREFIX.size + len(skeleton) + sum(size + (-size % ALIGN) for size in sizes)
 
 
-def decode(data: bytes, expected: type[T] | Any, *, max_bytes: int = DEFAULT_MAX_BYTES) -> T:
-    """Return the value in a message, which must fit the annotation `expected`; raise BadMessage with the reason."""
+def decode(
+    data: bytes | memoryview,
+    expected: type[T] | Any,
+    *,
+    max_bytes: int = DEFAULT_MAX_BYTES,
+    max_values: int = MAX_VALUES,
+    share: bool = False,
+) -> T:
+    """Return the value in a message, which must fit the annotation `expected`; raise BadMessage with the reason.
+
+    Tensors are copies, but with `share` they lie in the message itself and may only be read: for messages that hold
+    another message.
+    """
     if len(data) > max_bytes:
         raise BadMessage(f"message of {len(data)} bytes is above the limit of {max_bytes} bytes")
-    skeleton, offset = _open(data)
-    tensors = _read_tensors(data, skeleton["tensors"], offset)
+    skeleton, offset = _open(data, max_values)
+    tensors = _read_tensors(data, skeleton["tensors"], offset, max_values, share)
     value = _rebuild(skeleton["value"], expected, tensors, "message", 0)
     check_value(value, expected, "message")
     if tensors:
@@ -81,13 +116,20 @@ def decode(data: bytes, expected: type[T] | Any, *, max_bytes: int = DEFAULT_MAX
 
 
 def pack(data: bytes) -> Tensor:
-    """Return bytes as a tensor, which is how a record holds them."""
-    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
+    """Return bytes as a tensor, which is how a record holds them; it lies in the bytes themselves."""
+    return torch.frombuffer(data, dtype=torch.uint8) if len(data) else torch.empty(0, dtype=torch.uint8)
 
 
 def unpack(tensor: Tensor) -> bytes:
-    """Return the bytes that `pack` put into a tensor."""
-    return bytes(tensor.numpy().data)
+    """Return a copy of the bytes that `pack` put into a tensor."""
+    return bytes(opened(tensor))
+
+
+def opened(tensor: Tensor) -> memoryview:
+    """Return the bytes that `pack` put into a tensor, where they lie; a tensor of anything else is a bad message."""
+    if tensor.dtype != torch.uint8 or tensor.dim() != 1:
+        raise BadMessage(f"found a tensor of {tensor.dtype} and shape {tuple(tensor.shape)}, expected bytes")
+    return tensor.contiguous().numpy().data if tensor.numel() else memoryview(b"")
 
 
 # ---- writing
@@ -104,53 +146,60 @@ def _skeleton(value: Value) -> tuple[bytes, list[Tensor]]:
     return text.encode(), tensors
 
 
-def _plain(value: Value, tensors: list[Tensor], where: str, depth: int) -> Any:
+def _plain(value: Value, tensors: list[Tensor], where: Place, depth: int) -> Any:
     if depth > MAX_DEPTH:
-        raise BadMessage(f"{where}: nested deeper than {MAX_DEPTH} levels")
+        raise BadMessage(f"{told_place(where)}: nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, Tensor):
         if value.layout != torch.strided or value.dtype not in DTYPE_NAMES or value.dim() > MAX_DIMS:
             raise BadMessage(
-                f"{where}: cannot encode a {value.layout} tensor of {value.dtype} with {value.dim()} dimensions; send "
-                f"dense tensors of {', '.join(sorted(DTYPES))} with at most {MAX_DIMS}"
+                f"{told_place(where)}: cannot encode a {value.layout} tensor of {value.dtype} with {value.dim()} "
+                f"dimensions; send dense tensors of {', '.join(sorted(DTYPES))} with at most {MAX_DIMS}"
             )
         tensors.append(value.detach())
         return {"t": len(tensors) - 1}
     if isinstance(value, Record):
-        fields = {name: _plain(item, tensors, f"{where}.{name}", depth + 1) for name, item in fields_of(value).items()}
+        fields = {
+            name: _plain(item, tensors, (where, "field", name), depth + 1) for name, item in fields_of(value).items()
+        }
         return {"r": type(value).__name__, "f": fields}
     if isinstance(value, dict):
         items = [(_key(key, where), item) for key, item in value.items()]
-        return {"d": [[key, _plain(item, tensors, f"{where}[{key!r}]", depth + 1)] for key, item in items]}
+        return {"d": [[key, _plain(item, tensors, (where, "entry", key), depth + 1)] for key, item in items]}
     if isinstance(value, tuple):
-        return [_plain(item, tensors, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+        return [_plain(item, tensors, (where, "entry", i), depth + 1) for i, item in enumerate(value)]
     if type(value) is float and not math.isfinite(value):
         return {"n": repr(value)}
+    if type(value) is int and value.bit_length() > MAX_INTEGER_BITS:
+        raise BadMessage(f"{told_place(where)}: cannot encode it: an integer of {value.bit_length()} bits")
     if value is None or type(value) in (bool, int, float, str):
         return value
     raise BadMessage(
-        f"{where}: cannot encode a {type(value).__name__}; a record holds tensors, scalars, strings, None, "
-        "records, and dicts or tuples of them"
+        f"{told_place(where)}: cannot encode a {type(value).__name__}; a record holds tensors, scalars, strings, "
+        "None, records, and dicts or tuples of them"
     )
 
 
-def _key(key: Any, where: str) -> str | int:
+def _key(key: Any, where: Place) -> str | int:
     if type(key) not in (str, int):
-        raise BadMessage(f"{where}: cannot encode the dict key {key!r}; keys are strings or integers")
+        raise BadMessage(f"{told_place(where)}: cannot encode the dict key {named(key)}; keys are strings or integers")
+    if type(key) is str and len(key) > MAX_KEY:
+        raise BadMessage(f"{told_place(where)}: the key {named(key)} has {len(key)} characters, the limit is {MAX_KEY}")
     return typing.cast("str | int", key)
 
 
-def _raw(tensor: Tensor) -> bytes:
+def _raw(tensor: Tensor) -> memoryview:
+    """Return the bytes of a tensor where they lie, if that is in one piece."""
     if not tensor.numel():
-        return b""
+        return memoryview(b"")
     # An axis of length 1 may have any stride and still count as contiguous; viewing as bytes wants stride 1.
     flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
-    return bytes(flat.view(torch.uint8).numpy().data)
+    return flat.view(torch.uint8).numpy().data
 
 
 # ---- reading
 
 
-def _open(data: bytes) -> tuple[dict[str, Any], int]:
+def _open(data: bytes | memoryview, max_values: int) -> tuple[dict[str, Any], int]:
     if len(data) < PREFIX.size:
         raise BadMessage(f"message of {len(data)} bytes is shorter than its {PREFIX.size}-byte prefix")
     magic, version, flags, length = PREFIX.unpack_from(data)
@@ -163,13 +212,27 @@ def _open(data: bytes) -> tuple[dict[str, Any], int]:
     end = PREFIX.size + length
     if length > MAX_SKELETON_BYTES or end > len(data):
         raise BadMessage(f"message announces a skeleton of {length} bytes but has {len(data) - PREFIX.size}")
+    text = bytes(data[PREFIX.size : end])
+    number = _num_values(text, max_values)
+    if number > max_values:
+        raise BadMessage(f"message holds about {number} values, the limit is {max_values}")
     try:
-        skeleton = json.loads(data[PREFIX.size : end], object_pairs_hook=_unique, parse_constant=_no_constant)
+        skeleton = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise BadMessage(f"message skeleton is not JSON: {str(error)[:80]}") from None
+        raise BadMessage(f"message skeleton is not JSON: {foreign(str(error), 80)}") from None
     if not isinstance(skeleton, dict) or set(skeleton) != {"value", "tensors"}:
         raise BadMessage("message skeleton is not {value, tensors}")
     return skeleton, end
+
+
+def _num_values(text: bytes, enough: int) -> int:
+    """Return at most how many values a JSON text can become; texts within it count only if there seem to be many."""
+    found = _separators(text)
+    return found if found <= enough else _separators(_STRING.sub(b"", text))
+
+
+def _separators(text: bytes) -> int:
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -183,23 +246,20 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _read_tensors(data: bytes, table: Any, offset: int) -> dict[int, Tensor]:
+def _read_tensors(data: bytes | memoryview, table: Any, offset: int, max_values: int, share: bool) -> dict[int, Tensor]:
     if not isinstance(table, list):
         raise BadMessage("message has no table of tensors")
+    if len(table) > max_values // VALUES_PER_TENSOR:
+        raise BadMessage(f"message has {len(table)} tensors, the limit is {max_values // VALUES_PER_TENSOR}")
     tensors: dict[int, Tensor] = {}
     for index, entry in enumerate(table):
         dtype, shape = _tensor_entry(entry, index)
         size = math.prod(shape) * dtype.itemsize
         if offset + size > len(data):
             raise BadMessage(f"message ends within tensor {index} of shape {shape}")
-        # Copied into torch's own aligned memory: results of the kernels must not depend on where a message lay.
-        tensor = torch.empty(shape, dtype=dtype)
-        if size:
-            flat = tensor.reshape(-1).view(torch.uint8).numpy()
-            flat[:] = np.frombuffer(data, np.uint8, size, offset)
-            if dtype is torch.bool and flat.max() > 1:
-                raise BadMessage(f"tensor {index} of truth values has bytes other than 0 and 1")
-        tensors[index] = tensor
+        tensors[index] = _tensor(data, dtype, shape, size, offset, share)
+        if dtype is torch.bool and size and int(tensors[index].view(torch.uint8).max()) > 1:
+            raise BadMessage(f"tensor {index} of truth values has bytes other than 0 and 1")
         offset += size + (-size % ALIGN)
     if offset > len(data):
         raise BadMessage("message ends within the padding of its last tensor")
@@ -208,25 +268,46 @@ def _read_tensors(data: bytes, table: Any, offset: int) -> dict[int, Tensor]:
     return tensors
 
 
+def _tensor(
+    data: bytes | memoryview, dtype: torch.dtype, shape: list[int], size: int, offset: int, share: bool
+) -> Tensor:
+    if share and size and dtype is torch.uint8:
+        return torch.frombuffer(data, dtype=dtype, count=size, offset=offset).reshape(shape)
+    # Copied into torch's own aligned memory: results of the kernels must not depend on where a message lay.
+    tensor = torch.empty(shape, dtype=dtype)
+    if size:
+        tensor.reshape(-1).view(torch.uint8).numpy()[:] = np.frombuffer(data, np.uint8, size, offset)
+    return tensor
+
+
 def _tensor_entry(entry: Any, index: int) -> tuple[torch.dtype, list[int]]:
     known = isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str) and entry[0] in DTYPES
     if not known or not isinstance(entry[1], list):
-        raise BadMessage(f"entry {index} of the tensor table is {str(entry)[:60]!r}, expected [dtype, shape]")
-    possible = len(entry[1]) <= MAX_DIMS and all(type(n) is int and 0 <= n < 2**40 for n in entry[1])
+        raise BadMessage(f"entry {index} of the tensor table is {_short(entry)}, expected [dtype, shape]")
+    shape = entry[1]
+    possible = len(shape) <= MAX_DIMS and all(type(n) is int and 0 <= n < 2**40 for n in shape)
     # torch multiplies the lengths also of a tensor without entries, so zeros do not excuse the others.
-    if not possible or math.prod(max(n, 1) for n in entry[1]) >= 2**56:
-        raise BadMessage(f"tensor {index} has the impossible shape {str(entry[1])[:60]}")
-    return DTYPES[entry[0]], entry[1]
+    most = MAX_EMPTY if possible and 0 in shape else 2**56
+    if not possible or math.prod(max(n, 1) for n in shape) >= most:
+        raise BadMessage(f"tensor {index} has the impossible shape {_short(shape)}")
+    return DTYPES[entry[0]], shape
 
 
-def _rebuild(tree: Any, expected: Any, tensors: dict[int, Tensor], where: str, depth: int) -> Value:
+def _short(tree: Any) -> str:
+    return foreign(_SHORT.repr(tree), 60)
+
+
+def _rebuild(tree: Any, expected: Any, tensors: dict[int, Tensor], where: Place, depth: int) -> Value:
     if depth > MAX_DEPTH:
-        raise BadMessage(f"{where}: nested deeper than {MAX_DEPTH} levels")
+        raise BadMessage(f"{told_place(where)}: nested deeper than {MAX_DEPTH} levels")
     if isinstance(tree, list):
         return tuple(
-            _rebuild(item, entry_type(expected, i), tensors, f"{where}[{i}]", depth + 1) for i, item in enumerate(tree)
+            _rebuild(item, entry_type(expected, i), tensors, (where, "entry", i), depth + 1)
+            for i, item in enumerate(tree)
         )
     if not isinstance(tree, dict):
+        if type(tree) is int and tree.bit_length() > MAX_INTEGER_BITS:
+            raise BadMessage(f"{told_place(where)}: found an integer of {tree.bit_length()} bits")
         return tree
     keys = set(tree)
     if keys == {"t"} and type(tree["t"]) is int and tree["t"] in tensors:
@@ -237,34 +318,40 @@ def _rebuild(tree: Any, expected: Any, tensors: dict[int, Tensor], where: str, d
         return _rebuild_dict(tree["d"], expected, tensors, where, depth)
     if keys == {"r", "f"} and isinstance(tree["f"], dict):
         return _rebuild_record(tree, expected, tensors, where, depth)
-    raise BadMessage(f"{where}: {str(tree)[:60]!r} is no tensor, dict, record or float")
+    raise BadMessage(f"{told_place(where)}: {_short(tree)} is no tensor, dict, record or float")
 
 
 def _rebuild_dict(
-    pairs: list[Any], expected: Any, tensors: dict[int, Tensor], where: str, depth: int
+    pairs: list[Any], expected: Any, tensors: dict[int, Tensor], where: Place, depth: int
 ) -> dict[Any, Any]:
     result: dict[Any, Any] = {}
+    inner = dict_value_type(expected)
     for pair in pairs:
         if not (isinstance(pair, list) and len(pair) == 2 and type(pair[0]) in (str, int)) or pair[0] in result:
-            raise BadMessage(f"{where}: {str(pair)[:60]!r} is no new [key, value]")
-        inner = dict_value_type(expected)
-        result[pair[0]] = _rebuild(pair[1], inner, tensors, f"{where}[{pair[0]!r}]", depth + 1)
+            raise BadMessage(f"{told_place(where)}: {_short(pair)} is no new [key, value]")
+        key = _key(pair[0], where)
+        result[key] = _rebuild(pair[1], inner, tensors, (where, "entry", key), depth + 1)
     return result
 
 
-def _rebuild_record(tree: dict[str, Any], expected: Any, tensors: dict[int, Tensor], where: str, depth: int) -> Record:
+def _rebuild_record(
+    tree: dict[str, Any], expected: Any, tensors: dict[int, Tensor], where: Place, depth: int
+) -> Record:
     options = {kind.__name__: kind for kind in nested_records(expected)}
     kind = options.get(tree["r"]) if isinstance(tree["r"], str) else None
     if kind is None:
         wanted = " or ".join(sorted(options)) or "no record"
-        raise BadMessage(f"{where}: found the record {str(tree['r'])[:60]!r}, expected {wanted}")
+        raise BadMessage(f"{told_place(where)}: found the record {_short(tree['r'])}, expected {wanted}")
     hints = field_types(kind)
     if set(tree["f"]) != set(hints):
-        raise BadMessage(f"{where}: {kind.__name__} has the fields {sorted(hints)}, found {sorted(tree['f'])[:20]}")
+        found = ", ".join(named(name) for name in sorted(tree["f"])[:20]) + (CUT if len(tree["f"]) > 20 else "")
+        raise BadMessage(f"{told_place(where)}: {kind.__name__} has the fields {sorted(hints)}, found [{found}]")
     fields = {
-        name: _rebuild(tree["f"][name], hint, tensors, f"{where}.{name}", depth + 1) for name, hint in hints.items()
+        name: _rebuild(tree["f"][name], hint, tensors, (where, "field", name), depth + 1)
+        for name, hint in hints.items()
     }
     try:
         return kind(**fields)
     except Exception as error:  # its own checks ran on fields that nobody has checked yet
-        raise BadMessage(f"{where}: {kind.__name__} refuses its fields: {type(error).__name__}: {error}") from None
+        why = foreign(f"{type(error).__name__}: {error}")
+        raise BadMessage(f"{told_place(where)}: {kind.__name__} refuses its fields: {why}") from None

@@ -20,8 +20,11 @@ from isthmus.core.sampling import UniformSampling
 class EarlyStopping:
     """Stops when the validation metric has not improved for `patience` rounds (0: never); the best model is kept.
 
-    The metric is the mean over clients, weighted by their validation examples. With `keep: last` the model of the last
-    round is kept, whatever validation says of it; clients that choose a model of their own, as in Local, still do.
+    The metric is the mean over clients, weighted by their validation examples. Rounds are compared by it only where the
+    same clients scored them: a round that more clients scored takes the place of the best one, whatever the score; one
+    that fewer, or as many others, scored never does, and counts as a round without improvement. With `keep: last` the
+    model of the last round is kept, whatever validation says of it; clients that choose a model of their own, as in
+    Local, still do.
     """
 
     patience: int = 0
@@ -59,6 +62,7 @@ class Standing:
     best_state: Record
     best_round: int
     best_score: float | None
+    best_scorers: tuple[str, ...] | None = None  # whose scores are in it; None where an older version did not keep them
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,9 @@ class RoundReport:
     score: float | None  # the early-stopping metric
     is_best: bool
     wall_seconds: float = 0.0  # of the whole round, with the server's own work
+    missing: tuple[str, ...] = ()  # clients of whom the algorithm got no usable reply to something it asked
+    scorers: tuple[str, ...] = ()  # clients whose validation score is in `score`
+    unscored: tuple[str, ...] = ()  # clients that were asked how the model does, and gave no usable answer
 
 
 class Listener(Protocol):
@@ -154,6 +161,27 @@ def weighted_metric(evaluations: Mapping[str, Evaluation], split: str, metric: s
     return total / weight if weight else math.nan
 
 
+def scorers_of(evaluations: Mapping[str, Evaluation], split: str, metric: str) -> tuple[str, ...]:
+    """Return the clients that have a share in the mean of a metric, sorted."""
+    found = evaluations.items()
+    return tuple(sorted(c for c, e in found if metric in e.metrics.get(split, {}) and e.counts.get(split, 0)))
+
+
+def takes_over(metric: str, score: float, scorers: tuple[str, ...], best: Standing, complete: bool) -> bool:
+    """Whether a round takes the place of the best one: scores are compared where the same clients gave them.
+
+    `complete` says that every client that was asked gave an answer.
+    """
+    if best.best_score is None:
+        # Without validation data there is no best round but the latest.
+        return math.isnan(score) or improves(metric, score, None)
+    if best.best_scorers is None:
+        return complete and improves(metric, score, best.best_score)
+    if scorers == best.best_scorers:
+        return improves(metric, score, best.best_score)
+    return len(scorers) > len(best.best_scorers) and math.isfinite(score)
+
+
 class _Course:
     """The parts of a course that stay the same from round to round."""
 
@@ -213,22 +241,31 @@ class _Course:
         state = self._checked(self.algorithm.round(before.state, fed))
         after = replace(before, round=round, state=state)
         metric = self.plan.stopping.metric
+        missing = {failure.client for report in self.traffic for failure in report.failures}
         evaluations: dict[str, Evaluation] = {}
         score: float | None = None
+        scorers: tuple[str, ...] = ()
+        unscored: tuple[str, ...] = ()
         is_best = False
         if round % self.plan.evaluate_every == 0 or round == self.plan.rounds:
+            asked = fed.all_clients
             evaluations = evaluate(self.algorithm, state, fed, ("train", "val"), metric)
-            score = weighted_metric(evaluations, "val", metric)
-            # Without validation data there is no best round but the latest; a round whose evaluation failed, or
-            # gave no finite score, must not take the place of one that has a score.
-            unscored = math.isnan(score) and before.best_score is None
-            is_best = unscored or self.plan.stopping.keep == "last" or improves(metric, score, before.best_score)
-            score = None if math.isnan(score) else score
+            found = weighted_metric(evaluations, "val", metric)
+            scorers = scorers_of(evaluations, "val", metric)
+            unscored = tuple(client for client in asked if client not in evaluations)
+            # A round whose evaluation failed, or gave no finite score, does not take the place of one that has a score.
+            is_best = self.plan.stopping.keep == "last" or takes_over(metric, found, scorers, before, not unscored)
+            score = None if math.isnan(found) else found
         if is_best:
-            after = replace(after, best_state=state, best_round=round, best_score=score)
+            after = replace(after, best_state=state, best_round=round, best_score=score, best_scorers=scorers)
             if self.algorithm.personal or self.model.personal:
                 fed.ask(KeepBest(), clients=fed.all_clients, min_replies=0)
-        report = self._report(fed, evaluations, score, is_best)
+        report = replace(
+            self._report(fed, evaluations, score, is_best),
+            missing=tuple(client for client in fed.clients if client in missing),
+            scorers=scorers,
+            unscored=unscored,
+        )
         self.listener.round_done(replace(report, wall_seconds=time.perf_counter() - started - self.listening))
         return after
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -22,6 +23,14 @@ class MissingData(BadInput):
     """A dataset's files are absent and cannot be downloaded."""
 
 
+class NotResumable(BadInput):
+    """A run folder holds nothing to go on with: cut off before its first checkpoint, damaged, or of another course."""
+
+
+class OtherCourse(NotResumable):
+    """A checkpoint was saved by a course with other settings."""
+
+
 class MissingExtra(BadInput):
     """An optional dependency is not installed."""
 
@@ -39,6 +48,11 @@ class TooFewReplies(IsthmusError):
 
 class CourseFailed(IsthmusError):
     """The course cannot go on; the last checkpoint is kept."""
+
+
+def quoted(word: object) -> str:
+    """Return a word of a command as a shell needs it, so that a command that is printed can be copied."""
+    return shlex.quote(str(word))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -29,8 +29,6 @@ def exposure(algorithm: type[Algorithm[Any]]) -> list[Exchange]:
     folded = _folded_requests(algorithm)
     found = []
     for request in sorted(algorithm.handlers(), key=lambda kind: kind in (EvaluateModel, KeepBest)):
-        if request is KeepBest and not algorithm.personal:
-            continue
         reply = reply_type(request)
         sees = "only the fold" if request.__name__ in folded else "each client's"
         if not field_types(reply):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
@@ -12,14 +13,16 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import TooFewReplies
-from isthmus.core.folds import Fold
+from isthmus.core.folds import Fold, form_of, weight_of
 from isthmus.core.judgement import judged, judged_stack
-from isthmus.core.protocol import Failure, ReplyT, Request, reply_type, told
+from isthmus.core.protocol import Failure, Holdings, Known, ReplyT, Request, reply_type, told
 from isthmus.core.random import numpy_generator, torch_generator
 from isthmus.core.record import Params, Record, check_record
 from isthmus.core.stack import Stack
+from isthmus.core.text import foreign
 
 R = TypeVar("R", bound=Record)
+MAX_NOTE = 1000
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,10 @@ class Runtime(Protocol):
     @property
     def clients(self) -> tuple[str, ...]:
         """The ids of all clients, in a fixed order."""
+
+    @property
+    def holdings(self) -> Mapping[str, Holdings]:
+        """How much data clients have; those of whom nobody knows are missing."""
 
     def exchange(
         self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
@@ -166,6 +173,7 @@ class Federation:
         self._report = report
         self._exchange = 0
         self._seed = seed
+        self._known = Known(getattr(runtime, "holdings", {}), model.params, model.buffers)
         self.round = round
         self.clients = tuple(cohort)
         self.initial_params = model.params
@@ -183,7 +191,7 @@ class Federation:
 
     def note(self, text: str) -> None:
         """Say something that the people who read the results should know; it goes into the journal."""
-        self._note(text)
+        self._note(foreign(text, MAX_NOTE))  # names in it may come from clients
 
     def generator(self, purpose: str) -> torch.Generator:
         """Return the server's random stream for a purpose in this round."""
@@ -204,12 +212,21 @@ class Federation:
         """Ask the cohort (or `clients`) and look at every reply; a mapping gives each client its own request."""
         addressed = self._address(requests, clients)
         found: dict[str, Record | Failure] = {}
+        shared: dict[str, Hashable] = {}
+
+        def take(client: str, reply: Record | Failure) -> None:
+            found[client] = reply
+            if not isinstance(reply, Failure):
+                shared[client] = addressed[client].common(cast(ReplyT, reply))
 
         def take_stack(stack: Stack, sound: Tensor) -> None:
             for position in sound.nonzero().flatten().tolist():
-                found[stack.clients[position]] = stack.member(position)
+                take(stack.clients[position], stack.member(position))
 
-        self._carry(addressed, min_replies, timeout_seconds, found.__setitem__, take_stack)
+        def settle() -> list[Failure]:
+            return _outvoted({client: shared[client] for client in addressed if client in shared})
+
+        self._carry(addressed, min_replies, timeout_seconds, take, take_stack, settle)
         replies: dict[str, ReplyT] = {}
         failures: dict[str, Failure] = {}
         for client in addressed:
@@ -234,34 +251,57 @@ class Federation:
         Clients that answered together come first, if the fold can take them as one.
         """
         addressed = self._address(requests, clients)
-        total = fold.start()
+        # Only replies of one form can be folded, and which one it is shows at the end: each form has its own total.
+        totals: dict[Hashable, Any] = {}
+        forms: dict[str, Hashable] = {}
         order = list(addressed)
         waiting: dict[str, Record | Failure | None] = {}
+
+        def total_of(form: Hashable) -> Any:
+            if form not in totals:
+                totals[form] = fold.start()
+            return totals[form]
 
         def take(client: str, reply: Record | Failure | None) -> None:
             # Floating-point sums depend on their order, so a reply that comes early waits for those before it.
             waiting[client] = reply
             while order and order[0] in waiting:
-                reply = waiting.pop(order.pop(0))
+                first = order.pop(0)
+                reply = waiting.pop(first)
                 if reply is not None and not isinstance(reply, Failure):
-                    fold.add(total, reply)
+                    form = form_of(reply)
+                    fold.add(total_of(form), reply)
+                    if weight_of(reply) > 0.0:  # who weighs nothing has no say in what the others' form is
+                        forms[first] = form
 
         def take_stack(stack: Stack, sound: Tensor) -> None:
             chosen = sound.nonzero().flatten().tolist()
-            if fold.streams:
-                fold.add_stack(total, stack, sound)
+            if fold.streams and chosen:
+                form = form_of(stack.outline(chosen[0]))
+                fold.add_stack(total_of(form), stack, sound)
+                forms.update({stack.clients[position]: form for position in chosen})
             for position in chosen:
                 take(stack.clients[position], None if fold.streams else stack.member(position))
 
-        self._carry(addressed, min_replies, timeout_seconds, take, take_stack)
-        return cast(ReplyT, fold.finish(total))
+        def settle() -> list[Failure]:
+            outvoted = _outvoted({client: forms[client] for client in addressed if client in forms})
+            for failure in outvoted:
+                del forms[failure.client]
+            return outvoted
+
+        self._carry(addressed, min_replies, timeout_seconds, take, take_stack, settle)
+        chosen = next((forms[c] for c in addressed if c in forms), next(iter(totals), None))
+        return cast(ReplyT, fold.finish(totals.get(chosen, fold.start())))
 
     def _address(
         self, requests: Request[ReplyT] | Mapping[str, Request[ReplyT]], clients: Sequence[str] | None
     ) -> dict[str, Request[ReplyT]]:
         if clients is not None and not isinstance(requests, Request):
             raise TypeError("requests by client say whom they are for; leave out `clients`")
-        addressed = (self.clients if clients is None else clients) if isinstance(requests, Request) else requests
+        named = (self.clients if clients is None else clients) if isinstance(requests, Request) else requests
+        # Who left in mid-round is still in its cohort, and for good in what an algorithm knows of its clients.
+        left: frozenset[str] = getattr(self._runtime, "left", frozenset())
+        addressed = [client for client in named if client not in left]
         strangers = sorted(set(addressed) - set(self.all_clients))
         if strangers:
             raise KeyError(f"there is no client {strangers[0]!r}; clients: {', '.join(self.all_clients)}")
@@ -278,6 +318,7 @@ class Federation:
         timeout_seconds: float | None,
         take: Callable[[str, Record | Failure], None],
         take_stack: Callable[[Stack, Tensor], None],
+        settle: Callable[[], list[Failure]],
     ) -> None:
         position = Position(self._seed, self.round, self._exchange)
         self._exchange += 1
@@ -288,15 +329,17 @@ class Federation:
         client_seconds = codec_seconds = check_seconds = fold_seconds = 0.0
         clock = time.perf_counter
         started = clock()
-        for request in {id(request): request for request in requests.values()}.values():
+        distinct = {id(request): request for request in requests.values()}
+        for request in distinct.values():
             check_record(request)
+        limits = {key: request.limits(self._known) for key, request in distinct.items()}
         for outcome in self._answered(position, requests, limit):
             down, up = down + outcome.bytes_down, up + outcome.bytes_up
             client_seconds += outcome.seconds
             codec_seconds += outcome.codec_seconds
             came = clock()
             if isinstance(outcome, StackOutcome):
-                sound, unsound = judged_stack(outcome.stack, requests, expected)
+                sound, unsound = judged_stack(outcome.stack, requests, expected, self._known, limits)
                 checked = clock()
                 take_stack(outcome.stack, sound)
                 failures.extend(unsound)
@@ -304,7 +347,8 @@ class Federation:
                     self._runtime.undo(failure.client)
                     take(failure.client, failure)
             else:
-                reply = judged(outcome.client, outcome.reply, requests[outcome.client], expected[outcome.client])
+                request, wanted = requests[outcome.client], expected[outcome.client]
+                reply = judged(outcome.client, outcome.reply, request, wanted, self._known, limits[id(request)])
                 checked = clock()
                 if isinstance(reply, Failure):
                     failures.append(reply)
@@ -313,6 +357,10 @@ class Federation:
                 take(outcome.client, reply)
             check_seconds += checked - came
             fold_seconds += clock() - checked
+        for failure in settle():
+            self._runtime.undo(failure.client)
+            take(failure.client, failure)
+            failures.append(failure)
         kind = type(next(iter(requests.values()))).__name__ if requests else "nothing"
         self._report(
             ExchangeReport(
@@ -359,3 +407,31 @@ class Federation:
             raise TooFewReplies(
                 f"round {position.round}, {kind}: {usable} of {num_asked} clients replied, {needed} needed ({first})"
             )
+
+
+def _outvoted(said: Mapping[str, Hashable]) -> list[Failure]:
+    """Return a failure for each client whose reply differs from those of most in what all must have in common.
+
+    Of two that are named equally often, the one that was named first counts; None is no vote.
+    """
+    votes = Counter(vote for vote in said.values() if vote is not None)
+    if len(votes) < 2:
+        return []
+    (common, number), *_ = votes.most_common(1)
+    failures = []
+    for client, vote in said.items():
+        if vote is not None and vote != common:
+            others = f"those of {number} of {votes.total()} clients have {_told(common, vote)}"
+            failures.append(Failure(client, "malformed", foreign(f"its reply has {_told(vote, common)}, {others}")))
+    return failures
+
+
+def _told(vote: Hashable, other: Hashable) -> str:
+    """Return what is of interest in a vote: of long ones, the first entry that the other does not have."""
+    if isinstance(vote, tuple) and isinstance(other, tuple):
+        left = set(other)
+        odd = [entry for entry in vote if entry not in left]
+        if odd:
+            return ", ".join(map(str, odd[0])) if isinstance(odd[0], tuple) else repr(odd[0])
+        return f"{len(vote)} entries" if len(vote) != len(other) else "another order"
+    return repr(vote)

@@ -50,6 +50,11 @@ class Fold(ABC):
         return self.finish(total)
 
 
+def form_of(reply: Record) -> tuple[tuple[str, str], ...]:
+    """Return what replies that are folded together must have in common: names, shapes and types of all leaves."""
+    return tuple((path, _form(leaf)) for path, leaf in leaves(reply).items())
+
+
 def weight_of(reply: Record) -> float:
     """Return the weight that a reply asks for; 1 when it has no such field."""
     return float(getattr(reply, "weight", 1.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,66 +10,146 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadMessage
-from isthmus.core.protocol import Failure, Request
-from isthmus.core.record import Record, check_record, leaves, non_finite_leaf
-from isthmus.core.stack import Each, Stack
+from isthmus.core.protocol import MAX_STATISTIC, Evaluation, Failure, Known, Request
+from isthmus.core.record import Record, check_record, largest, leaves, non_finite_leaf
+from isthmus.core.stack import Each, Stack, Stacked
+from isthmus.core.text import foreign
 
 # Numbers beyond these are no counts and no weights, and arithmetic on them would spoil the others' replies.
 MAX_INTEGER = 2**63
 MAX_WEIGHT = 1e15
+# The largest number in a field of which the request says nothing else: its square still is one.
+MAX_NUMBER = 1e18
 # What is said of a model that came back with numbers that are none.
 DIVERGED = ": diverged; a smaller algorithm.optimizer.lr, or dataset.normalize_features=true, may help"
+# What a failure can be; the word comes from the client's side too.
+KINDS = frozenset({"error", "malformed", "not_finite", "late", "lost", "refused", "oversized", "memory"})
+NOTHING_KNOWN = Known()
 
 
-def judged(client: str, reply: Record | Failure, request: Request[Any], expected: type[Record]) -> Record | Failure:
-    """Turn a reply of another type, of wrong fields, with NaN or with impossible numbers into a named failure."""
+def judged(
+    client: str,
+    reply: Record | Failure,
+    request: Request[Any],
+    expected: type[Record],
+    known: Known = NOTHING_KNOWN,
+    limits: Mapping[str, float] | None = None,
+) -> Record | Failure:
+    """Turn a reply of another type, of wrong fields, with NaN or with impossible numbers into a named failure.
+
+    `limits` are those of the request, where somebody has asked for them already.
+    """
     if isinstance(reply, Failure):
-        return reply
+        kind = reply.kind if reply.kind in KINDS else "error"
+        return Failure(client, kind, foreign(reply.reason))
     try:
         _check_type(reply, expected)
         check_record(reply)
+        _require(f"{type(reply).__name__}.", request.misfit(reply, known))
+        _require(f"{type(reply).__name__}: ", request.problem(reply))
+        _check_weight(client, reply, request, known)
         found = leaves(reply, type(reply).__name__)
-        _check_numbers(reply, found)
-        _check_params(reply, request)
-        problem = request.problem(reply)
-        if problem:
-            raise BadMessage(f"{type(reply).__name__}: {problem}")
+        _check_integers(found)
         place = non_finite_leaf(found)
-    except (BadMessage, ArithmeticError, ValueError) as error:
-        return Failure(client, "malformed", str(error))
-    if not place:
+        large = "" if place else _too_large(found, _Limits(request, reply, known, limits))
+    except Exception as error:  # a check that stumbles over a reply has found something wrong with it
+        text = str(error) if isinstance(error, BadMessage | ArithmeticError | ValueError) else repr(error)
+        return Failure(client, "malformed", foreign(text))
+    if not place and not large:
         return reply
-    of_model = place.startswith(f"{type(reply).__name__}.params[")
-    return Failure(client, "not_finite", place + DIVERGED if of_model else place)
+    of_model = (place or large).startswith(f"{type(reply).__name__}.params[")
+    text = foreign(place or large, 300)
+    return Failure(client, "not_finite" if place else "malformed", text + DIVERGED if of_model else text)
 
 
 def judged_stack(
-    stack: Stack, requests: Mapping[str, Request[Any]], expected: Mapping[str, type[Record]]
+    stack: Stack,
+    requests: Mapping[str, Request[Any]],
+    expected: Mapping[str, type[Record]],
+    known: Known = NOTHING_KNOWN,
+    limits: Mapping[int, Mapping[str, float]] | None = None,
 ) -> tuple[Tensor, list[Failure]]:
     """Return which replies of a stack are sound, (clients,), and a named failure for each of the others.
 
     What is the same for all is looked at once; a reply in which something is odd is taken out and judged by itself.
+    `limits` are those of the requests by their identity.
     """
+    limits = limits or {}
     try:
         _check_type(stack.record, expected[stack.clients[0]])
         outline = stack.outline()
         check_record(outline)
+        sound = torch.ones(len(stack), dtype=torch.bool)
         for request in {id(requests[client]): requests[client] for client in stack.clients}.values():
-            _check_params(outline, request)
+            _require(f"{type(outline).__name__}.", request.misfit(outline, known))
             if type(request).problem is not Request.problem:
                 raise BadMessage("each reply is to be looked at by itself")
-        sound = stack.finite() & _scalars_fit(stack)
-    except (BadMessage, ArithmeticError, TypeError, ValueError):
+            sound &= _numbers_fit(stack, _Limits(request, outline, known, limits.get(id(request))))
+        sound &= _scalars_fit(stack) & _weights_fit(stack, requests, known)
+    except Exception:  # whatever it was, it is told of each reply that it is true of
         sound = torch.zeros(len(stack), dtype=torch.bool)
     failures = []
     for position in (~sound).nonzero().flatten().tolist():
         client = stack.clients[position]
-        verdict = judged(client, stack.member(position), requests[client], expected[client])
+        request = requests[client]
+        member = stack.member(position)
+        verdict = judged(client, member, request, expected[client], known, limits.get(id(request)))
         if isinstance(verdict, Failure):
             failures.append(verdict)
         else:
             sound[position] = True
     return sound, failures
+
+
+class _Limits:
+    """How large the numbers of a reply may be, by their place."""
+
+    def __init__(
+        self, request: Request[Any], reply: Record, known: Known, limits: Mapping[str, float] | None = None
+    ) -> None:
+        self._fields = request.limits(known) if limits is None else limits
+        self._start = len(type(reply).__name__) + 1
+        self._statistics = {f"{type(reply).__name__}.params[{name!r}]" for name in known.buffers}
+
+    def of(self, place: str) -> float:
+        """Return the limit for a leaf."""
+        if place in self._statistics:
+            return MAX_STATISTIC
+        field = place[self._start :].split("[", 1)[0].split(".", 1)[0]
+        return math.inf if field == "weight" else self._fields.get(field, MAX_NUMBER)  # weights have their own
+
+
+def _numbers_fit(stack: Stack, limits: _Limits) -> Tensor:
+    """Return for each client whether its numbers are finite and none is too large, (clients,)."""
+    fit = torch.ones(len(stack), dtype=torch.bool)
+    for place, leaf in leaves(stack.record, type(stack.record).__name__).items():
+        limit = limits.of(place)
+        if isinstance(leaf, Stacked):
+            if leaf.dtype.is_floating_point:
+                fit &= leaf.bound() <= limit  # never true of NaN; where the bound is not enough, the reply is taken out
+        elif isinstance(leaf, Each):
+            if any(type(value) is float for value in leaf.values):
+                values = torch.tensor([float(value or 0.0) for value in leaf.values], dtype=torch.float64)
+                fit &= values.abs() <= limit  # never true of NaN
+        elif _size(leaf) > limit or math.isnan(_size(leaf)):  # the same for all
+            return ~fit
+    return fit
+
+
+def _too_large(found: Mapping[str, Any], limits: _Limits) -> str:
+    """Return where a number stands that is larger than it may be; nothing if there is none."""
+    for place, leaf in found.items():
+        if isinstance(leaf, float | Tensor):
+            size, limit = _size(leaf), limits.of(place)
+            if size > limit:
+                return f"{place} holds {size:.3g}, which is beyond {limit:.3g}"
+    return ""
+
+
+def _size(leaf: Any) -> float:
+    if isinstance(leaf, Tensor):
+        return largest(leaf) if leaf.is_floating_point() else 0.0
+    return abs(leaf) if isinstance(leaf, float) else 0.0
 
 
 def _scalars_fit(stack: Stack) -> Tensor:
@@ -80,8 +161,13 @@ def _scalars_fit(stack: Stack) -> Tensor:
             kind = type(leaf.values[0])
             same = [type(v) is kind and (kind is not int or abs(v) < MAX_INTEGER) for v in leaf.values]
             fit &= torch.tensor(same)
+    return fit
+
+
+def _weights_fit(stack: Stack, requests: Mapping[str, Request[Any]], known: Known) -> Tensor:
     weights = stack.weights()
-    return fit & (weights >= 0.0) & (weights <= MAX_WEIGHT)
+    most = [_max_weight(client, requests[client], known) for client in stack.clients]
+    return (weights >= 0.0) & (weights <= torch.tensor(most, dtype=torch.float64))
 
 
 def _check_type(reply: Record, expected: type[Record]) -> None:
@@ -89,26 +175,40 @@ def _check_type(reply: Record, expected: type[Record]) -> None:
         raise BadMessage(f"found the record {type(reply).__name__}, expected {expected.__name__}")
 
 
-def _check_numbers(reply: Record, found: Mapping[str, Any]) -> None:
+def _require(place: str, problem: str) -> None:
+    if problem:
+        raise BadMessage(f"{place}{problem}")
+
+
+def _check_integers(found: Mapping[str, Any]) -> None:
     for place, leaf in found.items():
         if isinstance(leaf, int) and abs(leaf) >= MAX_INTEGER:
             raise BadMessage(f"{place} is an integer of {leaf.bit_length()} bits")
-    weight = getattr(reply, "weight", 0.0)
-    if isinstance(weight, int | float) and (weight < 0 or weight > MAX_WEIGHT):
-        raise BadMessage(f"{type(reply).__name__}.weight is {float(weight):g}; it must be in [0, {MAX_WEIGHT:g}]")
 
 
-def _check_params(reply: Record, request: Request[Any]) -> None:
-    """Refuse a model that is not of the kind that was sent out."""
-    sent, back = getattr(request, "params", None), getattr(reply, "params", None)
-    if not isinstance(sent, dict) or not isinstance(back, dict) or not sent:
+def _check_weight(client: str, reply: Record, request: Request[Any], known: Known) -> None:
+    """Refuse a weight, or a number of examples, that is more than the client holds."""
+    weight, most = getattr(reply, "weight", 0.0), _max_weight(client, request, known)
+    if isinstance(weight, int | float) and (weight < 0 or weight > most):
+        raise BadMessage(
+            f"{type(reply).__name__}.weight is {float(weight):g}; it must be in [0, {most:g}]{_held(client, known)}"
+        )
+    held = known.holdings.get(client)
+    if held is None or not isinstance(reply, Evaluation):
         return
-    odd = sorted(sent.keys() ^ back.keys())
-    if odd:
-        raise BadMessage(f"{type(reply).__name__}.params: {odd[0]!r} is in the request or in the reply only")
-    for name, tensor in sent.items():
-        if tensor.shape != back[name].shape or tensor.dtype != back[name].dtype:
-            raise BadMessage(
-                f"{type(reply).__name__}.params[{name!r}] has shape {tuple(back[name].shape)} of {back[name].dtype}, "
-                f"sent was {tuple(tensor.shape)} of {tensor.dtype}"
-            )
+    for split, count in reply.counts.items():
+        if count > held.examples.get(split, 0):
+            raise BadMessage(f"Evaluation.counts[{split!r}] is {float(count):g}{_held(client, known)}")
+
+
+def _max_weight(client: str, request: Request[Any], known: Known) -> float:
+    held = known.holdings.get(client)
+    return MAX_WEIGHT if held is None else min(request.max_weight(held), MAX_WEIGHT)
+
+
+def _held(client: str, known: Known) -> str:
+    held = known.holdings.get(client)
+    if held is None:
+        return ""
+    examples = ", ".join(f"{count} {split}" for split, count in held.examples.items())
+    return f"; the client holds {held.nodes} nodes and as examples {examples or 'none'}"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
-from isthmus.core.record import Params, Record, State
+from isthmus.core.record import Params, Record, State, largest
+from isthmus.core.text import MAX_NAME, named
 
 if TYPE_CHECKING:
     from isthmus.core.federation import Federation
@@ -19,13 +20,98 @@ StateT = TypeVar("StateT", bound=Record)
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 
 
+# Within one round, training does not make a model's largest number this many times larger: it has diverged. Honest
+# clients that are about to diverge were seen to grow a billion times, and may yet come back.
+MAX_GROWTH = 1e10
+# Beyond this, statistics that no gradient moves are no numbers that a model could use.
+MAX_STATISTIC = 1e30
+
+
+@dataclass(frozen=True)
+class Holdings(Record):
+    """How much data a client has, as it agreed before the course: what it may count for is bounded by that."""
+
+    nodes: int
+    """Number of nodes."""
+    examples: dict[str, int]
+    """Number of examples by split."""
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What the server knows of a course beside the requests.
+
+    Fields:
+        holdings: how much data clients have, as far as they have said
+        params:   the model that the course started from
+        buffers:  names of those among them that no gradient moves
+    """
+
+    holdings: Mapping[str, Holdings] = field(default_factory=dict)
+    params: Params = field(default_factory=dict)
+    buffers: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True)
 class Request(Record, Generic[ReplyT]):
-    """A record that the server sends; its type parameter names the reply that every client owes."""
+    """A record that the server sends; its type parameter names the reply that every client owes.
+
+    The methods say what a reply must be, so that one client cannot spoil what the others get: a reply that is not so is
+    a failure with its client's name. That numbers are finite, and that weights are not negative, is seen to anyway.
+    """
+
+    def misfit(self, reply: ReplyT, known: Known) -> str:
+        """Return what is wrong with the names, shapes and types in a reply; nothing when they are right.
+
+        It never looks at numbers, for the replies of many clients may be looked at as one. Here `params` of a reply
+        must be those of the request, if both have some.
+        """
+        sent, back = getattr(self, "params", None), getattr(reply, "params", None)
+        return unlike("params", back, sent) if isinstance(sent, dict) and isinstance(back, dict) and sent else ""
 
     def problem(self, reply: ReplyT) -> str:
-        """Return what is wrong with a reply of the right type, such as a shape; nothing when it can be used."""
+        """Return what else is wrong with a reply, such as a number out of its range; nothing when it can be used.
+
+        Replies are looked at one by one then, which is slower where many are simulated as one.
+        """
         return ""
+
+    def common(self, reply: ReplyT) -> Hashable:
+        """Return what a reply must have in common with those of most clients; None for one without a say.
+
+        For what the server cannot know beforehand, such as the number of classes. Replies that are folded must be of
+        one form in any case.
+        """
+        return None
+
+    def limits(self, known: Known) -> Mapping[str, float]:
+        """Return the largest number that fields of a reply may hold; others may hold 1e18. Here `params` may grow."""
+        sent = getattr(self, "params", None)
+        return {"params": grown(sent)} if isinstance(sent, dict) else {}
+
+    def max_weight(self, held: Holdings) -> float:
+        """Return the largest weight of a client's reply: its number of nodes, or of training examples, or 1."""
+        return float(max(1, held.nodes, held.examples.get("train", 0)))
+
+
+def unlike(name: str, found: Params, sent: Params) -> str:
+    """Return how parameters in a reply's field differ from others in names, shapes or types; nothing if they do not."""
+    odd = sorted(sent.keys() ^ found.keys())
+    if odd:
+        return f"{name}: {named(odd[0])} is in the request or in the reply only"
+    for key, tensor in sent.items():
+        back = found[key]
+        if tensor.shape != back.shape or tensor.dtype != back.dtype:
+            return (
+                f"{name}[{named(key)}] has shape {tuple(back.shape)} of {back.dtype}, "
+                f"sent was {tuple(tensor.shape)} of {tensor.dtype}"
+            )
+    return ""
+
+
+def grown(params: Params) -> float:
+    """Return how large the numbers of a model may be after a round that began with this one."""
+    return MAX_GROWTH * (1.0 + max((largest(tensor) for tensor in params.values()), default=0.0))
 
 
 @dataclass(frozen=True)
@@ -35,7 +121,7 @@ class Failure(Record):
     client: str
     """Who."""
     kind: str
-    """One of "error" (the handler raised), "malformed", "not_finite", "late", "lost"."""
+    """One of "error" (the handler raised), "malformed", "not_finite", "late", "lost", "refused", "memory"."""
     reason: str
     """What happened, in words; comes from the client's side."""
 
@@ -60,6 +146,17 @@ class ModelState(Record):
     """The global model."""
 
 
+# Metrics of one split that a client may report.
+MAX_METRICS = 64
+# What metrics can be, by name; another one can be any number.
+_SHARES = ("accuracy", "f1", "f1_micro", "f1_macro", "roc_auc", "auc", "ap", "hits@1", "hits@5", "hits@10", "mrr")
+RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(_SHARES, (0.0, 1.0)),
+    "rmse": (0.0, math.inf),
+    "mae": (0.0, math.inf),
+}
+
+
 @dataclass(frozen=True)
 class Evaluation(Record):
     """How a client's model does on the client's own graph: a few numbers per split."""
@@ -82,6 +179,33 @@ class EvaluateModel(Request[Evaluation]):
     """What the course selects its best round by."""
     best: bool
     """Whether this is about the best round, with the personal parts kept then."""
+
+    def misfit(self, reply: Evaluation, known: Known) -> str:
+        """Return which splits were not asked for, and whether there are too many metrics to be real ones."""
+        for name, found in (("metrics", reply.metrics), ("counts", reply.counts)):
+            odd = next((split for split in found if split not in self.splits), None)
+            if odd is not None:
+                return f"{name} has {named(odd)}; asked for were {', '.join(self.splits)}"
+        for split, values in reply.metrics.items():
+            if len(values) > MAX_METRICS:
+                return f"metrics[{named(split)}] holds {len(values)} metrics, the limit is {MAX_METRICS}"
+            long = next((name for name in values if len(name) > MAX_NAME), None)
+            if long is not None:
+                return f"metrics[{named(split)}] has the name {named(long)} of {len(long)} characters"
+        return ""
+
+    def problem(self, reply: Evaluation) -> str:
+        """Return which number is outside its range."""
+        for split, count in reply.counts.items():
+            if count < 0:
+                return f"counts[{named(split)}] is {count}"
+        for split, values in reply.metrics.items():
+            for name, value in values.items():
+                low, high = RANGES.get(name, (-math.inf, math.inf))
+                # Means in floating point may be a little off; NaN and infinity are told by others.
+                if math.isfinite(value) and not low - 1e-6 <= value <= high + 1e-6:
+                    return f"metrics[{named(split)}][{named(name)}] is {value:g}; it is from {low:g} to {high:g}"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -157,6 +281,13 @@ class Algorithm(ABC, Generic[StateT]):
     keeps_heads: ClassVar[bool] = False
     # True for the centralised upper bound: the course gives one client the whole graph.
     pooled: ClassVar[bool] = False
+    # Fields that protect a client, and whether a larger or a smaller value protects more ("more", "less"; null is the
+    # weakest). Settings of a single client may make them stronger than the course's, never weaker.
+    protects: ClassVar[Mapping[str, Literal["more", "less"]]] = {}
+    # Whether a client that has lost its memory in mid-course goes on from a blank one, like a client that comes late.
+    # False where that would break what server and clients keep together, or where a memory holds what only the setup
+    # gives: such a client leaves the course.
+    starts_anew: ClassVar[bool] = True
 
     # ---- server
 
@@ -271,6 +402,18 @@ class Algorithm(ABC, Generic[StateT]):
             if hasattr(member, "__handles_cohort__"):
                 found[member.__handles_cohort__] = name
         return found
+
+    def num_own_parameters(self, model: Any, input_dim: int) -> int:
+        """Return how many numbers a client's own parts of the method have, beside a model for so many features.
+
+        The model is one without values, and what is built here has none either.
+        """
+        return 0
+
+    @property
+    def protecting_streams(self) -> tuple[str, ...]:
+        """The purposes that clients draw from their own secrets for, with these fields: noise, what is hidden."""
+        return ()
 
     def scored_by_clients(self, memories: Iterable[State]) -> bool:
         """Whether clients with such memories predict by more than their model, so that only they know how well.

@@ -13,12 +13,13 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias, Union
+from typing import Any, TypeAlias, TypeVar, Union
 
 import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadMessage
+from isthmus.core.text import MAX_TEXT, foreign, named
 
 # A tensor, scalar, string, None, or a dict or tuple of them; mypy cannot say so without losing the fields' own types.
 Value: TypeAlias = Any
@@ -38,10 +39,27 @@ DTYPES: dict[str, torch.dtype] = {
     "u8": torch.uint8,
     "bool": torch.bool,
 }
+# Entries of a container that an error may show.
+MANY = 8
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
-# Annotations are read again and again, for every reply of every client; looking into them is slow.
+# Where in a value something stands: a name, or a place within another. Told in words only when something is wrong
+# there, because a long key would otherwise be written out again for every entry below it.
+Place: TypeAlias = "str | tuple[Place, str, Any]"
+
+
+def told_place(place: Place) -> str:
+    """Return a place in words: Evaluation.metrics['val']."""
+    parts: list[str] = []
+    while not isinstance(place, str):
+        place, kind, name = place
+        parts.append(f".{name}" if kind == "field" else f"[{named(name)}]")
+    return place + "".join(reversed(parts))
+
+
+# Annotations are read again and again, for every reply of every client; looking into them is slow. They come from
+# classes, of which there are few; nothing that a message says may become a key of these caches.
 @cache
 def origin_of(annotation: Any) -> Any:
     """Return `typing.get_origin` of an annotation."""
@@ -57,6 +75,9 @@ def args_of(annotation: Any) -> tuple[Any, ...]:
 @dataclass(frozen=True)
 class Record:
     """Base of everything that may cross; subclass it as a frozen dataclass. A field's comment says what it reveals."""
+
+
+RecordT = TypeVar("RecordT", bound=Record)
 
 
 def field_types(kind: type[Record]) -> dict[str, Any]:
@@ -82,7 +103,7 @@ def fields_of(record: Record) -> dict[str, Value]:
     return {name: getattr(record, name) for name in field_types(type(record))}
 
 
-def check_value(value: Value, annotation: Any, where: str) -> None:
+def check_value(value: Value, annotation: Any, where: Place) -> None:
     """Raise BadMessage unless `value` fits `annotation`; `where` names the place in the message."""
     if annotation is Any:
         _check_storable(value, where)
@@ -96,20 +117,20 @@ def check_value(value: Value, annotation: Any, where: str) -> None:
         _check_tuple(value, args_of(annotation) or (Any, ...), where)
     elif isinstance(annotation, type) and issubclass(annotation, Record):
         if type(value) is not annotation:
-            raise BadMessage(f"{where}: found {_kind(value)}, expected the record {annotation.__name__}")
+            raise BadMessage(f"{told_place(where)}: found {_kind(value)}, expected the record {annotation.__name__}")
         check_record(value, where)
     else:
         _check_leaf(value, annotation, where)
 
 
-def check_record(record: Record, where: str = "") -> None:
+def check_record(record: Record, where: Place = "") -> None:
     """Raise BadMessage unless every field of `record` fits its annotation."""
     place = where or type(record).__name__
     for name, annotation in field_types(type(record)).items():
-        check_value(getattr(record, name), annotation, f"{place}.{name}")
+        check_value(getattr(record, name), annotation, (place, "field", name))
 
 
-def _check_union(value: Value, annotation: Any, where: str) -> None:
+def _check_union(value: Value, annotation: Any, where: Place) -> None:
     reasons = []
     for option in args_of(annotation):
         try:
@@ -119,42 +140,46 @@ def _check_union(value: Value, annotation: Any, where: str) -> None:
     raise BadMessage(reasons[-1])
 
 
-def _check_dict(value: Value, args: tuple[Any, ...], where: str) -> None:
+def _check_dict(value: Value, args: tuple[Any, ...], where: Place) -> None:
     if not isinstance(value, dict):
-        raise BadMessage(f"{where}: found {_kind(value)}, expected a dict")
+        raise BadMessage(f"{told_place(where)}: found {_kind(value)}, expected a dict")
     key_type, item_type = args
     for key, item in value.items():
         if type(key) not in (str, int) or (key_type is not Any and type(key) is not key_type):
-            raise BadMessage(f"{where}: found the key {key!r}, expected keys of type {_name(key_type)}")
-        check_value(item, item_type, f"{where}[{key!r}]")
+            raise BadMessage(
+                f"{told_place(where)}: found the key {named(key)}, expected keys of type {_name(key_type)}"
+            )
+        check_value(item, item_type, (where, "entry", key))
 
 
-def _check_tuple(value: Value, args: tuple[Any, ...], where: str) -> None:
+def _check_tuple(value: Value, args: tuple[Any, ...], where: Place) -> None:
     if not isinstance(value, tuple):
-        raise BadMessage(f"{where}: found {_kind(value)}, expected a tuple")
+        raise BadMessage(f"{told_place(where)}: found {_kind(value)}, expected a tuple")
     if len(args) == 2 and args[1] is ...:
         args = (args[0],) * len(value)
     if len(args) != len(value):
-        raise BadMessage(f"{where}: found {len(value)} entries, expected {len(args)}")
+        raise BadMessage(f"{told_place(where)}: found {len(value)} entries, expected {len(args)}")
     for position, (item, item_type) in enumerate(zip(value, args, strict=True)):
-        check_value(item, item_type, f"{where}[{position}]")
+        check_value(item, item_type, (where, "entry", position))
 
 
-def _check_leaf(value: Value, annotation: Any, where: str) -> None:
+def _check_leaf(value: Value, annotation: Any, where: Place) -> None:
     if annotation is None:
         annotation = types.NoneType
     if annotation is Tensor:
         if isinstance(value, Tensor) and value.layout == torch.strided and value.dtype in DTYPE_NAMES:
             return
         wanted = f"a dense tensor of {', '.join(sorted(DTYPES))}"
-        raise BadMessage(f"{where}: found {_kind(value)}, expected {wanted}")
+        raise BadMessage(f"{told_place(where)}: found {_kind(value)}, expected {wanted}")
     # bool is a subclass of int, and an int is a fine float, but a bool is neither.
     fits = type(value) is annotation or (annotation is float and type(value) is int)
+    if fits and annotation is float and type(value) is int and abs(value) >= 2**1023:
+        raise BadMessage(f"{where}: found a whole number that is too large for a float")
     if not fits:
-        raise BadMessage(f"{where}: found {_kind(value)}, expected {_name(annotation)}")
+        raise BadMessage(f"{told_place(where)}: found {_kind(value)}, expected {_name(annotation)}")
 
 
-def _check_storable(value: Value, where: str) -> None:
+def _check_storable(value: Value, where: Place) -> None:
     if isinstance(value, dict):
         _check_dict(value, (Any, Any), where)
     elif isinstance(value, tuple):
@@ -163,9 +188,17 @@ def _check_storable(value: Value, where: str) -> None:
         _check_leaf(value, Tensor, where)
     elif value is not None and type(value) not in (bool, int, float, str):
         raise BadMessage(
-            f"{where}: found {_kind(value)}; here only tensors, scalars, strings, None, and dicts or tuples of them "
-            "can stand (a record needs an annotation that names its type)"
+            f"{told_place(where)}: found {_kind(value)}; here only tensors, scalars, strings, None, and dicts or "
+            "tuples of them can stand (a record needs an annotation that names its type)"
         )
+
+
+def largest(tensor: Tensor) -> float:
+    """Return the largest magnitude in a tensor, in one pass: NaN if it holds one, 0 if it holds nothing."""
+    if not tensor.numel() or tensor.dtype == torch.bool:
+        return 0.0
+    low, high = torch.aminmax(tensor)
+    return max(-float(low), float(high))
 
 
 def non_finite(value: Value, where: str) -> str | None:
@@ -196,7 +229,10 @@ def _kind(value: Value) -> str:
         return "None"
     if not isinstance(value, bool | int | float | str | tuple | list | dict):
         return f"a {type(value).__name__}"  # its text may hold an address, which would differ from run to run
-    return f"{type(value).__name__} {str(value)[:40]!r}"
+    if isinstance(value, tuple | list | dict) and len(value) > MANY:
+        return f"a {type(value).__name__} of {len(value)} entries"  # writing them all out would cost more than they do
+    shown = value[:41] if isinstance(value, str) else str(value)
+    return f"{type(value).__name__} {foreign(shown, 40)!r}"
 
 
 def _name(annotation: Any) -> str:
@@ -237,16 +273,20 @@ def options_of(annotation: Any) -> tuple[Any, ...]:
     return args_of(annotation) if is_union else (annotation,)
 
 
-@cache
 def entry_type(annotation: Any, position: int) -> Any:
     """Return what an annotation says of a tuple's entry; Any when it says nothing."""
+    every, one_by_one = _entry_types(annotation)
+    return one_by_one[position] if position < len(one_by_one) else every
+
+
+@cache
+def _entry_types(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return what an annotation says of all entries of a tuple, and of the first ones by themselves."""
     for option in options_of(annotation):
         if origin_of(option) is tuple:
             args = args_of(option)
-            if len(args) == 2 and args[1] is ...:
-                return args[0]
-            return args[position] if position < len(args) else Any
-    return Any
+            return (args[0], ()) if len(args) == 2 and args[1] is ... else (Any, args)
+    return Any, ()
 
 
 @cache
@@ -256,6 +296,12 @@ def dict_value_type(annotation: Any) -> Any:
         if origin_of(option) is dict:
             return args_of(option)[1]
     return Any
+
+
+def foreign_texts(value: RecordT, limit: int = MAX_TEXT) -> RecordT:
+    """Return a record of another party's with each text in its fields as `foreign` has it."""
+    found = {place: foreign(leaf, limit) if type(leaf) is str else leaf for place, leaf in leaves(value).items()}
+    return typing.cast(RecordT, with_leaves(value, found))
 
 
 def with_leaves(value: Value, changed: Mapping[str, Value], path: str = "") -> Value:

@@ -22,10 +22,14 @@ class UniformSampling:
         if self.num_min < 1:
             raise ValueError(f"num_min is {self.num_min!r}; it must be at least 1")
 
+    def size(self, num_clients: int) -> int:
+        """Return how many of so many clients take part in a round."""
+        # ceil with a grain of tolerance: 0.3 of 10 clients is 3, not 4.
+        return min(num_clients, max(self.num_min, math.ceil(self.fraction * num_clients - 1e-9)))
+
     def cohort(self, clients: Sequence[str], rng: np.random.Generator) -> tuple[str, ...]:
         """Return the clients of one round."""
-        # ceil with a grain of tolerance: 0.3 of 10 clients is 3, not 4.
-        size = min(len(clients), max(self.num_min, math.ceil(self.fraction * len(clients) - 1e-9)))
+        size = self.size(len(clients))
         if size == len(clients):
             return tuple(clients)
         chosen = rng.choice(len(clients), size=size, replace=False)

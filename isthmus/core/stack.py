@@ -6,6 +6,7 @@ any other leaf is the same for all. A fold that knows sums can take it whole; ev
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.codec import encoded_size
-from isthmus.core.record import Record, leaves, non_finite_leaf, with_leaves
+from isthmus.core.record import Record, largest, leaves, non_finite_leaf, with_leaves
 
 
 class Stacked(ABC):
@@ -40,8 +41,20 @@ class Stacked(ABC):
         """Return one client's tensor."""
 
     @abstractmethod
+    def bound(self) -> Tensor:
+        """Return for each client a number that none of its numbers exceeds in magnitude, (clients,), float64.
+
+        It may be larger than necessary, or NaN: then the client's tensor is looked at.
+        """
+
     def finite(self) -> Tensor:
         """Return for each client whether all its numbers are finite, (clients,)."""
+        if not self.dtype.is_floating_point:
+            return torch.ones(len(self), dtype=torch.bool)
+        fit = self.bound() <= torch.finfo(self.dtype).max  # never true of NaN
+        for position in (~fit).nonzero().flatten().tolist():
+            fit[position] = math.isfinite(largest(self.member(position)))
+        return fit
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the sum over clients of weight times tensor, in double precision."""
@@ -75,11 +88,14 @@ class StackedTensor(Stacked):
         """Return one client's tensor, a view."""
         return self.values[position]
 
-    def finite(self) -> Tensor:
-        """Return for each client whether all its numbers are finite."""
+    def bound(self) -> Tensor:
+        """Return each client's largest magnitude."""
+        if not self.values.numel():
+            return torch.zeros(len(self), dtype=torch.float64)
         if self.values.stride(0) == 0:
-            return torch.isfinite(self.values[0]).all().expand(len(self))
-        return torch.isfinite(self.values).reshape(len(self), -1).all(dim=1)
+            return torch.full((len(self),), largest(self.values[0]), dtype=torch.float64)
+        low, high = torch.aminmax(self.values.reshape(len(self), -1), dim=1)
+        return torch.maximum(-low, high).double()
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the weighted sum."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from torch import Tensor
 from isthmus.data.edges import pair_keys
 from isthmus.data.features import sparse_rows
 from isthmus.data.graph import SPLITS
-from isthmus.data.tables import Problems, Table, is_numeric, listed, numbers, stray_text, text
+from isthmus.data.tables import Problems, Table, is_numeric, is_text, listed, numbers, stray_text, text
 from isthmus.data.vocabulary import is_whole
 
 Integers = npt.NDArray[np.int64]
 
 FEATURES_FILE = "features.npz"
+# The name of the one feature that nodes have where a folder has none.
+CONSTANT = "(constant)"
 NODE_COLUMNS = ("id", "label", "split")
 EDGE_COLUMNS = ("source", "target")
 
@@ -78,6 +81,30 @@ def features(
         problems.add(nodes.file, f"no numeric feature column (columns: {found}), and there is no {FEATURES_FILE}")
         return None
     return finite_numbers(nodes, numeric, problems)
+
+
+def names_of_features(
+    folder: Path, nodes: Table, problems: Problems, reserved: tuple[str, ...] = NODE_COLUMNS
+) -> tuple[str, ...]:
+    """Return what the columns that `features` makes are called; empty where an archive says nothing of it."""
+    path = folder / FEATURES_FILE
+    return _archived_names(path, problems) if path.is_file() else feature_names(nodes, reserved) or (CONSTANT,)
+
+
+def _archived_names(path: Path, problems: Problems) -> tuple[str, ...]:
+    """Return the names that an archive of features has beside them, as an array `names` of text."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if "names" not in archive.files:
+                return ()
+            names, shape = archive["names"], archive["x" if "x" in archive.files else "shape"]
+        width = shape.shape[1] if "x" in archive.files else int(shape[1])
+    except (OSError, ValueError, KeyError, IndexError, zipfile.BadZipFile):
+        return ()  # what is wrong with it has been noted when the features were read
+    if names.ndim != 1 or names.dtype.kind != "U" or len(names) != width or len(set(names.tolist())) != width:
+        problems.add(path.name, f"the array 'names' is no list of {width} different names, one for each column")
+        return ()
+    return tuple(names.tolist())
 
 
 def finite_numbers(table: Table, names: tuple[str, ...], problems: Problems) -> Tensor:
@@ -139,8 +166,13 @@ def _sparse(matrix: Any) -> Tensor:
     return sparse_rows(start, indices, torch.from_numpy(matrix.data), matrix.shape)
 
 
-def labels(nodes: Table, class_names: tuple[str, ...], problems: Problems) -> tuple[Integers, tuple[str, ...]]:
-    """Return the class numbers, -1 where there is none, and the names of the classes."""
+def labels(
+    nodes: Table, class_names: tuple[str, ...], problems: Problems, own_names: tuple[str, ...] = ()
+) -> tuple[Integers, tuple[str, ...]]:
+    """Return the class numbers, -1 where there is none, and the names of the classes.
+
+    `own_names` are what the owner of the table calls the classes, where that is known: a number among them is a name.
+    """
     nothing = np.full(nodes.num_rows, -1, dtype=np.int64)
     if "label" not in nodes.columns:
         return nothing, class_names
@@ -150,7 +182,7 @@ def labels(nodes: Table, class_names: tuple[str, ...], problems: Problems) -> tu
     values = np.asarray(column.to_pylist(), dtype=object)
     given = values != ""
     distinct = sorted(set(values[given].tolist()))
-    if all(is_whole(value) for value in distinct) and not set(distinct) & set(class_names):
+    if _are_numbers(distinct, (*class_names, *own_names)):
         return _numbered(nodes, values, given, class_names, problems)
     class_names = class_names or tuple(distinct)
     number = {"": -1} | {name: position for position, name in enumerate(class_names)}
@@ -161,6 +193,17 @@ def labels(nodes: Table, class_names: tuple[str, ...], problems: Problems) -> tu
         lambda row: f"{nodes.name('label')} {values[row]!r} is none of the class names {listed(class_names)}",
     )
     return y, class_names
+
+
+def are_numbered(table: Table, names: tuple[str, ...]) -> bool:
+    """Return whether the labels of a table are numbers of classes and none of the `names`."""
+    column = text(table, "label", Problems("")) if "label" in table.columns else None
+    distinct = set() if column is None else set(column.to_pylist()) - {"", "-1"}
+    return bool(distinct) and _are_numbers(distinct, names)
+
+
+def _are_numbers(distinct: Iterable[str], names: Iterable[str]) -> bool:
+    return all(is_whole(value) for value in distinct) and not set(distinct) & set(names)
 
 
 def _numbered(
@@ -268,3 +311,27 @@ def first_told(ends: Tensor, undirected: bool) -> tuple[Integers, npt.NDArray[np
     keys = pair_keys(low, high, num_ids) if undirected else low * num_ids + high
     _, first, edge_of = np.unique(keys.numpy(), return_index=True, return_inverse=True)
     return first[edge_of], (ends >= 0).all(dim=0).numpy()
+
+
+def attributes(
+    table: Table, reserved: tuple[str, ...], numeric: bool, problems: Problems
+) -> tuple[dict[str, Tensor], dict[str, tuple[str, ...]]]:
+    """Return the further columns of a table, for splitters to go by, and the names of the categories of those of text.
+
+    A column of text has a number for each distinct value, in alphabetical order, an empty one among them. Numbers are
+    taken where `numeric` says so, whole ones as such; columns of other kinds (lists) are not.
+    """
+    found: dict[str, Tensor] = {}
+    names: dict[str, tuple[str, ...]] = {}
+    for name, column in table.columns.items():
+        if name in reserved:
+            continue
+        if is_text(column):
+            strings = text(table, name, problems)
+            values, codes = np.unique(np.asarray(strings.to_pylist(), dtype=str), return_inverse=True)
+            found[name], names[name] = torch.from_numpy(codes.astype(np.int64)), tuple(values.tolist())
+        elif numeric and is_numeric(column):
+            values = numbers(column)
+            whole = len(values) > 0 and bool((np.isfinite(values) & (values == np.round(values))).all())
+            found[name] = torch.from_numpy(values.astype(np.int64) if whole else values)
+    return found, names

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,17 @@ import numpy.typing as npt
 
 from isthmus.core.errors import nearest
 from isthmus.data.features import SPARSE_DENSITY
+from isthmus.data.number_block import BlockColumn, not_finite, num_set, read_only_numbers, sparse_rows_of
 from isthmus.data.schema import Category, Feature, Number, Schema, Text, Vector
 from isthmus.data.tables import Problems, Table, is_numeric, is_text, listed, parsed_numbers, text
 from isthmus.data.vocabulary import words
 
 # More columns than this, or any of words or vectors, and the features go to features.npz.
 MOST_COLUMNS = 200
+# So many notes are told.
+MOST_NOTES = 20
+# So many columns of numbers are put next to each other in one go.
+SIDE_BY_SIDE = 64
 
 
 @dataclass(frozen=True)
@@ -39,20 +46,33 @@ def encode(table: Table, schema: Schema, problems: Problems) -> Encoded | None:
     before = problems.num_found
     blocks: list[Any] = []
     notes: list[str] = []
-    for feature in schema.features:
-        if feature.name not in table.columns:
-            what = f"no column {feature.name!r}, which the schema has as {feature.type}"
-            problems.add(table.file, f"{what}; {nearest(feature.name, table.columns)}")
-            continue
-        block = _block(table, feature, problems, notes)
-        if block is not None:
-            blocks.append(sparse.csr_matrix(block))
+    for kind, run in groupby(schema.features, key=type):
+        if kind is Number:
+            blocks.append(_number_block(table, list(run), problems, notes))
+        else:
+            blocks += [_block(table, feature, problems, notes) for feature in run]
     if problems.num_found > before:
         return None
-    matrix = sparse.hstack(blocks, format="csr", dtype=np.float32)
-    if named_columns(schema) or matrix.nnz >= SPARSE_DENSITY * matrix.shape[0] * matrix.shape[1]:
-        matrix = matrix.toarray()
-    return Encoded(matrix, tuple(notes))
+    size = table.num_rows * sum(block.shape[1] for block in blocks)
+    few = sum(block.nnz if sparse.issparse(block) else num_set(block) for block in blocks) < SPARSE_DENSITY * size
+    if named_columns(schema) or not few:
+        dense = [block.toarray() if sparse.issparse(block) else block for block in blocks]
+        return Encoded(dense[0] if len(dense) == 1 else np.concatenate(dense, axis=1), _few(notes))
+    rows = [block if sparse.issparse(block) else sparse_rows_of(block) for block in blocks]
+    return Encoded(sparse.hstack(rows, format="csr", dtype=np.float32), _few(notes))
+
+
+def _is_there(table: Table, feature: Feature, problems: Problems) -> bool:
+    if feature.name in table.columns:
+        return True
+    what = f"no column {feature.name!r}, which the schema has as {feature.type}"
+    problems.add(table.file, f"{what}; {nearest(feature.name, table.columns)}")
+    return False
+
+
+def _few(notes: list[str]) -> tuple[str, ...]:
+    more = (f"... ({len(notes)} such notes in all)",) if len(notes) > MOST_NOTES else ()
+    return (*notes[:MOST_NOTES], *more)
 
 
 def named_columns(schema: Schema) -> bool:
@@ -62,8 +82,8 @@ def named_columns(schema: Schema) -> bool:
 
 def _block(table: Table, feature: Feature, problems: Problems, notes: list[str]) -> Any:
     """Return the columns of one feature, (nodes, its columns)."""
-    if isinstance(feature, Number):
-        return _numbers(table, feature, problems, notes)
+    if not _is_there(table, feature, problems):
+        return None
     if isinstance(feature, Vector):
         return _vectors(table, feature, problems)
     strings = text(table, feature.name, problems)
@@ -75,7 +95,50 @@ def _block(table: Table, feature: Feature, problems: Problems, notes: list[str])
     return _bags_of_words(feature, strings.to_pylist(), notes)
 
 
-def _numbers(table: Table, feature: Number, problems: Problems, notes: list[str]) -> npt.NDArray[np.float32] | None:
+def _number_block(
+    table: Table, features: Sequence[Feature], problems: Problems, notes: list[str]
+) -> npt.NDArray[np.float32]:
+    """Return numbers side by side, (nodes, features)."""
+    block, others = _taken_over(table, features)
+    for start in range(0, len(others), SIDE_BY_SIDE):
+        group = others[start : start + SIDE_BY_SIDE]
+        columns = [_numbers(table, features[place], problems, notes) for place in group]
+        found = [column for column in columns if column is not None]
+        if len(found) == len(group):
+            # Some at a time, so that a row's numbers are written next to each other; + 0 makes -0 a plain 0.
+            block[:, group] = np.stack(found).T + np.float32(0)
+    return block
+
+
+def _taken_over(table: Table, features: Sequence[Feature]) -> tuple[npt.NDArray[np.float32], list[int]]:
+    """Return numbers side by side as far as they are read so and stay as they are, and the places of all others."""
+    columns = [_unscaled(table, feature) for feature in features]
+    ready = [place for place, column in enumerate(columns) if column is not None]
+    read = [column for column in columns if column is not None]
+    if not read:
+        return np.zeros((table.num_rows, len(features)), dtype=np.float32), list(range(len(features)))
+    matrix, order = read[0].matrix, [column.place for column in read]
+    odd = not_finite(matrix)
+    if not odd and len(ready) == len(features) and order == list(range(matrix.shape[1])):
+        return matrix, []
+    block = np.zeros((table.num_rows, len(features)), dtype=np.float32)
+    block[:, ready] = matrix[:, order]
+    bad = set(odd)
+    done = {place for place, column in zip(ready, order, strict=True) if column not in bad}
+    return block, [place for place in range(len(features)) if place not in done]
+
+
+def _unscaled(table: Table, feature: Feature) -> BlockColumn | None:
+    """Return the column of a number that is given on as it is, if it is read side by side with others."""
+    column = table.columns.get(feature.name)
+    plain = isinstance(feature, Number) and (feature.mean, feature.std) == (0.0, 1.0)
+    return column if plain and isinstance(column, BlockColumn) else None
+
+
+def _numbers(table: Table, feature: Feature, problems: Problems, notes: list[str]) -> npt.NDArray[np.float32] | None:
+    if not _is_there(table, feature, problems):
+        return None
+    assert isinstance(feature, Number)
     name, column = table.name(feature.name), table.columns[feature.name]
     if not (is_numeric(column) or is_text(column)):
         problems.add(table.file, f"column {name!r} is of type {column.type}; numbers are needed")
@@ -96,20 +159,20 @@ def _numbers(table: Table, feature: Number, problems: Problems, notes: list[str]
         np.flatnonzero(wrong).tolist(),
         lambda row: f"{name} is {values[row]}; a finite number is needed",
     )
-    return scaled[:, None]
+    return scaled
 
 
 def _vectors(table: Table, feature: Vector, problems: Problems) -> npt.NDArray[np.float32] | None:
     import pyarrow as pa
+    from pyarrow import compute
 
     name, column = table.name(feature.name), table.columns[feature.name]
     kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     if not any(kind(column.type) for kind in kinds) or not is_numeric(pa.array([], column.type.value_type)):
         problems.add(table.file, f"column {name!r} is of type {column.type}; lists of numbers are needed")
         return None
-    rows = column.to_pylist()
-    lengths = [-1 if row is None else len(row) for row in rows]
-    odd = [row for row, length in enumerate(lengths) if length != feature.size]
+    lengths = compute.fill_null(compute.list_value_length(column), -1).to_numpy()
+    odd = np.flatnonzero(lengths != feature.size).tolist()
     problems.add_rows(
         table.file,
         odd,
@@ -120,10 +183,25 @@ def _vectors(table: Table, feature: Vector, problems: Problems) -> npt.NDArray[n
     )
     if odd:
         return None
-    values = np.asarray(rows, dtype=np.float64).astype(np.float32).reshape(len(rows), feature.size)
+    values = np.empty((len(column), feature.size), dtype=np.float32)
+    start = 0
+    for chunk in column.chunks:
+        with np.errstate(over="ignore"):
+            values[start : start + len(chunk)] = _flat(chunk).reshape(len(chunk), feature.size)
+        start += len(chunk)
     wrong = np.flatnonzero(~np.isfinite(values).all(axis=1)).tolist()
     problems.add_rows(table.file, wrong, lambda row: f"{name} holds a value that is not finite")
     return values
+
+
+def _flat(lists: Any) -> npt.NDArray[np.floating[Any]]:
+    """Return the numbers of lists one after the other; of single precision where they are."""
+    import pyarrow as pa
+
+    flat = lists.flatten()
+    single = pa.types.is_float32(flat.type) and flat.null_count == 0
+    found: npt.NDArray[np.floating[Any]] = flat.to_numpy() if single else read_only_numbers(flat)
+    return found
 
 
 def _categories(

@@ -31,6 +31,7 @@ class Graph:
         attribute_names: names of the categories of attributes that are numbers of categories
         class_names: names of the classes, or empty
         name:        name of the dataset
+        feature_names: names of the feature columns, or empty
     """
 
     item: ClassVar[str] = "node"
@@ -46,6 +47,7 @@ class Graph:
     attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     class_names: tuple[str, ...] = ()
     name: str = ""
+    feature_names: tuple[str, ...] = ()
 
     @property
     def num_nodes(self) -> int:

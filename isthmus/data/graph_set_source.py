@@ -44,6 +44,7 @@ class _Members:
     graph_of: Integers
     names: Any
     x: Tensor
+    feature_names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class _Joined:
 
     ends: Tensor
     attr: Tensor | None
+    feature_names: tuple[str, ...]
 
 
 def read_graph_set_folder(
@@ -96,7 +98,8 @@ def read_graph_set_folder(
         raise AssertionError("whatever is absent has been noted as a problem")
     named = tuple(ids.to_pylist())
     data = _assembled(targets, members, joined, len(named), undirected, path.resolve().name, x_sizes, edge_sizes)
-    return OwnData(data, {"id": named}, None)
+    numbered = target == "class" and graphs is not None and columns.are_numbered(graphs, targets.names)
+    return OwnData(data, {"id": named}, None, numbered)
 
 
 def _assembled(
@@ -131,6 +134,8 @@ def _assembled(
         masks=targets.masks,
         class_names=targets.names,
         name=name,
+        feature_names=members.feature_names,
+        edge_feature_names=joined.feature_names,
     )
 
 
@@ -154,7 +159,7 @@ def _members(
         (r for r in np.flatnonzero(first != np.arange(len(values))).tolist() if values[r] and graph_of[r] >= 0),
         lambda row: f"id {values[row]!r} is taken by row {first[row] + 1} of the same graph",
     )
-    return _Members(graph_of, names, x)
+    return _Members(graph_of, names, x, columns.names_of_features(path, nodes, problems, (*NODE_COLUMNS, *ELSEWHERE)))
 
 
 def _joined(
@@ -179,7 +184,7 @@ def _joined(
     ends = torch.stack(known)
     if attr is not None and len(attr):
         _note_contradictions(links, ends, attr, undirected, problems)
-    return _Joined(ends, attr)
+    return _Joined(ends, attr, names)
 
 
 def _graphs_of(table: Table, graph_ids: Any, graphs_file: str, problems: Problems) -> Integers | None:
@@ -278,14 +283,18 @@ def write_graph_set_folder(data: GraphSet, path: str | Path, format: str = "parq
     known = data.y >= 0 if data.target == "class" else ~data.y.isnan().all(dim=1)
     masks = {split: mask & known for split, mask in data.masks.items()}
     graphs = {"id": pa.array(ids), **_target_columns(data), **split_column(masks, data.item)}
-    nodes = {"graph": pa.array(ids[graph_of]), "id": pa.array(within), **feature_columns(data.x)}
+    nodes = {
+        "graph": pa.array(ids[graph_of]),
+        "id": pa.array(within),
+        **feature_columns(data.x, names=data.feature_names),
+    }
     ends = data.edge_index.numpy()
     links = {"graph": pa.array(ids[graph_of[ends[0]]])}
     links |= {name: pa.array(within[end]) for name, end in zip(EDGE_COLUMNS, ends, strict=True)}
     if data.edge_attr is not None:
-        links |= feature_columns(data.edge_attr, "e")
+        links |= feature_columns(data.edge_attr, "e", data.edge_feature_names)
     tables = {"graphs": pa.table(graphs), "nodes": pa.table(nodes), "edges": pa.table(links)}
-    write_folder(path, tables, features_archive(data.x), format=format)
+    write_folder(path, tables, features_archive(data.x), format=format, feature_names=data.feature_names)
 
 
 def _target_columns(data: GraphSet) -> dict[str, Any]:

@@ -34,6 +34,8 @@ class GraphSet:
         attribute_names: names of the categories of attributes that are numbers of categories
         class_names:     names of the classes or tasks, or empty
         name:            name of the dataset
+        feature_names:   names of the columns of `x`, or empty
+        edge_feature_names: names of the columns of `edge_attr`, or empty
     """
 
     item: ClassVar[str] = "graph"
@@ -53,6 +55,8 @@ class GraphSet:
     attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     class_names: tuple[str, ...] = ()
     name: str = ""
+    feature_names: tuple[str, ...] = ()
+    edge_feature_names: tuple[str, ...] = ()
 
     @property
     def num_items(self) -> int:

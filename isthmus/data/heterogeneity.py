@@ -100,7 +100,8 @@ def js_divergence(p: Shares, q: Shares) -> Shares:
 def _filled(counts: npt.ArrayLike, whole: npt.ArrayLike, smoothing: float) -> tuple[Shares, Shares]:
     """Return counts as shares of 1, (clients, classes) and (classes,), of the classes that anyone has; NaN for none."""
     total = np.asarray(whole, dtype=np.float64)
-    rows = np.vstack([total, np.asarray(counts, dtype=np.float64).reshape(-1, len(total))])
+    each = np.asarray(counts, dtype=np.float64)
+    rows = np.vstack([total, each.reshape(len(each), len(total))])
     empty = rows.sum(axis=1) == 0
     rows = rows[:, (rows > 0).any(axis=0) | empty.all()] + smoothing
     rows[empty] = np.nan

@@ -42,6 +42,10 @@ class Holding(Protocol):
         """Names of the classes or tasks, or empty."""
 
     @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the feature columns of nodes, or empty."""
+
+    @property
     def masks(self) -> Mapping[str, Tensor]:
         """Boolean (items,) for each split that is set."""
 

@@ -17,13 +17,17 @@ from isthmus.data import columns
 from isthmus.data.derive import Choices, derive_features, fill_in, lacking
 from isthmus.data.edges import pair_keys
 from isthmus.data.encoding import Encoded, encode, named_columns
-from isthmus.data.schema import Schema, Vector, repeated
+from isthmus.data.imports.tables import Reading
+from isthmus.data.schema import Feature, Number, Schema, Vector, repeated
 from isthmus.data.tables import Problems, RawGraph, Table, as_table, parsed_numbers, text
 from isthmus.data.vocabulary import categories, is_whole
 from isthmus.data.writing import write_folder
 
 REPEATED = ("refuse", "sum", "mean", "max")
 UNKNOWN_ENDS = ("refuse", "drop")
+# With more features than this, kinds of them are told and not each; so many of their names are.
+MOST_LINES = 20
+NAMES_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,16 @@ class Prepared:
     schema: Schema
     notes: tuple[str, ...]
 
+    def num_edges(self, directed: bool) -> int:
+        """Return the number of edges; unless they are directed, an edge told in both directions is one."""
+        if directed or self.edges.num_rows == 0:
+            return int(self.edges.num_rows)
+        from pyarrow import compute
+
+        places = (compute.index_in(self.edges[name], value_set=self.nodes["id"]) for name in columns.EDGE_COLUMNS)
+        source, target = (torch.from_numpy(place.to_numpy().astype(np.int64)) for place in places)
+        return int(torch.unique(pair_keys(source, target, self.nodes.num_rows)).numel())
+
     def write(self, path: str | Path, format: str = "parquet") -> None:
         """Write the graph folder, all of it or nothing."""
         write_folder(path, {"nodes": self.nodes, "edges": self.edges}, self.features, self.schema, format)
@@ -89,6 +103,19 @@ class Wishes:
     classes: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
     edge_rules: EdgeRules = field(default_factory=EdgeRules)
+
+
+def reading_of(wishes: Wishes) -> Reading:
+    """Return how the columns of nodes are read: those that may become numbers as numbers, all others as told."""
+    told = {getattr(wishes.roles, role) or role for role in columns.NODE_COLUMNS}
+    told |= {*columns.NODE_COLUMNS, *wishes.choices.category, *wishes.choices.text}
+    scaled = wishes.choices.standardize
+    if wishes.schema is not None:
+        owners = {new: old for old, new in wishes.renamed.items()}
+        features = wishes.schema.features
+        told |= {owners.get(f.name, f.name) for f in features if not isinstance(f, Number | Vector)}
+        scaled |= any((f.mean, f.std) != (0.0, 1.0) for f in features if isinstance(f, Number))
+    return Reading(frozenset(told), single=not scaled)
 
 
 def prepare(raw: RawGraph | None, wishes: Wishes, problems: Problems) -> Prepared:
@@ -179,7 +206,7 @@ def _labels(nodes: Table, problems: Problems) -> tuple[Table, list[str]]:
 def _schema(others: Table, labels: list[str], wishes: Wishes, problems: Problems, notes: list[str]) -> Schema:
     if wishes.schema is None:
         features, left_out = derive_features(others, wishes.choices, problems)
-        notes += left_out
+        notes += left_out if len(left_out) <= MOST_LINES else [*left_out[:MOST_LINES], _more(len(left_out))]
         return Schema(features, wishes.classes or categories(labels))
     schema = wishes.schema
     if wishes.fill:
@@ -190,8 +217,13 @@ def _schema(others: Table, labels: list[str], wishes: Wishes, problems: Problems
         problems.add("schema", f"feature {absent[0]!r} has no vocabulary yet; --write-schema takes one from the data")
     unused = sorted(set(others.columns) - {feature.name for feature in schema.features})
     if unused:
-        notes.append(f"left out: {', '.join(unused)} (not in the schema)")
+        shown = ", ".join(unused[:MOST_LINES]) + (f", ... ({len(unused)} in all)" if len(unused) > MOST_LINES else "")
+        notes.append(f"left out: {shown} (not in the schema)")
     return schema
+
+
+def _more(number: int) -> str:
+    return f"... ({number} columns are left out in all)"
 
 
 def _encoded(others: Table, schema: Schema, problems: Problems, notes: list[str]) -> Encoded | None:
@@ -278,14 +310,31 @@ def _once(
     return ends[:, torch.from_numpy(first[order])], weight
 
 
-def described(schema: Schema) -> list[str]:
-    """Return a line for each feature of a schema, for people to read."""
-    lines = []
+def described(schema: Schema, verbose: bool = False) -> list[str]:
+    """Return a line for each feature of a schema, for people to read; where there are many, a line for each kind."""
+    if verbose or len(schema.features) <= MOST_LINES:
+        return [f"{feature.name}: {feature.type}, {_facts(feature)}" for feature in schema.features]
+    kinds: dict[str, list[Feature]] = {}
     for feature in schema.features:
-        count = len(feature.columns)
-        facts = f"{count} column{'' if count == 1 else 's'}"
-        mean, std = getattr(feature, "mean", 0.0), getattr(feature, "std", 1.0)
-        facts += f", standardised by mean {mean:g} and std {std:g}" if (mean, std) != (0.0, 1.0) else ""
-        facts += "" if not isinstance(feature, Vector) else " as given"
-        lines.append(f"{feature.name}: {feature.type}, {facts}")
-    return lines
+        kinds.setdefault(feature.type, []).append(feature)
+    return [_summary(kind, features) for kind, features in kinds.items()]
+
+
+def _facts(feature: Feature) -> str:
+    count = len(feature.columns)
+    facts = f"{count} column{'' if count == 1 else 's'}"
+    mean, std = getattr(feature, "mean", 0.0), getattr(feature, "std", 1.0)
+    facts += f", standardised by mean {mean:g} and std {std:g}" if (mean, std) != (0.0, 1.0) else ""
+    return facts + (" as given" if isinstance(feature, Vector) else "")
+
+
+def _summary(kind: str, features: list[Feature]) -> str:
+    shown = ", ".join(feature.name for feature in features[:NAMES_SHOWN])
+    more = f", ... {features[-1].name}" if len(features) > NAMES_SHOWN else ""
+    count = sum(len(feature.columns) for feature in features)
+    scaled = sum((getattr(f, "mean", 0.0), getattr(f, "std", 1.0)) != (0.0, 1.0) for f in features)
+    return (
+        f"{kind}: {len(features)} feature{'' if len(features) == 1 else 's'}, {count} column{'' if count == 1 else 's'}"
+        + (f", {scaled} standardised" if scaled else "")
+        + f" ({shown}{more}; --verbose tells all)"
+    )

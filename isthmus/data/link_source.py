@@ -1,7 +1,8 @@
 """Bring your own links: a folder with a table of nodes and a table of labelled links between them.
 
 nodes.parquet or nodes.csv    id; side if nodes are users and items; every other numeric column is a feature
-links.parquet or links.csv    source, target; label and split if known
+links.parquet or links.csv    source, target; label and split if known; further columns are attributes, to split by
+                              a label may say that a pair is no link (`negatives`): an example, and never a link
 features.npz                  in place of feature columns: `x` (dense), or a matrix saved by scipy.sparse
 
 Without feature columns and without features.npz, every node has one feature, 1.
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput
-from isthmus.data import columns
+from isthmus.data import columns, link_truth
 from isthmus.data.columns import EDGE_COLUMNS, Integers
 from isthmus.data.features import compact
 from isthmus.data.links import LinkGraph
@@ -31,7 +32,11 @@ SIDES = {"user": 0, "item": 1, "0": 0, "1": 1}
 
 
 def read_link_folder(
-    path: str | Path, class_names: tuple[str, ...] = (), undirected: bool = False
+    path: str | Path,
+    class_names: tuple[str, ...] = (),
+    undirected: bool = False,
+    negatives: str = "",
+    all_links: bool = False,
 ) -> OwnData[LinkGraph]:
     """Return the links of a folder, or raise one BadInput that tells all problems by row.
 
@@ -40,6 +45,9 @@ def read_link_folder(
     `class_names`, names get numbers in alphabetical order, so silos of one federation must give them. Without a column
     of labels, all links are of one class, 0; where `class_names` has several, none has a label. A link may be in a
     split without a label: the graph network reads it when it is for training.
+
+    With `negatives`, rows with that label are pairs that are no links, and rows without a label may be links or not;
+    without a column of labels, all rows are links. `all_links` says that labels of yes and no mean something else.
     """
     path = Path(path)
     if not path.is_dir():
@@ -53,38 +61,66 @@ def read_link_folder(
         columns.note_misplaced(nodes, ("label", "split"), "the table of links", problems)
         ids = columns.node_ids(nodes, problems)
         x = columns.features(path, nodes, problems, (*NODE_COLUMNS, "label", "split"), constant=True)
+        feature_names = columns.names_of_features(path, nodes, problems, (*NODE_COLUMNS, "label", "split"))
         sides = _sides(nodes, problems)
     if links is not None:
         if links.num_rows == 0:
             problems.add(links.file, "the table is empty; at least one link is needed")
         ends = columns.edge_ends(links, ids, "nodes" if nodes is None else nodes.file, problems)
-        label, class_names = _labels(links, class_names, problems)
+        label, class_names, linked = _labels(links, class_names, negatives, problems)
+        if linked is not None and ends is not None:
+            link_truth.note_contradictions(links, ends, linked, undirected, problems)
         masks = columns.split_masks(links, None, problems)
+        facts, fact_names = columns.attributes(links, LINK_COLUMNS, True, problems)
     problems.raise_if_any()
     if x is None or ends is None:
         raise AssertionError("whatever is absent has been noted as a problem")
+    num_classes = len(class_names) if class_names else int(label.max()) + 1
+    sure = negatives or all_links or links is None or "label" not in links.columns
     data = LinkGraph(
         x=compact(x),
         links=ends,
         label=torch.from_numpy(label),
-        num_classes=len(class_names) if class_names else int(label.max()) + 1,
+        num_classes=num_classes,
         node_ids=torch.arange(len(ids)),
         link_ids=torch.arange(ends.shape[1]),
         masks=masks,
+        attributes=facts,
+        attribute_names=fact_names,
         node_attributes=sides,
         class_names=class_names,
+        linked=linked,
+        negatives=negatives,
+        doubtful="" if sure else link_truth.doubtful_class(class_names, num_classes),
         undirected=undirected,
         name=path.resolve().name,
+        feature_names=feature_names,
     )
     named = np.asarray(ids.to_pylist(), dtype=object)
     told = {name: tuple(named[end.numpy()].tolist()) for name, end in zip(EDGE_COLUMNS, ends, strict=True)}
-    return OwnData(data, told, tuple(named.tolist()))
+    numbered = links is not None and columns.are_numbered(links, class_names)
+    return OwnData(data, told, tuple(named.tolist()), numbered)
 
 
-def _labels(links: Table, class_names: tuple[str, ...], problems: Problems) -> tuple[Integers, tuple[str, ...]]:
-    if "label" in links.columns or len(class_names) > 1:
-        return columns.labels(links, class_names, problems)
-    return np.zeros(links.num_rows, dtype=np.int64), class_names
+def _labels(
+    links: Table, class_names: tuple[str, ...], negatives: str, problems: Problems
+) -> tuple[Integers, tuple[str, ...], Tensor | None]:
+    """Return the classes, their names, and with `negatives` which pairs are links."""
+    told = "label" in links.columns
+    if told or len(class_names) > 1:
+        label, class_names = columns.labels(links, class_names, problems)
+    else:
+        label = np.zeros(links.num_rows, dtype=np.int64)
+    if not negatives:
+        return label, class_names, None
+    number = link_truth.number_of(negatives, label[:0] if not told else label, class_names, links.file, problems)
+    if told:
+        return label, class_names, link_truth.truth(label, number)
+    # All rows are links, and none may be written with the class that says that it is none.
+    others = [c for c in range(max(len(class_names), 2)) if c != number]
+    if len(others) == 1:
+        label = np.full(links.num_rows, others[0], dtype=np.int64)
+    return label, class_names, torch.ones(links.num_rows, dtype=torch.int64)
 
 
 def _sides(nodes: Table, problems: Problems) -> dict[str, Tensor]:
@@ -109,10 +145,13 @@ def write_link_folder(data: LinkGraph, path: str | Path, format: str = "parquet"
     import pyarrow as pa
 
     ids = data.node_ids.numpy()
-    nodes = {"id": pa.array(ids), **feature_columns(data.x)}
+    nodes = {"id": pa.array(ids), **feature_columns(data.x, names=data.feature_names)}
     if "side" in data.node_attributes:
         nodes["side"] = pa.array(data.node_attributes["side"].numpy())
     links = {name: pa.array(ids[end.numpy()]) for name, end in zip(EDGE_COLUMNS, data.links, strict=True)}
-    links |= {"label": label_column(data.label, data.class_names), **split_column(data.masks, data.item)}
+    # Without labels, rows are links; with a column of empty ones, nobody would know.
+    if data.linked is None or not bool((data.is_link & (data.label < 0)).all()):
+        links["label"] = label_column(data.label, data.class_names)
+    links |= split_column(data.masks, data.item)
     tables = {"nodes": pa.table(nodes), "links": pa.table(links)}
-    write_folder(path, tables, features_archive(data.x), format=format)
+    write_folder(path, tables, features_archive(data.x), format=format, feature_names=data.feature_names)

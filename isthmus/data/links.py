@@ -28,8 +28,13 @@ class LinkGraph:
         attribute_names: names of the categories of attributes that are numbers of categories
         node_attributes: further facts for each node, (nodes,) or (nodes, ...)
         class_names:     names of the relations or classes, or empty
+        linked:          (links,), int64: 1 for a link, 0 for a pair that is told to be none, -1 for one of which
+                         that is not known; None where all are links, as they are unless a dataset says otherwise
+        negatives:       what the class of pairs that are told to be no links is called; empty where there is none
+        doubtful:        a class that sounds as if its pairs were no links, of which nobody has said whether they are
         undirected:      whether a link means the same in both directions (user and item), or not (a relation)
         name:            name of the dataset
+        feature_names:   names of the feature columns, or empty
     """
 
     item: ClassVar[str] = "link"
@@ -45,8 +50,12 @@ class LinkGraph:
     attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     node_attributes: Mapping[str, Tensor] = field(default_factory=dict)
     class_names: tuple[str, ...] = ()
+    linked: Tensor | None = None
+    negatives: str = ""
+    doubtful: str = ""
     undirected: bool = False
     name: str = ""
+    feature_names: tuple[str, ...] = ()
 
     @property
     def num_nodes(self) -> int:
@@ -73,6 +82,16 @@ class LinkGraph:
         """The links' labels."""
         return self.label
 
+    @property
+    def is_link(self) -> Tensor:
+        """Which pairs are links, (links,), bool: what the graph consists of."""
+        return torch.ones(self.num_items, dtype=torch.bool) if self.linked is None else self.linked == 1
+
+    @property
+    def is_negative(self) -> Tensor:
+        """Which pairs are told to be no links, (links,), bool."""
+        return torch.zeros(self.num_items, dtype=torch.bool) if self.linked is None else self.linked == 0
+
     def mask(self, split: str) -> Tensor:
         """Boolean (links,) mask of a split; all False when the split is not set."""
         return self.masks[split] if split in self.masks else torch.zeros(self.num_items, dtype=torch.bool)
@@ -95,6 +114,7 @@ class LinkGraph:
             node_ids=self.node_ids[nodes],
             link_ids=self.link_ids[chosen],
             masks={split: mask[chosen] for split, mask in self.masks.items()},
+            linked=None if self.linked is None else self.linked[chosen],
             attributes={key: value[chosen] for key, value in self.attributes.items()},
             node_attributes={key: value[nodes] for key, value in self.node_attributes.items()},
         )

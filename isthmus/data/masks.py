@@ -152,6 +152,11 @@ class NoSplit(MaskRule):
         return without_examples(data)
 
 
+def has_split(data: Holding) -> bool:
+    """Return whether some item of the data is in a split already."""
+    return any(bool(mask.any()) for mask in data.masks.values())
+
+
 def labelled_items(data: Holding) -> np.ndarray:
     """Return the positions of the items that have a label, ascending."""
     labels = data.labels.numpy()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -25,11 +26,15 @@ from uuid import uuid4
 import yaml
 
 from isthmus.core.errors import BadInput, nearest
+from isthmus.core.yaml_text import read_yaml
 from isthmus.data.tables import ROWS_SHOWN, Problems
 from isthmus.data.vocabulary import words
 
 SCHEMA_FILE = "schema.yaml"
 UNKNOWN = ("other", "drop", "refuse")
+# Names that YAML takes for text as they stand, but for the words that it takes for something else.
+PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}", re.ASCII)
+YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ class Number(Feature):
     Fields:
         mean, std: what standardises it; 0 and 1 leave it as it is
         fill:      what stands for a missing number; None refuses them
+        count:     how many rows mean and std were taken from, for a union with those of others; None if not told
     """
 
     type: ClassVar[str] = "number"
@@ -60,6 +66,7 @@ class Number(Feature):
     mean: float = 0.0
     std: float = 1.0
     fill: float | None = None
+    count: int | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -97,6 +104,7 @@ class Text(Feature):
                     it is taken from data
         min_count:  in how many texts a word must occur to be taken into the vocabulary
         max_size:   how many words are taken at most, the most frequent ones
+        counts:     in how many rows each word occurs, for a union with those of others; None if not told
     """
 
     type: ClassVar[str] = "text"
@@ -104,6 +112,7 @@ class Text(Feature):
     vocabulary: tuple[str, ...] | None = None
     min_count: int = 2
     max_size: int = 1000
+    counts: tuple[int, ...] | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -146,9 +155,11 @@ class Schema:
 
     @property
     def digest(self) -> str:
-        """A short text that differs between schemas that differ."""
+        """A short text that differs between schemas that differ in what columns mean, not in how many rows saw them."""
+        plain = self.plain()
+        plain["features"] = [{k: v for k, v in f.items() if k not in ("count", "counts")} for f in plain["features"]]
         # A letter in front, or YAML would take one in two thousand for a number.
-        return "s" + hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:15]
+        return "s" + hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:15]
 
     def plain(self) -> dict[str, Any]:
         """Return the schema as plain values, as the file has them."""
@@ -167,11 +178,27 @@ def _without_none(values: dict[str, Any]) -> dict[str, Any]:
 def to_yaml(schema: Schema) -> str:
     """Return the text of a schema file."""
     head = "# What the feature columns mean. Silos that follow the same file have the same columns in the same order.\n"
+    plain = schema.plain()
+    if not plain["features"]:
+        return head + _dumped(plain)
+    # Of thousands of numbers, each line is what the dumper would make of it, in a hundredth of the time.
+    lines = [_plain_line(entry) or _dumped({"": [entry]}).partition("\n")[2] for entry in plain["features"]]
+    return head + "features:\n" + "".join(lines) + _dumped({"classes": plain["classes"]})
+
+
+def _dumped(plain: dict[str, Any]) -> str:
     dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    body: str = yaml.dump(
-        schema.plain(), Dumper=dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110
-    )
-    return head + body
+    body: str = yaml.dump(plain, Dumper=dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
+    return body
+
+
+def _plain_line(entry: dict[str, Any]) -> str:
+    """Return the line of a number that is given on as it is and has a name that YAML takes for text; else nothing."""
+    name = entry["name"]
+    same = entry == {"name": name, "type": Number.type, "mean": 0.0, "std": 1.0}
+    if not same or not PLAIN_NAME.fullmatch(name) or name.lower() in YAML_WORDS:
+        return ""
+    return f"- {{name: {name}, type: number, mean: 0.0, std: 1.0}}\n"
 
 
 def write_schema(schema: Schema, path: str | Path) -> None:
@@ -193,15 +220,7 @@ def write_schema(schema: Schema, path: str | Path) -> None:
 def read_schema(path: str | Path) -> Schema:
     """Return the schema in a file, or raise one BadInput that tells everything that is wrong with it."""
     path = Path(path)
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        raise BadInput(f"{path}{line}: is not YAML: {getattr(error, 'problem', error)}") from None
-    return parse_schema(raw, str(path))
+    return parse_schema(read_yaml(path), str(path))
 
 
 def parse_schema(raw: Any, source: str) -> Schema:
@@ -242,6 +261,8 @@ def _feature(raw: Any, where: str, problems: Problems) -> Feature | None:
             continue
         if key not in known:
             problems.add(where, f"{key} is not a known key; {nearest(str(key), [*known, 'type'])}")
+        elif key == "counts":
+            values[key] = tuple(value) if isinstance(value, list) else value
         elif key == "vocabulary":
             values[key] = None if value is None else _names(value, f"{where}: vocabulary", problems)
         else:
@@ -264,7 +285,11 @@ def _checked(kind: type[Feature], values: dict[str, Any], where: str, problems: 
         value = values.get(key, 1)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             problems.add(where, f"{key} is {value!r}; a whole number from 1 is needed")
+    value = values.get("count")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        problems.add(where, f"count is {value!r}; a number of rows is needed")
     if kind is Text:
+        _check_counts(values.get("counts"), values.get("vocabulary"), where, problems)
         odd = [word for word in values.get("vocabulary") or () if words(word) != [word]]
         if odd:
             problems.add(
@@ -274,6 +299,15 @@ def _checked(kind: type[Feature], values: dict[str, Any], where: str, problems: 
     if unknown not in UNKNOWN:
         problems.add(where, f"unknown is {unknown!r}; {nearest(str(unknown), UNKNOWN)}")
     return kind(**values) if len(problems.lines) == before else None
+
+
+def _check_counts(counts: Any, vocabulary: Any, where: str, problems: Problems) -> None:
+    """Note counts that are not one number of rows for each word."""
+    if counts is None:
+        return
+    whole = isinstance(counts, tuple) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in counts)
+    if not whole or len(counts) != len(vocabulary or ()):
+        problems.add(where, f"counts has not one number of rows for each of the {len(vocabulary or ())} words")
 
 
 def _names(raw: Any, where: str, problems: Problems) -> tuple[str, ...] | None:

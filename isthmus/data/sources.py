@@ -1,8 +1,10 @@
 """Bring your own graph: a folder with a table of nodes and a table of edges.
 
-nodes.parquet or nodes.csv    id; label and split if known; every other numeric column is a feature
+nodes.parquet or nodes.csv    id; label and split if known; every other numeric column is a feature; columns of text are
+                              attributes, which splitters may go by
 edges.parquet or edges.csv    source, target; weight if wanted
-features.npz                  in place of feature columns: `x` (dense), or a matrix saved by scipy.sparse
+features.npz                  in place of feature columns: `x` (dense), or a matrix saved by scipy.sparse; if wanted,
+                              `names` of its columns
 neighbors.parquet or .csv     if wanted: id, neighbor; weight: edges to nodes that other silos hold (`data.foreign`)
 schema.yaml                   if wanted: what the feature columns mean, and the names of the classes
 """
@@ -32,12 +34,10 @@ class GraphFolder(OwnData[Graph]):
     """A graph read from a folder, and what a `Graph` does not hold.
 
     Fields: those of `OwnData`, and
-        feature_names: the names of the feature columns; empty where features.npz comes without a schema
-        schema:        the schema in the folder, if there is one
-        foreign:       edges to nodes that others hold, if the folder has a table of them
+        schema:  the schema in the folder, if there is one
+        foreign: edges to nodes that others hold, if the folder has a table of them
     """
 
-    feature_names: tuple[str, ...] = ()
     schema: Schema | None = None
     foreign: ForeignNeighbors | None = None
 
@@ -45,6 +45,11 @@ class GraphFolder(OwnData[Graph]):
     def graph(self) -> Graph:
         """The graph."""
         return self.data
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the feature columns; empty where features.npz says none and comes without a schema."""
+        return self.data.feature_names
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -60,10 +65,11 @@ def is_graph_folder(path: str | Path) -> bool:
 def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undirected: bool = True) -> GraphFolder:
     """Return the graph of a folder, or raise one BadInput that tells all problems by row.
 
-    Ids are compared as text: 7 and '7' are the same. Labels are names out of `class_names`, or numbers from 0;
-    an empty label (or -1) means none. Without `class_names`, those of the folder's schema count; without a schema,
-    names get numbers in alphabetical order, so silos of one federation must give them. Self-loops are dropped; an
-    edge told twice counts once. A table of edges may be empty, a table of nodes may not.
+    Ids are compared as text: 7 and '7' are the same. Labels are names out of `class_names`, or numbers from 0; an empty
+    label (or -1) means none. A number that the folder's schema has among its classes is a name, too. Without
+    `class_names`, those of the folder's schema count; without a schema, names get numbers in alphabetical order, so
+    silos of one federation must give them. Self-loops are dropped; an edge told twice counts once. A table of edges may
+    be empty, a table of nodes may not.
     """
     path = Path(path)
     if not path.is_dir():
@@ -82,9 +88,12 @@ def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undir
     if nodes is not None:
         ids = columns.node_ids(nodes, problems)
         x = columns.features(path, nodes, problems)
-        names = _feature_names(columns.feature_names(nodes), schema, x, problems)
-        y, class_names = columns.labels(nodes, class_names, problems)
+        names = _feature_names(columns.names_of_features(path, nodes, problems), schema, x, problems)
+        own_names = schema.classes if schema else ()
+        y, class_names = columns.labels(nodes, class_names, problems, own_names)
+        numbered = columns.are_numbered(nodes, (*class_names, *own_names))
         masks = columns.split_masks(nodes, y, problems)
+        facts, fact_names = columns.attributes(nodes, columns.NODE_COLUMNS, False, problems)
         foreign = read_neighbors(path, ids, nodes.file, problems) if ids is not None else None
     if links is not None:
         ends = columns.edge_ends(links, ids, "nodes" if nodes is None else nodes.file, problems)
@@ -101,11 +110,14 @@ def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undir
         num_classes=len(class_names) if class_names else int(y.max()) + 1,
         node_ids=torch.arange(len(ids)),
         masks=masks,
+        attributes=facts,
+        attribute_names=fact_names,
         class_names=class_names,
         name=path.resolve().name,
+        feature_names=names,
     )
     named = tuple(ids.to_pylist())
-    return GraphFolder(graph, {"id": named}, named, names, schema, foreign)
+    return GraphFolder(graph, {"id": named}, named, numbered, schema=schema, foreign=foreign)
 
 
 def _schema(path: Path, problems: Problems) -> Schema | None:
@@ -148,14 +160,14 @@ def write_graph_folder(
     neighbors = neighbors_table(graph) if ids is None else None
     if neighbors is not None:
         tables[STEM] = neighbors
-    write_folder(path, tables, features_archive(graph.x), format=format)
+    write_folder(path, tables, features_archive(graph.x), format=format, feature_names=graph.feature_names)
 
 
 def _nodes_table(graph: Graph, names: list[str | int]) -> Any:
     import pyarrow as pa
 
     table: dict[str, Any] = {"id": pa.array(names), "label": label_column(graph.y, graph.class_names)}
-    return pa.table(table | split_column(graph.masks, graph.item) | feature_columns(graph.x))
+    return pa.table(table | split_column(graph.masks, graph.item) | feature_columns(graph.x, names=graph.feature_names))
 
 
 def _edges_table(graph: Graph, names: list[str | int]) -> Any:

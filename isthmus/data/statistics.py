@@ -135,7 +135,7 @@ def simple_edges(part: Holding) -> tuple[Tensor, int]:
     Those of a link graph are the pairs that any link joins; those of a set of graphs are of all graphs together.
     """
     known = _known(part)
-    ends = known.links if isinstance(known, LinkGraph) else known.edge_index
+    ends = known.links[:, known.is_link] if isinstance(known, LinkGraph) else known.edge_index
     return undirected(ends, known.num_nodes)[0], known.num_nodes
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isthmus.core.errors import BadInput
+from isthmus.data.number_block import BlockColumn, read_only_numbers
 
 # Rows told for each kind of problem; more would hide the other kinds.
 ROWS_SHOWN = 5
@@ -156,6 +157,8 @@ def text(table: Table, name: str, problems: Problems) -> Any:
     if column is None:
         problems.add(table.file, f"no column {table.name(name)!r}; columns found: {listed(table.columns)}")
         return None
+    if isinstance(column, BlockColumn):
+        column = column.to_arrow()
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     try:
@@ -179,13 +182,10 @@ def is_numeric(column: Any) -> bool:
 
 
 def numbers(column: Any) -> npt.NDArray[np.float64]:
-    """Return a numeric column as float64, NaN where missing."""
-    import pyarrow as pa
-
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.int8())
-    values: npt.NDArray[np.float64] = column.cast(pa.float64(), safe=False).to_numpy().astype(np.float64)
-    return values
+    """Return a numeric column as float64, NaN where missing, for the caller to change."""
+    if isinstance(column, BlockColumn):
+        return column.matrix[:, column.place].astype(np.float64)
+    return read_only_numbers(column).astype(np.float64)
 
 
 def is_text(column: Any) -> bool:

@@ -13,9 +13,12 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput
-from isthmus.data.columns import FEATURES_FILE
+from isthmus.data.columns import CONSTANT, FEATURES_FILE
 from isthmus.data.schema import SCHEMA_FILE, Schema, to_yaml
 from isthmus.data.tables import FORMATS
+
+# More numbers than this are written as they are: to compress them takes longer than all the rest.
+MOST_COMPRESSED = 2_000_000
 
 
 def write_folder(
@@ -24,10 +27,12 @@ def write_folder(
     features: Any = None,
     schema: Schema | None = None,
     format: str = "parquet",
+    feature_names: Sequence[str] = (),
 ) -> None:
     """Write a folder of Arrow tables, given by the stems of their files; all of it or nothing.
 
-    `features` is a scipy matrix or a numpy array that goes into features.npz, or None if the table of nodes has them.
+    `features` is a scipy matrix or a numpy array that goes into features.npz, or None if the table of nodes has them;
+    `feature_names` go there beside it.
     """
     path = Path(path)
     check_new_folder(path, format)
@@ -37,7 +42,7 @@ def write_folder(
         for stem, table in tables.items():
             _write_table(table, temporary / f"{stem}.{format}")
         if features is not None:
-            _write_features(features, temporary / FEATURES_FILE)
+            _write_features(features, temporary / FEATURES_FILE, feature_names)
         if schema is not None:
             (temporary / SCHEMA_FILE).write_text(to_yaml(schema), encoding="utf-8")
         temporary.replace(path)
@@ -79,13 +84,17 @@ def split_column(masks: Mapping[str, Tensor], item: str) -> dict[str, Any]:
     return {"split": pa.array(split, pa.string())}
 
 
-def feature_columns(x: Tensor, letter: str = "x") -> dict[str, Any]:
-    """Return dense features as columns x0, x1, ...; sparse ones go into an archive (`features_archive`)."""
+def feature_columns(x: Tensor, letter: str = "x", names: Sequence[str] = ()) -> dict[str, Any]:
+    """Return dense features as columns, of the names given or x0, x1, ...; sparse ones go into `features_archive`."""
     import pyarrow as pa
 
     if x.layout == torch.sparse_csr:
         return {}
-    return {f"{letter}{number}": pa.array(column) for number, column in enumerate(x.t().numpy())}
+    if len(names) != x.shape[1]:
+        names = [f"{letter}{number}" for number in range(x.shape[1])]
+    if tuple(names) == (CONSTANT,):
+        return {}  # a folder without features is read so
+    return {name: pa.array(column) for name, column in zip(names, x.t().numpy(), strict=True)}
 
 
 def features_archive(x: Tensor) -> Any:
@@ -107,10 +116,17 @@ def _write_table(table: Any, path: Path) -> None:
         parquet.write_table(table, path)
 
 
-def _write_features(features: Any, path: Path) -> None:
+def _write_features(features: Any, path: Path, names: Sequence[str] = ()) -> None:
     from scipy import sparse
 
-    if sparse.issparse(features):
-        sparse.save_npz(path, features)
-    else:
-        np.savez_compressed(path, x=features)
+    named: dict[str, Any] = {"names": np.asarray(names, dtype=np.str_)} if len(names) == features.shape[1] else {}
+    is_sparse = sparse.issparse(features)
+    compressed = (features.nnz if is_sparse else features.size) <= MOST_COMPRESSED
+    if is_sparse and not named:
+        sparse.save_npz(path, features, compressed)
+        return
+    parts: dict[str, Any] = {"x": features}
+    if is_sparse:  # as save_npz has it, with the names beside it
+        parts = {"indices": features.indices, "indptr": features.indptr, "data": features.data}
+        parts |= {"format": np.array(b"csr"), "shape": np.array(features.shape)}
+    (np.savez_compressed if compressed else np.savez)(path, **parts, **named)

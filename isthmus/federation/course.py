@@ -17,8 +17,9 @@ from isthmus.config.schedules import schedule_notes
 from isthmus.config.tables import name_of
 from isthmus.core.codec import encode
 from isthmus.core.course import Standing, evaluate, run_course, weighted_metric
-from isthmus.core.errors import BadInput, CourseFailed, TooFewReplies
+from isthmus.core.errors import BadInput, CourseFailed, TooFewReplies, quoted
 from isthmus.core.federation import Federation, InitialModel
+from isthmus.data.meaning import feature_facts
 from isthmus.federation.hub import Hub, SiteTransport, receipts
 from isthmus.federation.messages import Finish, Proposal
 from isthmus.federation.models import SiteModels
@@ -45,7 +46,11 @@ class Patience:
 
 
 class SiteCourse:
-    """One course on the sites of a federation, with its run folder at the server."""
+    """One course on the sites of a federation, with its run folder at the server.
+
+    `on_pause` hears why the course waits, and an empty text when it goes on; `check` is called while it waits, and may
+    raise to end it.
+    """
 
     def __init__(
         self,
@@ -57,12 +62,11 @@ class SiteCourse:
         patience: Patience | None = None,
         watchers: Sequence[Watcher] = (),
         say: Callable[[str], None] = print,
+        on_pause: Callable[[str], None] = lambda reason: None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        # What a silo answered must never be asked again after a crash, so every round is saved.
-        try:
-            self.course = replace(course, checkpoint_every=1, num_clients=len(sites))
-        except ValueError as error:
-            raise BadInput(str(error)) from None
+        self.course = for_sites(course, sites)
+        self.on_pause, self.check = on_pause, check
         self.hub, self.sites, self.run_dir = hub, tuple(sites), run_dir
         self.patience = patience or Patience()
         self.watchers, self.say = list(watchers), say
@@ -72,13 +76,15 @@ class SiteCourse:
 
     def run(self) -> Result:
         """Run the course from its start."""
-        self._check()
         RunFolder.check_new(self.run_dir)
         self.run_dir.mkdir(parents=True, exist_ok=True)
         folder = RunFolder(self.run_dir)
         replace_file(self.run_dir / ID_FILE, secrets.token_hex(16).encode())
         replace_file(folder.course, course_to_yaml(self.course).encode())
-        journal = Journal(folder.journal)
+        return self._start(folder)
+
+    def _start(self, folder: RunFolder) -> Result:
+        journal = Journal(folder.journal, keep=False)
         journal.write("course", version=__version__, sites=list(self.sites), course=course_to_dict(self.course))
         for note in schedule_notes(self.course):
             self.say(note)
@@ -86,32 +92,23 @@ class SiteCourse:
         return self._to_the_end(folder, journal, None)
 
     def resume(self) -> Result:
-        """Go on with the run in the run folder after the server was stopped or killed."""
-        self._check()
+        """Go on with the run in the run folder after the server was stopped or killed, or before it began."""
         folder = RunFolder.open(self.run_dir)
-        journal = Journal(folder.journal)
+        if not folder.checkpoint.is_file() and not folder.journal.is_file():
+            return self._start(folder)
+        journal = Journal(folder.journal, keep=False)
         standing = None
         if folder.checkpoint.is_file():
             standing, _ = load_checkpoint(folder.checkpoint, course_digest(self.course), self.course.algorithm)
-        journal.rewind(standing.round if standing else 0)
+        if not journal.rewind(standing.round if standing else 0):
+            journal.write("course", version=__version__, sites=list(self.sites), course=course_to_dict(self.course))
         journal.write("resume", after=standing.round if standing else 0)
         return self._to_the_end(folder, journal, standing)
-
-    def _check(self) -> None:
-        """Refuse what exists in simulation only."""
-        if self.course.algorithm.pooled:
-            raise BadInput(f"{name_of(type(self.course.algorithm))} needs the whole graph in one place")
-        check_client_settings(self.course, self.sites)
-        if self.course.monitors:
-            raise BadInput(
-                f"monitors has {self.course.monitors[0]!r}; between sites nobody may hold all models and graphs, so "
-                "monitors are for simulation only: leave monitors empty"
-            )
 
     # ---- the way
 
     def _to_the_end(self, folder: RunFolder, journal: Journal, standing: Standing | None) -> Result:
-        recorder = Recorder(journal, folder, course_digest(self.course), self.watchers)
+        recorder = _SayingRecorder(journal, folder, course_digest(self.course), self.watchers, self.say)
         course_id = (self.run_dir / ID_FILE).read_text().strip()
         proposal = Proposal(course_id, course_to_yaml(self.course), __version__, self.sites)
         stated = getattr(self.course.dataset, "class_names", ()) if self.course.task.outputs_are_classes else ()
@@ -126,7 +123,7 @@ class SiteCourse:
             models.freedom(),
             models.problem,
         )
-        self._wait(len(self.sites), self.patience.start_seconds, "the course starts")
+        self._wait(transport, len(self.sites), self.patience.start_seconds, "the course starts")
         agreement = transport.agree()
         for site, text in agreement.holds.items():
             journal.write("client", client=site, text=text)
@@ -134,9 +131,15 @@ class SiteCourse:
         started = time.perf_counter()
         with torch_threads(self.course.threads):
             runtime, standing = self._rounds(transport, model, recorder, folder, journal, standing, course_id)
-            result = self._result(runtime, model, standing, journal, agreement, time.perf_counter() - started)
-        finish(result, standing, journal, folder, {None: agreement.class_names})
-        self._finish(course_id, result, runtime, journal)
+            seconds = time.perf_counter() - started
+            for note in [*journal.failure_notes(), *journal.scoring_notes(standing.best_round)]:
+                self.say(note)
+                journal.write("note", text=note, at_end=True)
+            result = self._result(runtime, model, standing, journal, agreement, seconds)
+        # What the columns are called, only the silos know.
+        columns = feature_facts((), agreement.features)
+        finish(result, standing, journal, folder, {None: agreement.class_names}, {None: columns})
+        self._finish(course_id, result, runtime, journal, transport)
         return result
 
     def _rounds(
@@ -153,7 +156,14 @@ class SiteCourse:
         digest, algorithm = course_digest(self.course), self.course.algorithm
         failed: dict[int, int] = {}  # round -> how often it failed although enough sites were there
         while True:
-            runtime = RemoteRuntime(course_id, self.sites, transport)
+            runtime = RemoteRuntime(
+                course_id,
+                self.sites,
+                transport,
+                starts_anew=algorithm.starts_anew,
+                min_clients=self.course.min_replies,
+                note=lambda site, text: self._note(journal, site, text),
+            )
             if folder.checkpoint.is_file():
                 standing, memories = load_checkpoint(folder.checkpoint, digest, algorithm)
                 runtime.load_clients(memories)
@@ -166,19 +176,23 @@ class SiteCourse:
                     failed[round] = failed.get(round, 0) + 1
                     if failed[round] > self.patience.num_retries:
                         raise
+                    self.check()
                     time.sleep(self.patience.retry_seconds)
                     continue
+                self.on_pause(str(error))
                 self.say(f"paused: {error}")
                 journal.write("pause", reason=str(error))
-                self._wait(self.course.min_replies, self.patience.pause_seconds, "the course goes on")
+                self._wait(transport, self.course.min_replies, self.patience.pause_seconds, "the course goes on")
+                self.on_pause("")
                 self.say("the course goes on")
 
-    def _wait(self, number: int, seconds: float, purpose: str) -> None:
-        """Wait until `number` sites are connected; when time is up, min_replies are enough, fewer are an error."""
+    def _wait(self, transport: SiteTransport, number: int, seconds: float, purpose: str) -> None:
+        """Wait until `number` sites can be asked; when time is up, min_replies are enough, fewer are an error."""
         deadline = time.monotonic() + seconds
         told = False
         while True:
-            present = sorted(self.hub.connected() & set(self.sites))
+            self.check()
+            present = sorted(transport.available())
             if len(present) >= number:
                 return
             if not told:
@@ -240,16 +254,58 @@ class SiteCourse:
             events=journal.events,
             notes=[event["text"] for event in journal.events if event["event"] == "note"],
             run_dir=self.run_dir,
+            clients=self.sites,
         )
 
-    def _finish(self, course_id: str, result: Result, runtime: RemoteRuntime, journal: Journal) -> None:
-        """Tell every connected silo that the course is over, so that it keeps its model."""
+    def _finish(
+        self, course_id: str, result: Result, runtime: RemoteRuntime, journal: Journal, transport: SiteTransport
+    ) -> None:
+        """Tell every silo that can be asked that the course is over, so that it keeps its model."""
         names: Mapping[str, bytes] = runtime.save_clients()
-        present = [site for site in self.sites if site in self.hub.connected()]
+        available = transport.available()
+        present = [site for site in runtime.clients if site in available]
         messages = {site: encode(Finish(course_id, result.params, names[site].decode())) for site in present}
         for site, problem in receipts(self.hub.ask("finish", messages, self.timeout)).items():
             if problem:
                 self._note(journal, site, f"did not keep its model: {problem}")
+
+
+class _SayingRecorder(Recorder):
+    """Writes journal and checkpoints, and says what the algorithm has to say."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        folder: RunFolder,
+        digest: str,
+        watchers: Sequence[Watcher],
+        say: Callable[[str], None],
+    ) -> None:
+        super().__init__(journal, folder, digest, watchers)
+        self.say = say
+
+    def noted(self, round: int, text: str) -> None:
+        """Write and say it."""
+        super().noted(round, text)
+        self.say(text)
+
+
+def for_sites(course: Course, sites: Sequence[str]) -> Course:
+    """Return a course as it is run between sites; refuse what exists in simulation only."""
+    # What a silo answered must never be asked again after a crash, so every round is saved.
+    try:
+        course = replace(course, checkpoint_every=1, num_clients=len(sites))
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+    if course.algorithm.pooled:
+        raise BadInput(f"{name_of(type(course.algorithm))} needs the whole graph in one place")
+    check_client_settings(course, sites)
+    if course.monitors:
+        raise BadInput(
+            f"monitors has {course.monitors[0]!r}; between sites nobody may hold all models and graphs, so "
+            "monitors are for simulation only: leave monitors empty"
+        )
+    return course
 
 
 def course_of(run_dir: Path) -> Course:
@@ -257,6 +313,6 @@ def course_of(run_dir: Path) -> Course:
     folder = RunFolder.open(run_dir)
     if not (run_dir / ID_FILE).is_file():
         raise BadInput(
-            f"{run_dir} is not the run of a course between sites; go on with: isthmus run --resume {run_dir}"
+            f"{run_dir} is not the run of a course between sites; go on with: isthmus run --resume {quoted(run_dir)}"
         )
     return load_course(folder.course, allow_import=False)  # it may have come from elsewhere

@@ -5,18 +5,22 @@ from __future__ import annotations
 import fcntl
 import json
 import re
-import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from isthmus.core.errors import BadInput, MissingExtra
+from isthmus.core.errors import BadInput
+from isthmus.federation.authority import AUTHORITY, Authority, Facts, alone, create_authority, has_authority
+from isthmus.federation.authority import OPERATOR as OPERATOR
+from isthmus.federation.authority import SERVER as SERVER
+from isthmus.federation.authority import open_authority as open_authority
+from isthmus.federation.revocation import REVOKED
+from isthmus.monitor.journal import replace_file
 
 KIT_FILE = "kit.json"
-AUTHORITY = "authority"
-SERVER, OPERATOR = "server", "operator"
+SITE = "site"
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
@@ -31,6 +35,7 @@ class Kit:
     host: str
     port: int
     sites: tuple[str, ...]
+    operators: tuple[str, ...] = (OPERATOR,)  # as in kits from before there could be several
 
     @property
     def root(self) -> Path:
@@ -52,23 +57,33 @@ def open_kit(path: Path, role: str) -> Kit:
     """Read a kit that must be of a given role."""
     try:
         facts = json.loads((path / KIT_FILE).read_text(encoding="utf-8"))
-        kit = Kit(path=path, **{**facts, "sites": tuple(facts["sites"])})
+        kit = Kit(path=path, **{**facts, **{key: _names(facts[key]) for key in ("sites", "operators") if key in facts}})
+        _names([kit.party])
+        if not isinstance(kit.role, str) or not isinstance(kit.federation, str):
+            raise ValueError(f"the role is {kit.role!r}, the federation {kit.federation!r}")
         if not isinstance(kit.host, str) or type(kit.port) is not int or not 0 < kit.port < 65536:
             raise ValueError(f"the server is at {kit.host!r}:{kit.port!r}")
     except OSError as error:
         raise BadInput(f"{path} is not a kit: {KIT_FILE} cannot be read ({error.strerror or error})") from None
-    except (ValueError, TypeError, KeyError) as error:
-        raise BadInput(f"{path / KIT_FILE} is damaged: {error}; ask for a new kit") from None
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise BadInput(f"{path / KIT_FILE} is damaged: {str(error)[:200]}; ask for a new kit") from None
     if kit.role != role:
         verb = {"server": "isthmus serve", "site": "isthmus join", "operator": "isthmus submit"}
         raise BadInput(
-            f"{path} is the kit of the {kit.role} {kit.party!r}; this command needs a kit for the role {role} "
-            f"(a {kit.role}'s kit is for: {verb.get(kit.role, 'nothing known')})"
+            f"{path} is the kit of the {kit.role[:40]} {kit.party!r}; this command needs a kit for the role {role} "
+            f"(a {kit.role[:40]}'s kit is for: {verb.get(kit.role, 'nothing known')})"
         )
     for needed in (kit.root, kit.certificate, kit.key):
         if not needed.is_file():
             raise BadInput(f"{path} is incomplete: {needed.name} is missing; ask for a new kit")
     return kit
+
+
+def _names(found: object) -> tuple[str, ...]:
+    """Return names as a kit lists them; raises ValueError for anything else."""
+    if not isinstance(found, list) or not all(isinstance(name, str) and _NAME.fullmatch(name) for name in found):
+        raise ValueError(f"{found!r} are no names")
+    return tuple(found)
 
 
 @contextmanager
@@ -91,64 +106,134 @@ def parse_server(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def make_federation(out: Path, server: str, sites: list[str], name: str = "federation") -> dict[str, Path]:
-    """Provision a federation into one folder per party; with an existing folder, new sites join under the same root.
+@dataclass(frozen=True)
+class Enrolment:
+    """What making or enlarging a federation did."""
 
-    The folder `authority` holds the root key: whoever has it can make parties, so it stays with the one who runs this.
+    facts: Facts
+    kits: dict[str, Path]
+    """Every party's kit that lies in the folder."""
+    added: tuple[str, ...]
+    """Who is new."""
+
+
+def make_federation(
+    out: Path, server: str | None, sites: Sequence[str], name: str | None = None, operators: Sequence[str] = ()
+) -> dict[str, Path]:
+    """Make a federation, or add to one; return the folder of each party's kit."""
+    return enrol(out, server, sites, operators, name).kits
+
+
+def enrol(
+    out: Path, server: str | None, sites: Sequence[str], operators: Sequence[str] = (), name: str | None = None
+) -> Enrolment:
+    """Make a federation of one folder per party; with one that exists, parties are added under the same root.
+
+    Nobody is ever dropped, and a kit that exists keeps its key. The folder `authority` holds the root key: whoever has
+    it can make parties, so it stays with the one who runs this.
     """
+    if not has_authority(out):
+        return _found(out, server, sites, operators or (OPERATOR,), name or "federation")
+    with alone(out):
+        authority = open_authority(out)
+        _check_same(out, authority.facts, server, name)
+        port = authority.facts.port if server is None else parse_server(server)[1]
+        _check_names(authority.facts, sites, operators)
+        return _admit(out, authority, replace(authority.facts, port=port), sites, operators)
+
+
+def _found(out: Path, server: str | None, sites: Sequence[str], operators: Sequence[str], name: str) -> Enrolment:
+    if server is None:
+        raise BadInput(f"{out} is no federation yet: say where its server will be, with --server HOST:PORT")
     host, port = parse_server(server)
-    _check_names(sites)
     if not _NAME.fullmatch(name):
         raise BadInput(f"--name is {name!r}; a federation's name is of small letters, digits and hyphens")
-    try:
-        from isthmus.runtime.flare.provision import provision
-    except ImportError:
-        raise MissingExtra("nvflare", "sites", "provisioning a federation") from None
-    parties = {SERVER: SERVER, OPERATOR: OPERATOR, **dict.fromkeys(sites, "site")}
-    if out.exists() and any(out.iterdir()) and not (out / AUTHORITY).is_dir():
-        raise BadInput(f"{out} exists already and is no federation; choose another folder")
-    before = open_kit(out / SERVER, SERVER).host if (out / SERVER / KIT_FILE).is_file() else host
-    if before != host:
-        raise BadInput(
-            f"--server is {server!r}, but the server's certificate in {out} is for {before!r}; "
-            "make a new federation for another host"
-        )
-    out.mkdir(parents=True, exist_ok=True)
-    certificates = provision(out / AUTHORITY, name, host, port, [p for p in parties if p != SERVER])
-    for path in (out / AUTHORITY, *(out / AUTHORITY).rglob("*")):
-        path.chmod(0o700 if path.is_dir() else 0o600)  # FLARE leaves the root's key readable for all
-    made = {}
-    for party, role in parties.items():
-        facts = {"federation": name, "party": party, "role": role, "host": host, "port": port, "sites": sites}
-        made[party] = _write(out / party, facts, certificates[party], SERVER if party == SERVER else "client")
-    return made
-
-
-def _check_names(sites: list[str]) -> None:
     if not sites:
         raise BadInput("--sites is empty; name the sites, for example bank-a,bank-b,bank-c")
-    for site in sites:
-        if not _NAME.fullmatch(site) or site in (SERVER, OPERATOR, AUTHORITY):
-            raise BadInput(
-                f"--sites has {site!r}; a site's name is of small letters, digits and hyphens, and not "
-                f"{SERVER}, {OPERATOR} or {AUTHORITY}"
-            )
-    twice = [site for site in sites if sites.count(site) > 1]
-    if twice:
-        raise BadInput(f"--sites has {twice[0]!r} twice")
+    facts = Facts(federation=name, host=host, port=port, sites=(), operators=())
+    _check_names(facts, sites, operators)
+    if out.exists() and any(out.iterdir()):
+        raise BadInput(f"{out} exists already and is no federation; choose another folder")
+    (out / AUTHORITY).mkdir(parents=True)
+    with alone(out):
+        return _admit(out, create_authority(out, facts), facts, sites, operators)
 
 
-def _write(folder: Path, facts: dict[str, object], certificates: Path, kind: str) -> Path:
-    """Write a kit whole or not at all; one that exists gets only the new list of sites, and keeps its key."""
-    if (folder / KIT_FILE).is_file():
-        (folder / KIT_FILE).write_text(json.dumps(facts, indent=2))
-        return folder
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    shutil.copy(certificates / "rootCA.pem", temporary / "rootCA.pem")
-    shutil.copy(certificates / f"{kind}.crt", temporary / "party.crt")
-    shutil.copy(certificates / f"{kind}.key", temporary / "party.key")
-    (temporary / "party.key").chmod(0o600)
-    (temporary / KIT_FILE).write_text(json.dumps(facts, indent=2))
-    temporary.chmod(0o700)
-    temporary.rename(folder)
-    return folder
+def _admit(out: Path, authority: Authority, facts: Facts, sites: Sequence[str], operators: Sequence[str]) -> Enrolment:
+    """Give every new party a certificate and a kit, and all kits the new facts."""
+    authority.facts = replace(
+        facts,
+        sites=tuple(dict.fromkeys((*facts.sites, *sites))),
+        operators=tuple(dict.fromkeys((*facts.operators, *operators))),
+    )
+    parties = (SERVER, *authority.facts.operators, *authority.facts.sites)
+    added = tuple(party for party in parties if party not in authority.issued or party in authority.expelled)
+    for party in authority.expelled & set(added):
+        authority.take_back(party)  # with another certificate
+    pairs = {party: authority.issue(party) for party in added}
+    return Enrolment(authority.facts, hand_out(out, authority, pairs), added)
+
+
+def hand_out(out: Path, authority: Authority, pairs: Mapping[str, tuple[bytes, bytes]]) -> dict[str, Path]:
+    """Write the ledger, then new certificates with their keys, then to all kits what all know; return the kits."""
+    authority.save()
+    for party, (certificate, key) in pairs.items():
+        write_credentials(out / party, authority.root, certificate, key)
+    kits = write_facts(out, authority.facts, tuple(pairs))
+    for folder in (out, *kits.values()) if authority.signed_list else ():
+        replace_file(folder / REVOKED, authority.signed_list)
+    return kits
+
+
+def _check_same(out: Path, facts: Facts, server: str | None, name: str | None) -> None:
+    host = facts.host if server is None else parse_server(server)[0]
+    if facts.host != host:
+        raise BadInput(
+            f"--server is {server!r}, but the server's certificate in {out} is for {facts.host!r}; "
+            "make a new federation for another host"
+        )
+    if name not in (None, facts.federation):
+        raise BadInput(f"--name is {name!r}, but {out} is the federation {facts.federation!r}; leave --name out")
+
+
+def _check_names(facts: Facts, sites: Sequence[str], operators: Sequence[str]) -> None:
+    """Refuse names that are no names, are taken, or come twice."""
+    taken = {
+        "--sites": {SERVER, OPERATOR, AUTHORITY, facts.host, *facts.operators, *operators},
+        "--operators": {SERVER, AUTHORITY, facts.host, *facts.sites},
+    }
+    for option, names in (("--sites", sites), ("--operators", operators)):
+        for party in names:
+            if not _NAME.fullmatch(party):
+                raise BadInput(f"{option} has {party!r}; a name is of small letters, digits and hyphens")
+            if party in taken[option]:
+                raise BadInput(f"{option} has {party!r}, which is taken in this federation; choose another name")
+        twice = [party for party in names if list(names).count(party) > 1]
+        if twice:
+            raise BadInput(f"{option} has {twice[0]!r} twice")
+
+
+def write_credentials(folder: Path, root: bytes, certificate: bytes, key: bytes) -> None:
+    """Put certificate and key into a party's kit; a new folder appears whole or not at all."""
+    new = not folder.exists()
+    target = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent)) if new else folder
+    for file, content in (("rootCA.pem", root), ("party.key", key), ("party.crt", certificate)):
+        replace_file(target / file, content)
+        (target / file).chmod(0o600)
+    if new:
+        target.chmod(0o700)
+        target.rename(folder)
+
+
+def write_facts(out: Path, facts: Facts, new: Sequence[str] = ()) -> dict[str, Path]:
+    """Tell every kit in the folder, and those of new parties, who is of the federation; return where they lie."""
+    roles = {SERVER: SERVER, **dict.fromkeys(facts.operators, OPERATOR), **dict.fromkeys(facts.sites, SITE)}
+    kits = {}
+    for party, role in roles.items():
+        path = out / party / KIT_FILE
+        if party in new or path.is_file():
+            content = json.dumps({**asdict(facts), "party": party, "role": role}, indent=2).encode()
+            if not path.is_file() or path.read_bytes() != content:
+                replace_file(path, content)
+            kits[party] = path.parent
+    return kits

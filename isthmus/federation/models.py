@@ -26,16 +26,18 @@ class SiteModels:
         self.own = frozenset(clients_with_own_models(course))
         self.known = known_parameters(course)
         self.shared: InitialModel | None = None
+        self.by_position = bool(getattr(course.dataset, "by_position", False))
 
     def freedom(self) -> Freedom:
         """Return what silos may have of their own: that on which nothing shared depends."""
         if self.course.sharing == EVERYTHING:
-            return Freedom(models=self.own)
+            return Freedom(models=self.own, by_position=self.by_position)
         model = self.course.model
         shared = shared_names(self.course.sharing, build_model(self.course, 1, 1).state_dict(), self.known)
         # Where outputs are no classes, all silos have the same number of them.
         classes = self.course.task.outputs_are_classes and not shared.intersection(names_by_classes(model, 1))
-        return Freedom(classes, not shared.intersection(names_by_features(model, 1)), self.own)
+        features = not shared.intersection(names_by_features(model, 1))
+        return Freedom(classes, features, self.own, self.by_position)
 
     def initial(self, agreement: Agreement) -> InitialModel:
         """Return what the course starts from; raises BadInput when a silo's own model shares something else."""

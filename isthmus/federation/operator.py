@@ -1,119 +1,171 @@
-"""The operator's process: it hands a course to the server, watches it, and brings the run folder home."""
+"""The operator's process: it hands courses to the server, lists, follows, cancels them, and brings results home."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
-import queue
+import secrets
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from isthmus import __version__
 from isthmus.config.course import Course
 from isthmus.config.load import course_to_yaml
-from isthmus.core.codec import decode, encode, unpack
-from isthmus.core.errors import BadInput, BadMessage, CourseFailed, MissingExtra
+from isthmus.core.errors import BadInput, CourseFailed, MissingExtra
+from isthmus.federation import desk
+from isthmus.federation.entrance import Entrance
 from isthmus.federation.kit import SERVER, Kit, hold
-from isthmus.federation.messages import News, Receipt, RunFile, Submission
+from isthmus.federation.ledger import DONE, OPEN
+from isthmus.federation.line import MAX_ANSWER_BYTES, Line
+from isthmus.federation.messages import (
+    AskCourse,
+    AskPart,
+    CourseEvent,
+    Courses,
+    CourseStatus,
+    FilePart,
+    FollowCourse,
+    ListCourses,
+    Manifest,
+    News,
+    Receipt,
+    Submission,
+)
 from isthmus.federation.preflight import connection_problem, wait_for_server
-from isthmus.monitor.folder import ID_FILE, RunFolder
-from isthmus.monitor.journal import replace_file
+from isthmus.federation.transfer import take_folder
+from isthmus.monitor.folder import RunFolder
 
-# What the server may write into the operator's run folder.
-RUN_FILES = ("course.yaml", "course_id", "journal.jsonl", "checkpoint.isth", "model.safetensors", "report.md")
+CONNECT_SECONDS = 30.0
+SILENCE_SECONDS = 3600.0  # how long an operator who follows a course waits for a server that is gone
+
+OnEvent = Callable[[CourseEvent], None]
+OnStatus = Callable[[CourseStatus], None]
 
 
-def submit(
-    kit: Kit,
-    course: Course,
-    run_dir: Path,
-    *,
-    on_news: Callable[[dict[str, Any]], None] = lambda fact: None,
-    say: Callable[[str], None] = print,
-    patience_seconds: float = 60.0,
-    silence_seconds: float = 3600.0,
-) -> None:
-    """Submit a course and wait for its end; the run folder is brought to `run_dir`. Ctrl-C cancels the course."""
+class Operator:
+    """What an operator can do, over a line to the server."""
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+
+    def courses(self) -> tuple[CourseStatus, ...]:
+        """Return all courses at the server, first submitted first."""
+        return self.line.ask(desk.LIST, ListCourses(), Courses).courses
+
+    def sites(self) -> tuple[str, ...]:
+        """Return who takes part in a course that is submitted now; an operator's kit may be older than that."""
+        return self.line.ask(desk.LIST, ListCourses(), Courses).sites
+
+    def find(self, prefix: str) -> CourseStatus:
+        """Return the course whose id begins with `prefix`; without one, the only course that is not over."""
+        found = self.courses()
+        if not prefix:
+            going = [course for course in found if course.state in OPEN]
+            if len(going) != 1:
+                raise BadInput(f"{len(going)} courses are queued or running; name one by its id")
+            return going[0]
+        fitting = [course for course in found if course.course_id.startswith(prefix)]
+        if len(fitting) != 1:
+            known = ", ".join(course.course_id[:8] for course in found[-5:]) or "none"
+            raise BadInput(f"{len(fitting)} courses have an id that begins with {prefix!r}; the last ones are {known}")
+        return fitting[0]
+
+    def submit(self, course: Course, submission: str = "") -> CourseStatus:
+        """Hand a course in; again with the same submission, it is the same course."""
+        named = Submission(submission or secrets.token_hex(16), course_to_yaml(course), __version__)
+        return self.line.ask(desk.SUBMIT, named, CourseStatus)
+
+    def follow(self, course_id: str, on_event: OnEvent, on_status: OnStatus = lambda status: None) -> CourseStatus:
+        """Hear what happens in a course until it is over; a server that is gone is waited for."""
+        life, after = "", 0
+        while True:
+            asked = FollowCourse(course_id, life, after)
+            news = self.line.ask(desk.FOLLOW, asked, News, patience_seconds=SILENCE_SECONDS)
+            if news.life != life:
+                life, after = news.life, 0
+            for event in news.events:
+                if event.number > after:
+                    after = event.number
+                    on_event(event)
+            on_status(news.status)
+            if news.status.state not in OPEN:
+                return news.status
+
+    def cancel(self, course_id: str) -> CourseStatus:
+        """Tell the server to end a course; its checkpoint stays."""
+        return self.line.ask(desk.CANCEL, AskCourse(course_id), CourseStatus)
+
+    def resume(self, course_id: str) -> CourseStatus:
+        """Tell the server to go on with a course that failed or was cancelled."""
+        return self.line.ask(desk.RESUME, AskCourse(course_id), CourseStatus)
+
+    def fetch(self, course_id: str, run_dir: Path) -> None:
+        """Bring the run folder of a course that is over to `run_dir`, whole or not at all."""
+        RunFolder.check_new(run_dir)
+        manifest = self.line.ask(desk.FILES, AskCourse(course_id), Manifest)
+
+        def ask(name: str, offset: int) -> FilePart:
+            return self.line.ask(desk.PART, AskPart(course_id, name, offset), FilePart)
+
+        take_folder(manifest, course_id, ask, run_dir)
+        self.line.ask(desk.TAKEN, AskCourse(course_id), Receipt)
+
+
+def finished(status: CourseStatus) -> CourseStatus:
+    """Return the status of a course that is done; one that ended otherwise is an error."""
+    if status.state != DONE:
+        raise CourseFailed(f"the course {status.course_id[:8]} {_ended(status)}")
+    return status
+
+
+def _ended(status: CourseStatus) -> str:
+    return f"was cancelled {status.reason}" if status.state == "cancelled" else f"failed: {status.reason}"
+
+
+@contextmanager
+def connected(kit: Kit, say: Callable[[str], None] = print, patience_seconds: float = 60.0) -> Iterator[Operator]:
+    """Connect to the server with an operator's kit."""
     if importlib.util.find_spec("nvflare") is None:
-        raise MissingExtra("nvflare", "sites", "submitting a course")
-    RunFolder.check_new(run_dir)
+        raise MissingExtra("nvflare", "sites", "speaking to a federation's server")
     deadline = time.monotonic() + patience_seconds
     if not wait_for_server(kit, say, lambda: time.monotonic() > deadline):
         raise BadInput(connection_problem(kit) or "the server came too late; try again")
     with hold(kit):
-        _submit(kit, course, run_dir, on_news, silence_seconds)
+        from isthmus.runtime.flare.link import Credentials, Link
 
+        up, entrance = threading.Event(), Entrance(kit, say)
 
-def _submit(
-    kit: Kit, course: Course, run_dir: Path, on_news: Callable[[dict[str, Any]], None], silence_seconds: float
-) -> None:
-    from isthmus.runtime.flare.link import Credentials, Link
+        def came(peer: str) -> None:
+            entrance.came_in()
+            if up.is_set():
+                say("the server is back")
+            up.set()
 
-    inbox: queue.Queue[tuple[str, bytes]] = queue.Queue()
-    link = Link(
-        kit.party,
-        f"{kit.host}:{kit.port}",
-        Credentials(kit.root, kit.certificate, kit.key),
-        {SERVER},
-        lambda peer, kind, ident, data: inbox.put((kind, data)),
-        on_up=lambda peer: inbox.put(("up", b"")),
-        on_down=lambda peer: inbox.put(("down", b"")),
-    )
-    try:
-        _take(inbox, "up", 30.0)
-        link.send(SERVER, "submit", "submission", encode(Submission(course_to_yaml(course), __version__)))
-        receipt: Receipt = decode(_take(inbox, "answer", 60.0), Receipt)
-        if receipt.problem:
-            raise BadInput(f"the server does not take the course: {receipt.problem}")
-        _follow(inbox, run_dir, on_news, silence_seconds)
-        # Marks the folder as one that came from elsewhere, whatever the server left out.
-        (run_dir / ID_FILE).touch()
-    except KeyboardInterrupt:
-        link.send(SERVER, "cancel", "", b"")
-        raise
-    finally:
-        link.stop()
+        link = Link(
+            kit.party,
+            f"{kit.host}:{kit.port}",
+            Credentials(kit.root, kit.certificate, kit.key),
+            {SERVER},
+            lambda peer, kind, ident, data: line.heard(kind, ident, data),
+            on_up=came,
+            on_down=lambda peer: say("lost the server; waiting for it"),
+            max_bytes=MAX_ANSWER_BYTES,
+            door=entrance.door(),
+        )
 
+        def send(kind: str, ident: str, data: bytes) -> str:
+            entrance.check()
+            return link.send(SERVER, kind, ident, data)
 
-def _take(inbox: queue.Queue[tuple[str, bytes]], wanted: str, seconds: float) -> bytes:
-    try:
-        kind, data = inbox.get(timeout=seconds)
-    except queue.Empty:
-        raise CourseFailed(f"the server did not answer within {seconds:.0f} s") from None
-    if kind != wanted:
-        raise CourseFailed(f"the server said {kind!r} where {wanted!r} was expected")
-    return data
-
-
-def _follow(
-    inbox: queue.Queue[tuple[str, bytes]],
-    run_dir: Path,
-    on_news: Callable[[dict[str, Any]], None],
-    silence_seconds: float,
-) -> None:
-    """Take news and files until the last file."""
-    while True:
+        line = Line(send)
         try:
-            kind, data = inbox.get(timeout=silence_seconds)
-        except queue.Empty:
-            raise CourseFailed(f"the server has been silent for {silence_seconds:.0f} s") from None
-        try:
-            if kind == "news":
-                news: News = decode(data, News)
-                on_news(json.loads(news.events))
-            elif kind == "file":
-                file: RunFile = decode(data, RunFile)
-                if not file.name:
-                    if file.problem:
-                        raise CourseFailed(file.problem)
-                    return
-                if file.name not in RUN_FILES:
-                    raise CourseFailed(f"the server sent a file that is no part of a run: {file.name[:60]!r}")
-                run_dir.mkdir(parents=True, exist_ok=True)
-                replace_file(run_dir / file.name, unpack(file.content))
-            elif kind == "down":
-                raise CourseFailed("the connection to the server was lost; the course may go on there")
-        except (BadMessage, ValueError) as error:
-            raise CourseFailed(f"the server sent nonsense: {error}") from None
+            deadline = time.monotonic() + CONNECT_SECONDS
+            while not up.wait(0.2):
+                entrance.check()
+                if time.monotonic() > deadline:
+                    raise CourseFailed(f"the server did not greet within {CONNECT_SECONDS:.0f} s")
+            yield Operator(line)
+        finally:
+            link.stop()

@@ -6,36 +6,53 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from isthmus.core.errors import BadInput
-from isthmus.federation.kit import Kit
+from isthmus.federation.certificates import date_problem, expiry_notice, passport_of, read_passport
+from isthmus.federation.kit import SERVER, Kit
+from isthmus.federation.revocation import RevocationList, Revocations
 
 NOBODY = "nothing listens"
 
 
+@dataclass(frozen=True)
+class Probe:
+    """What a first look at the server brought: what is wrong, or the certificate that it showed."""
+
+    problem: str
+    certificate: bytes = b""
+
+
+def certificate_problem(kit: Kit, revoked: RevocationList) -> str:
+    """Return why a kit's own certificate cannot be used: another's, out of date, or revoked; or nothing."""
+    try:
+        found = passport_of(kit)
+    except BadInput as error:
+        return str(error)
+    if found.serial in revoked.serials:
+        how = "it was expelled" if kit.party in revoked.expelled else "another took its place"
+        return f"the certificate of {kit.party} was revoked: {how}; who keeps the federation's authority can say why"
+    return date_problem(found)
+
+
 def clock_problem(kit: Kit) -> str:
     """Return why this machine's clock and the kit's certificate do not go together, or nothing."""
-    from cryptography import x509
-
-    try:
-        certificate = x509.load_pem_x509_certificate(kit.certificate.read_bytes())
-    except ValueError as error:
-        return f"{kit.certificate} is no certificate: {error}"
-    first, last = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
-    now = time.time()
-    if first <= now <= last:
-        return ""
-    shown = [time.strftime("%Y-%m-%d %H:%M", time.gmtime(moment)) for moment in (first, last, now)]
-    return f"the kit's certificate is valid from {shown[0]} to {shown[1]} UTC, this machine's clock says {shown[2]}"
+    return date_problem(passport_of(kit))
 
 
 def connection_problem(kit: Kit, timeout_seconds: float = 5.0) -> str:
     """Try a mutual TLS handshake with the server; return what is wrong, or nothing."""
+    return probe_server(kit, Revocations(kit).current, timeout_seconds).problem
+
+
+def probe_server(kit: Kit, revoked: RevocationList, timeout_seconds: float = 5.0) -> Probe:
+    """Look at the server by a mutual TLS handshake; one whose certificate was revoked is as good as a stranger."""
     try:
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(kit.root))
         context.load_cert_chain(kit.certificate, kit.key)
     except ssl.SSLError as error:
-        return f"{kit.path} is damaged: its certificate, key or root cannot be used together ({error.reason})"
+        return Probe(f"{kit.path} is damaged: its certificate, key or root cannot be used together ({error.reason})")
     context.set_alpn_protocols(["h2"])
     place = f"{kit.host}:{kit.port}"
     try:
@@ -43,23 +60,34 @@ def connection_problem(kit: Kit, timeout_seconds: float = 5.0) -> str:
             socket.create_connection((kit.host, kit.port), timeout_seconds) as raw,
             context.wrap_socket(raw, server_hostname=kit.host) as secure,
         ):
+            shown = ssl.DER_cert_to_PEM_cert(secure.getpeercert(binary_form=True) or b"").encode()
+            found = read_passport(shown)
+            if found.name != SERVER:
+                return Probe(f"{place} is not the server of this federation: its certificate is for {found.name!r}")
+            if found.serial in revoked.serials:
+                return Probe(f"the server at {place} uses a certificate that was revoked; it needs its renewed kit")
             # TLS 1.3 refuses a client's certificate only after the handshake; a gRPC server greets at once.
-            return "" if secure.recv(1) else f"the server at {place} does not accept this kit's certificate"
+            if secure.recv(1):
+                return Probe("", shown)
+            return Probe(f"the server at {place} does not accept this kit's certificate")
     except ssl.SSLCertVerificationError as error:
-        return f"the server at {place} is not of this federation: {error.verify_message}"
+        return Probe(f"the server at {place} is not of this federation: {error.verify_message}")
     except (ssl.SSLError, ConnectionResetError, BrokenPipeError):
-        return f"the server at {place} does not accept this kit's certificate"
+        return Probe(f"the server at {place} does not accept this kit's certificate")
     except TimeoutError:
-        return f"{NOBODY} at {place}: no answer"
+        return Probe(f"{NOBODY} at {place}: no answer")
     except OSError as error:
-        return f"{NOBODY} at {place}: {error.strerror or error}"
+        return Probe(f"{NOBODY} at {place}: {error.strerror or error}")
 
 
 def wait_for_server(kit: Kit, say: Callable[[str], None], stopped: Callable[[], bool]) -> bool:
     """Wait until the server is there; return False if told to stop; a refusal is an error at once."""
-    problem = clock_problem(kit)
+    problem = certificate_problem(kit, Revocations(kit).current)
     if problem:
         raise BadInput(problem)
+    notice = expiry_notice(kit)
+    if notice:
+        say(notice)
     told = False
     while not stopped():
         problem = connection_problem(kit)

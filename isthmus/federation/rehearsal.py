@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from isthmus.config.course import Course
+from isthmus.data.zoo import Folders
 from isthmus.data.zoo import data_root as locate_data
 from isthmus.data.zoo.own_kinds import have_own_classes, kind_for, names_for_tables
 from isthmus.federation.course import Patience
@@ -23,7 +24,7 @@ from isthmus.federation.kit import SERVER, make_federation, open_kit
 from isthmus.federation.server import Server
 from isthmus.results import Result
 from isthmus.runs import Watcher
-from isthmus.simulation import load_scenario, require_kind
+from isthmus.simulation import Scenario, load_scenario, require_kind
 
 
 def free_port() -> int:
@@ -52,23 +53,32 @@ class Rehearsal:
     def __init__(self, course: Course, data_root: str | Path | None = None, say: Callable[[str], None] = print) -> None:
         scenario = load_scenario(course, locate_data(data_root))
         require_kind(course, scenario.whole)
-        kind = kind_for(type(scenario.whole))
-        own = have_own_classes(scenario.whole, scenario.parts.values())  # then the course names none
-        names = () if own else names_for_tables(scenario.whole)
-        self.course = replace(course, dataset=kind.like(replace(scenario.whole, class_names=names)))
         self.say = say
         self._scratch = tempfile.TemporaryDirectory(prefix="isthmus-")
         self.folder = Path(self._scratch.name)
-        self.data: dict[str, Path] = {}
-        for site, part in scenario.parts.items():
-            self.data[site] = self.folder / "data" / site
-            self.data[site].parent.mkdir(exist_ok=True)
-            kind.write(replace(part, class_names=names or names_for_tables(part)), self.data[site])
+        if isinstance(course.dataset, Folders):  # each silo has its folder already
+            self.course = replace(course, dataset=course.dataset.one)
+            self.data = {site: path.resolve() for site, path in course.dataset.places.items()}
+        else:
+            self.course, self.data = self._divided(course, scenario)
         self.kits = make_federation(self.folder / "federation", f"localhost:{free_port()}", list(self.data))
         self.id_secret_file = self.folder / "id-secret"  # for the silos; the server in this process never reads it
         write_secret(self.id_secret_file)
+        self.policy_file = self.folder / "policy.yaml"  # all is one person's here, so nothing need be kept from them
+        self.policy_file.write_text("tell_reasons: true\n")
         self.silos: dict[str, subprocess.Popen[bytes]] = {}
         self.server: Server | None = None
+
+    def _divided(self, course: Course, scenario: Scenario) -> tuple[Course, dict[str, Path]]:
+        """Write a folder for each part of the data; return the course that the sites read them by, and the folders."""
+        kind = kind_for(type(scenario.whole))
+        own = have_own_classes(scenario.whole, scenario.parts.values())  # then the course names none
+        names = () if own else names_for_tables(scenario.whole)
+        places = {site: self.folder / "data" / site for site in scenario.parts}
+        (self.folder / "data").mkdir()
+        for site, part in scenario.parts.items():
+            kind.write(replace(part, class_names=names or names_for_tables(part)), places[site])
+        return replace(course, dataset=kind.like(replace(scenario.whole, class_names=names))), places
 
     def __enter__(self) -> Rehearsal:
         self.server = Server(open_kit(self.kits[SERVER], "server"), interface="localhost", say=self.say)
@@ -79,7 +89,7 @@ class Rehearsal:
     def start(self, site: str) -> None:
         """Start a silo's process."""
         command = [sys.executable, "-m", "isthmus", "join", str(self.kits[site]), "--data", str(self.data[site])]
-        command += ["--id-secret-file", str(self.id_secret_file), "--until-eof"]
+        command += ["--id-secret-file", str(self.id_secret_file), "--policy", str(self.policy_file), "--until-eof"]
         with (self.folder / f"{site}.log").open("ab") as log:
             # A silo ends when its standard input does: also when this process is killed and cannot say goodbye.
             self.silos[site] = subprocess.Popen(

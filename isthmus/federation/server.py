@@ -1,28 +1,28 @@
-"""The server's process: it runs courses on the sites, its own or those that the operator submits."""
+"""The server's process: it runs courses on the sites, its own or those that operators submit."""
 
 from __future__ import annotations
 
-import json
-import queue
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from isthmus import __version__
 from isthmus.config.course import Course
-from isthmus.config.tables import name_of
-from isthmus.core.codec import decode, encode, pack
-from isthmus.core.course import RoundReport, weighted_metric
-from isthmus.core.errors import BadInput, BadMessage, IsthmusError, MissingExtra
-from isthmus.core.federation import ExchangeReport
+from isthmus.core.errors import BadInput, MissingExtra
 from isthmus.federation.course import Patience, SiteCourse, course_of
-from isthmus.federation.kit import OPERATOR, Kit
-from isthmus.federation.messages import News, Receipt, RunFile, Submission
-from isthmus.federation.preflight import clock_problem, port_problem
-from isthmus.federation.service import read_course
-from isthmus.monitor.folder import new_run_path
+from isthmus.federation.desk import Desk
+from isthmus.federation.kit import KIT_FILE, SERVER, Kit, open_kit
+from isthmus.federation.ledger import STATUS_FILE, Entry, Ledger
+from isthmus.federation.messages import desk_answer
+from isthmus.federation.preflight import port_problem
+from isthmus.federation.revocation import REVOKED
+from isthmus.federation.roll import Roll
+from isthmus.federation.runner import CourseRunner, leave_alone
+from isthmus.federation.watch import Watch
 from isthmus.results import Result
 from isthmus.runs import Watcher
+
+NO_DESK = "this server runs a course of its own; it takes courses of operators when it is started without one"
+LINGER_SECONDS = 20.0  # how long a server that ends after one course waits for its operator to fetch the result
 
 
 class Server:
@@ -33,135 +33,114 @@ class Server:
             from isthmus.runtime.flare.link import Credentials, LinkHub
         except ImportError:
             raise MissingExtra("nvflare", "sites", "serving a federation") from None
-        for problem in (clock_problem(kit), port_problem(kit.port)):
-            if problem:
-                raise BadInput(problem)
+        self.roll = Roll(kit, say)
+        problem = port_problem(kit.port)
+        if problem:
+            raise BadInput(problem)
         self.kit, self.say = kit, say
-        self._submitted: queue.Queue[tuple[str, bytes]] = queue.Queue()
-        self._cancelled = False
+        self.desk: Desk | None = None
+        self._runs_its_own = False
+        self.runner = CourseRunner(say)
         self.hub = LinkHub(
             f"{interface}:{kit.port}",
             Credentials(kit.root, kit.certificate, kit.key),
-            {*kit.sites, OPERATOR},
+            {*kit.sites, *kit.operators},
             on_unasked=self._unasked,
-            on_change=lambda peer, what: say(f"{peer} {what}"),
+            on_change=self._changed,
+            on_up=lambda peer: self.roll.greet(peer, self.hub),
+            gate=self.roll.gate(),
         )
+        self._watch = Watch([kit.path / KIT_FILE, kit.path / REVOKED], self._read_kit_again)
 
     def stop(self) -> None:
         """Close every connection."""
+        self._watch.stop()
+        if self.desk is not None:
+            self.desk.stop()
         self.hub.stop()
+
+    def _read_kit_again(self) -> None:
+        """Take what changed in the kit while the server runs: who is of the federation, and who is not any more."""
+        before = self.kit
+        try:
+            self.kit = open_kit(before.path, SERVER)
+        except BadInput as error:
+            self.say(f"{error}; the server goes on with what it read before")
+            return
+        if (self.kit.host, self.kit.port) != (before.host, before.port):
+            self.say(f"{before.path} names another address now; it counts when the server is started again")
+        self.roll.take(self.kit, self.hub)
+        self.hub.set_parties({*self.kit.sites, *self.kit.operators})
+        if self.desk is not None:
+            self.desk.sites = self.kit.sites
+        for new in sorted({*self.kit.sites, *self.kit.operators} - {*before.sites, *before.operators}):
+            self.say(f"{new} is of the federation now")
 
     def run(
         self, course: Course, run_dir: Path, *, patience: Patience | None = None, watchers: Sequence[Watcher] = ()
     ) -> Result:
         """Run one course."""
-        return self._course(course, run_dir, patience, watchers).run()
+        self._runs_its_own = True
+        made = SiteCourse(course, self.hub, self.kit.sites, run_dir, patience=patience, watchers=watchers, say=self.say)
+        return made.run()
 
     def resume(self, run_dir: Path, *, patience: Patience | None = None, watchers: Sequence[Watcher] = ()) -> Result:
         """Go on with a run."""
-        return self._course(course_of(run_dir), run_dir, patience, watchers).resume()
+        self._runs_its_own = True
+        course = course_of(run_dir)
+        if (run_dir / STATUS_FILE).is_file():
+            ledger = Ledger(run_dir.parent, self.say)
+            (entry,) = [entry for entry in ledger.entries if entry.path.name == run_dir.name]
+            return self.runner.carry_out(entry, self.hub, patience, watchers)
+        made = SiteCourse(course, self.hub, self.kit.sites, run_dir, patience=patience, watchers=watchers, say=self.say)
+        return made.resume()
 
-    def _course(
-        self, course: Course, run_dir: Path, patience: Patience | None, watchers: Sequence[Watcher]
-    ) -> SiteCourse:
-        return SiteCourse(course, self.hub, self.kit.sites, run_dir, patience=patience, watchers=watchers, say=self.say)
+    # ---- courses of operators
 
-    # ---- courses of the operator's
+    def serve(self, runs: Path, *, patience: Patience | None = None, once: bool = False, take_up: bool = True) -> None:
+        """Run the courses that operators submit, in order; `runs` is where their folders go.
 
-    def serve(self, runs: Path, *, patience: Patience | None = None, once: bool = False) -> None:
-        """Wait for courses from the operator and run them, one after the other; `runs` is where their folders go."""
-        self.say(f"listening on port {self.kit.port} for {', '.join(self.kit.sites)} and the operator")
+        What an earlier server left queued, running or paused is taken up first, unless `take_up` is false.
+        """
+        ledger = Ledger(runs, self.say)
+        self.runner.take_up(ledger) if take_up else leave_alone(ledger)
+        self.desk = Desk(ledger, self.kit.sites, self._reply, self.say)
+        self.desk.start()
+        self.say(f"listening on port {self.kit.port} for {', '.join((*self.kit.sites, *self.kit.operators))}")
         while True:
-            try:
-                ident, data = self._submitted.get(timeout=0.2)
-            except queue.Empty:
+            entry = ledger.next()
+            if entry is None:
+                with ledger.changed:
+                    ledger.changed.wait(0.2)
                 continue
-            self._serve_one(ident, data, runs, patience)
+            self.runner.serve_one(entry, self.hub, patience)
             if once:
+                self._linger(entry)
                 return
 
-    def _serve_one(self, ident: str, data: bytes, runs: Path, patience: Patience | None) -> None:
-        try:
-            submission: Submission = decode(data, Submission)
-            if submission.version != __version__:
-                raise BadInput(
-                    f"the operator runs isthmus {submission.version}, the server {__version__}; install the same"
-                )
-            course = read_course(submission.course)
-        except (BadMessage, BadInput, ValueError) as error:
-            self.hub.link.send(OPERATOR, "answer", ident, encode(Receipt(str(error))))
-            return
-        self.hub.link.send(OPERATOR, "answer", ident, encode(Receipt("")))
-        path = new_run_path(runs, name_of(type(course.algorithm)))
-        self._cancelled = False
-        reporter = _Reporter(self)
-        problem = ""
-        try:
-            result = self.run(course, path, patience=patience, watchers=[reporter])
-            reporter.send(result.events)
-        except _Cancelled:
-            problem = f"cancelled by the operator; the server's run folder {path} can be resumed"
-        except IsthmusError as error:
-            problem = str(error)
-        except Exception as error:  # a course that breaks must not end the server
-            problem = f"{type(error).__name__}: {error}"
-        self.say(problem or f"finished: {path}")
-        self._bring(path, problem)
+    def _linger(self, entry: Entry) -> None:
+        """Wait until the operator has the result, as long as there is one that asks."""
+        assert self.desk is not None
+        while entry.status.course_id not in self.desk.taken:
+            if time.monotonic() - self.desk.last_question > LINGER_SECONDS:
+                return
+            time.sleep(0.05)
 
-    def _bring(self, path: Path, problem: str) -> None:
-        """Bring the run folder to the operator."""
-        for file in sorted(path.iterdir()) if path.is_dir() else []:
-            if file.is_file():
-                self.hub.tell(OPERATOR, "file", encode(RunFile(file.name, pack(file.read_bytes()), "")))
-        self.hub.tell(OPERATOR, "file", encode(RunFile("", pack(b""), problem)))
+    # ---- what operators say
 
     def _unasked(self, peer: str, kind: str, ident: str, data: bytes) -> None:
-        if peer == OPERATOR and kind == "submit":
-            self._submitted.put((ident, data))
-        elif peer == OPERATOR and kind == "cancel":
-            self._cancelled = True
-        else:
-            self.say(f"{peer} said something that nobody asked for; ignored")
+        if peer not in self.kit.operators:
+            self.roll.seldom(f"unasked {peer}", f"{peer} said something that nobody asked for; ignored")
+        elif self.desk is not None:
+            self.desk.hear(peer, kind, ident, data)
+        elif self._runs_its_own:  # otherwise it is about to serve, and operators ask again
+            self._reply(peer, ident, desk_answer(NO_DESK))
 
-    def check_cancelled(self) -> None:
-        """Raise if the operator has cancelled the course."""
-        if self._cancelled:
-            raise _Cancelled
+    def _reply(self, operator: str, ident: str, data: bytes) -> None:
+        # One that does not read must not keep the others waiting; it asks again.
+        self.hub.link.send(operator, "answer", ident, data, patience_seconds=0.0)
 
-
-class _Cancelled(IsthmusError):
-    """The operator has cancelled the course; a checkpoint is left like after any error."""
-
-
-class _Reporter:
-    """A watcher that sends the operator what happens."""
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self._up = self._down = 0
-
-    def exchanged(self, report: ExchangeReport) -> None:
-        """Count bytes; stop if the operator said so."""
-        self._up += report.bytes_up
-        self._down += report.bytes_down
-        self.server.check_cancelled()
-
-    def round_done(self, report: RoundReport) -> None:
-        """Send the round's numbers."""
-        metric = weighted_metric(report.evaluations, "train", "loss")
-        self._tell(
-            {
-                "round": report.round,
-                "loss": None if metric != metric else metric,
-                "score": report.score,
-                "bytes_up": self._up,
-                "bytes_down": self._down,
-            }
-        )
-
-    def send(self, events: list[dict[str, Any]]) -> None:
-        """Send the last words of the journal."""
-        self._tell({"end": [event for event in events if event["event"] == "end"]})
-
-    def _tell(self, fact: dict[str, Any]) -> None:
-        self.server.hub.tell(OPERATOR, "news", encode(News(json.dumps(fact))))
+    def _changed(self, peer: str, what: str) -> None:
+        self.say(f"{peer} {what}")
+        if self.runner.current is not None and peer in self.runner.current.status.sites:
+            self.runner.current.tell(f"{peer} {what}")

@@ -9,10 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from isthmus.core.errors import MissingExtra
+from isthmus.federation.consent import Identity
+from isthmus.federation.entrance import LIST_KIND, Entrance
 from isthmus.federation.kit import SERVER, Kit, hold
 from isthmus.federation.policy import Policy
 from isthmus.federation.preflight import wait_for_server
+from isthmus.federation.revocation import REVOKED
 from isthmus.federation.service import SiloService
+from isthmus.federation.watch import Watch
+from isthmus.runtime.seldom import Seldom
 
 
 def join(
@@ -42,30 +47,49 @@ def _answer(kit: Kit, service: SiloService, policy: Policy, say: Callable[[str],
     from isthmus.runtime.flare.link import Credentials, Link
 
     inbox: queue.Queue[tuple[str, str, bytes]] = queue.Queue()
+    entrance, seldom = Entrance(kit, say), Seldom(say)
+    service.expelled = entrance.expelled
+    service.identity = Identity(kit.root, kit.certificate, kit.key, lambda: entrance.revocations.current.serials)
+
+    def hear(kind: str, ident: str, message: bytes) -> None:
+        if kind == LIST_KIND:
+            entrance.heard_list(message)  # at once, whatever else is under way
+        else:
+            inbox.put((kind, ident, message))
 
     def refuse(ident: str, why: str) -> None:
-        say(f"refused a message of the server's: {why}")
+        seldom("refused", f"refused a message of the server's: {why}")
         link.send(SERVER, "refused", ident, why.encode())
+
+    def up() -> None:
+        entrance.came_in()
+        say("connected to the server")
 
     link = Link(
         kit.party,
         f"{kit.host}:{kit.port}",
         Credentials(kit.root, kit.certificate, kit.key),
         {SERVER},
-        lambda peer, kind, ident, message: inbox.put((kind, ident, message)),
-        on_up=lambda peer: say("connected to the server"),
+        lambda peer, kind, ident, message: hear(kind, ident, message),
+        on_up=lambda peer: up(),
         on_down=lambda peer: say("lost the server; waiting for it"),
         on_refused=lambda peer, ident, why: refuse(ident, why),
         max_bytes=policy.max_message_bytes,
+        door=entrance.door(),
     )
+    watch = Watch([kit.path / REVOKED], entrance.look_again)
     try:
         while not stop.is_set():
+            entrance.check()
             try:
                 kind, ident, message = inbox.get(timeout=0.2)
             except queue.Empty:
                 continue
-            problem = link.send(SERVER, "answer", ident, service.handle(kind, message))
+            answer = service.handle(kind, message)
+            entrance.check()
+            problem = link.send(SERVER, "answer", ident, answer)
             if problem:
                 say(f"the answer could not be sent: {problem}")
     finally:
+        watch.stop()
         link.stop()

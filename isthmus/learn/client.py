@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from isthmus.core.client import Client
+from isthmus.core.protocol import Holdings
 from isthmus.core.record import Params
+from isthmus.data.graph import SPLITS
 from isthmus.learn.batching import Batching
 from isthmus.learn.fit import Fitted, Loss, Penalty, fit, load_params
 from isthmus.learn.optimizers import Optimizer, OptimizerState
@@ -79,6 +81,11 @@ class GraphClient(Client):
     def num_nodes(self) -> int:
         """Number of nodes in the client's graph, labelled or not."""
         return int(self.data.num_nodes)
+
+    @cached_property
+    def holdings(self) -> Holdings:
+        """How much data the client has, which bounds what it may count for."""
+        return Holdings(self.num_nodes, {split: self.task.count(self.data, split) for split in SPLITS})
 
     def complete(self, params: Params) -> Params:
         """Return parameters together with the client's personal ones, where they are not among them."""

@@ -6,7 +6,7 @@ A~ = sum_i c_i (D^-1/2 (A + I) D^-1/2)^i, as APPNP has it (Gasteiger et al., 201
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,7 @@ class ClientGraph:
         node:      (places,); the node of each place, numbered from 0
         adjacency: (nodes, nodes), symmetric, without loops
         num_left_out: edges that were named to nodes which nobody hosts
+        one_sided: in words, edges that were left out because only one of their ends' hosts names them; nothing if none
     """
 
     clients: tuple[str, ...]
@@ -59,10 +60,11 @@ class ClientGraph:
     node: Numbers
     adjacency: Matrix
     num_left_out: int
+    one_sided: str = ""
 
     @staticmethod
-    def of(lists: Mapping[str, Neighbors]) -> ClientGraph:
-        """Build the graph; an edge that only one of its ends' hosts names is refused.
+    def of(lists: Mapping[str, Neighbors], *, leave_out: bool = False) -> ClientGraph:
+        """Build the graph; an edge that only one of its ends' hosts names is refused, or left out.
 
         Loops are left out, since A~ has its own; so are edges to nodes that nobody hosts.
         """
@@ -81,16 +83,24 @@ class ClientGraph:
         adjacency = sparse.csr_matrix((weight, (rows, columns)), (len(known), len(known)))
         counts = tuple(len(each.nodes) for each in lists.values())
         graph = ClientGraph(tuple(lists), counts, node.reshape(-1), adjacency, int((~hosted).sum()))
-        graph._require_symmetry(known)
-        return graph
+        problem, doubtful = graph._asymmetry(known)
+        if not problem:
+            return graph
+        if not leave_out:
+            raise BadInput(
+                f"the graph between clients is not symmetric: {problem}; both sides must list an edge, with one weight "
+                "(dataset.undirected=true reads every edge of a folder in both directions)"
+            )
+        return replace(graph, adjacency=(adjacency - adjacency.multiply(doubtful)).tocsr(), one_sided=problem)
 
-    def _require_symmetry(self, keys: Numbers) -> None:
+    def _asymmetry(self, keys: Numbers) -> tuple[str, Matrix]:
+        """Return in words which edges only one side names, or with another weight, and a matrix with ones there."""
         difference = abs(self.adjacency - self.adjacency.T).tocoo()
         larger = self.adjacency.maximum(self.adjacency.T).tocsr()
         # Edge by edge: beside one heavy edge, the difference of a light one would look like rounding.
         wrong = difference.data > 1e-6 * np.asarray(larger[difference.row, difference.col]).reshape(-1)
         if not wrong.any():
-            return
+            return "", None
         u, v = int(difference.row[wrong][0]), int(difference.col[wrong][0])
         if not self.adjacency[u, v]:
             u, v = v, u
@@ -98,11 +108,14 @@ class ClientGraph:
         there, back = self.adjacency[u, v], self.adjacency[v, u]
         said = "does not name it back" if not back else f"gives it the weight {back:g}, not {there:g}"
         who = "hosts both nodes, and" if names == other else f"and {other}, which hosts that node,"
-        raise BadInput(
-            f"the graph between clients is not symmetric: {names} names an edge from node {keys[u]} to node {keys[v]}, "
-            f"{who} {said} ({int(wrong.sum()) // 2} such edges); both sides must list an edge, with one weight "
-            "(dataset.undirected=true reads every edge of a folder in both directions)"
+        doubtful = type(difference)(
+            (np.ones(int(wrong.sum())), (difference.row[wrong], difference.col[wrong])), difference.shape
+        ).tocsr()
+        problem = (
+            f"{names} names an edge from node {keys[u]} to node {keys[v]}, {who} {said} "
+            f"({int(wrong.sum()) // 2} such edges)"
         )
+        return problem, doubtful
 
     def _hosts(self, node: int) -> str:
         owner = np.repeat(np.arange(len(self.clients)), self.counts)
@@ -113,6 +126,22 @@ class ClientGraph:
         num_hosts = np.bincount(self.node, minlength=self.adjacency.shape[0])
         mixed = polynomial(normalized(self.adjacency), coefficients)[self.node][:, self.node]
         return (mixed.multiply(1.0 / num_hosts[self.node][None, :])).tocsr()
+
+
+def one_sided(nodes: Tensor, source: Tensor, target: Tensor, weight: Tensor) -> str:
+    """Return which edge between nodes of one list it names in one direction only; nothing if there is none."""
+    given = weight.double() if len(weight) else torch.ones(len(source), dtype=torch.float64)
+    place = torch.searchsorted(nodes.sort().values, torch.stack([source, target]))
+    inner = torch.isin(target, nodes) & (source != target)
+    (u, v), given = place[:, inner], given[inner]
+    there, order = torch.unique(u * len(nodes) + v, return_inverse=True)
+    back = torch.unique(v * len(nodes) + u)
+    if torch.equal(there, back):
+        first = torch.zeros(len(there), dtype=torch.float64).index_put_((order.flip(0),), given.flip(0))
+        reverse = first[torch.searchsorted(there, (there % len(nodes)) * len(nodes) + there // len(nodes))]
+        if bool(((first - reverse).abs() <= 1e-6 * torch.maximum(first, reverse)).all()):
+            return ""
+    return "an edge between its own nodes is named in one direction only, or with two weights"
 
 
 def normalized(adjacency: Matrix) -> Matrix:

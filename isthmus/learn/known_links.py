@@ -67,6 +67,8 @@ class Candidates:
 class KnownLinks:
     """All links of a client's graph, whatever split they are in: what no negative may be, and what a rank leaves out.
 
+    Pairs that are told to be no links, or of which that is not known, are none of them.
+
     A link is known by its ends, or by its ends and its relation where relations are told apart. A link of an undirected
     graph is known in both directions.
 
@@ -90,7 +92,7 @@ class KnownLinks:
     def of(data: LinkGraph, by_relation: bool, self_pairs: bool) -> KnownLinks:
         """Sort all links of a graph; without `self_pairs`, a pair of a node with itself counts as known."""
         candidates = Candidates.of(data)
-        kept = data.label >= 0 if by_relation else torch.ones(data.num_items, dtype=torch.bool)
+        kept = data.is_link & (data.label >= 0) if by_relation else data.is_link
         links = data.links[:, kept]
         relation = data.label[kept] if by_relation else torch.zeros(links.shape[1], dtype=torch.int64)
         num_relations = max(data.num_classes, 1) if by_relation else 1
@@ -161,12 +163,12 @@ def has_negatives(data: LinkGraph, by_relation: bool, self_pairs: bool) -> bool:
 
     It has not where everybody is linked to everybody, which with sides is soon the case: one user and its items.
     """
-    known = data.label >= 0 if by_relation else torch.ones(data.num_items, dtype=torch.bool)
+    known = data.is_link & (data.label >= 0) if by_relation else data.is_link
     if not bool(known.any()):
         return False
     # The first link answers for nearly all graphs, and only links that share an end with it say how much room it has.
     near = known & torch.isin(data.links, data.links[:, known][:, 0]).any(dim=0)
-    part = replace(data, links=data.links[:, near], label=data.label[near], masks={}, attributes={})
+    part = replace(data, links=data.links[:, near], label=data.label[near], masks={}, attributes={}, linked=None)
     few = KnownLinks.of(part, by_relation, self_pairs)
     if any(int(few.room(few.links[:, :1], few.relation[:1], end)) > 0 for end in (HEAD, TAIL)):
         return True

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isthmus.core.record import largest
 from isthmus.core.stack import Stacked, StackedTensor
 from isthmus.models.span import SpanFeatures, SpanWeight, block_gram
 from isthmus.models.sparse import Features, Pattern, SparseMatrix
@@ -214,10 +215,10 @@ class _CompactStack(Stacked):
         mine = slice(*bounds)
         return self.rest.index_copy(0, self.features.feature[mine], self.values[mine])
 
-    def finite(self) -> Tensor:
-        rest = bool(torch.isfinite(self.rest.sum()) or torch.isfinite(self.rest).all())
-        sums = torch.zeros(len(self)).index_add_(0, self.features.owner, self.values.sum(dim=1))
-        return torch.isfinite(sums) & rest
+    def bound(self) -> Tensor:
+        # A row of `rest` that no client uses is everybody's, and the largest of those that all use is no smaller.
+        sums = torch.zeros(len(self)).index_add_(0, self.features.owner, self.values.abs().sum(dim=1))
+        return (sums + largest(self.rest)).double()
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         features = self.features
@@ -289,16 +290,12 @@ class _SpanStack(Stacked):
         added = entries * self.coordinates.index_select(0, pattern.row[first:last])  # (entries, out)
         return (self.start * self.scale).index_add_(0, pattern.col[first:last], added)
 
-    def finite(self) -> Tensor:
+    def bound(self) -> Tensor:
         by_client = self.coordinates.view(len(self), -1)
-        entries = self.features.matrix.values
-        # No entry of X^T A is larger than this; only near the largest number there is, the weights are looked at.
-        bound = by_client.abs().sum(dim=1, dtype=torch.float64) * float(entries.abs().max() if len(entries) else 0.0)
-        bound += float(self.start.abs().max()) * float(self.scale.abs().max())
-        safe = bound < torch.finfo(self.dtype).max / 2
-        for position in (~safe).nonzero().flatten().tolist():
-            safe[position] = torch.isfinite(self.member(position)).all()
-        return safe
+        # No entry of X^T A is larger than this; where it is not enough, the weights themselves are looked at. They are
+        # rounded on the way, so close to the largest number there is they may overflow below it.
+        bound = by_client.abs().sum(dim=1, dtype=torch.float64) * largest(self.features.matrix.values)
+        return 2.0 * (bound + largest(self.start) * largest(self.scale))
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         by_client = self.coordinates.view(len(self), -1, self.coordinates.shape[1])

@@ -15,6 +15,24 @@ from torch import Tensor
 
 from isthmus.learn.losses import cross_entropy
 
+# Every metric of every task, by the one name that it has in all of them; each task takes those that make sense for it.
+DEFINITIONS: dict[str, str] = {
+    "loss": "what training makes small, on the examples of a split, without what regularises it",
+    "accuracy": "share of examples whose answer is right",
+    "f1_micro": "F1 over the decisions of all classes pooled; with one class for each example it is the accuracy",
+    "f1_macro": "mean of the classes' F1, over the classes that occur among labels or answers",
+    "f1": "F1 of the answer yes",
+    "roc_auc": "area under the ROC curve; of several classes the mean of one against the rest",
+    "ap": "average precision, the area under precision by recall as steps; of several classes as roc_auc",
+    "auc": "roc_auc, by the name that link prediction had for it before",
+    "hits@1": "share of links whose truth is ranked first",
+    "hits@5": "share of links whose truth is among the first five",
+    "hits@10": "share of links whose truth is among the first ten",
+    "mrr": "mean of one over the rank of the truth",
+    "rmse": "root of the mean squared error",
+    "mae": "mean absolute error",
+}
+
 
 def of_finite(measure: Callable[[Tensor, Tensor], float]) -> Callable[[Tensor, Tensor], float]:
     """Return a metric of scores and labels that is undefined, NaN, where a score is not finite."""

@@ -5,13 +5,16 @@ Zhang, Yang, Li, Sun and Yiu (2021), "Subgraph federated learning with missing n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from isthmus.core.secrets import ProtectingStream
 from isthmus.data.graph import Graph, select_rows
 from isthmus.models import SAGE
 from isthmus.models.inputs import GraphInput
@@ -25,10 +28,10 @@ CHUNK = 4_000_000
 # ---- hiding
 
 
-def draw_hidden(num_nodes: int, fraction: float, generator: torch.Generator) -> Tensor:
+def draw_hidden(num_nodes: int, fraction: float, stream: ProtectingStream) -> Tensor:
     """Return which nodes to hide, (nodes,), bool: the fraction rounded down, so that one stays at least."""
     hidden = torch.zeros(num_nodes, dtype=torch.bool)
-    hidden[torch.randperm(num_nodes, generator=generator)[: int(fraction * num_nodes)]] = True
+    hidden[stream.permutation(num_nodes)[: int(fraction * num_nodes)]] = True
     return hidden
 
 
@@ -137,7 +140,32 @@ def whole_counts(scores: Tensor, num_slots: int) -> Tensor:
     return scores.detach().round().clamp(0, num_slots).long()
 
 
-def generate(model: NeighborGenerator, graph: GraphInput, generator: torch.Generator, max_nodes: int = 0) -> Generated:
+class Noise(Protocol):
+    """Where the noise of embeddings is drawn from: a protecting stream for all that leaves the client."""
+
+    def normal(self, shape: Sequence[int]) -> Tensor:
+        """Return N(0, 1) draws."""
+
+    def permutation(self, number: int) -> Tensor:
+        """Return the numbers below `number` in a random order."""
+
+
+class KeptNoise:
+    """Noise from a seed in the client's own memory: a mended graph is made again from it, and never leaves."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def normal(self, shape: Sequence[int]) -> Tensor:
+        """Return N(0, 1) draws."""
+        return torch.randn(tuple(shape), generator=self._generator)
+
+    def permutation(self, number: int) -> Tensor:
+        """Return the numbers below `number` in a random order."""
+        return torch.randperm(number, generator=self._generator)
+
+
+def generate(model: NeighborGenerator, graph: GraphInput, noise: Noise, max_nodes: int = 0) -> Generated:
     """Generate the neighbours that nodes of a graph lack: e_v = z_v + N(0, I) goes into fGen.
 
     With `max_nodes`, at most so many nodes, drawn at random, are given any.
@@ -145,10 +173,10 @@ def generate(model: NeighborGenerator, graph: GraphInput, generator: torch.Gener
     z = model.encoder(graph, None)  # (nodes, latent)
     scores = model.number(graph, z, None).squeeze(1)
     counts = whole_counts(scores, model.num_slots)
-    inputs = z + torch.randn(z.shape, generator=generator)
+    inputs = z + noise.normal(z.shape)
     num_nodes = len(z)
     if max_nodes and num_nodes > max_nodes:
-        counts[torch.randperm(num_nodes, generator=generator)[max_nodes:]] = 0
+        counts[noise.permutation(num_nodes)[max_nodes:]] = 0
         num_nodes = max_nodes
     rows, owner = model.features(inputs, counts)
     return Generated(scores, inputs, counts, rows, owner, num_nodes)

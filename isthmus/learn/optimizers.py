@@ -100,7 +100,11 @@ class Optimizer(ABC):
 
 @dataclass(frozen=True)
 class SGD(Optimizer):
-    """g <- g + wd p;  b <- momentum b + g (b = g at first);  p <- p - lr b."""
+    """g <- g + wd p;  b <- momentum b + g (b = g at first);  p <- p - lr b.
+
+    Most algorithms start from SGD with a weight decay of 5e-4. Where only the optimiser's name is changed, what was set
+    is kept, and what was not has the new optimiser's default: Adam has no decay, AdamW 0.01.
+    """
 
     lr: float = 0.25
     momentum: float = 0.0
@@ -142,7 +146,11 @@ def check_pull(name: str, strength: float, optimizer: Optimizer) -> None:
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
-    """Kingma and Ba (2015): p <- p - lr m^ / (sqrt(v^) + eps), moments bias-corrected; decay joins the gradient."""
+    """Kingma and Ba (2015): p <- p - lr m^ / (sqrt(v^) + eps), moments bias-corrected; decay joins the gradient.
+
+    Its weight decay is 0 unless it is set, while the SGD that most algorithms start from has 5e-4: a course in which
+    only the optimiser's name is changed loses the decay, and the run notes it.
+    """
 
     lr: float = 0.01
     beta1: float = 0.9

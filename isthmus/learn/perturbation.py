@@ -6,13 +6,13 @@ FedGNN (Wu et al., 2021): local differential privacy by Laplace noise, and pseud
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from isthmus.core.record import Params
+from isthmus.core.secrets import ProtectingStream
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,27 +30,21 @@ class TableRows:
     pseudo: Tensor
 
 
-def laplace(shape: Sequence[int], scale: float, generator: torch.Generator) -> Tensor:
-    """Return Laplace(0, scale) noise: the difference of two exponential draws; its variance is 2 scale^2."""
-    first = torch.empty(tuple(shape)).exponential_(generator=generator)
-    return scale * (first - torch.empty(tuple(shape)).exponential_(generator=generator))
-
-
 def privacy_bound(clip: float | None, noise: float) -> float:
     """Return 2 clip / noise: epsilon of one number in [-clip, clip] with Laplace(0, noise) added; inf without one."""
     return math.inf if clip is None or not noise else 2.0 * clip / noise
 
 
-def free_rows(used: Tensor, num_rows: int, number: int, generator: torch.Generator) -> Tensor:
+def free_rows(used: Tensor, num_rows: int, number: int, stream: ProtectingStream) -> Tensor:
     """Return `number` rows that are not in `used`, each as likely as any other, ascending; fewer if there are fewer."""
     free = torch.ones(num_rows, dtype=torch.bool)
     free[used] = False
     rows = free.nonzero().flatten()
-    chosen: Tensor = rows[torch.randperm(len(rows), generator=generator)[:number]].sort().values
+    chosen: Tensor = rows[stream.permutation(len(rows))[:number]].sort().values
     return chosen
 
 
-def lookalikes(updates: Tensor, number: int, generator: torch.Generator) -> Tensor:
+def lookalikes(updates: Tensor, number: int, stream: ProtectingStream) -> Tensor:
     """Return draws from the Gaussian with the mean and the covariance of some rows, (number, width).
 
     With rows u_1 to u_n of mean m, a draw is m + sum_i z_i (u_i - m) / sqrt(n - 1) with z_i ~ N(0, 1), whose covariance
@@ -59,7 +53,7 @@ def lookalikes(updates: Tensor, number: int, generator: torch.Generator) -> Tens
     if not len(updates):
         return torch.zeros(number, updates.shape[1])
     mean = updates.mean(dim=0)
-    z = torch.randn(number, len(updates), generator=generator)
+    z = stream.normal((number, len(updates)))
     return mean + z @ (updates - mean) / math.sqrt(max(len(updates) - 1, 1))
 
 
@@ -69,7 +63,7 @@ def perturbed(
     *,
     clip: float | None,
     noise: float,
-    generator: torch.Generator,
+    stream: ProtectingStream,
     table: TableRows | None = None,
 ) -> Params:
     """Return before + clip(after - before, clip) + Laplace(0, noise), number by number.
@@ -81,18 +75,18 @@ def perturbed(
     for name, start in before.items():
         if table is not None and name == table.name:
             trained = after[name][table.used] - start[table.used]
-            update = torch.cat([trained, lookalikes(trained, len(table.pseudo), generator)])
+            update = torch.cat([trained, lookalikes(trained, len(table.pseudo), stream)])
             rows = torch.cat([table.used, table.pseudo])
             found[name] = start.clone()
-            found[name][rows] += _protected(update, clip, noise, generator)
+            found[name][rows] += _protected(update, clip, noise, stream)
         elif clip is None and not noise:
             found[name] = after[name]
         else:
-            found[name] = start + _protected(after[name] - start, clip, noise, generator)
+            found[name] = start + _protected(after[name] - start, clip, noise, stream)
     return found
 
 
-def _protected(update: Tensor, clip: float | None, noise: float, generator: torch.Generator) -> Tensor:
+def _protected(update: Tensor, clip: float | None, noise: float, stream: ProtectingStream) -> Tensor:
     if clip is not None:
         update = update.clamp(-clip, clip)
-    return update + laplace(update.shape, noise, generator) if noise else update
+    return update + stream.laplace(update.shape, noise) if noise else update

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.core.record import Params
+from isthmus.core.secrets import ProtectingStream
 from isthmus.learn.fit import load_params
 from isthmus.learn.hosted import Hosted, bare
 from isthmus.models.sparse import Features
@@ -78,7 +79,7 @@ def gradients(model: nn.Module, params: Params, hosted: Hosted, at_once: bool = 
     return gradients_one_by_one(model, params, hosted.x, hosted)
 
 
-def add_noise(found: Params, std: float, num_classes: int, generator: torch.Generator) -> Params:
+def add_noise(found: Params, std: float, num_classes: int, stream: ProtectingStream) -> Params:
     """Return gradients as of Jacobians to each of whose entries noise of a standard deviation was added.
 
     Noise is drawn for all rows of the Jacobian; of it, too, the differences to the last row count.
@@ -86,7 +87,7 @@ def add_noise(found: Params, std: float, num_classes: int, generator: torch.Gene
     noisy = {}
     for name, tensor in found.items():
         shape = (tensor.shape[0], num_classes, *tensor.shape[2:])
-        noise = std * torch.randn(shape, generator=generator, dtype=tensor.dtype)
+        noise = std * stream.normal(shape).to(tensor.dtype)
         noisy[name] = tensor + (noise[:, :-1] - noise[:, -1:])
     return noisy
 

@@ -60,7 +60,7 @@ def _average_precision(score: Tensor, label: Tensor) -> float:
     return float(average_precision_score(label.numpy(), score.numpy())) if _both(label) else math.nan
 
 
-def _f1(score: Tensor, label: Tensor) -> float:
+def f1_of_yes(score: Tensor, label: Tensor) -> float:
     """F1 of the answer yes; undefined where no example is yes, nor called so."""
     said, true = score > 0, label > 0.5
     total = int(said.sum() + true.sum())
@@ -109,7 +109,7 @@ BINARY: dict[str, Metric] = {
     "accuracy": _over_tasks(_accuracy),
     "roc_auc": _over_tasks(_roc_auc),
     "ap": _over_tasks(_average_precision),
-    "f1": _over_tasks(_f1),
+    "f1": _over_tasks(f1_of_yes),
 }
 
 REGRESSION: dict[str, Metric] = {

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from isthmus.core.errors import BadInput
 from isthmus.core.record import Params
+from isthmus.core.secrets import ProtectingStream
 from isthmus.data.cuts import spans
 from isthmus.data.links import LinkGraph
 from isthmus.learn.perturbation import TableRows, free_rows
@@ -55,7 +56,7 @@ def interactions(data: Any) -> tuple[Tensor, Tensor]:
     empty = torch.empty(0, dtype=torch.int64)
     if not isinstance(data, LinkGraph) or SIDE not in data.node_attributes:
         return empty, empty
-    ends = data.links[:, data.mask("train")]
+    ends = data.links[:, data.mask("train") & data.is_link]
     side = data.node_attributes[SIDE][ends]  # (2, links)
     mixed = side[0] != side[1]
     user = torch.where(side[0] == 0, ends[0], ends[1])[mixed]
@@ -95,7 +96,7 @@ def table_name(model: nn.Module) -> str | None:
 
 
 def table_rows(
-    model: nn.Module, data: Any, params: Params, num_pseudo: int, generator: torch.Generator
+    model: nn.Module, data: Any, params: Params, num_pseudo: int, stream: ProtectingStream
 ) -> TableRows | None:
     """Return the rows of the table that go up: those of nodes with a training link, and pseudo ones, drawn evenly.
 
@@ -105,7 +106,7 @@ def table_rows(
     if name is None or name not in params or not isinstance(data, LinkGraph):
         return None
     used = used_columns(data.x, torch.unique(data.links[:, data.mask("train")]))
-    return TableRows(name, used, free_rows(used, len(params[name]), num_pseudo, generator))
+    return TableRows(name, used, free_rows(used, len(params[name]), num_pseudo, stream))
 
 
 def embedded(model: nn.Module, graph: GraphInput, nodes: Tensor) -> Tensor:

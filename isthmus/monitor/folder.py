@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, NotResumable
 from isthmus.core.record import Params
 from isthmus.monitor import checkpoint, journal
 from isthmus.monitor.journal import replace_file
@@ -15,6 +16,7 @@ COURSE_FILE = "course.yaml"
 MODEL_FILE = "model.safetensors"
 CLIENTS_DIR = "clients"
 PARTS_DIR = "parts"
+REASON_FILE = "set-aside.txt"  # why what a folder holds was not gone on with
 ID_FILE = "course_id"  # in the run of a course between sites: its course may name installed parts only
 
 
@@ -28,9 +30,7 @@ class RunFolder:
     def check_new(path: Path) -> None:
         """Refuse a path that holds anything already."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise BadInput(
-                f"{path} exists already; choose another folder, or go on with it: isthmus run --resume {path}"
-            )
+            raise BadInput(f"{path} exists already; choose another folder, or {RunFolder(path).how_to_go_on}")
 
     @staticmethod
     def create(path: Path, course_yaml: str) -> RunFolder:
@@ -44,8 +44,19 @@ class RunFolder:
     def open(path: Path) -> RunFolder:
         """Open an existing run folder."""
         if not (path / COURSE_FILE).is_file():
-            raise BadInput(f"{path} is not a run folder: it has no {COURSE_FILE}")
+            raise NotResumable(f"{path} is not a run folder: it has no {COURSE_FILE}")
         return RunFolder(path)
+
+    @property
+    def is_of_sites(self) -> bool:
+        """Whether this is the run of a course between sites."""
+        return (self.path / ID_FILE).is_file()
+
+    @property
+    def how_to_go_on(self) -> str:
+        """How a run that was cut short goes on."""
+        command = "isthmus serve KIT --resume" if self.is_of_sites else "isthmus run --resume"
+        return f"go on with it: {command} {shlex.quote(str(self.path))}"
 
     @property
     def course(self) -> Path:
@@ -112,6 +123,18 @@ def new_run_path(parent: Path, label: str) -> Path:
         path = parent / f"{stamp}-{label}-{number}"
         number += 1
     return path
+
+
+def set_aside(path: Path, reason: str) -> Path:
+    """Give what is at a path another name, with the reason in a file, and return where it is now."""
+    number = 1
+    while (aside := path.with_name(f"{path.name}.set-aside-{number}")).exists():
+        number += 1
+    path.rename(aside)
+    if aside.is_dir():
+        text = f"{time.strftime('%Y-%m-%d %H:%M:%S')}: {path.name} was started anew, and this set aside: {reason}\n"
+        replace_file(aside / REASON_FILE, text.encode())
+    return aside
 
 
 def load_model_file(path: Path) -> tuple[Params, dict[str, str]]:

@@ -21,6 +21,7 @@ from isthmus.report.summary import Table
 
 MAX_CLIENTS = 60  # drawn unless all are asked for; the table of numbers always has all
 NUM_COLORS = 8
+GENERATOR = "isthmus data show"  # by which a page is known as one that may be drawn again
 QUARTERS = {0.0: "0 %", 0.25: "25 %", 0.5: "50 %", 0.75: "75 %", 1.0: "100 %"}
 MAPS = {"label_js": "Jensen-Shannon divergence of labels", "walk_distance_5": "Distance of anonymous walks"}
 SPLITS = ("train", "val", "test")
@@ -98,6 +99,7 @@ def data_page(facts: Mapping[str, Any], limit: int | None = MAX_CLIENTS) -> str:
     head = [
         '<meta charset="utf-8"/>',
         policy,
+        tag("meta", name="generator", content=GENERATOR),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("title", escape(title)),
         tag("style", _style()),

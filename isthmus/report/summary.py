@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isthmus.core.errors import BadInput
+from isthmus.monitor.journal import some
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Column:
     whole: float | None
     clients_mean: float | None
     clients: Mapping[str, float]
+    covered: str = ""  # whose scores are in the mean, where not everybody's are: "2 of 3"
 
 
 def end_of(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -43,6 +45,32 @@ def end_of(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if ends:
         return ends[-1]
     raise BadInput("the journal has no end: the run was not finished; go on with: isthmus run --resume RUN")
+
+
+def clients_of(events: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the clients of a course, whether they could be scored or not."""
+    sites = next((event["sites"] for event in events if event["event"] == "course" and event.get("sites")), None)
+    told = [event["client"] for event in events if event["event"] == "client"]
+    return list(dict.fromkeys(sites or told or end_of(events)["client_scores"]))
+
+
+def missing_of(events: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the clients of a finished course that its scores have nothing of."""
+    scored = end_of(events)["client_scores"]
+    return [client for client in clients_of(events) if client not in scored]
+
+
+def headline(metric: str, events: Sequence[dict[str, Any]], by: str = "") -> str:
+    """Return what a table of a finished run shows: the metric, the round that is kept, and whose scores are missing."""
+    end, missing = end_of(events), missing_of(events)
+    chosen = f" by {by}" if by and by != metric else ""
+    text = f"test {metric}, best round{chosen} {end['best_round']} of {end['num_rounds']}"
+    return text + (f"; {_covered(events)} clients; {some(missing)} missing" if missing else "")
+
+
+def _covered(events: Sequence[dict[str, Any]]) -> str:
+    total, missing = len(clients_of(events)), len(missing_of(events))
+    return f"{total - missing} of {total}" if missing else ""
 
 
 def column(title: str, events: Sequence[dict[str, Any]], metric: str) -> Column:
@@ -59,7 +87,7 @@ def column(title: str, events: Sequence[dict[str, Any]], metric: str) -> Column:
     own = {client: scores[metric] for client, scores in end["client_scores"].items() if metric in scores}
     personal = end["metrics"].get("local_model/local_graph", {}).get(metric)
     mean = personal if personal is not None else pick("local_graph")
-    return Column(title, pick("global_graph"), mean, own)
+    return Column(title, pick("global_graph"), mean, own, _covered(events))
 
 
 def results_table(columns: Sequence[Column], clients: Sequence[str], facts: Mapping[str, str] | None = None) -> Table:
@@ -67,7 +95,8 @@ def results_table(columns: Sequence[Column], clients: Sequence[str], facts: Mapp
     rows = []
     for client in clients:
         rows.append((client, (facts or {}).get(client, ""), *(_number(c.clients.get(client)) for c in columns)))
-    rows.append(("all clients, own graphs", "", *(_number(c.clients_mean) for c in columns)))
+    means = [_number(c.clients_mean) + (f" ({c.covered})" if c.covered else "") for c in columns]
+    rows.append(("all clients, own graphs", "", *means))
     rows.append(("whole graph", "", *(_number(c.whole) for c in columns)))
     return Table(("test on", "holds", *(c.title for c in columns)), tuple(rows))
 

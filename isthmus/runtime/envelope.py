@@ -18,6 +18,8 @@ from isthmus.core.record import Record
 
 # The memory of a client that was never asked anything.
 BLANK = ""
+# In a checkpoint, instead of a memory's name: this client has left the course.
+LEFT = "left"
 MEMORY_NAME = re.compile(r"(?:[0-9a-f]{32})?")
 
 

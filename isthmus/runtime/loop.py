@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from isthmus.core.client import Client
 from isthmus.core.codec import decode, encode, encoded_size
 from isthmus.core.errors import BadInput, BadMessage
 from isthmus.core.federation import Outcome, Position, StackOutcome
-from isthmus.core.protocol import Algorithm, Failure, Request
+from isthmus.core.protocol import Algorithm, Failure, Holdings, Request
 from isthmus.core.record import State
 from isthmus.runtime.site import Site, timed
 
@@ -28,6 +29,12 @@ class LoopRuntime:
     def clients(self) -> tuple[str, ...]:
         """The ids of all clients, in the order given."""
         return tuple(self.sites)
+
+    @cached_property
+    def holdings(self) -> dict[str, Holdings]:
+        """How much data the clients have that can tell."""
+        found = {client: getattr(site.client, "holdings", None) for client, site in self.sites.items()}
+        return {client: held for client, held in found.items() if held is not None}
 
     def exchange(
         self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode, pack, unpack
-from isthmus.core.errors import BadInput, BadMessage
+from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode, opened, pack
+from isthmus.core.errors import BadInput, BadMessage, CourseFailed
 from isthmus.core.federation import Outcome, Position
-from isthmus.core.protocol import Failure, Request, reply_type
+from isthmus.core.protocol import Failure, Holdings, Request, reply_type
 from isthmus.core.record import Record
-from isthmus.runtime.envelope import BLANK, MEMORY_NAME, Answer, Envelope
+from isthmus.runtime.envelope import BLANK, LEFT, MEMORY_NAME, Answer, Envelope
 
 
 class Transport(Protocol):
     """Brings bytes to silos and back."""
+
+    @property
+    def holdings(self) -> Mapping[str, Holdings]:
+        """How much data silos agreed to hold, as far as they have said; grows as they come."""
 
     def send(
         self, messages: Mapping[str, bytes], timeout_seconds: float | None
@@ -24,14 +28,28 @@ class Transport(Protocol):
 
 
 class RemoteRuntime:
-    """Carries exchanges over a transport; of the clients' memories it knows only the names."""
+    """Carries exchanges over a transport; of the clients' memories it knows only the names.
+
+    A client that has lost its memory starts anew from a blank one, if the algorithm lets it (`starts_anew`); else it
+    leaves the course, which goes on while `min_clients` are left. `note` hears of both.
+    """
 
     def __init__(
-        self, course: str, clients: Sequence[str], transport: Transport, max_bytes: int = DEFAULT_MAX_BYTES
+        self,
+        course: str,
+        clients: Sequence[str],
+        transport: Transport,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        *,
+        starts_anew: bool = False,
+        min_clients: int = 1,
+        note: Callable[[str, str], None] = lambda client, text: None,
     ) -> None:
         self.course = course
         self.transport = transport
         self.max_bytes = max_bytes
+        self.starts_anew, self.min_clients, self.note = starts_anew, min_clients, note
+        self._left: set[str] = set()
         self._names = dict.fromkeys(clients, BLANK)
         self._marked: tuple[int, dict[str, str]] = (0, dict(self._names))
         self._durable = dict(self._names)
@@ -39,13 +57,56 @@ class RemoteRuntime:
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """The ids of all silos, in the order given."""
-        return tuple(self._names)
+        """The ids of all silos that have not left the course, in the order given."""
+        return tuple(client for client in self._names if client not in self._left)
+
+    @property
+    def left(self) -> frozenset[str]:
+        """The ids of silos that have left the course: nobody asks them any more."""
+        return frozenset(self._left)
+
+    @property
+    def holdings(self) -> Mapping[str, Holdings]:
+        """How much data the silos agreed to hold."""
+        return getattr(self.transport, "holdings", {})
 
     def exchange(
         self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
     ) -> Iterator[Outcome]:
         """Send every silo its request and yield the outcomes as they come."""
+        self._before = {client: self._names[client] for client in requests}
+        forgetful: dict[str, Request[Any]] = {}
+        for outcome in self._sent(position, requests, timeout_seconds):
+            failure = outcome.reply if isinstance(outcome.reply, Failure) else None
+            if failure is None or failure.kind != "memory" or self._names[outcome.client] == BLANK:
+                yield outcome
+            elif self.starts_anew:
+                forgetful[outcome.client] = requests[outcome.client]
+            else:
+                self._leave(outcome.client)
+                yield outcome
+        for client in forgetful:
+            self.note(client, "has lost its memory of the course and starts anew")
+            self._forget(client)
+        if forgetful:
+            yield from self._sent(position, forgetful, timeout_seconds)
+
+    def _forget(self, client: str) -> None:
+        """Let a client answer from a blank memory from now on, whatever the course goes back to."""
+        for names in (self._names, self._marked[1], self._durable, self._before):
+            names[client] = BLANK
+
+    def _leave(self, client: str) -> None:
+        """Let a client go for good; raise CourseFailed when too few are left."""
+        self._left.add(client)
+        why = "has lost its memory of the course, and with this algorithm a client cannot start anew: it leaves"
+        self.note(client, why)
+        if len(self.clients) < self.min_clients:
+            raise CourseFailed(f"{client} {why}; {len(self.clients)} are left, {self.min_clients} are needed")
+
+    def _sent(
+        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
+    ) -> Iterator[Outcome]:
         payloads: dict[int, bytes] = {}
         messages: dict[str, bytes] = {}
         expected: dict[str, type[Record]] = {}
@@ -63,7 +124,6 @@ class RemoteRuntime:
                 keep=(self._marked[1][client], self._durable[client]),
             )
             messages[client] = encode(envelope)
-        self._before = {client: self._names[client] for client in requests}
         started = time.perf_counter()
         encoding = (started - begun) / max(len(messages), 1)
         for client, answer in self.transport.send(messages, timeout_seconds):
@@ -75,10 +135,10 @@ class RemoteRuntime:
 
     def _opened(self, client: str, message: bytes, expected: type[Record]) -> Record | Failure:
         try:
-            answer: Answer = decode(message, Answer, max_bytes=self.max_bytes)
+            answer: Answer = decode(message, Answer, max_bytes=self.max_bytes, share=True)
             if answer.failure is not None:
                 return Failure(client, answer.failure.kind, answer.failure.reason)
-            reply: Record = decode(unpack(answer.payload), expected, max_bytes=self.max_bytes)
+            reply: Record = decode(opened(answer.payload), expected, max_bytes=self.max_bytes)
             if not MEMORY_NAME.fullmatch(answer.memory):
                 raise BadMessage(f"{answer.memory[:40]!r} is not the name of a memory")
         except BadMessage as error:
@@ -103,7 +163,7 @@ class RemoteRuntime:
     def save_clients(self) -> dict[str, bytes]:
         """Return the names of the marked memories; from now on the silos keep these for a resume."""
         self._durable = dict(self._marked[1])
-        return {client: name.encode() for client, name in self._durable.items()}
+        return {client: (LEFT if client in self._left else name).encode() for client, name in self._durable.items()}
 
     def load_clients(self, memories: Mapping[str, bytes]) -> None:
         """Go back to the memories that a checkpoint names."""
@@ -111,5 +171,6 @@ class RemoteRuntime:
             raise BadInput(
                 f"the checkpoint has the clients {sorted(memories)[:5]}, this course has {sorted(self._names)[:5]}"
             )
-        self._names = {client: memories[client].decode() for client in self._names}
+        self._left = {client for client, name in memories.items() if name == LEFT.encode()}
+        self._names = {client: BLANK if client in self._left else memories[client].decode() for client in self._names}
         self._durable = dict(self._names)

@@ -2,60 +2,91 @@
 
 from __future__ import annotations
 
-import os
+import hashlib
 import re
 import secrets
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from isthmus.core.client import Client
-from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode, pack, unpack
+from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode, opened, pack
 from isthmus.core.errors import BadMessage
+from isthmus.core.files import Damaged, replace_file, sealed, unsealed
 from isthmus.core.protocol import Algorithm, Failure, Request
-from isthmus.core.record import State
+from isthmus.core.record import Record, State
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
+from isthmus.runtime.reasons import Reasons, Refusal
 from isthmus.runtime.site import Site
 
 _NAME = re.compile(r"[0-9a-f]{32}")
 
 
+@dataclass(frozen=True)
+class Memory(Record):
+    """A client's memory as it lies in a file."""
+
+    owner: str
+    """Which course and algorithm it belongs to: no other finds it."""
+    state: State
+    """What the client remembers."""
+
+
+def memory_owner(algorithm: Algorithm[Any], course: str) -> str:
+    """Return what memories of an algorithm in a course are bound to; `course` names the course with its settings.
+
+    What one algorithm keeps to itself, the requests of another may ask for: one course id proposed again with another
+    algorithm, other settings or other kinds of requests has memories of its own.
+    """
+    kind = type(algorithm)
+    kinds = sorted(request.__name__ for request in kind.handlers())
+    parts = (course, f"{kind.__module__}.{kind.__qualname__}", *kinds)
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
 class MemoryStore:
     """A client's memories as files, each written whole or not at all, under names that reveal nothing."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, owner: str = "") -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        self.owner = owner
 
     def load(self, name: str) -> State:
-        """Return a memory; the blank one is always there."""
+        """Return a memory; the blank one is always there. One that is lost or damaged is refused by its file's name."""
         if name == BLANK:
             return {}
         if not _NAME.fullmatch(name):  # names become paths, so nothing else may pass
             raise BadMessage(f"{name[:60]!r} is not the name of a memory")
         path = self.folder / name
-        if not path.is_file():
-            raise BadMessage(f"this silo has no memory {name}: it was lost, or belongs to another course")
-        return decode(path.read_bytes(), State)
+        try:
+            # What we wrote ourselves must be readable at any size.
+            content = unsealed(path.read_bytes())
+            memory: Memory = decode(content, Memory, max_bytes=len(content))
+        except FileNotFoundError:
+            raise Refusal("memory", f"the memory {path} is lost: there is no such file") from None
+        except OSError as error:
+            raise Refusal("memory", f"the memory {path} cannot be read: {error.strerror or error}") from None
+        except (Damaged, BadMessage) as error:
+            raise Refusal("memory", f"the memory {path} is damaged: {error}") from None
+        if memory.owner != self.owner:
+            raise Refusal("memory", f"the memory {path} belongs to another course or algorithm")
+        return memory.state
 
     def save(self, state: State, before: str, old: State) -> str:
         """Keep a memory and return its name; one that did not change keeps the name it had."""
-        content = encode(state)
-        if content == encode(old):
+        content = encode(Memory(self.owner, state))
+        if content == encode(Memory(self.owner, old)):
             return before
         name = secrets.token_hex(16)
-        temporary = self.folder / f".{name}.part"
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.folder / name)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        replace_file(self.folder / name, sealed(content))
         return name
 
     def drop_all_but(self, names: Iterable[str]) -> None:
         """Remove every other memory."""
         kept = set(names)
-        for path in self.folder.iterdir():
+        for path in self.folder.iterdir() if self.folder.is_dir() else ():
             if path.name not in kept:
                 path.unlink(missing_ok=True)
 
@@ -70,11 +101,13 @@ class Silo:
         client: Callable[[], Client],
         store: MemoryStore,
         max_bytes: int = DEFAULT_MAX_BYTES,
+        reasons: Reasons | None = None,
     ) -> None:
         self.course = course
         self.algorithm = algorithm
         self.store = store
         self.max_bytes = max_bytes
+        self.reasons = reasons or Reasons()
         self._make = client
         self._client: Client | None = None
         self._kinds = {kind.__name__: kind for kind in type(algorithm).handlers()}
@@ -89,23 +122,33 @@ class Silo:
     def answer(self, message: bytes) -> bytes:
         """Answer the bytes of an envelope with the bytes of an answer, whatever they are."""
         try:
-            envelope: Envelope = decode(message, Envelope, max_bytes=self.max_bytes)
+            envelope: Envelope = decode(message, Envelope, max_bytes=self.max_bytes, share=True)
             if envelope.course != self.course:
                 raise BadMessage(f"the request is for course {envelope.course!r}; this silo agreed to {self.course!r}")
             kind = self._kinds.get(envelope.kind)
             if kind is None:
                 raise BadMessage(f"{type(self.algorithm).__name__} has no handler for {envelope.kind[:60]!r}")
-            request: Request[Any] = decode(unpack(envelope.payload), kind, max_bytes=self.max_bytes)
+            request: Request[Any] = decode(opened(envelope.payload), kind, max_bytes=self.max_bytes)
             before = self.store.load(envelope.memory)
         except BadMessage as error:
-            return encode(Answer(pack(b""), Failure("", "malformed", str(error)), BLANK))
-        return encode(self._carried_out(envelope, request, before))
+            return self._failed("malformed", "message", str(error))
+        except Refusal as error:
+            todo = "it starts the course anew if its method allows that, else it leaves the course"
+            self.reasons.say(f"{error}; put it back from a backup if there is one, else this silo cannot go on: {todo}")
+            return self._failed("memory", error.kind, str(error), said=True)
+        return self._carried_out(envelope, request, before)
 
-    def _carried_out(self, envelope: Envelope, request: Request[Any], before: State) -> Answer:
+    def _carried_out(self, envelope: Envelope, request: Request[Any], before: State) -> bytes:
         self.client.state = dict(before)
         reply = Site(self.algorithm, self.client).answer(envelope.position, request)
         if isinstance(reply, Failure):
-            return Answer(pack(b""), reply, envelope.memory)
+            return self._failed(reply.kind, "error", f"{envelope.kind}: {reply.reason}", envelope.memory)
         memory = self.store.save(self.client.state, envelope.memory, before)
         self.store.drop_all_but({memory, envelope.memory, *envelope.keep})
-        return Answer(pack(encode(reply)), None, memory)
+        return encode(Answer(pack(encode(reply)), None, memory))
+
+    def _failed(self, kind: str, why: str, reason: str, memory: str = BLANK, said: bool = False) -> bytes:
+        """Say here why there is no reply, and tell the server that there is none."""
+        if not said:
+            self.reasons.say(f"could not answer: {reason}")
+        return encode(Answer(pack(b""), Failure("", kind, self.reasons.crossing(why, reason)), memory))

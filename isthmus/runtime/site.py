@@ -24,7 +24,7 @@ class Site:
     def answer(self, position: Position, request: Request[Any]) -> Record | Failure:
         """Run the handler; when it fails, the client's memory is what it was before."""
         before = dict(self.client.state)
-        self.client.position = position
+        self.client.begin(position, request)
         try:
             name = self._handlers.get(type(request))
             if name is None:

@@ -70,7 +70,7 @@ class StackedRuntime(LoopRuntime):
         started = time.perf_counter()
         try:
             for client in block:
-                client.position = position
+                client.begin(position, requests[client.id])
             found: Stack | Sequence[Record] = getattr(self.algorithm, name)(tuple(requests.values()), block)
             for client in block:
                 if client.state.keys() != before[client.id].keys() or any(

@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from isthmus.core.client import Client
 from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode
 from isthmus.core.errors import BadInput, BadMessage
 from isthmus.core.federation import Outcome, Position
-from isthmus.core.protocol import Algorithm, Failure, Request, reply_type
+from isthmus.core.protocol import Algorithm, Failure, Holdings, Request, reply_type
 from isthmus.core.record import State
 from isthmus.runtime.site import Site, timed
 
@@ -40,6 +41,12 @@ class StrictRuntime:
     def clients(self) -> tuple[str, ...]:
         """The ids of all clients, in the order given."""
         return tuple(self.factories)
+
+    @cached_property
+    def holdings(self) -> dict[str, Holdings]:
+        """How much data the clients have that can tell."""
+        found = {client: getattr(make(), "holdings", None) for client, make in self.factories.items()}
+        return {client: held for client, held in found.items() if held is not None}
 
     def exchange(
         self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None

@@ -9,7 +9,7 @@ from typing import Any
 
 from isthmus.core.federation import Outcome, Position, Runtime, StackOutcome
 from isthmus.core.judgement import judged, judged_stack
-from isthmus.core.protocol import EvaluateModel, Failure, Request, reply_type
+from isthmus.core.protocol import EvaluateModel, Failure, Holdings, Request, reply_type
 from isthmus.core.record import Params, Record
 
 
@@ -26,6 +26,11 @@ class Heard:
     outcome: Outcome | StackOutcome
     requests: Mapping[str, Request[Any]]
     sent: Mapping[str, Params]
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Whose outcome it is."""
+        return self.outcome.stack.clients if isinstance(self.outcome, StackOutcome) else (self.outcome.client,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +71,7 @@ class TappedRuntime:
         self.runtime, self.wanted, self.marked = runtime, wanted, marked
         self._round = 0
         self._heard: list[Heard] = []
+        self._unusable: set[tuple[int, str]] = set()
         self._shared: Params = {}
         self._sent: dict[str, Params] = dict.fromkeys(runtime.clients, known) if known else {}
 
@@ -74,12 +80,17 @@ class TappedRuntime:
         """The ids of all clients."""
         return self.runtime.clients
 
+    @property
+    def holdings(self) -> Mapping[str, Holdings]:
+        """How much data the clients have."""
+        return self.runtime.holdings
+
     def exchange(
         self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
     ) -> Iterator[Outcome | StackOutcome]:
         """Pass the exchange on."""
         if position.round != self._round:
-            self._round, self._heard, self._shared = position.round, [], {}
+            self._round, self._heard, self._shared, self._unusable = position.round, [], {}, set()
         keep = False
         first = next(iter(requests.values()), None)  # all requests of an exchange are of one type
         if first is not None and self.wanted(position.round):
@@ -101,8 +112,12 @@ class TappedRuntime:
         self.marked(round)
 
     def undo(self, client: str) -> None:
-        """Give a client the memory back that it had before its last answer."""
+        """Give a client the memory back that it had before its last answer, which cannot be used."""
         self.runtime.undo(client)
+        for heard in reversed(self._heard):
+            if client in heard.clients:
+                self._unusable.add((id(heard), client))
+                return
 
     def abandon_round(self) -> int:
         """Put the memories back to the last mark."""
@@ -128,7 +143,7 @@ class TappedRuntime:
         for heard in reversed(self._heard) if round == self._round else ():
             for client, reply in _sound(heard.outcome, heard.requests, found):
                 params, start = getattr(reply, "params", {}), heard.sent.get(client, {})
-                if fits(params, like):
+                if fits(params, like) and (id(heard), client) not in self._unusable:
                     weight = getattr(reply, "weight", None)
                     found[client] = Trained(params, start if fits(start, like) else {}, weight)
         return {client: found[client] for client in self.clients if client in found}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.monitor.journal import FILE_NAME as JOURNAL_FILE
-from isthmus.monitor.journal import read_journal, replace_file
+from isthmus.monitor.journal import read_whole_journal, replace_file
 from isthmus.report.charts import Panel, Point, Series, Words, curve_chart, grouped_bars, line_chart
 from isthmus.suites.figure_spec import Figure
 from isthmus.suites.runner import Run
@@ -103,7 +103,7 @@ def _by_client(run: Run, metric: str, folder: Path) -> dict[str, float]:
 
 
 def _events(run: Run, folder: Path) -> Iterable[dict[str, Any]]:
-    return read_journal(folder / "runs" / run.point.key / JOURNAL_FILE)
+    return read_whole_journal(folder / "runs" / run.point.key / JOURNAL_FILE)
 
 
 def _point(x: float, values: Sequence[float]) -> Point:

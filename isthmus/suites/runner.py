@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.connection
 import os
-import shutil
 import signal
 import threading
 import warnings
@@ -15,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from isthmus.core.errors import BadInput, IsthmusError
+from isthmus.core.errors import BadInput, IsthmusError, NotResumable
 from isthmus.monitor.journal import FILE_NAME as JOURNAL_FILE
 from isthmus.monitor.journal import read_journal
 from isthmus.suites.spec import MODELS, Point, Suite
@@ -31,6 +30,8 @@ class Run:
     num_rounds: int
     seconds: float
     error: str = ""
+    missing: tuple[str, ...] = ()  # clients that did not score the round that is kept, or are in no test score
+    note: str = ""  # what became of an earlier run of the same course that could not be resumed
 
 
 def run_suite(
@@ -70,7 +71,7 @@ def _of(suite: Suite, point: Point, run: Run, folder: Path) -> Run:
         return replace(run, point=point)
     read = read_run(suite, point, folder / "runs" / point.key)
     assert read is not None
-    return read
+    return replace(read, note=run.note)
 
 
 def _in_parallel(
@@ -151,24 +152,25 @@ def _tell(on_done: Callable[[Run], None], run: Run) -> Run:
 
 def _finish(suite: Suite, point: Point, folder: Path, data_root: Path | None) -> Run:
     """Run one course to its end, from its checkpoint if it has one; a failure is the run's, not the suite's."""
-    from isthmus.runs import resume, run
+    from isthmus.runs import resume, run, run_anew
 
     path = folder / "runs" / point.key
     course = replace(point.course, threads=1)
+    note = ""
     try:
-        try:
-            resume(path, course=course, data_root=data_root)
-        except BadInput:
-            # Nothing there yet, cut off before the first checkpoint, damaged, or of another version: start anew.
-            shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
             run(course, run_dir=path, data_root=data_root)
-    except BadInput:
-        raise
+        else:
+            try:
+                resume(path, course=course, data_root=data_root)
+            except NotResumable as error:
+                aside = run_anew(course, path, str(error), data_root=data_root)
+                note = f"{path.name} was run anew; what was there is in {aside.name}, since {error}"
     except IsthmusError as error:
-        return Run(point, None, None, 0, 0.0, str(error))
+        return Run(point, None, None, 0, 0.0, str(error), note=note)
     finished = read_run(suite, point, path)
     assert finished is not None
-    return finished
+    return replace(finished, note=note)
 
 
 def read_run(suite: Suite, point: Point, path: Path) -> Run | None:
@@ -176,14 +178,18 @@ def read_run(suite: Suite, point: Point, path: Path) -> Run | None:
     journal = path / JOURNAL_FILE
     if not journal.is_file():
         return None
-    end: dict[str, Any] | None = None
-    for event in read_journal(journal):
-        if event["event"] == "end":
-            end = event
-    if end is None:
+    try:
+        events = list(read_journal(journal))
+    except BadInput:  # damaged: whoever goes on with the run says so
+        return None
+    end: dict[str, Any] = next((event for event in reversed(events) if event["event"] == "end"), {})
+    if not {"metrics", "best_score", "num_rounds", "seconds"} <= end.keys():
         return None
     score = None
     # Methods without a global model are scored by the clients' own, and those without these by the global one.
     for model in (suite.model, *(model for model in MODELS if model != suite.model)):
         score = end["metrics"].get(f"{model}/{suite.graph}", {}).get(point.metric, score) if score is None else score
-    return Run(point, score, end["best_score"], end["num_rounds"], end["seconds"])
+    kept = [e for e in events if e["event"] == "round" and e.get("round") == end.get("best_round")]
+    away = [*(kept[-1].get("unscored", ()) if kept else ()), *end.get("missing", ())]
+    missing = tuple(dict.fromkeys(away))
+    return Run(point, score, end["best_score"], end["num_rounds"], end["seconds"], missing=missing)

@@ -63,7 +63,8 @@ from typing import Any
 
 from isthmus.config.build import Builder
 from isthmus.config.course import Course
-from isthmus.config.load import course_to_dict, merge, read_yaml
+from isthmus.config.load import course_to_dict, read_yaml
+from isthmus.config.merging import leaf_paths, merge, nested
 from isthmus.core.errors import BadInput, nearest
 from isthmus.suites.choices import Choices, agrees, read_choices
 from isthmus.suites.figure_spec import Figure, check_metric, read_figures
@@ -94,6 +95,8 @@ class Point:
     course: Course
     metric: str = "accuracy"
     measured: tuple[str, ...] = ()  # axes that choose what is read from a course, not which course
+    stated: frozenset[str] = frozenset()  # keys of the course that the suite sets, whether to the default or not
+    notes: tuple[str, ...] = ()  # what the suite sets, and this course does not have
 
     @property
     def key(self) -> str:
@@ -164,8 +167,11 @@ class Suite:
             for seed in self.seeds:
                 raw = merge(self.base, [*words, *((key.split("."), seed) for key in seeded)], self.title)
                 where = f"{self.title} [{', '.join(cell.values())}]"
-                course = Builder(where).fields(Course, raw, "")
-                found.append(Point(dict(cell), searched, seed, course, metric, self.measured))
+                builder = Builder(where)
+                course = builder.fields(Course, raw, "")
+                stated = frozenset(leaf_paths(raw))
+                notes = tuple(note for renaming in builder.renamings for note in renaming.losses())
+                found.append(Point(dict(cell), searched, seed, course, metric, self.measured, stated, notes))
         return found
 
     def expectation(self, cell: Mapping[str, str]) -> Expectation | None:
@@ -206,7 +212,7 @@ def load_suite(path: Path) -> Suite:
         model=str(raw.get("model", "global_model")),
         spread=str(raw.get("spread", "std")),
         seeds=_seeds(raw.get("seeds", [0]), path),
-        base=raw.get("base") or {},
+        base=_base(raw.get("base"), path),
         axes=axes,
         expected=tuple(_expectation(entry, axes, path) for entry in raw.get("expected") or ()),
         skip=_skip(raw.get("skip"), axes, path),
@@ -226,6 +232,12 @@ def load_suite(path: Path) -> Suite:
         for figure in suite.figures:
             check_metric(figure, point.cell, point.course.task.metrics, path)
     return suite
+
+
+def _base(raw: Any, path: Path) -> dict[str, Any]:
+    if raw is not None and not isinstance(raw, dict):
+        raise BadInput(f"{path}: base is {raw!r}, expected keys of the course, for example: {{rounds: 50}}")
+    return nested(raw or {}, f"{path}: base")
 
 
 def _skip(raw: Any, axes: Mapping[str, Mapping[str, Any]], path: Path) -> tuple[Choices, ...]:

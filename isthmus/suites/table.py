@@ -60,7 +60,10 @@ class Cell:
 
 
 def cells(suite: Suite, runs: Sequence[Run]) -> list[Cell]:
-    """Return the cells of a suite, each at its best point by mean validation score over the seeds."""
+    """Return the cells of a suite, each at its best point by mean validation score over the seeds.
+
+    Points at which clients are missing in some seed's score stand back behind those that everybody scored.
+    """
     found = []
     for choices in suite.cells():
         mine = [run for run in runs if run.point.cell == choices]
@@ -80,14 +83,13 @@ def _best(groups: list[list[Run]]) -> list[Run]:
         return groups[0] if groups else []
     metric = groups[0][0].point.course.stopping.metric
 
-    def validation(group: list[Run]) -> float:
+    def rank(group: list[Run]) -> tuple[int, float]:
+        missing = sum(len(run.missing) for run in group)
         values = [run.validation for run in group if run.validation is not None]
-        if not values:
-            return float("-inf")
-        mean = statistics.fmean(values)
-        return -mean if metric in LOWER_IS_BETTER else mean
+        mean = statistics.fmean(values) if values else math.inf
+        return -missing, -mean if metric in LOWER_IS_BETTER or not values else mean
 
-    return max(groups, key=validation)
+    return max(groups, key=rank)
 
 
 def cell_table(suite: Suite, found: Sequence[Cell]) -> Table:

@@ -21,10 +21,12 @@ from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadMessage, nearest
 from isthmus.core.exposure import field_docs
 from isthmus.core.protocol import Algorithm, EvaluateModel, Failure, KeepBest, reply_type
-from isthmus.core.record import Record, field_types, leaves
+from isthmus.core.record import Record, field_types, leaves, non_finite
 from isthmus.core.sampling import UniformSampling
+from isthmus.core.text import MAX_TEXT
 from isthmus.learn.blocks import can_stack
 from isthmus.simulation import Scenario, Simulation
+from isthmus.testing.hostile import Liar, lies_about, some_lies_about
 from isthmus.testing.inspection import (
     generator_states,
     global_generators,
@@ -36,27 +38,36 @@ from isthmus.testing.inspection import (
 from isthmus.testing.toys import toy_course, toy_scenario
 from isthmus.testing.traces import Fault, Trace, require_close, require_same, same, trace_course
 
-Check: TypeAlias = Callable[[Algorithm[Any], Course | None], None]
+Check: TypeAlias = Callable[[Algorithm[Any], Course | None], Any]
 
 # Sent by the course itself, not by the algorithm's server half.
 COURSE_REQUESTS = (EvaluateModel, KeepBest)
 
 
-def check_algorithm(algorithm: Algorithm[Any], course: Course | None = None, *, skip: Sequence[str] = ()) -> None:
-    """Run every check (see `CHECKS`) but those in `skip`; raise AssertionError that says which rule is broken.
+def check_algorithm(algorithm: Algorithm[Any], course: Course | None = None, *, skip: Sequence[str] = ()) -> list[str]:
+    """Run every check (see `CHECKS`) but those in `skip`; raise AssertionError that says which rules are broken.
+
+    Returns the names of the checks that were made.
 
     `course` gives model, batching, rounds and the like; by default `toy_course(algorithm)`. The clients are toy ones.
     """
     strange = [name for name in skip if name not in CHECKS]
     if strange:
         raise ValueError(f"skip has {strange[0]!r}; {nearest(strange[0], CHECKS)}")
-    for name, check in CHECKS.items():
-        if name in skip:
-            continue
+    names = [name for name in CHECKS if name not in skip]
+    problems: list[str] = []
+    for name in names:
         try:
-            check(algorithm, course)
+            CHECKS[name](algorithm, course)
         except AssertionError as error:
-            raise AssertionError(f"{type(algorithm).__name__}, check {name!r}: {error}") from error
+            problems.append(f"{type(algorithm).__name__}, check {name!r}: {error}")
+        except Exception:
+            if not problems:
+                raise
+            break  # what is broken already may be why
+    if problems:
+        raise AssertionError("\n".join(problems))
+    return names
 
 
 # ---- the object
@@ -101,15 +112,18 @@ def check_docstrings(algorithm: Algorithm[Any], course: Course | None = None) ->
     requests = type(algorithm).handlers()
     own = [kind for kind in requests if kind not in COURSE_REQUESTS]
     roots = [type(algorithm).state_type(), *own, *(reply_type(kind) for kind in own)]
+    missing: list[str] = []
     for kind in with_nested(roots):
         if not (kind.__doc__ or "").strip() or (kind.__doc__ or "").startswith(f"{kind.__name__}("):
-            raise AssertionError(f"the record {kind.__name__} has no docstring")
+            missing.append(f"the record {kind.__name__} has no docstring")
         docs = field_docs(kind)
-        for name in docs if has_source(kind) else ():
-            if not docs[name]:
-                raise AssertionError(
-                    f"{kind.__name__}.{name} has no docstring; write one under the field that says what it reveals"
-                )
+        missing += [
+            f"{kind.__name__}.{name} has no docstring; write one under the field that says what it reveals"
+            for name in (docs if has_source(kind) else ())
+            if not docs[name]
+        ]
+    if missing:
+        raise AssertionError("\n".join(missing))
 
 
 # ---- runtimes and randomness
@@ -339,6 +353,63 @@ def check_parameters_move(algorithm: Algorithm[Any], course: Course | None = Non
                 raise AssertionError(f"parameter {name!r} is after {trace.last} rounds what it was at the start")
 
 
+def check_lies(algorithm: Algorithm[Any], course: Course | None = None, *, thorough: bool = False) -> int:
+    """Check that a client that lies is found out and named, that nobody else fails, and that the course ends well.
+
+    One client answers one kind of request with replies that are wrong in one place, each time another, in as many
+    courses as it takes to tell a lie about every field of every reply; with `thorough` every lie there is
+    (`isthmus.testing.hostile`). The liar is the first client, then the last. A lie that no honest client could tell
+    must be a failure in the exchange in which it was told. Returns the number of lies.
+    """
+    course = _course(algorithm, course)
+    scenario = toy_scenario()
+    clean = _clean(trace_course(course, scenario))
+    if len(clean.clients) < 3:  # nobody can say who of two is right
+        return 0
+    first = {type(m.request).__name__: m for m in reversed(clean.messages) if m.client == clean.clients[0]}
+    number = 0
+    for kind, message in first.items():
+        assert isinstance(message.outcome.reply, Record)
+        lies = lies_about if thorough else some_lies_about
+        told = 0
+        while told < len(lies(message.outcome.reply)):
+            liar = Liar(clean.clients[0 if told % 2 == 0 else -1], kind, lies, told)
+            _found_out(trace_course(course, scenario, liar=liar), liar)
+            if not liar.told:
+                raise AssertionError(f"{kind} was sent to {liar.client} in one course and not in the next")
+            told += len(liar.told)
+        number += told
+    return number
+
+
+def _found_out(trace: Trace, liar: Liar) -> None:
+    """Raise AssertionError unless a liar was named wherever it had to be, and nobody else was harmed."""
+    named = {(r.position.round, r.position.exchange) for r in trace.exchanges for f in r.failures}
+    said = ", ".join(f"{told.lie.place}: {told.lie.how}" for told in liar.told)
+    for report in trace.exchanges:
+        for failure in report.failures:
+            if failure.client != liar.client:
+                raise AssertionError(
+                    f"{liar.client} lied about {liar.request} ({said}); then, in round {report.position.round}, "
+                    f"{report.request} failed at {failure.client}: {failure.reason}"
+                )
+            if len(failure.reason) > MAX_TEXT or not failure.reason.isprintable():
+                raise AssertionError(f"a failure of {liar.client} has the reason {failure.reason[:80]!r}...")
+    if trace.ended_by is not None:
+        raise AssertionError(
+            f"{liar.client} lied about {liar.request} ({said}), and the course ended: {trace.ended_by}"
+        )
+    for told in liar.told:
+        if told.lie.certain and (told.position.round, told.position.exchange) not in named:
+            raise AssertionError(
+                f"{liar.client} answered {liar.request} with {told.lie.place}: {told.lie.how}, and nobody noticed; "
+                f"say in {liar.request}.misfit or .problem what the reply must be"
+            )
+    place = non_finite(trace.standings[trace.last].state, "the server's state")
+    if place:
+        raise AssertionError(f"{liar.client} lied about {liar.request} ({said}), and {place}")
+
+
 CHECKS: dict[str, Check] = {
     "frozen": check_frozen,
     "repr": check_repr,
@@ -354,6 +425,7 @@ CHECKS: dict[str, Check] = {
     "partial_participation": check_partial_participation,
     "idle_client": check_idle_client,
     "stacked_equals_loop": check_stacked_equals_loop,
+    "lies": check_lies,
 }
 
 

@@ -18,7 +18,7 @@ from isthmus.core.federation import (
     Outcome,
     Position,
 )
-from isthmus.core.protocol import Request
+from isthmus.core.protocol import Holdings, Request
 from isthmus.core.record import Params, Record
 
 Script = Mapping[str, Record] | Callable[[str, Request[Any]], Record]
@@ -42,6 +42,11 @@ class ScriptedClients:
     def clients(self) -> tuple[str, ...]:
         """The ids of all clients, in the order given."""
         return self._clients
+
+    @property
+    def holdings(self) -> dict[str, Holdings]:
+        """Nothing: scripted clients have no data."""
+        return {}
 
     def federation(
         self,

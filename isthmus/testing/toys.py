@@ -12,6 +12,7 @@ from torch import Tensor
 from isthmus.config.course import Course
 from isthmus.core.protocol import Algorithm
 from isthmus.core.random import torch_generator
+from isthmus.core.secrets import Secret
 from isthmus.data.edges import undirected
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import Batching, FullBatch
@@ -131,13 +132,10 @@ def toy_client(
     """Return one client for a handler to work with: a toy graph and a narrow GCN without dropout."""
     data = toy_graph() if data is None else data
     course = Course(model=model or ModelSpec(GCN(hidden=5, dropout=0.0)), seed=seed)
-    return GraphClient(
-        id,
-        data,
-        NodeClassification(),
-        build_model(course, data.num_features, data.num_classes),
-        batching or FullBatch(),
-    )
+    module = build_model(course, data.num_features, data.num_classes)
+    client = GraphClient(id, data, NodeClassification(), module, batching or FullBatch())
+    client.secret = Secret.of_simulation(seed, id)
+    return client
 
 
 def _ragged(num_nodes: int, num_clients: int) -> list[int]:

@@ -21,6 +21,7 @@ from isthmus.core.record import Params, Record, State, leaves
 from isthmus.runtime.loop import LoopRuntime
 from isthmus.runtime.stacked import StackedRuntime
 from isthmus.simulation import Scenario, Simulation, torch_threads
+from isthmus.testing.hostile import HostileRuntime, Liar
 
 # What the clock says of an exchange, left out of comparisons.
 NO_CLOCK: dict[str, Any] = {
@@ -121,6 +122,7 @@ def trace_course(
     *,
     seed: int | None = None,
     fault: Fault | None = None,
+    liar: Liar | None = None,
     resume_from: tuple[Trace, int] | None = None,
 ) -> Trace:
     """Run a course on toy clients and return what was seen; an error of Isthmus ends the trace, another is raised.
@@ -128,6 +130,7 @@ def trace_course(
     Fields:
         seed:        seed of the rounds, from the same initial model; by default the course's
         fault:       a failure to inject (runtime "loop" only)
+        liar:        a client that lies
         resume_from: a trace, and the round whose checkpoint to go on from
     """
     with torch_threads(course.threads):
@@ -138,6 +141,8 @@ def trace_course(
             runtime = WatchedLoop(course.algorithm, list(simulation.clients.values()), trace, fault)
         if isinstance(runtime, StackedRuntime):
             trace.together, trace.notes = runtime.together, runtime.notes
+        if liar is not None:
+            runtime = HostileRuntime(runtime, liar)
         standing = None
         if resume_from is not None:
             before, round = resume_from

@@ -18,7 +18,7 @@ from isthmus.algorithms.fedgnn import SharedUsers, ShareUsers, UseNeighbors
 from isthmus.config.course import Course
 from isthmus.core.codec import decode
 from isthmus.core.course import weighted_metric
-from isthmus.core.errors import BadInput, CourseFailed
+from isthmus.core.errors import BadInput
 from isthmus.core.exposure import exposure
 from isthmus.core.federation import Position
 from isthmus.core.protocol import EvaluateModel, KeepBest, Kept, ModelState, Request
@@ -184,11 +184,13 @@ def test_graphs_are_expanded_in_the_rounds_that_the_fields_say(fields: dict[str,
     assert found == expected
 
 
-def test_users_of_different_widths_end_the_course() -> None:
-    replies = {"a": users([1.0], [(0, 7)]), "b": users([1.0], [(0, 7)], width=3)}
+def test_users_of_another_width_than_those_of_most_clients_are_left_out_and_named() -> None:
+    replies = {"a": users([1.0], [(0, 7)], width=3), "b": users([1.0], [(0, 7)]), "c": users([1.0], [(0, 7)])}
     clients, algorithm = scripted(replies, {})
-    with pytest.raises(CourseFailed, match=r"different widths, which no graph can mix: \{'a': 2, 'b': 3\}"):
-        algorithm.round(ModelState({}), clients.federation({}))
+    algorithm.round(ModelState({}), clients.federation({}))
+    failures = [failure for report in clients.reports for failure in report.failures]
+    assert [(failure.client, failure.kind) for failure in failures] == [("a", "malformed")]
+    assert {client for client, request in clients.sent if isinstance(request, UseNeighbors)} == {"b", "c"}
 
 
 @pytest.mark.parametrize(

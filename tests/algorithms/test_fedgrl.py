@@ -24,7 +24,7 @@ from isthmus.algorithms.fedgrl import (
 )
 from isthmus.config.course import Course
 from isthmus.core.codec import encode
-from isthmus.core.errors import BadInput, CourseFailed
+from isthmus.core.errors import BadInput
 from isthmus.core.federation import Position
 from isthmus.core.record import Params
 from isthmus.data.graph import Graph
@@ -301,10 +301,14 @@ def test_without_self_supervision_there_are_no_parts() -> None:
     assert state.objective == {}
 
 
-def test_encoders_of_different_widths_are_refused() -> None:
-    clients = ScriptedClients({"a": EncoderWidth(5), "b": EncoderWidth(6)})
-    with pytest.raises(CourseFailed, match=r"encoders give \[5, 6\] columns; one width is needed"):
-        LP1.setup(clients.federation({"gnn.w": torch.ones(2)}, round=0))
+@pytest.mark.parametrize("width", [6, 0, -1, 2**40])
+def test_an_encoder_of_another_width_than_those_of_most_clients_is_refused_and_named(width: int) -> None:
+    clients = ScriptedClients({"a": EncoderWidth(width), "b": EncoderWidth(5), "c": EncoderWidth(5)})
+    state = LP1.setup(clients.federation({"gnn.w": torch.ones(2)}, round=0))
+    alone = LP1.setup(ScriptedClients({"b": EncoderWidth(5)}).federation({"gnn.w": torch.ones(2)}, round=0))
+    assert_equal(state.objective, alone.objective)
+    (failure,) = clients.reports[0].failures
+    assert (failure.client, failure.kind) == ("a", "malformed")
 
 
 def update(value: float, weight: float, width: int = 2) -> EncoderUpdate:
@@ -328,8 +332,11 @@ def test_a_round_sends_both_and_takes_the_mean_of_both() -> None:
     [
         (update(9.0, 9.0, width=3), r"objective\['s'\] has shape \(3,\)"),
         (replace(update(9.0, 9.0), objective={"s": torch.zeros(2, dtype=torch.float64)}), r"torch\.float64"),
-        (replace(update(9.0, 9.0), objective={}), r"objective has 's' on one side only"),
-        (replace(update(9.0, 9.0), objective={"s": torch.zeros(2), "t": torch.zeros(2)}), r"'t' on one side only"),
+        (replace(update(9.0, 9.0), objective={}), r"objective: 's' is in the request or in the reply only"),
+        (
+            replace(update(9.0, 9.0), objective={"s": torch.zeros(2), "t": torch.zeros(2)}),
+            r"'t' is in the request or in the reply only",
+        ),
     ],
     ids=["shape", "kind", "missing", "more"],
 )

@@ -126,7 +126,9 @@ def test_round_goes_the_mean_steps_along_the_mean_change() -> None:
             "b": NormalizedChange({"w": torch.tensor([-3.0])}, {"m": torch.tensor([6.0])}, 10.0, 3.0),
         }
     )
-    after = FedNova().round(ModelState({"m": torch.zeros(1), "w": torch.tensor([0.5])}), clients.federation())
+    after = FedNova(local_steps=10).round(
+        ModelState({"m": torch.zeros(1), "w": torch.tensor([0.5])}), clients.federation(buffers=["m"])
+    )
     assert list(after.params) == ["m", "w"]
     assert float(after.params["w"]) == pytest.approx(0.5 + (2 + 30) / 4 * (1 - 9) / 4)
     assert float(after.params["m"]) == pytest.approx((2 + 18) / 4)

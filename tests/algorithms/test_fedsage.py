@@ -26,16 +26,17 @@ from isthmus.algorithms.fedsage import (
     foreign_gradients,
 )
 from isthmus.core.codec import decode, encode
-from isthmus.core.errors import BadInput, CourseFailed
+from isthmus.core.errors import BadInput
 from isthmus.core.exposure import exposure
 from isthmus.core.federation import Position
 from isthmus.core.protocol import EvaluateModel, Failure, Kept, Request
 from isthmus.core.record import Params, Record, State, leaves
+from isthmus.core.secrets import ProtectingStream
 from isthmus.data.graph import Graph
 from isthmus.learn import neighbor_generation
 from isthmus.learn.client import GraphClient
 from isthmus.learn.fit import load_params, read_params
-from isthmus.learn.neighbor_generation import FeatureGenerator, Impaired, NeighborGenerator, generate
+from isthmus.learn.neighbor_generation import FeatureGenerator, Impaired, KeptNoise, NeighborGenerator, generate
 from isthmus.learn.optimizers import SGD
 from isthmus.learn.tasks import TASKS
 from isthmus.models import GCN, SAGE, MLPDecoder, ModelSpec
@@ -108,10 +109,10 @@ def joint_loss(
     """The client's own term and the peers' term, with everybody's features at hand; the latter's z has no gradient."""
     memory = client.state["neighgen"]
     impaired = Impaired.of(client.data, memory["hidden"])
-    noise = torch.Generator().manual_seed(memory["noise"])
+    noise = ProtectingStream.kept(memory["noise"])
     z = model.encoder(impaired.input, None)
     scores = model.number(impaired.input, z, None)[:, 0]
-    inputs = z + torch.randn(z.shape, generator=noise)
+    inputs = z + noise.normal(z.shape)
     hidden_x = client.data.x.to_dense()[memory["hidden"]]
     own = torch.zeros(())
     far = torch.zeros(())
@@ -239,7 +240,7 @@ def test_the_classifiers_term_is_its_cross_entropy_on_the_mended_visible_graph()
     before = client.state["neighgen"]
     model = as_module(before["params"])
     impaired = Impaired.of(client.data, before["hidden"])
-    found = generate(model, impaired.input, torch.Generator().manual_seed(before["noise"]))
+    found = generate(model, impaired.input, ProtectingStream.kept(before["noise"]))
     assert len(found.rows) > 5
     size, added = impaired.graph.num_nodes, len(found.rows)
     ties = torch.stack([found.owner, torch.arange(size, size + added)])
@@ -270,7 +271,7 @@ def test_more_steps_bring_the_generator_nearer_to_the_hidden_neighbours() -> Non
         algorithm.pretrain(PretrainGenerator(read_params(client.model)), at(client, 0))
         memory = client.state["neighgen"]
         impaired = Impaired.of(client.data, memory["hidden"])
-        found = generate(as_module(memory["params"]), impaired.input, torch.Generator().manual_seed(1))
+        found = generate(as_module(memory["params"]), impaired.input, KeptNoise(1))
         scores.append(float(neighbor_generation.count_loss(found.scores, impaired.counts).detach()))
     assert scores[1] < 0.5 * scores[0]
 
@@ -324,7 +325,7 @@ def test_a_view_is_of_visible_nodes_that_lack_neighbours_only() -> None:
     found = generate(
         as_module(memory["params"]),
         Impaired.of(client.data, memory["hidden"]).input,
-        torch.Generator().manual_seed(memory["noise"]),
+        ProtectingStream.kept(memory["noise"]),
     )
     lacking = found.counts > 0
     assert torch.equal(view.counts, found.counts[lacking]) and torch.equal(view.inputs, found.inputs[lacking])
@@ -423,9 +424,14 @@ def test_a_client_that_showed_no_generator_is_out_of_that_exchange_and_mends_all
     assert views == ("a", "c")
 
 
-def test_clients_whose_features_cannot_be_compared_end_the_course() -> None:
-    with pytest.raises(CourseFailed, match=r"\{'a': 6, 'b': 7\}.*same features"):
-        FedSagePlus(**SHORT).setup(scripted({"a": 6, "b": 7}).federation({}, round=0))
+def test_a_client_with_another_number_of_features_than_most_is_out_of_that_exchange_and_named() -> None:
+    clients = scripted({"a": 7, "b": 6, "c": 6})
+    FedSagePlus(**SHORT).setup(clients.federation({}, round=0))
+    (failure,) = [failure for report in clients.reports for failure in report.failures]
+    assert (failure.client, failure.kind) == ("a", "malformed")
+    assert failure.reason == "its reply has 7, those of 2 of 3 clients have 6"
+    (views,) = {tuple(request.views) for _, request in clients.sent if isinstance(request, GradeGenerators)}
+    assert views == ("b", "c")
 
 
 def test_malformed_views_and_gradients_are_named() -> None:
@@ -473,7 +479,7 @@ def set_up(client: GraphClient, algorithm: FedSagePlus) -> Graph:
     reply = algorithm.mend(MendGraph(), at(client, 1))
     assert client.state.keys() == {"mended"}
     memory = client.state["mended"]
-    noise = torch.Generator().manual_seed(memory["noise"])
+    noise = KeptNoise(memory["noise"])
     with torch.no_grad():
         found = generate(as_module(memory["params"]), client.prepared.graph, noise)
     size, added = client.num_nodes, len(found.rows)

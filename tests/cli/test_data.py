@@ -15,7 +15,7 @@ def write(folder: Path, nodes: dict[str, list[object]], edges: dict[str, list[ob
 def test_a_good_folder_is_described(tmp_path: Path) -> None:
     nodes = {"id": ["a", "b"], "height": [1.0, 2.0], "label": ["red", "blue"], "split": ["train", "val"]}
     code, text = call("data", "check", str(write(tmp_path / "g", nodes, {"source": ["a"], "target": ["b"]})))
-    assert code == 0 and "2 nodes, 2 directed edges, 1 features, classes: blue, red" in text and "train: 1" in text
+    assert code == 0 and "2 nodes, 1 edges, 1 features, classes: blue, red" in text and "train: 1" in text
 
 
 def test_everything_that_is_wrong_is_said_at_once_by_row(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_dataset_is_divided_into_folders_that_pass_the_check(tmp_path: Path) -
     out = tmp_path / "silos"
     code, text = call("data", "split", "cora", "--names", "bank-a,bank-b", "--out", str(out), "splitter.name=random")
     assert code == 0 and "classes: Theory," in text
-    assert sorted(path.name for path in out.iterdir()) == ["bank-a", "bank-b"]
+    assert sorted(path.name for path in out.iterdir()) == ["bank-a", "bank-b", "schema.yaml"]
     code, text = call("data", "check", str(out / "bank-a"))
     assert code == 0 and "1354 nodes" in text
     assert call("data", "split", "cora", "--out", str(out))[0] == 2

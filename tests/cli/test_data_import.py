@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -320,3 +321,19 @@ def test_a_schema_beside_the_tables_of_a_folder_must_fit_them(tmp_path: Path) ->
     (tmp_path / "g" / "schema.yaml").write_text("features: 7")
     code, text = call("data", "check", str(tmp_path / "g"))
     assert code == 2 and "schema.yaml: is no schema; a list of features is needed" in text
+
+
+@pytest.mark.parametrize(("directed", "count"), [(False, "2 edges"), (True, "3 directed edges")])
+def test_import_and_check_count_edges_alike_and_what_is_printed_can_be_pasted(
+    tmp_path: Path, directed: bool, count: str
+) -> None:
+    (tmp_path / "nodes.csv").write_text("id,x\na,1\nb,2\nc,3\n")
+    (tmp_path / "edges.csv").write_text("source,target\na,b\nb,a\nb,c\n")
+    out = tmp_path / "my graph; it's"
+    flags = ["--directed"] if directed else []
+    code, text = call("data", "import", str(tmp_path), "--out", str(out), *flags)
+    assert code == 0 and f"3 nodes, {count}, " in text
+    code, checked = call("data", "check", str(out), *flags)
+    assert code == 0 and f"3 nodes, {count}, " in checked
+    command = shlex.split(text.split("run it with: ")[1].strip())
+    assert command[:2] == ["isthmus", "run"] and f"dataset.path={out}" in command

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from isthmus.cli.federation import check_folder
 from isthmus.core.errors import BadInput
@@ -133,3 +134,32 @@ def test_parts_with_classes_of_their_own_are_written_under_their_own_names(tmp_p
     assert {graph.num_classes: len(graph.y) for graph in found} == {7: 2708, 2: 200}
     cora = next(graph for graph in found if graph.num_classes == 7)
     assert sorted(cora.class_names) == sorted(f"cora/{name}" for name in Cora().load(tmp_path).class_names)
+
+
+def test_labels_of_yes_and_no_are_told_and_counted_as_what_they_are(tmp_path: Path) -> None:
+    told = replace(toy_facts(num_relations=2), masks={})
+    told = replace(told, links=torch.combinations(torch.arange(12))[:40].t())
+    LinkFolder.write(told, tmp_path / "mine")
+    mine, none = str(tmp_path / "mine"), int((told.label == 0).sum())
+    code, text = call("data", "check", mine)
+    assert code == 0 and "40 links, 4" in text and "dataset.negatives=0 if not, dataset.all_links=true if" in text
+    code, text = call("data", "check", mine, "--negatives", "0")
+    assert code == 0 and f"{40 - none} links and {none} pairs that are none" in text and "note" not in text
+    out = str(tmp_path / "silos")
+    words = [f"dataset.path={mine}", "dataset.negatives=0", "splitter.name=random"]
+    code, text = call("data", "split", "link_folder", "--clients", "2", "--out", out, *words)
+    assert code == 0 and "read with: dataset.name=link_folder dataset.negatives=0" in text
+    read = [LinkFolder(path=f"{out}/client-{k}", negatives=0).read().data for k in (0, 1)]
+    assert sum(int(part.is_negative.sum()) for part in read) == none
+    code, text = call("data", "show", "link_folder", *words, "--clients", "2")
+    assert code == 0 and "who holds what" in text
+    code, text = call("data", "check", "examples/own_data/circuits", "--negatives", "0")
+    assert code == 2 and "--negatives is for link folders" in text
+
+
+def test_links_of_two_plain_classes_are_divided_with_the_word_that_all_are_links(tmp_path: Path) -> None:
+    assert LinkFolder.like(toy_facts(num_relations=2)).all_links
+    assert not LinkFolder.like(toy_facts(num_relations=3)).all_links
+    assert not LinkFolder.like(replace(toy_facts(num_relations=2), class_names=("skip", "click"))).all_links
+    with pytest.raises(ValueError, match="set one of them"):
+        LinkFolder(negatives="0", all_links=True)

@@ -44,11 +44,21 @@ def test_overlap_is_shown_and_many_clients_are_summed_up_unless_all_are_asked_fo
 
 def test_a_page_is_written_whole(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    page.write_text("old")
     code, text = call("data", "show", "cora", "--clients", "2", "--html", str(page))
     assert code == 0 and f"page: {page}" in text.replace("\n", "")
     assert page.read_text().startswith("<!DOCTYPE html>") and "client-1" in page.read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_a_page_is_drawn_again_and_no_file_of_somebody_else_s_is_lost(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("<!DOCTYPE html>my own page")
+    code, text = call("data", "show", "cora", "--clients", "2", "--html", str(page))
+    assert code == 2 and "did not write" in text and page.read_text() == "<!DOCTYPE html>my own page"
+    page.unlink()
+    for clients in ("2", "3"):
+        assert call("data", "show", "cora", "--clients", clients, "--html", str(page))[0] == 0
+    assert "client-2" in page.read_text()
 
 
 def test_a_page_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:

@@ -30,7 +30,11 @@ def test_an_algorithm_shows_fields_messages_and_who_sees_what() -> None:
     fields = {"local_steps", "step_unit", "optimizer", "weighting", "keep_moments"}
     assert {row["field"] for row in shown["fields"]} == fields
     sees = {message["request"]: message["server_sees"] for message in shown["messages"]}
-    assert sees == {"TrainModel": "only the fold", "EvaluateModel": "each client's"}
+    assert sees == {
+        "TrainModel": "only the fold",
+        "EvaluateModel": "each client's",
+        "KeepBest": "nothing but a receipt",
+    }
     assert "TrainModel(params)" in shown["text"]
     code, text = call("show", "algorithm", "local")
     assert code == 0 and "nothing but a receipt" in text

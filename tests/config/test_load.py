@@ -86,13 +86,13 @@ def test_a_file_that_is_not_yaml_is_named_with_the_line(file: Path, text: str, l
     "content",
     [
         b"\xff\xfe\x00",
-        b"seed: 2026-13-45\n",
+        b"seed: 0b_\n",
         b"seed: " + b"9" * 5000,
         b"x: " + b"[" * 2000,
         b"a: \x00",
         b"x: !!python/object:os.x {}",
     ],
-    ids=["bytes", "no date", "digits", "brackets", "control character", "object"],
+    ids=["bytes", "no number", "digits", "brackets", "control character", "object"],
 )
 def test_whatever_else_a_file_holds_is_an_error_that_names_it(file: Path, content: bytes) -> None:
     file.write_bytes(content)
@@ -186,13 +186,6 @@ def test_words_change_what_the_file_says_and_the_file_stays(file: Path) -> None:
     assert file.read_text() == text
 
 
-def test_another_name_drops_the_fields_of_the_old_part(file: Path) -> None:
-    file.write_text("algorithm: {name: fedprox, mu: 0.5, local_steps: 3}\n")
-    assert load_course(file, ["algorithm.name=local"]).algorithm == Local()
-    assert load_course(file, ["algorithm=local"]).algorithm == Local()
-    assert load_course(file, ["algorithm.name=fedprox"]).algorithm == FedProx(mu=0.5, local_steps=3)
-
-
 @pytest.mark.parametrize(
     "words", [["algorithm.name=local", "algorithm.local_steps=9"], ["algorithm.local_steps=9", "algorithm.name=local"]]
 )
@@ -213,7 +206,7 @@ def test_a_word_that_is_no_assignment_is_refused(word: str) -> None:
     assert reason(None, word) == f"command line: {word!r} is not of the form key=value, for example rounds=50"
 
 
-@pytest.mark.parametrize("word", ["rounds=[", "rounds={a", "seed=2026-13-45", "seed=" + "9" * 5000, "x=" + "[" * 2000])
+@pytest.mark.parametrize("word", ["rounds=[", "rounds={a", "seed=0b_", "seed=" + "9" * 5000, "x=" + "[" * 2000])
 def test_a_word_whose_value_is_not_yaml_is_refused(word: str) -> None:
     assert reason(None, word).startswith("command line: the value of ")
 

@@ -426,3 +426,11 @@ def test_no_module_uses_pickle_or_evaluates_text() -> None:
                 found.append(f"{path.relative_to(root)}:{node.lineno} {names}")  # type: ignore[attr-defined]
     assert found == []
     assert len(list(root.rglob("*.py"))) > 50
+
+
+def test_a_whole_number_beyond_any_float_is_refused_where_a_float_is_due() -> None:
+    from isthmus.core.protocol import Evaluation
+
+    message = encode(Evaluation({"val": {"accuracy": 10**400}}, {"val": 7}))
+    with pytest.raises(BadMessage, match="too large for a float"):
+        decode(message, Evaluation)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pytest
@@ -231,6 +231,87 @@ def test_a_round_whose_evaluation_failed_does_not_take_the_place_of_the_best(how
     assert (end.best_round, end.best_score) == (2, pytest.approx(0.8))
     assert end.best_state.round == 2  # type: ignore[attr-defined]
     assert notes.rounds[2].score is None and not notes.rounds[2].is_best
+
+
+# ---- only what is comparable is compared
+
+
+def lost(away: Mapping[str, set[int]], scores: Mapping[int, float | None]) -> LoopRuntime:
+    """Return clients of whom some give no score in some rounds."""
+    clients = [Scored(name, scores, frozenset(away.get(name, set()))) for name in NAMES]
+    return LoopRuntime(Counter(), clients)
+
+
+def test_a_round_that_fewer_clients_scored_never_beats_one_that_all_scored() -> None:
+    scores: dict[int, float | None] = {1: 0.3, 2: 0.5, 3: 0.9, 4: 0.95, 5: 0.4}
+    end, notes = run(Plan(rounds=5), carrier=lost({"client-5": {3, 4}}, scores))
+    assert (end.best_round, end.best_score, end.best_scorers) == (2, pytest.approx(0.5), NAMES)
+    assert [report.is_best for report in notes.rounds] == [True, True, False, False, False]
+    assert notes.rounds[2].scorers == NAMES[:5] and notes.rounds[2].unscored == ("client-5",)
+    assert notes.rounds[4].scorers == NAMES and notes.rounds[4].unscored == ()
+
+
+def test_a_round_that_more_clients_scored_takes_the_place_of_the_best_whatever_its_score() -> None:
+    scores: dict[int, float | None] = {1: 0.9, 2: 0.8, 3: 0.2, 4: 0.3, 5: 0.9}
+    end, _ = run(Plan(rounds=5), carrier=lost({"client-0": {1, 2, 5}, "client-1": {1, 5}}, scores))
+    assert (end.best_round, end.best_score, end.best_scorers) == (4, pytest.approx(0.3), NAMES)
+
+
+def test_as_many_other_clients_do_not_compare_and_the_same_fewer_do() -> None:
+    scores: dict[int, float | None] = {1: 0.5, 2: 0.9, 3: 0.6, 4: 0.55}
+    away = {"client-0": {1, 3, 4}, "client-1": {2}}
+    end, _ = run(Plan(rounds=4), carrier=lost(away, scores))
+    assert (end.best_round, end.best_scorers) == (3, NAMES[1:])
+
+
+def test_a_loss_of_fewer_clients_is_no_better_either() -> None:
+    plan = Plan(rounds=3, stopping=EarlyStopping(metric="loss"))
+    assert run(plan, carrier=lost({"client-2": {2, 3}}, {1: 0.5, 2: 0.1, 3: 0.2}))[0].best_round == 1
+
+
+def test_a_round_that_cannot_be_compared_is_one_without_improvement_for_patience() -> None:
+    plan = Plan(rounds=99, stopping=EarlyStopping(patience=3))
+    end, _ = run(plan, carrier=lost({"client-5": set(range(3, 99))}, RISING))
+    assert (end.round, end.best_round) == (5, 2)
+    end, _ = run(plan, carrier=lost({"client-5": {1, 2}}, {1: 0.9, 2: 0.9}))  # all are there: patience begins anew
+    assert (end.round, end.best_round) == (6, 3)
+
+
+def test_the_last_round_is_kept_whoever_scored_it_where_that_is_asked_for() -> None:
+    plan = Plan(rounds=4, stopping=EarlyStopping(keep="last"))
+    assert run(plan, carrier=lost({"client-5": {4}}, RISING))[0].best_round == 4
+
+
+def test_clients_without_validation_data_are_missing_in_no_round() -> None:
+    clients = [Scored(name, RISING if i else dict.fromkeys(range(9), None)) for i, name in enumerate(NAMES)]
+    end, notes = run(Plan(rounds=3), carrier=LoopRuntime(Counter(), clients))
+    assert (end.best_round, end.best_scorers, notes.rounds[0].unscored) == (3, NAMES[1:], ())
+
+
+@pytest.mark.parametrize(("away", "best"), [({}, 4), ({"client-5": {3, 4}}, 2)])
+def test_a_standing_that_does_not_say_who_scored_compares_with_complete_rounds_only(
+    away: dict[str, set[int]], best: int
+) -> None:
+    first, _ = run(Plan(rounds=2), RISING)
+    before = replace(first, best_scorers=None)
+    assert run(Plan(rounds=4), carrier=lost(away, RISING), standing=before)[0].best_round == best
+
+
+def test_a_round_says_who_gave_the_algorithm_no_reply() -> None:
+    class Silent(Scored):
+        pass
+
+    class Quiet(Counter):
+        @on(Draw)
+        def draw(self, request: Draw, client: Any) -> Drawn:
+            if isinstance(client, Silent) and request.round == 2:
+                raise RuntimeError("no number today")
+            return super().draw(request, client)
+
+    clients = [(Silent if i == 4 else Scored)(name, RISING) for i, name in enumerate(NAMES)]
+    _, notes = run(Plan(rounds=3), algorithm=Quiet(), carrier=LoopRuntime(Quiet(), clients))
+    assert [report.missing for report in notes.rounds] == [(), ("client-4",), ()]
+    assert notes.rounds[1].unscored == () and notes.rounds[1].scorers == NAMES
 
 
 # ---- when it stops

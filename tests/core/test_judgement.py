@@ -11,7 +11,7 @@ from torch import Tensor
 
 from isthmus.core.judgement import MAX_INTEGER, MAX_WEIGHT, judged, judged_stack
 from isthmus.core.protocol import Failure, Kept, Request
-from isthmus.core.record import Params, Record
+from isthmus.core.record import Params, Record, largest
 from isthmus.core.stack import Each, Stack, Stacked, StackedTensor
 
 from .toys import stack_of
@@ -55,8 +55,8 @@ class Counting(Stacked):
         self.taken.append(position)
         return self.tensors[position]
 
-    def finite(self) -> Tensor:
-        return torch.tensor([bool(torch.isfinite(tensor).all()) for tensor in self.tensors])
+    def bound(self) -> Tensor:
+        return torch.tensor([largest(tensor) for tensor in self.tensors], dtype=torch.float64)
 
 
 def model(*shape: int) -> Params:
@@ -108,6 +108,13 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "a truth value for an integer": ({"steps": True}, "malformed", "expected int"),
     "a truth value for a float": ({"weight": True}, "malformed", "expected float"),
     "nothing for a number": ({"scores": {"loss": None}}, "malformed", "expected float"),
+    "a number too large": ({"scores": {"loss": -1e300}}, "malformed", "beyond 1e+18"),
+    "a parameter too large": (
+        {"params": {"w": torch.tensor([0.0, 1e37])}},
+        "malformed",
+        "1e+37, which is beyond 2e+10",
+    ),
+    "a parameter too small": ({"params": {"w": torch.tensor([-2.1e10, 0])}}, "malformed", ": diverged; a smaller"),
     "a list": ({"name": ["x"]}, "malformed", "expected str"),
 }
 
@@ -194,10 +201,10 @@ def test_a_subclass_of_the_reply_is_another_type() -> None:
         [{"weight": 1}, {"weight": 1.0}, {"weight": 0}, {"weight": 0.0}],
         [{"maybe": None}, {"maybe": 1.0}, {"maybe": 2}, {"maybe": None}],
         [{"weight": MAX_WEIGHT}, {}, {"steps": MAX_INTEGER - 1}, {"steps": -(MAX_INTEGER - 1)}],
-        [{"scores": {"loss": 1}}, {"scores": {"loss": -1e300}}, {}, {}],
-        [{"params": {"w": torch.tensor([3e38, 3e38])}}, {}, {}, {}],
+        [{"scores": {"loss": 1}}, {"scores": {"loss": -1e17}}, {}, {}],
+        [{"params": {"w": torch.tensor([1.9e10, -1.9e10])}}, {}, {}, {}],
     ],
-    ids=["whole weights", "optional numbers", "limits", "whole numbers", "a sum that overflows"],
+    ids=["whole weights", "optional numbers", "limits", "whole numbers", "large parameters"],
 )
 def test_odd_but_sound_replies_are_sound(changes: list[dict[str, Any]]) -> None:
     members = {client: update(**change) for client, change in zip(CLIENTS, changes, strict=True)}

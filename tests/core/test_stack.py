@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from isthmus.core.codec import encode, encoded_size
-from isthmus.core.record import Params, Record, leaves
+from isthmus.core.record import Params, Record, largest, leaves
 from isthmus.core.stack import Each, Stack, Stacked, StackedTensor
 
 from .toys import quick, same, stack_of
@@ -62,6 +62,9 @@ class OneByOne(Stacked):
 
     def finite(self) -> Tensor:
         return torch.tensor([bool(torch.isfinite(tensor).all()) for tensor in self.tensors])
+
+    def bound(self) -> Tensor:
+        return torch.tensor([largest(tensor) for tensor in self.tensors], dtype=torch.float64)
 
 
 def report(k: int, **changes: Any) -> Report:

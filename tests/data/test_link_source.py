@@ -12,6 +12,8 @@ import torch
 from isthmus.core.errors import BadInput
 from isthmus.data.link_source import read_link_folder, write_link_folder
 from isthmus.data.links import LinkGraph
+from isthmus.data.sources import read_graph_folder
+from isthmus.data.splitters import MetaSplitter
 from tests.learn.link_toys import toy_facts, toy_ratings
 
 NODES = "id,f1,f2\na,1,0.5\nb,2,1.5\nc,3,2.5\n"
@@ -161,3 +163,23 @@ def test_sparse_features_and_missing_labels_are_read_back(tmp_path: Path) -> Non
     read = read_link_folder(tmp_path / "mine").data
     assert read.x.layout == torch.sparse_csr and torch.equal(read.x.to_dense(), x.to_dense())
     assert torch.equal(read.label, data.label)
+
+
+def test_further_columns_of_links_and_text_of_nodes_are_kept_to_split_by(tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "nodes.csv").write_text("id,x\na,1\nb,2\nc,3\n")
+    (tmp_path / "links" / "links.csv").write_text(
+        "source,target,label,shop,year\na,b,0,north,2020\nb,c,1,south,2021\na,c,0,north,2021\n"
+    )
+    data = read_link_folder(tmp_path / "links").data
+    assert data.attributes["shop"].tolist() == [0, 1, 0] and data.attribute_names["shop"] == ("north", "south")
+    assert data.attributes["year"].tolist() == [2020, 2021, 2021]
+    parts = MetaSplitter("shop", deal="one_each").split(data, 2, np.random.default_rng(0))
+    assert sorted(part.link_ids.tolist() for part in parts) == [[0, 2], [1]]
+    (tmp_path / "graph").mkdir()
+    (tmp_path / "graph" / "nodes.csv").write_text("id,x,city\na,1,Ulm\nb,2,Bonn\nc,3,Ulm\n")
+    (tmp_path / "graph" / "edges.csv").write_text("source,target\na,b\n")
+    graph = read_graph_folder(tmp_path / "graph").graph
+    assert graph.num_features == 1 and graph.attribute_names["city"] == ("Bonn", "Ulm")
+    nodes = MetaSplitter("city", deal="one_each").split(graph, 2, np.random.default_rng(0))
+    assert sorted(part.node_ids.tolist() for part in nodes) == [[0, 2], [1]]

@@ -39,13 +39,15 @@ def test_every_command_works_in_order(tmp_path: Path, monkeypatch: pytest.Monkey
             code, text = done.returncode, done.stdout + done.stderr
         assert code == 0 and "not_finite" not in text, f"{line}\n{text}"
         said += text
-    (quoted,) = [block for block in blocks("text") if block.startswith("country: ")]
-    assert quoted in said
+    quoted = [block for block in blocks("text") if block.startswith(("country: ", "north.yaml: "))]
+    assert len(quoted) == 2 and all(block in said for block in quoted)
     folders = {path.name: read_graph_folder(path) for path in (tmp_path / "graphs").iterdir()}
     assert set(folders) == {"north", "south", "from-database", "from-graphml", "from-pyg"}
     schema = folders.pop("north").schema
     assert schema is not None and folders.pop("from-pyg").ids[0] == "N-000"
     assert all(folder.schema == schema for folder in folders.values())
+    agreed = [read_graph_folder(tmp_path / "agreed" / bank) for bank in ("north", "south")]
+    assert agreed[0].schema == agreed[1].schema != schema and "country=LI" in agreed[0].feature_names
     for table, head in (("reviews", "source,target,label,p_fair"), ("circuits", "id,label,p_chain,p_ring")):
         assert (tmp_path / f"{table}.csv").read_text().startswith(head)
 

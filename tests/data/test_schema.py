@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -113,7 +115,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
         "schema.yaml: 14 problems",
         "clases: is not a known key; known: classes, features. Did you mean 'classes'?",
         "feature 'age': type is 'nummer'; known: category, number, text, vector. Did you mean 'number'?",
-        "feature 'height': means is not a known key; known: fill, mean, name, std, type. Did you mean 'mean'?",
+        "feature 'height': means is not a known key; known: count, fill, mean, name, std, type. Did you mean 'mean'?",
         "feature 'height': mean is 'x'; a finite number is needed",
         "feature 'height': std is 0; a number above 0 is needed",
         "feature 'country': vocabulary: has False; write it in quotes if it is meant as text",
@@ -154,7 +156,7 @@ def test_what_is_no_schema_is_told(raw: object, line: str) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("features: [", "line 1: is not YAML: "), (None, ": cannot be read: No such file or directory")],
+    [("features: [", "line [12]: is not YAML: "), (None, ": cannot be read: No such file or directory")],
 )
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, content: str | None, words: str) -> None:
     if content is not None:
@@ -202,3 +204,27 @@ def test_another_order_is_told() -> None:
 def test_many_differences_are_counted_not_listed() -> None:
     lines = differences(Schema((Number("a"),)), Schema((Number("a"), Vector("x", 12))))
     assert len(lines) == 6 and lines[-1] == "schema.yaml: 7 more like these"
+
+
+WORDS = ["w1", "yes", "Null", "NO", "e1", "1e5", "y", "N", "_a", "true"]
+
+
+@given(st.lists(st.text(max_size=45) | st.sampled_from(WORDS), max_size=4), st.booleans())
+def test_the_text_of_a_file_is_what_yaml_makes_of_it_as_a_whole(names: list[str], more: bool) -> None:
+    schema = Schema(tuple(Number(name) for name in names) + (SCHEMA.features if more else ()), ("a", "b"))
+    head, _, body = to_yaml(schema).partition("\n")
+    options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "default_flow_style": None, "width": 110}
+    assert head.startswith("#") and body == yaml.dump(schema.plain(), Dumper=yaml.CSafeDumper, **options)
+
+
+def test_thousands_of_numbers_are_written_without_a_step_of_yaml_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    dump = yaml.dump
+
+    def noted(plain: object, **options: Any) -> Any:
+        seen.append(plain)
+        return dump(plain, **options)
+
+    monkeypatch.setattr(yaml, "dump", noted)
+    to_yaml(Schema(tuple(Number(f"w{number}") for number in range(5000)), ("a",)))
+    assert seen == [{"classes": ["a"]}]

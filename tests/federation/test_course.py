@@ -17,6 +17,7 @@ from isthmus.core.protocol import Failure
 from isthmus.federation.course import Patience, SiteCourse
 from isthmus.federation.policy import Policy
 from isthmus.monitor.folder import load_model_file
+from isthmus.report.summary import headline
 from tests.quick import quick
 
 from .sites import FakeHub, fake_hub, scenario, site_course
@@ -37,7 +38,7 @@ def equal(one: ist.Params, two: ist.Params) -> bool:
 @pytest.mark.parametrize("name", [name for name, kind in ALGORITHMS.items() if not kind.pooled])
 def test_every_algorithm_ends_with_the_parameters_and_scores_of_the_loop(name: str, tmp_path: Path) -> None:
     course = site_course(quick(name))
-    hub = fake_hub(tmp_path)
+    hub = fake_hub(tmp_path, simulated=course.seed)
     found = on_sites(course, hub, tmp_path / "run").run()
     loop = ist.run(replace(course, runtime="loop"), scenario=scenario(), run_dir=tmp_path / "loop")
     assert equal(found.params, loop.params)
@@ -75,6 +76,29 @@ def test_a_silo_that_dies_in_mid_round_is_a_named_failure_and_is_taken_back(tmp_
     assert any("client-1 takes part again" in text for text in said)
 
 
+def test_rounds_without_a_lost_silo_are_not_compared_with_whole_ones_and_everybody_is_told(tmp_path: Path) -> None:
+    course, hub, said = site_course(rounds=5, min_replies=2), fake_hub(tmp_path), []
+
+    def lose_for_good(site: str, kind: str, data: bytes) -> None:
+        if hub.log.count(("client-2", "exchange")) == 5:  # two rounds of training and evaluation, then
+            hub.away.add("client-2")
+
+    hub.hook = lose_for_good
+    result = on_sites(course, hub, tmp_path / "run", said).run()
+    rounds = [event for event in result.events if event["event"] == "round"]
+    assert [event["num_clients"] for event in rounds] == [3, 3, 2, 2, 2]
+    assert {event["num_asked"] for event in rounds} == {3}
+    assert [event["missing"] for event in rounds[2:]] == [["client-2"]] * 3 == [e["unscored"] for e in rounds[2:]]
+    assert [event["num_scored"] for event in rounds] == [3, 3, 2, 2, 2]
+    assert result.best_round <= 2 and not any(event["is_best"] for event in rounds[2:])
+    assert result.clients == SITES and result.missing == ["client-2"]
+    assert headline("accuracy", result.events).endswith(f"{result.best_round} of 5; 2 of 3 clients; client-2 missing")
+    notes = " | ".join(result.notes)
+    assert "client-2 failed in 3 of 5 rounds" in notes
+    assert "3 of 5 scored rounds were scored by fewer clients than round" in notes and "client-2 missing" in notes
+    assert all(note in said for note in result.notes if "scored rounds" in note)
+
+
 def test_below_min_replies_the_course_pauses_and_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     course = site_course(ist.Local(optimizer=ist.SGD(lr=0.1, momentum=0.9)), rounds=4, min_replies=3)
     undisturbed = on_sites(course, fake_hub(tmp_path / "a"), tmp_path / "a" / "run").run()
@@ -84,12 +108,18 @@ def test_below_min_replies_the_course_pauses_and_goes_on_as_if_nothing_had_been(
         if site == "client-2" and hub.log.count(("client-2", "exchange")) == 6 and hub.generations["client-2"] == 1:
             assert hub.silos[site].handle(kind, data)  # it has trained, but nobody hears of it
             hub.away.add("client-2")
-            threading.Timer(0.15, hub.restart, ["client-2"]).start()
             return Failure(site, "lost", "the line was cut")
         return None
 
+    def hear(text: str) -> None:
+        said.append(text)
+        if text.startswith("waiting for client-2"):
+            threading.Timer(0.15, hub.restart, ["client-2"]).start()
+
     hub.hook = lose_one
-    result = on_sites(course, hub, tmp_path / "b" / "run", said).run()
+    disturbed = on_sites(course, hub, tmp_path / "b" / "run")
+    disturbed.say, disturbed.patience = hear, replace(QUICK, pause_seconds=20.0)
+    result = disturbed.run()
     assert any(text.startswith("paused: ") for text in said) and "the course goes on" in said
     assert result.client_scores == undisturbed.client_scores
     for site in SITES:
@@ -142,7 +172,7 @@ def test_a_silo_refuses_by_its_policy_and_the_others_go_on(tmp_path: Path) -> No
     result = on_sites(site_course(), hub, tmp_path / "run").run()
     assert set(result.client_scores) == {"client-0", "client-2"}
     failures = {f["reason"] for e in result.events if e["event"] == "exchange" for f in e["failures"]}
-    assert failures == {"its policy allows the algorithms fedprox, not fedavg"}
+    assert failures == {"policy: its policy allows the algorithms fedprox, not fedavg"}
 
 
 def test_nobody_takes_part_when_all_refuse(tmp_path: Path) -> None:
@@ -248,3 +278,98 @@ def test_more_replies_than_sites_cannot_be_asked_for(tmp_path: Path) -> None:
     course = site_course()
     with pytest.raises(BadInput, match="min_replies is 4 but there are 3 clients"):
         on_sites(replace(course, num_clients=9, min_replies=4), fake_hub(tmp_path), tmp_path / "run")
+
+
+class Hanging:
+    """Lets a silo that stays connected answer nothing, until it wakes up."""
+
+    def __init__(self, hub: FakeHub, site: str, after: int) -> None:
+        self.hub, self.site, self.after = hub, site, after
+        self.awake_at = 10**9  # exchanges of another silo after which it wakes up
+        hub.hook = self.hook
+
+    def asked(self) -> int:
+        return self.hub.log.count((self.site, "exchange"))
+
+    def hook(self, site: str, kind: str, data: bytes) -> Failure | None:
+        awake = self.hub.log.count(("client-0", "exchange")) >= self.awake_at
+        if site != self.site or self.asked() <= self.after or awake:
+            return None
+        return Failure(site, "late", "no answer within 1 s")
+
+
+def test_a_silo_that_hangs_is_late_twice_then_lost_and_not_waited_for(tmp_path: Path) -> None:
+    hub = fake_hub(tmp_path)
+    hanging = Hanging(hub, "client-1", after=2)
+    result = on_sites(site_course(rounds=6), hub, tmp_path / "run").run()
+    failures = [f for e in result.events if e["event"] == "exchange" for f in e["failures"]]
+    assert {failure["client"] for failure in failures} == {"client-1"}
+    kinds = [failure["kind"] for failure in failures]
+    assert kinds[:2] == ["late", "late"] and set(kinds[2:]) == {"lost"} and len(kinds) > 6
+    assert failures[-1]["reason"] == "it was late 2 times in a row and is silent since"
+    assert hanging.asked() == 4  # two answered, two waited for, and none after
+    assert ("client-1", "ping") in hub.log and ("client-1", "finish") not in hub.log
+
+
+def test_a_silo_that_hung_is_asked_again_as_soon_as_it_is_heard_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isthmus.federation.hub.PING_SECONDS", 0.0)
+    hub = fake_hub(tmp_path)
+    Hanging(hub, "client-1", after=2).awake_at = 9
+    result = on_sites(site_course(rounds=8), hub, tmp_path / "run").run()
+    lost = [e["round"] for e in result.events if e["event"] == "exchange" and e["failures"]]
+    assert max(lost) < 7 and set(result.client_scores) == set(SITES)
+
+
+def test_a_late_answer_shows_that_a_silo_is_back(tmp_path: Path) -> None:
+    from isthmus.federation.hub import Silence
+
+    hub = fake_hub(tmp_path)
+    silence, late = Silence(hub), Failure("client-1", "late", "no answer")
+    hub.hook = lambda site, kind, data: late
+    silence.judge("client-1", late)
+    assert not silence.has("client-1")
+    silence.judge("client-1", b"an answer")
+    silence.judge("client-1", late)
+    assert not silence.has("client-1")  # twice, but not in a row
+    silence.judge("client-1", late)
+    assert silence.has("client-1") and silence.has("client-1")
+    assert hub.log == [("client-1", "ping")]  # and not at every look
+    hub.num_heard["client-1"] += 1
+    assert not silence.has("client-1")
+    silence.judge("client-1", late)
+    assert not silence.has("client-1")  # it starts anew
+    silence.judge("client-1", late)
+    hub.generations["client-1"] += 1
+    assert not silence.has("client-1")  # so does one that connects anew
+
+
+def test_the_course_pauses_while_too_many_hang_and_goes_on_when_they_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isthmus.federation.hub.PING_SECONDS", 0.0)
+    hub, said = fake_hub(tmp_path), []
+    hanging = Hanging(hub, "client-1", after=2)
+    course = on_sites(site_course(rounds=4, min_replies=3), hub, tmp_path / "run", said)
+    course.patience = replace(QUICK, pause_seconds=20.0, retry_seconds=0.01)
+    pings = []
+
+    def hook(site: str, kind: str, data: bytes) -> Failure | None:
+        if kind == "ping":
+            pings.append(site)
+            if len(pings) == 3:
+                hanging.awake_at = 0
+        return hanging.hook(site, kind, data)
+
+    hub.hook = hook
+    assert course.run().num_rounds == 4
+    assert any(text.startswith("paused: ") for text in said) and len(pings) == 3
+
+
+def test_a_refused_silo_that_is_needed_pauses_the_course_until_time_is_up(tmp_path: Path) -> None:
+    """It is connected, so a pause that waits for connections alone would end at once, again and again."""
+    hub, said = fake_hub(tmp_path, {"client-1": Policy(algorithms=("fedprox",))}), []
+    with pytest.raises(CourseFailed, match=r"2 of 3 sites .*client-0, client-2.*, 3 are needed"):
+        on_sites(site_course(min_replies=3), hub, tmp_path / "run", said).run()
+    assert len([text for text in said if text.startswith("paused: ")]) == 1

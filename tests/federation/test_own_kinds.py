@@ -22,6 +22,7 @@ from isthmus.data.zoo.own_kinds import kind_for
 from isthmus.federation import rehearsal as rehearsal_module
 from isthmus.federation.course import Patience, SiteCourse
 from isthmus.federation.messages import Proposal, Terms
+from isthmus.federation.policy import Policy
 from isthmus.federation.rehearsal import Rehearsal
 from isthmus.federation.service import SiloService
 from isthmus.learn.batching import LinkBatch, MiniBatch
@@ -85,18 +86,43 @@ def course(name: str, algorithm: str = "fedavg", **changes: Any) -> ist.Course:
     return ist.Course(**{**fields, **changes})
 
 
+TOLD = Policy(tell_reasons=True)
+
+
 def hub_of(made: Scenario, folder: Path) -> FakeHub:
     silos = {}
     for site, part in made.parts.items():
         (folder / site).mkdir(parents=True)
         kind_for(type(part)).write(part, folder / site / "data")
-        silos[site] = SiloService(site, folder / site / "data", folder / site / "state", None, print, SECRET)
+        silos[site] = SiloService(site, folder / site / "data", folder / site / "state", TOLD, print, SECRET)
     return FakeHub(silos)
 
 
 def on_sites(made: ist.Course, hub: FakeHub, run_dir: Path) -> ist.Result:
     patience = Patience(start_seconds=1, pause_seconds=1, retry_seconds=0.01)
     return SiteCourse(made, hub, tuple(hub.silos), run_dir, patience=patience, say=lambda text: None).run()
+
+
+def with_negatives() -> Scenario:
+    """Three silos with links and pairs that are none, but for the last, which has links alone."""
+    data = toy_facts(num_relations=2)
+    label = torch.where(torch.arange(40) < 21, data.label, 1)
+    apart = torch.combinations(torch.arange(12))[torch.arange(0, 66, 66 / 40).long()].t()
+    whole = replace(data, links=apart, label=label, linked=label, negatives="0", class_names=("0", "1"))
+    parts = whole.divide(list(torch.split(torch.arange(40), [9, 12, 19])))
+    return Scenario(whole, {f"client-{number}": part for number, part in enumerate(parts)})
+
+
+def test_pairs_that_are_no_links_are_the_same_between_sites_as_in_the_loop(tmp_path: Path) -> None:
+    made = with_negatives()
+    asked = course("pairs", dataset=LinkFolder.like(made.whole))
+    assert asked.dataset == LinkFolder(class_names=("0", "1"), negatives="0")
+    found = on_sites(asked, hub_of(made, tmp_path / "silos"), tmp_path / "run")
+    expected = ist.run(asked, scenario=made)
+    assert all(torch.equal(found.params[key], value) for key, value in expected.params.items())
+    silent = hub_of(made, tmp_path / "others")
+    with pytest.raises(CourseFailed, match=r"dataset\.negatives=0"):
+        on_sites(course("pairs", dataset=LinkFolder(class_names=("0", "1"))), silent, tmp_path / "refused")
 
 
 @pytest.mark.parametrize("name", NUM_OUTPUTS)

@@ -80,7 +80,7 @@ def test_other_features_are_refused_with_what_to_declare_where_the_first_layer_i
     hub = fake_hub(tmp_path / "silos", made=other_features())
     result = on_sites(course(shared=("*", "!decoder.*")), hub, tmp_path / "run")
     assert len(result.client_scores) == 2
-    (note,) = [note for note in result.notes if note.startswith(SITES[-1])]
+    (note,) = [note for note in result.notes if note.startswith(f"{SITES[-1]} is refused")]
     assert "its nodes have 4 features, the others' have 6" in note and 'shared=["*", "!encoder.*"]' in note
 
 

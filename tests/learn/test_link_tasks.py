@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn import metrics as reference
 from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import Tensor
 
@@ -17,8 +18,11 @@ from isthmus.core.random import seeded, torch_generator
 from isthmus.data.links import LinkGraph
 from isthmus.data.masks import RatioSplit
 from isthmus.learn.batching import Batching, FullBatch, LinkBatch, NeighborBatch
+from isthmus.learn.task_metrics import BINARY
 from isthmus.learn.tasks import LinkClassification, LinkPrediction, link_classification, link_prediction
 from isthmus.learn.tasks.link import LinkTask, PreparedLinks, link_part
+from isthmus.learn.tasks.link_classification import LinkOutcomes
+from isthmus.learn.tasks.link_prediction import PAIR_METRICS
 from isthmus.models import GCN, GIN, HadamardMLPDecoder, MLPDecoder, Model, ModelSpec
 from isthmus.models.readouts import MeanReadout
 from tests.learn.link_toys import known_pairs, toy_facts, toy_ratings
@@ -554,9 +558,66 @@ def test_a_model_with_a_readout_or_for_features_of_edges_is_refused(task: LinkTa
         ({"num_negatives": 0}, "num_negatives is 0"),
         ({"max_ranked": 0}, "max_ranked is 0"),
         ({"supervised_share": 1.0}, "supervised_share is 1.0"),
-        ({"metrics": ("f1",)}, "choose from accuracy, loss, auc, ap, hits@1"),
+        ({"metrics": ("f1_macro",)}, "choose from accuracy, loss, roc_auc, auc, ap, f1, hits@1"),
     ],
 )
 def test_bad_fields_are_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         LinkPrediction(**fields)
+
+
+def by_counting(logits: Tensor, label: Tensor) -> dict[str, float]:
+    """Return the metrics of classification by their definitions, pair by pair and threshold by threshold."""
+    classes, predicted = range(logits.shape[1]), logits.argmax(dim=1).tolist()
+    true = label.tolist()
+    present = sorted(set(true))
+    f1 = []
+    for c in sorted({*true, *predicted}):
+        hits = sum(t == p == c for t, p in zip(true, predicted, strict=True))
+        f1.append(2 * hits / (true.count(c) + predicted.count(c)))
+    area, precision = [], []
+    for c in [1] if len(classes) == 2 else present:
+        odds = logits.double().softmax(dim=1)[:, c].logit().tolist()
+        yes = [o for o, t in zip(odds, true, strict=True) if t == c]
+        no = [o for o, t in zip(odds, true, strict=True) if t != c]
+        area.append(sum((a > b) + 0.5 * (a == b) for a in yes for b in no) / (len(yes) * len(no)))
+        found, total = 0, 0.0
+        for cut in sorted(set(odds), reverse=True):
+            hits = sum(o >= cut for o in yes)
+            total += (hits - found) / len(yes) * hits / (hits + sum(o >= cut for o in no))
+            found = hits
+        precision.append(total)
+    return {
+        "accuracy": sum(t == p for t, p in zip(true, predicted, strict=True)) / len(true),
+        "f1_micro": sum(t == p for t, p in zip(true, predicted, strict=True)) / len(true),
+        "f1_macro": sum(f1) / len(f1),
+        "roc_auc": sum(area) / len(area),
+        "ap": sum(precision) / len(precision),
+    }
+
+
+@pytest.mark.parametrize("num_classes", [2, 4])
+def test_classes_of_links_have_the_metrics_of_classes_of_nodes(num_classes: int) -> None:
+    draw = torch.Generator().manual_seed(0)
+    logits, label = torch.randn(60, num_classes, generator=draw), torch.randint(num_classes, (60,), generator=draw)
+    names = ("accuracy", "f1_micro", "f1_macro", "roc_auc", "ap")
+    task = LinkClassification(metrics=names)
+    right = (logits.argmax(dim=1) == label).double()
+    found = task._measure(LinkOutcomes(torch.zeros(60), right, torch.zeros(60), logits, label))
+    assert found == pytest.approx(by_counting(logits, label), abs=1e-9) and tuple(found) == names
+    assert found["f1_macro"] == pytest.approx(reference.f1_score(label, logits.argmax(dim=1), average="macro"))
+    chosen = logits.double().softmax(dim=1).numpy()
+    told = chosen[:, 1] if num_classes == 2 else chosen
+    area = reference.roc_auc_score(label, told, **({} if num_classes == 2 else {"multi_class": "ovr"}))
+    assert found["roc_auc"] == pytest.approx(area)
+    shown = label.numpy() if num_classes == 2 else np.eye(num_classes)[label.numpy()]
+    assert found["ap"] == pytest.approx(reference.average_precision_score(shown, told))
+
+
+def test_f1_and_the_area_of_link_prediction_are_those_of_binary_tasks() -> None:
+    draw = torch.Generator().manual_seed(1)
+    scores, is_link = torch.randn(50, generator=draw), (torch.rand(50, generator=draw) < 0.4).float()
+    for name in ("accuracy", "loss", "roc_auc", "ap", "f1"):
+        expected = BINARY[name](scores[:, None], is_link[:, None])
+        assert PAIR_METRICS[name](scores, is_link) == pytest.approx(expected, abs=1e-9), name
+    assert PAIR_METRICS["auc"](scores, is_link) == PAIR_METRICS["roc_auc"](scores, is_link)

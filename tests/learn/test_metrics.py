@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from isthmus.learn import metrics
+from isthmus.learn.metrics import DEFINITIONS
+from isthmus.learn.tasks import TASKS
 
 
 @st.composite
@@ -89,3 +92,12 @@ def test_where_a_score_is_not_finite_every_metric_is_undefined(odd: float) -> No
 
 def test_what_is_not_defined_is_left_out() -> None:
     assert metrics.defined({"a": math.nan, "b": 0.5, "c": math.inf, "d": -math.inf}) == {"b": 0.5}
+
+
+def test_every_metric_of_every_task_is_defined_once_and_listed_on_the_page() -> None:
+    known = {metric for task in TASKS.values() for metric in task.known_metrics}
+    assert known == set(DEFINITIONS)
+    page = (Path(__file__).parent.parent.parent / "docs" / "metrics.md").read_text()
+    for name, text in DEFINITIONS.items():
+        tasks = ", ".join(f"`{task}`" for task, kind in sorted(TASKS.items()) if name in kind.known_metrics)
+        assert f"| `{name}` | {text} | {tasks} |\n" in page

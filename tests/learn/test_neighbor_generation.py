@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from isthmus.core.secrets import ProtectingStream, Secret
 from isthmus.data.graph import Graph, select_rows
 from isthmus.learn import neighbor_generation
 from isthmus.learn.neighbor_generation import (
@@ -32,13 +33,17 @@ from isthmus.testing import toy_graph
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
 
 
+def stream(number: int = 0) -> ProtectingStream:
+    return Secret(bytes(32)).stream(number)
+
+
 def drawn(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
 def impaired(sparse: bool = False, weighted: bool = False) -> tuple[Graph, Tensor, Impaired]:
     graph = toy_graph(20, sparse=sparse, weighted=weighted)
-    hidden = draw_hidden(20, 0.4, drawn())
+    hidden = draw_hidden(20, 0.4, stream())
     return graph, hidden, Impaired.of(graph, hidden)
 
 
@@ -64,9 +69,9 @@ def by_hand(graph: Graph, rows: Tensor, counts: list[int]) -> Generated:
 
 @pytest.mark.parametrize(("num_nodes", "expected"), [(0, 0), (1, 0), (2, 1), (7, 3), (20, 10)])
 def test_half_of_the_nodes_are_hidden_and_one_stays_at_least(num_nodes: int, expected: int) -> None:
-    hidden = draw_hidden(num_nodes, 0.5, drawn())
+    hidden = draw_hidden(num_nodes, 0.5, stream())
     assert hidden.shape == (num_nodes,) and int(hidden.sum()) == expected
-    assert torch.equal(hidden, draw_hidden(num_nodes, 0.5, drawn()))
+    assert torch.equal(hidden, draw_hidden(num_nodes, 0.5, stream()))
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -126,7 +131,7 @@ def test_a_generator_reads_the_graph_by_graphsage_and_adds_noise(sparse: bool) -
     graph = toy_graph(12, sparse=sparse)
     model = built()
     torch.nn.init.constant_(model.number.bias, 2.0)
-    found = generate(model, GraphInput(x=graph.x, edge_index=graph.edge_index), drawn(7))
+    found = generate(model, GraphInput(x=graph.x, edge_index=graph.edge_index), stream(7))
     params = dict(model.named_parameters())
     h = graph.x.to_dense()
     for layer in range(2):
@@ -138,7 +143,7 @@ def test_a_generator_reads_the_graph_by_graphsage_and_adds_noise(sparse: bool) -
         name = f"encoder.layers.{layer}"
         h = means @ params[f"{name}.neighbor_weight"] + h @ params[f"{name}.own_weight"] + params[f"{name}.bias"]
         h = h.relu() if layer == 0 else h
-    torch.testing.assert_close(found.inputs, h + torch.randn(12, 4, generator=drawn(7)))
+    torch.testing.assert_close(found.inputs, h + stream(7).normal((12, 4)))
     torch.testing.assert_close(found.scores, (h @ params["number.weight"] + params["number.bias"])[:, 0])
     assert torch.equal(found.counts, whole_counts(found.scores, 3)) and found.num_nodes == 12
     assert len(found.rows) == len(found.owner) == int(found.counts.sum()) > 3
@@ -149,10 +154,10 @@ def test_at_most_so_many_nodes_are_given_neighbours() -> None:
     graph = toy_graph(12)
     model = built()
     torch.nn.init.constant_(model.number.bias, 50.0)  # all lack all
-    found = generate(model, GraphInput(x=graph.x, edge_index=graph.edge_index), drawn(), max_nodes=5)
+    found = generate(model, GraphInput(x=graph.x, edge_index=graph.edge_index), stream(), max_nodes=5)
     assert sorted(found.counts.tolist()) == [0] * 7 + [3] * 5 and found.num_nodes == 5 and len(found.rows) == 15
     assert len(found.scores) == 12
-    every = generate(model, GraphInput(x=graph.x, edge_index=graph.edge_index), drawn(), max_nodes=12)
+    every = generate(model, GraphInput(x=graph.x, edge_index=graph.edge_index), stream(), max_nodes=12)
     assert every.num_nodes == 12 and int(every.counts.sum()) == 36
 
 

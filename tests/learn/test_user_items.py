@@ -13,6 +13,7 @@ from torch import Tensor
 
 from isthmus.core.errors import BadInput
 from isthmus.core.random import seeded, torch_generator
+from isthmus.core.secrets import Secret
 from isthmus.data.links import LinkGraph
 from isthmus.learn.batching import FullBatch
 from isthmus.learn.tasks import LinkClassification, LinkPrediction
@@ -291,13 +292,13 @@ def test_the_table_is_the_categorical_encoder_and_its_rows_those_of_nodes_that_a
     model = model_for(data, categorical=True)
     params = dict(model.state_dict())
     assert table_name(model) == "encoder.weight" and params["encoder.weight"].shape == (data.num_nodes, 4)
-    rows = table_rows(model, data, params, 5, torch_generator(0))
+    rows = table_rows(model, data, params, 5, Secret(bytes(32)).stream())
     assert rows is not None and len(rows.pseudo) == 5
     rated = set(data.links[:, data.mask("train")].flatten().tolist())
     assert set(rows.used.tolist()) == rated and not rated & set(rows.pseudo.tolist())
-    assert table_rows(model, data, {}, 5, torch_generator(0)) is None  # it stays at the client
+    assert table_rows(model, data, {}, 5, Secret(bytes(32)).stream()) is None  # it stays at the client
     assert (
         table_name(model_for(plain)) is None
-        and table_rows(model_for(plain), plain, params, 5, torch_generator(0)) is None
+        and table_rows(model_for(plain), plain, params, 5, Secret(bytes(32)).stream()) is None
     )
     assert table_name(torch.nn.Linear(2, 2)) is None

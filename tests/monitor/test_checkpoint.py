@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ from isthmus.core.codec import decode, encode
 from isthmus.core.course import Standing
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import Federation
+from isthmus.core.files import unsealed
 from isthmus.core.protocol import Algorithm
 from isthmus.core.record import Params, Record, State
-from isthmus.monitor.checkpoint import load_checkpoint, save_checkpoint
+from isthmus.monitor.checkpoint import Checkpoint, ScoredCheckpoint, load_checkpoint, save_checkpoint
 
 
 @dataclass(frozen=True)
@@ -134,3 +135,18 @@ def test_a_checkpoint_may_be_larger_than_a_message(path: Path, monkeypatch: pyte
     save_checkpoint(path, "digest", standing(), MEMORIES)
     monkeypatch.setitem(decode.__kwdefaults__, "max_bytes", 10)
     assert load_checkpoint(path, "digest", Momentum())[0].round == 7
+
+
+def test_who_scored_the_best_round_is_saved_and_a_checkpoint_of_before_still_loads(path: Path) -> None:
+    scored = replace(standing(), best_scorers=("a", "b"))
+    save_checkpoint(path, "one", scored, MEMORIES)
+    assert load_checkpoint(path, "one", Momentum())[0].best_scorers == ("a", "b")
+    fields = {name: value for name, value in vars(decoded(path)).items() if name != "best_scorers"}
+    path.write_bytes(encode(Checkpoint(**fields)))
+    before, memories = load_checkpoint(path, "one", Momentum())
+    assert before.best_scorers is None and (before.round, before.best_round, before.best_score) == (7, 4, 0.1 + 0.2)
+    assert memories == MEMORIES
+
+
+def decoded(path: Path) -> ScoredCheckpoint:
+    return decode(unsealed(path.read_bytes()), ScoredCheckpoint)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -118,6 +119,38 @@ def test_a_round_is_written_with_metrics_weighted_by_examples() -> None:
     assert (event["round"], event["cohort"], event["num_clients"]) == (5, ["a", "b"], 2)
     assert (event["seconds"], event["wall_seconds"]) == (1.5, 1.75)
     assert (event["score"], event["is_best"], event["bytes_down"], event["bytes_up"]) == (0.25, True, 10, 20)
+
+
+def test_a_round_says_who_replied_and_who_scored() -> None:
+    journal = Journal(None)
+    evaluations = {c: Evaluation({"val": {"accuracy": 1.0}}, {"val": 1}) for c in "ab"}
+    report = RoundReport(3, ("a", "b", "c"), 1.5, 10, 20, evaluations, 0.25, True)
+    journal.round_done(dataclasses.replace(report, missing=("c",), scorers=("a", "b"), unscored=("c",)))
+    (event,) = journal.events
+    assert (event["num_clients"], event["num_asked"], event["missing"]) == (2, 3, ["c"])
+    assert (event["num_scored"], event["unscored"]) == (2, ["c"])
+
+
+def scored(journal: Journal, round: int, scorers: str, unscored: str = "") -> None:
+    report = RoundReport(round, ("a", "b", "c"), 1.0, 0, 0, {}, 0.5, False)
+    journal.round_done(dataclasses.replace(report, scorers=tuple(scorers), unscored=tuple(unscored)))
+
+
+def test_notes_say_who_did_not_score_the_round_that_is_kept_and_what_it_was_not_compared_with() -> None:
+    journal = Journal(None)
+    scored(journal, 1, "ab")  # c has no validation data
+    scored(journal, 2, "ab")
+    assert journal.scoring_notes(2) == []
+    scored(journal, 3, "a", "b")
+    scored(journal, 4, "a", "b")
+    assert journal.scoring_notes(2) == [
+        "2 of 4 scored rounds were scored by fewer clients than round 2, which is kept, and are not compared with it "
+        "(b missing); stopping.keep=last would keep the last round"
+    ]
+    assert journal.scoring_notes(4) == ["round 4, which is kept, was scored by 1 of 2 clients: b missing"]
+    old = Journal(None)
+    old.write("round", round=1, score=0.5, is_best=True)  # as journals were before
+    assert old.scoring_notes(1) == []
 
 
 # ---- rewinding

@@ -1,7 +1,7 @@
 import pytest
 
 from isthmus.core.errors import BadInput
-from isthmus.report.summary import Table, column, end_of, results_table
+from isthmus.report.summary import Table, clients_of, column, end_of, headline, missing_of, results_table
 
 END = {
     "event": "end",
@@ -47,3 +47,18 @@ def test_a_journal_without_an_end_says_how_to_go_on() -> None:
         end_of([{"event": "round"}])
     # After a resume the last end counts.
     assert end_of([{"event": "end", "n": 1}, {"event": "end", "n": 2}])["n"] == 2
+
+
+def test_the_headline_says_who_is_in_it_and_a_mean_of_fewer_clients_is_marked() -> None:
+    end = {**END, "best_round": 3, "num_rounds": 9}
+    clients = [{"event": "client", "client": name, "text": ""} for name in "ab"]
+    whole = [*clients, end]
+    assert headline("accuracy", whole) == "test accuracy, best round 3 of 9"
+    assert headline("accuracy", whole, "loss") == "test accuracy, best round by loss 3 of 9"
+    fewer = [{"event": "course", "sites": ["a", "b", "bank-c"]}, *whole]
+    assert clients_of(fewer) == ["a", "b", "bank-c"] and missing_of(fewer) == ["bank-c"]
+    assert headline("accuracy", fewer) == "test accuracy, best round 3 of 9; 2 of 3 clients; bank-c missing"
+    columns = [column("mine", fewer, "accuracy"), column("beside", whole, "accuracy")]
+    rows = results_table(columns, clients_of(fewer)).rows
+    assert rows[2] == ("bank-c", "", "-", "-")
+    assert rows[3] == ("all clients, own graphs", "", "0.8500 (2 of 3)", "0.8500")

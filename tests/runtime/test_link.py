@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import queue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("nvflare", reason="install it with: pip install 'isthmus[sites]'")
 
-from isthmus.runtime.flare.link import PART_BYTES, _head_problem
+from isthmus.runtime.flare.link import MAX_QUEUED_FRAMES, Link, _head_problem
+from isthmus.runtime.flare.parts import PART_BYTES
 
 HEAD = {"kind": "exchange", "ident": "i", "message": "m", "number": 0, "size": 10}
 
@@ -43,3 +46,30 @@ def test_a_message_that_fits_is_fine_whole_or_in_parts() -> None:
 )
 def test_a_head_that_lies_is_refused(changes: dict[str, Any], reason: str) -> None:
     assert reason in problem(**changes)
+
+
+class Engine:
+    """FLARE's cell as far as sending goes: a queue for one peer, of which nothing is read unless told to."""
+
+    def __init__(self, reads: bool) -> None:
+        self.queued: queue.Queue[Any] = queue.Queue()
+        self.reads = reads
+        connection = SimpleNamespace(conn=SimpleNamespace(oq=SimpleNamespace(q=self.queued)))
+        endpoints = {"operator": SimpleNamespace(connections=[connection])}
+        self.communicator = SimpleNamespace(conn_manager=SimpleNamespace(sfm_endpoints=endpoints))
+
+    def fire_and_forget(self, channel: str, topic: str, peer: str, part: Any, optional: bool) -> dict[str, str]:
+        self.queued.put(part)
+        if self.reads and self.queued.qsize() > 3:
+            self.queued.get()
+        return {peer: ""}
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_what_is_queued_for_a_peer_that_does_not_read_is_bounded(reads: bool) -> None:
+    link = Link.__new__(Link)
+    link._cell = Engine(reads)
+    problems = {link.send("operator", "answer", "i", bytes(PART_BYTES), 0.0) for _ in range(3 * MAX_QUEUED_FRAMES)}
+    assert link._cell.queued.qsize() <= MAX_QUEUED_FRAMES
+    assert problems == {""} if reads else {"", "it does not read what was sent to it before"}
+    assert link.send("nobody", "answer", "i", b"") == ""

@@ -11,11 +11,11 @@ from isthmus.algorithms import ALGORITHMS
 from isthmus.config.course import Course
 from isthmus.core.codec import decode, encode, pack
 from isthmus.core.course import Standing, run_course
-from isthmus.core.errors import BadMessage
 from isthmus.core.federation import Position
 from isthmus.core.protocol import EvaluateModel, Failure
 from isthmus.core.record import leaves
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
+from isthmus.runtime.reasons import Reasons, Refusal
 from isthmus.runtime.remote import RemoteRuntime
 from isthmus.runtime.silo import MemoryStore, Silo
 from isthmus.simulation import Simulation
@@ -32,6 +32,7 @@ class Wire:
         self.simulation = Simulation(course, toy_scenario(client_with_one_training_node=True))
         self.own = next(iter(self.simulation.clients.values())).own
         self.tamper: Tamper = lambda client, envelope, answer: answer
+        self.said: list[str] = []
         self.restart()
 
     def restart(self) -> None:
@@ -41,6 +42,7 @@ class Wire:
                 self.course.algorithm,
                 lambda name=name: self.simulation._client(name, self.simulation.model, self.own),  # type: ignore[misc]
                 MemoryStore(self.folder / name),
+                reasons=Reasons(self.said.append, tell=True),
             )
             for name in self.simulation.clients
         }
@@ -206,7 +208,6 @@ def envelope(**changes: Any) -> bytes:
         (envelope(course="other"), "agreed to 'course-1'"),
         (envelope(kind="DeleteEverything"), "no handler for 'DeleteEverything'"),
         (envelope(memory="../../etc/passwd"), "not the name of a memory"),
-        (envelope(memory="0" * 32), "has no memory"),
         (envelope(payload=pack(b"not a record")), "shorter than its"),
     ],
 )
@@ -248,5 +249,5 @@ def test_a_memory_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: py
     assert torch.equal(store.load(name)["w"], torch.ones(3))
     store.drop_all_but({name})
     assert [path.name for path in tmp_path.iterdir()] == [name]
-    with pytest.raises(BadMessage):
+    with pytest.raises(Refusal, match="is lost"):
         store.load("f" * 32)

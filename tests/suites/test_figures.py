@@ -244,10 +244,17 @@ def journal(folder: Path, run: Run, values: list[float | None], clients: dict[st
     path = folder / "runs" / run.point.key / "journal.jsonl"
     path.parent.mkdir(parents=True)
     events: list[dict[str, Any]] = [
-        {"event": "round", "round": i, "metrics": {} if value is None else {"val/accuracy": value}}
+        {
+            "event": "round",
+            "round": i,
+            "metrics": {} if value is None else {"val/accuracy": value},
+            "score": value,
+            "seconds": 0.1,
+        }
         for i, value in enumerate(values, start=1)
     ]
-    events.append({"event": "end", "client_scores": clients})
+    end = {"num_rounds": len(values), "best_round": 1, "best_score": None, "seconds": 0.1, "metrics": {}}
+    events.append({"event": "end", **end, "client_scores": clients})
     path.write_text("".join(json.dumps(event) + "\n" for event in events))
 
 

@@ -94,6 +94,34 @@ def test_the_search_goes_by_validation_and_never_by_test(tmp_path: Path) -> None
     assert cell.chosen == {"algorithm.optimizer.lr": 0.001} and cell.mean == pytest.approx(0.1)
 
 
+def test_a_point_that_fewer_clients_scored_does_not_win_the_search(tmp_path: Path) -> None:
+    suite = load_suite(written(tmp_path))
+    runs = [fake(p, 0.5, p.searched.get("algorithm.optimizer.lr", 0.0)) for p in suite.points()]
+    lost = [replace(run, missing=("client-4",)) if run.validation == 0.5 and run.point.seed else run for run in runs]
+    assert {c.chosen["algorithm.optimizer.lr"] for c in cells(suite, runs) if c.chosen} == {0.5}
+    assert {c.chosen["algorithm.optimizer.lr"] for c in cells(suite, lost) if c.chosen} == {0.001}
+
+
+def test_a_run_tells_who_is_missing_in_its_score(tmp_path: Path) -> None:
+    suite = load_suite(written(tmp_path))
+    end = {"event": "end", "metrics": {}, "best_score": 0.1, "num_rounds": 2, "seconds": 1.0, "best_round": 1}
+    for rounds, missing, expected in (
+        ([], None, ()),  # as journals were before
+        (
+            [{"event": "round", "round": 1, "unscored": ["b"]}, {"event": "round", "round": 2, "unscored": ["a"]}],
+            [],
+            ("b",),
+        ),
+        ([{"event": "round", "round": 1, "unscored": []}], ["c"], ("c",)),
+    ):
+        last = end if missing is None else {**end, "missing": missing}
+        (tmp_path / "journal.jsonl").write_text(
+            "".join(json.dumps({"event": "round", **event}) + "\n" for event in (*rounds, last))
+        )
+        run = read_run(suite, suite.points()[0], tmp_path)
+        assert run is not None and run.missing == expected
+
+
 def test_a_search_by_loss_takes_the_lowest(tmp_path: Path) -> None:
     suite = load_suite(written(tmp_path, base={**SMALL["base"], "stopping": {"metric": "loss"}}))
     runs = [fake(p, 0.5, p.searched.get("algorithm.optimizer.lr", 0.0)) for p in suite.points()]

@@ -160,7 +160,7 @@ class NotesOnClient(FedAvg):
     def train(self, request: TrainModel, client: Any) -> ModelUpdate:
         client.visits = getattr(client, "visits", 0) + 1
         update = super().train(request, client)
-        return replace(update, weight=update.weight * client.visits**client.num_examples)
+        return replace(update, weight=update.weight / client.visits**client.num_examples)
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class UnseededDice(FedAvg):
     """Makes a generator of its own, seeded from the machine."""
 
     def weight(self, client: GraphClient) -> float:
-        return super().weight(client) * (1.0 + random.SystemRandom().random())
+        return super().weight(client) * random.SystemRandom().random()
 
 
 @dataclass(frozen=True)
@@ -386,7 +386,7 @@ class HalfDone(FedAvg):
     def train(self, request: TrainModel, client: Any) -> ModelUpdate:
         client.data.attributes.setdefault("visits", []).append(client.position.round)
         update = super().train(request, client)
-        return replace(update, weight=update.weight + len(client.data.attributes["visits"]) ** client.num_examples)
+        return replace(update, weight=update.weight / len(client.data.attributes["visits"]) ** client.num_examples)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from torch import Tensor
 from isthmus.data.graph import SPLITS
 from isthmus.data.tables import Problems, RawGraph, Table
 
+# What files of torch.save begin with: an archive since 1.6, a pickle of protocol 2 before.
+ZIP_START, PICKLE_START = b"PK\x03\x04", b"\x80\x02"
 SAFE = "save plain tensors instead: torch.save(data.to_dict(), 'graph.pt')"
 
 
@@ -59,6 +61,12 @@ def _load(path: Path, problems: Problems) -> Mapping[str, Any] | None:
     from torch_geometric.data.storage import GlobalStorage
 
     try:
+        with path.open("rb") as content:
+            start = content.read(len(ZIP_START))
+        if not start.startswith((ZIP_START, PICKLE_START)):
+            what = "is empty" if not start else f"begins with {start!r}, which torch.save writes in no version"
+            problems.add(str(path), f"is no file of torch.save: it {what}; {SAFE}")
+            return None
         with torch.serialization.safe_globals([Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]):
             found = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
@@ -66,8 +74,10 @@ def _load(path: Path, problems: Problems) -> Mapping[str, Any] | None:
         return None
     except _REFUSED as error:
         needs = re.search(r"GLOBAL (\S+)", str(error))
-        what = f"it needs {needs[1]}, which could run code" if needs else "it holds more than tensors"
-        problems.add(str(path), f"is not loaded: {what}; {SAFE}")
+        if needs:
+            problems.add(str(path), f"is not loaded: it needs {needs[1]}, which could run code; {SAFE}")
+        else:
+            problems.add(str(path), f"is no file of torch.save, or a damaged one; {SAFE}")
         return None
     except (RuntimeError, ValueError, EOFError, KeyError, AttributeError, TypeError, AssertionError) as error:
         problems.add(str(path), f"is no file of torch.save: {' '.join(str(error).split())[:200]}")

@@ -15,6 +15,7 @@ from isthmus.data.zoo.dblp_csr import DBLPCSR
 from isthmus.data.zoo.fedcsbm import FedcSBM
 from isthmus.data.zoo.feddblp import FedDBLP
 from isthmus.data.zoo.folder import Folder
+from isthmus.data.zoo.folders import Folders
 from isthmus.data.zoo.graph_set_folder import GraphSetFolder
 from isthmus.data.zoo.hashed_ids import HashedIds
 from isthmus.data.zoo.knowledge_graphs import WN18, FB15k237
@@ -68,6 +69,7 @@ DATASETS: dict[str, type[Dataset]] = {
     "subcora": SubCora,
     "union": Union,
     "folder": Folder,
+    "folders": Folders,
     # links
     "wn18": WN18,
     "fb15k_237": FB15k237,
@@ -110,6 +112,7 @@ __all__ = [
     "Cora",
     "Dataset",
     "Folder",
+    "Folders",
     "GraphSetFolder",
     "LinkFolder",
     "PubMed",

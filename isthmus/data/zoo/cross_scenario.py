@@ -35,15 +35,16 @@ class CSR(Dataset):
     are shown is drawn without repetition, users and items with Zipf-like activity and popularity.
 
     Links go from user to item, labelled "skip" or "click". Attributes of links: "scenario" and the item's "category",
-    the two that the paper splits by. Node attributes: "side" (0 user, 1 item) and "scenario" (-1 for shared users).
+    the two that the paper splits by. Node attributes: "side" (0 user, 1 item) and "scenario" (-1 for shared ones).
     Features of a node: whether it is a user or an item, one-hot, then its p_u or q_i plus noise.
 
     Fields:
         num_scenarios:        number of scenarios
         num_users:            users of each scenario
-        num_items:            items of each scenario; no two scenarios have one in common
+        num_items:            items of each scenario
         num_interactions:     pairs shown in each scenario, at most half of all
         shared_user_fraction: share of a scenario's users that are in all the others as well
+        shared_item_fraction: share of a scenario's items that are in all the others as well
         num_categories:       categories of items, the same in all scenarios
         num_factors:          d above
         shift:                how much scenarios differ, 0 to 1
@@ -61,6 +62,7 @@ class CSR(Dataset):
     num_items: int = 800
     num_interactions: int = 20_000
     shared_user_fraction: float = 0.5
+    shared_item_fraction: float = 0.0
     num_categories: int = 8
     num_factors: int = 8
     shift: float = 0.3
@@ -72,7 +74,7 @@ class CSR(Dataset):
         for field in ("num_scenarios", "num_users", "num_items", "num_interactions", "num_categories", "num_factors"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} is {getattr(self, field)!r}; at least 1 is needed")
-        for field in ("shared_user_fraction", "shift"):
+        for field in ("shared_user_fraction", "shared_item_fraction", "shift"):
             if not 0.0 <= getattr(self, field) <= 1.0:
                 raise ValueError(f"{field} is {getattr(self, field)!r}; it lies between 0 and 1")
         for field in ("sharpness", "noise"):
@@ -87,18 +89,19 @@ class CSR(Dataset):
     def load(self, root: Path) -> LinkGraph:
         """Return the graph; nothing is read from `root`."""
         rng = np.random.default_rng(self.seed)
-        users_of = self._users_of()
-        num_users = int(users_of.max()) + 1
+        num_shared_users = round(self.shared_user_fraction * self.num_users)
+        num_shared_items = round(self.shared_item_fraction * self.num_items)
+        users_of = _members(self.num_scenarios, self.num_users, num_shared_users)
+        items_of = _members(self.num_scenarios, self.num_items, num_shared_items)
+        num_users, num_items = int(users_of.max()) + 1, int(items_of.max()) + 1
         taste = self._normal(rng, num_users)  # (users, factors)
         centre = self._normal(rng, self.num_categories)
-        category = rng.integers(0, self.num_categories, self.num_scenarios * self.num_items)
+        category = rng.integers(0, self.num_categories, num_items)
         kind = (centre[category] + self._normal(rng, len(category))) / np.sqrt(2.0)  # (items, factors)
-        shown = [self._scenario(rng, users_of[s], s, taste, kind) for s in range(self.num_scenarios)]
+        shown = [self._scenario(rng, users_of[s], items_of[s], taste, kind) for s in range(self.num_scenarios)]
         user, item, label = (np.concatenate(column) for column in zip(*shown, strict=True))
         x = self._features(rng, taste, kind)
-        user_scenario = np.full(num_users, -1)
-        for s, users in enumerate(users_of[:, self._num_shared :]):
-            user_scenario[users] = s
+        home = [_home(users_of, num_shared_users), _home(items_of, num_shared_items)]
         scenario = np.repeat(np.arange(self.num_scenarios), self.num_interactions)
         return LinkGraph(
             x=normalized_rows(torch.from_numpy(x)) if self.normalize_features else torch.from_numpy(x),
@@ -114,9 +117,7 @@ class CSR(Dataset):
             },
             node_attributes={
                 "side": torch.from_numpy(np.repeat([0, 1], [num_users, len(category)])),
-                "scenario": torch.from_numpy(
-                    np.concatenate([user_scenario, np.repeat(np.arange(self.num_scenarios), self.num_items)])
-                ),
+                "scenario": torch.from_numpy(np.concatenate(home)),
             },
             class_names=("skip", "click"),
             undirected=True,
@@ -127,24 +128,14 @@ class CSR(Dataset):
         """Return True: nothing is needed."""
         return True
 
-    @property
-    def _num_shared(self) -> int:
-        return round(self.shared_user_fraction * self.num_users)
-
-    def _users_of(self) -> Numbers:
-        """Return each scenario's users, (scenarios, users), the shared ones first; their numbers have no gaps."""
-        own = np.arange(self.num_scenarios * (self.num_users - self._num_shared)).reshape(self.num_scenarios, -1)
-        shared = np.broadcast_to(np.arange(self._num_shared), (self.num_scenarios, self._num_shared))
-        return np.concatenate([shared, own + self._num_shared], axis=1)
-
     def _scenario(
-        self, rng: np.random.Generator, users: Numbers, number: int, taste: Reals, kind: Reals
+        self, rng: np.random.Generator, users: Numbers, items: Numbers, taste: Reals, kind: Reals
     ) -> tuple[Numbers, Numbers, Numbers]:
         """Return user, item and label of each pair that is shown in a scenario."""
         rotation = np.linalg.qr(rng.normal(size=(self.num_factors, self.num_factors)))[0]
         effect = (1 - self.shift) * np.eye(self.num_factors) + self.shift * rotation
         position, chosen = self._pairs(rng)
-        user, item = users[position], chosen + number * self.num_items
+        user, item = users[position], items[chosen]
         appeal = rng.normal(scale=0.5, size=self.num_items)[chosen]
         affinity = np.einsum("nd,nd->n", taste[user] @ effect, kind[item]) * np.sqrt(self.num_factors)
         click = rng.random(len(user)) < 1.0 / (1.0 + np.exp(-(self.sharpness * affinity + appeal)))
@@ -175,6 +166,21 @@ class CSR(Dataset):
         side = np.repeat(np.eye(2), [len(taste), len(kind)], axis=0)
         seen = np.sqrt(self.num_factors) * factors + self.noise * rng.normal(size=factors.shape)
         return np.concatenate([side, seen], axis=1).astype(np.float32)
+
+
+def _members(num_scenarios: int, number: int, num_shared: int) -> Numbers:
+    """Return who is in each scenario, (scenarios, number), the shared ones first; their numbers have no gaps."""
+    own = np.arange(num_scenarios * (number - num_shared)).reshape(num_scenarios, -1)
+    shared = np.broadcast_to(np.arange(num_shared), (num_scenarios, num_shared))
+    return np.concatenate([shared, own + num_shared], axis=1)
+
+
+def _home(members: Numbers, num_shared: int) -> Numbers:
+    """Return the scenario of each user or item; -1 for those that are in all."""
+    home = np.full(int(members.max()) + 1, -1)
+    for scenario, own in enumerate(members[:, num_shared:]):
+        home[own] = scenario
+    return home
 
 
 def _zipf(rng: np.random.Generator, number: int) -> Reals:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 from isthmus.core.errors import BadInput
 from isthmus.data.features import normalized_rows
 from isthmus.data.holding import Holding
+from isthmus.data.masks import has_split
 from isthmus.data.own_data import OwnData
 from isthmus.data.tables import find_table
 from isthmus.data.zoo.dataset import Dataset
@@ -23,6 +24,9 @@ class OwnFolder(Dataset):
         path:        the folder; a relative path starts at the current folder. Between sites every silo has its own
         class_names: the classes or tasks in the order of their numbers; silos of one federation must give the same
         undirected:  whether an edge or link means the same in both directions
+        by_position: between silos, whether features and classes without names count as those of the others, by their
+                     order; otherwise they agree only with such that have none either
+        own_split:   whether the column `split` stands where there is one; false lets the course's masks divide anew
     """
 
     licence: ClassVar[str] = "your own"
@@ -34,6 +38,8 @@ class OwnFolder(Dataset):
     path: str = ""
     class_names: tuple[str, ...] = ()
     undirected: bool = True
+    by_position: bool = False
+    own_split: bool = True
 
     @abstractmethod
     def read_from(self, path: Path) -> OwnData[Any]:
@@ -67,6 +73,9 @@ class OwnFolder(Dataset):
             read = self.read_from(Path(self.path))
         except BadInput as error:
             raise BadInput(f"{self._hint()}{error}") from None
+        if not self.own_split:
+            read = replace(read, data=read.data.with_masks({}))
+        read = replace(read, own_split=has_split(read.data))
         if not self.normalize_features:
             return read
         return replace(read, data=replace(read.data, x=normalized_rows(read.data.x)))

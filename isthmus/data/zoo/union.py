@@ -62,7 +62,7 @@ class Union(Dataset):
 
         known = [name for name, kind in DATASETS.items() if kind.task == "node" and kind not in (Union,)]
         for name in self.datasets:
-            if name not in known or name == "folder":
+            if name not in known or name in ("folder", "folders"):
                 raise ValueError(f"datasets has {name!r}, which is no dataset of nodes; {nearest(name, known)}")
         return [DATASETS[name](normalize_features=self.normalize_features) for name in self.datasets]
 

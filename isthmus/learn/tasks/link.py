@@ -6,7 +6,8 @@ message edge, neither in training nor in evaluation.
 
 A table may have a link several times, or both directions of an undirected one, and some of them may be held out while
 others are not. A training link that is the same as a held-out one carries no messages either; it is supervised like
-any other. Which links are the same:
+any other. A pair that is told to be no link, or of which that is not known, is never a message edge. Which links are
+the same:
 
     undirected data        those that join the same two nodes, in either direction, whatever their labels
     directed, by relation  those with the same head, tail and label
@@ -130,7 +131,9 @@ class LinkTask(Task):
     def holds(self, data: LinkGraph) -> str:
         """Return the numbers of nodes, links and examples."""
         examples = "/".join(str(self.count(data, split)) for split in SPLITS)
-        return f"{data.num_nodes} nodes, {data.num_items} links, {examples} train/val/test"
+        wrong = f", {int(data.is_negative.sum())} negatives" if bool(data.is_negative.any()) else ""
+        links = int(data.is_link.sum())
+        return f"{data.num_nodes} nodes, {links} links{wrong}, {examples} train/val/test"
 
     def require_model(self, model: nn.Module, data: LinkGraph) -> None:
         """Raise BadInput unless there are links to train on, and the model scores pairs of nodes."""
@@ -220,14 +223,15 @@ def link_part(model: nn.Module) -> LinkPart:
 def message_edges(data: LinkGraph, by_relation: bool = True) -> tuple[Tensor, Tensor]:
     """Return the message edges, (2, edges), sorted, and both edges of each link, (2, links), or -1.
 
-    They are the distinct pairs of nodes that a training link joins, in both directions. A link of a node with itself
+    They are the distinct pairs of nodes that a training link joins, in both directions; pairs that are no links do not
+    count. A link of a node with itself
     gives none, nor does one that is the same as a held-out link. A link of another split has an edge only where a
     training link of another relation, or in the other direction, joins the same two nodes.
     """
     count = max(data.num_nodes, 1)
     head, tail = data.links
     there, back = head * count + tail, tail * count + head
-    used = data.mask("train") & (head != tail) & ~same_as_held_out(data, by_relation)
+    used = data.mask("train") & data.is_link & (head != tail) & ~same_as_held_out(data, by_relation)
     key = torch.unique(torch.cat([there[used], back[used]]))
     if len(key) == 0:
         return torch.empty(2, 0, dtype=torch.int64), torch.full((2, data.num_items), -1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from isthmus.core.errors import BadInput
 from isthmus.data.links import LinkGraph
-from isthmus.learn.metrics import defined, of_finite_rows
+from isthmus.learn.metrics import ADDITIVE, CLASSIFICATION, defined, of_finite_rows
 from isthmus.learn.ranking import RANKINGS, mean_ranks
 from isthmus.learn.row_sets import RowSets
 from isthmus.learn.tasks.link import MAX_SCORES, LinkExamples, LinkTask, PreparedLinks, link_part, positions
@@ -26,10 +26,15 @@ class LinkOutcomes:
     loss: Tensor
     right: Tensor  # 1 or 0; NaN, as the loss is, where a score is not finite
     rank: Tensor  # of the true class among all classes; arbitrary where no metric asks for it
+    logits: Tensor  # (links, classes); (links, 0) where no metric asks for them: all at once could be gigabytes
+    label: Tensor  # the true class
 
     def of(self, chosen: Tensor) -> LinkOutcomes:
         """Return the outcomes of some of the links."""
-        return LinkOutcomes(self.loss[chosen], self.right[chosen], self.rank[chosen])
+        return LinkOutcomes(*(getattr(self, name)[chosen] for name in OUTCOMES))
+
+
+OUTCOMES = tuple(field.name for field in fields(LinkOutcomes))
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,8 @@ class LinkClassification(LinkTask):
     relations are 25, 80 and 94 % of the test links. Ties count half (`learn/ranking.py`).
 
     Fields:
-        metrics:          "accuracy", "loss", "hits@1", "hits@5", "hits@10", "mrr"
+        metrics:          those of node classification ("accuracy", "loss", "f1_micro", "f1_macro", "roc_auc", "ap"),
+                          and "hits@1", "hits@5", "hits@10", "mrr"
         filtered:         whether other classes that the same two nodes are known to be linked by are left out of a rank
         disjoint:         whether the links supervised in a step are left out of its message edges
         supervised_share: with `disjoint` and full batches, the share of the training links supervised in a step
@@ -52,7 +58,7 @@ class LinkClassification(LinkTask):
 
     filtered: bool = False
 
-    known_metrics: ClassVar[tuple[str, ...]] = ("accuracy", "loss", *RANKINGS)
+    known_metrics: ClassVar[tuple[str, ...]] = (*CLASSIFICATION, *RANKINGS)
 
     def output_dim(self, data: LinkGraph) -> int:
         """Return the number of classes."""
@@ -128,6 +134,7 @@ class LinkClassification(LinkTask):
         """Return how the model does on each link, block by block: all scores at once could be gigabytes."""
         data = prepared.data
         ranked = any(name in RANKINGS for name in self.metrics)
+        kept = any(name not in ADDITIVE and name not in RANKINGS for name in self.metrics)
         parts = []
         for block in self._blocks(data, links):
             logits, label = self._logits(model, data, h, block), data.label[block]
@@ -135,8 +142,9 @@ class LinkClassification(LinkTask):
             rank = mean_ranks(logits, label, left_out) if ranked else torch.empty(len(label))
             loss = F.cross_entropy(logits, label, reduction="none").double()
             right = (logits.argmax(dim=1) == label).double()
-            parts.append(LinkOutcomes(of_finite_rows(logits, loss), of_finite_rows(logits, right), rank))
-        return LinkOutcomes(*(torch.cat([getattr(part, name) for part in parts]) for name in ("loss", "right", "rank")))
+            each = of_finite_rows(logits, loss), of_finite_rows(logits, right)
+            parts.append(LinkOutcomes(*each, rank, logits if kept else logits[:, :0], label))
+        return LinkOutcomes(*(torch.cat([getattr(part, name) for part in parts]) for name in OUTCOMES))
 
     def _left_out(self, prepared: PreparedLinks, links: Tensor) -> tuple[Tensor, Tensor]:
         """Return the classes that the ends of each link are known to be linked by."""
@@ -152,7 +160,9 @@ class LinkClassification(LinkTask):
     def _measure(self, each: LinkOutcomes) -> dict[str, float]:
         if len(each.loss) == 0:
             return {}
-        plain = {"loss": each.loss, "accuracy": each.right}
-        return defined(
-            {name: float(plain[name].mean()) if name in plain else RANKINGS[name](each.rank) for name in self.metrics}
-        )
+        means = {"loss": each.loss, "accuracy": each.right, "f1_micro": each.right}
+        found = {name: float(means[name].mean()) for name in self.metrics if name in means}
+        found |= {name: RANKINGS[name](each.rank) for name in self.metrics if name in RANKINGS}
+        more = (name for name in self.metrics if name not in found)
+        found |= {name: CLASSIFICATION[name](each.logits, each.label) for name in more}
+        return defined({name: found[name] for name in self.metrics})

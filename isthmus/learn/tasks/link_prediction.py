@@ -17,28 +17,32 @@ from isthmus.data.links import LinkGraph
 from isthmus.learn.known_links import KnownLinks, complete, has_negatives
 from isthmus.learn.metrics import defined, of_finite
 from isthmus.learn.ranking import RANKINGS, ranks_of_ends
+from isthmus.learn.task_metrics import f1_of_yes
 from isthmus.learn.tasks.link import MAX_SCORES, LinkExamples, LinkTask, PreparedLinks, link_part, positions
 from isthmus.learn.tasks.task import Predictions
 
 
 @dataclass(frozen=True)
 class PairOutcomes:
-    """What a model says of some links and of their negatives.
+    """What a model says of some examples, and of the negatives drawn for them.
 
     Fields:
-        positive: (links,): scores of the links
-        negative: (links, num_negatives): scores of the pairs drawn for each of them
-        ranks:    (2, links): of head and tail among all candidates; NaN for links that were not ranked, infinite where
-                  a candidate's score is not finite
+        score:   (examples,): scores of the links, and of the pairs that are told to be none
+        is_link: (examples,), bool: which of them are links
+        drawn:   (examples, num_negatives): scores of the pairs drawn for each of them; (examples, 0) where negatives
+                 are given
+        ranks:   (2, examples): of head and tail among all candidates; NaN for pairs that were not ranked, infinite
+                 where a candidate's score is not finite
     """
 
-    positive: Tensor
-    negative: Tensor
+    score: Tensor
+    is_link: Tensor
+    drawn: Tensor
     ranks: Tensor
 
     def of(self, chosen: Tensor) -> PairOutcomes:
-        """Return the outcomes of some of the links."""
-        return PairOutcomes(self.positive[chosen], self.negative[chosen], self.ranks[:, chosen])
+        """Return the outcomes of some of the examples."""
+        return PairOutcomes(self.score[chosen], self.is_link[chosen], self.drawn[chosen], self.ranks[:, chosen])
 
 
 @dataclass(frozen=True)
@@ -78,17 +82,23 @@ class LinkPrediction(LinkTask):
     or test. Negatives are drawn anew in every step of training. Those of an evaluation are drawn once for each split,
     from `evaluation_seed` alone, so that all rounds and all models are measured on the same pairs.
 
-    accuracy, loss, auc and ap (average precision) are over the links of a split and their negatives. hits@n and mrr are
-    over ranks of each link's head and tail among all nodes, filtered: other known links are left out. They are measured
-    on validation and test links only; for training links they would cost most and say least. Ties count half
-    (`learn/ranking.py`).
+    Where the data tells pairs that are no links (`dataset.negatives` of a link folder), these are the negatives: a
+    client's split that has any is made of its links and of these pairs, each of them an example, and none are drawn for
+    it. For a split, or a client, without any they are drawn as ever. Such a pair is no link to anybody: it carries no
+    messages, is never known as a link, and is not ranked. Nor is one of which nothing is known, which is no example.
+
+    accuracy, loss, roc_auc, ap (average precision) and f1 (of the answer "link") are over the links of a split and
+    their negatives. hits@n and mrr are over ranks of each link's head and tail among all nodes, filtered: other known
+    links are left out. They are measured on validation and test links only; for training links they would cost most
+    and say least. Ties count half (`learn/ranking.py`).
 
     Nodes with an attribute "side" (users and items) are replaced by nodes of their side, and ranked among those. A
     client all of whose pairs are links, such as one user with its items, has no negatives, and so no examples: it
     trains nothing, has no weight in any mean and no metrics, and a note says so before the course starts.
 
     Fields:
-        metrics:          "accuracy", "loss", "auc", "ap", "hits@1", "hits@5", "hits@10", "mrr"
+        metrics:          "accuracy", "loss", "roc_auc" (or "auc", its older name here), "ap", "f1", "hits@1", "hits@5",
+                          "hits@10", "mrr"
         by_relation:      whether the relation is part of the question: "is this head linked to this tail by this
                           relation", as in knowledge graphs; the decoder then has a score for each relation
         num_negatives:    negatives for each link
@@ -109,7 +119,7 @@ class LinkPrediction(LinkTask):
     max_ranked: int | None = None
     evaluation_seed: int = 0
 
-    known_metrics: ClassVar[tuple[str, ...]] = ("accuracy", "loss", "auc", "ap", *RANKINGS)
+    known_metrics: ClassVar[tuple[str, ...]] = ("accuracy", "loss", "roc_auc", "auc", "ap", "f1", *RANKINGS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -132,12 +142,38 @@ class LinkPrediction(LinkTask):
         """Whether the relation is part of the question; else a link of another relation would give the answer away."""
         return self.by_relation
 
+    def input_dim(self, data: LinkGraph) -> int:
+        """Return the number of feature columns; raises BadInput also where it is in doubt which pairs are links."""
+        if data.doubtful and not self.by_relation:
+            raise BadInput(
+                f"the links of the dataset {data.name!r} have two classes, one of them {data.doubtful!r}: if pairs of "
+                f"that class are no links, set dataset.negatives={data.doubtful}; if they are, and every row is a link "
+                "whatever its label, set dataset.all_links=true (dataset.each.negatives and dataset.each.all_links "
+                "of several folders), or leave the column label out"
+            )
+        if data.negatives and self.by_relation:
+            raise BadInput(
+                f"dataset.negatives is {data.negatives!r}, but a pair that is no link has no relation, and the task "
+                "asks about relations; set task.by_relation=false, or leave such pairs and the setting out"
+            )
+        return super().input_dim(data)
+
     def counts_in(self, data: LinkGraph, split: str) -> Tensor:
-        """Return the links of a split, with `by_relation` those that have one; none where there are no negatives."""
+        """Return the examples of a split: its links, with `by_relation` those that have one, and given negatives.
+
+        There are none where negatives are neither given nor to be found.
+        """
         chosen = data.mask(split) & (data.label >= 0) if self.by_relation else data.mask(split)
-        return torch.zeros_like(chosen) if bool(chosen.any()) and self._lacks_negatives(data) else chosen
+        if data.linked is not None:
+            chosen = chosen & (data.linked >= 0)
+            if bool((chosen & data.is_negative).any()):
+                return chosen
+        return torch.zeros_like(chosen) if bool(chosen.any()) and self._cannot_draw(data) else chosen
 
     def _lacks_negatives(self, data: LinkGraph) -> bool:
+        return not bool(data.is_negative.any()) and self._cannot_draw(data)
+
+    def _cannot_draw(self, data: LinkGraph) -> bool:
         asked = data.num_items and (not self.by_relation or bool((data.label >= 0).any()))
         return bool(asked) and not has_negatives(data, self.by_relation, self.self_pairs)
 
@@ -171,8 +207,10 @@ class LinkPrediction(LinkTask):
     def examples(
         self, prepared: PreparedLinks, links: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the links, then negatives drawn for them."""
+        """Return the links and the given negatives among them, or the links, then negatives drawn for them."""
         ends, relation = prepared.data.links[:, links], self.relations(prepared.data, links)
+        if self._are_given(prepared, "train"):
+            return ends, relation, prepared.data.is_link[links].float()
         wrong, kind = self.known(prepared).negatives(ends, relation, self.num_negatives, generator)
         target = torch.cat([torch.ones(len(links)), torch.zeros(len(kind))])
         return torch.cat([ends, wrong], dim=1), torch.cat([relation, kind]), target
@@ -225,8 +263,15 @@ class LinkPrediction(LinkTask):
         blocks = torch.split(torch.arange(len(relation)), size)
         return torch.cat([part.of(h[pairs[0, b]], h[pairs[1, b]], relation[b], None) for b in blocks])
 
+    def _are_given(self, prepared: PreparedLinks, split: str) -> bool:
+        """Return whether the examples of a split have pairs among them that are told to be no links."""
+        key = ("given", split)
+        if key not in prepared.kept:
+            prepared.kept[key] = bool(prepared.data.is_negative[prepared.index[split]].any())
+        return bool(prepared.kept[key])
+
     def _negatives(self, prepared: PreparedLinks, split: str) -> tuple[Tensor, Tensor]:
-        """Return the negatives of a split, the same ones every time."""
+        """Return the negatives drawn for a split, the same ones every time."""
         key = ("negatives", split)
         if key not in prepared.kept:
             links = prepared.index[split]
@@ -239,25 +284,25 @@ class LinkPrediction(LinkTask):
     def _outcomes(self, model: nn.Module, prepared: PreparedLinks, h: Tensor, split: str) -> PairOutcomes:
         links = prepared.index[split]
         ends, relation = prepared.data.links[:, links], self.relations(prepared.data, links)
-        wrong, kind = self._negatives(prepared, split)
+        is_link = prepared.data.is_link[links]
+        drawn = torch.empty(len(links), 0)
+        if not self._are_given(prepared, split):
+            wrong, kind = self._negatives(prepared, split)
+            drawn = self._scores(model, h, wrong, kind).view(len(links), self.num_negatives)
         ranks = torch.full((2, len(links)), math.nan, dtype=torch.float64)
         if split != "train" and any(name in RANKINGS for name in self.metrics):
-            chosen = torch.arange(len(links))
-            if self.max_ranked is not None and self.max_ranked < len(links):
-                chosen = chosen[:: -(-len(links) // self.max_ranked)]
+            chosen = is_link.nonzero().flatten()
+            if self.max_ranked is not None and self.max_ranked < len(chosen):
+                chosen = chosen[:: -(-len(chosen) // self.max_ranked)]
             part, known = link_part(model), self.known(prepared)
             ranks[:, chosen] = ranks_of_ends(part, h, known, ends[:, chosen], relation[chosen], self.filtered)
-        return PairOutcomes(
-            self._scores(model, h, ends, relation),
-            self._scores(model, h, wrong, kind).view(len(links), self.num_negatives),
-            ranks,
-        )
+        return PairOutcomes(self._scores(model, h, ends, relation), is_link, drawn, ranks)
 
     def _measure(self, each: PairOutcomes) -> dict[str, float]:
-        if len(each.positive) == 0:
+        if len(each.score) == 0:
             return {}
-        scores = torch.cat([each.positive, each.negative.flatten()])
-        is_link = torch.cat([torch.ones(len(each.positive)), torch.zeros(each.negative.numel())])
+        scores = torch.cat([each.score, each.drawn.flatten()])
+        is_link = torch.cat([each.is_link.float(), torch.zeros(each.drawn.numel())])
         ranks = each.ranks[~each.ranks.isnan()]
         return defined(
             {
@@ -270,13 +315,18 @@ class LinkPrediction(LinkTask):
 def _area(scores: Tensor, is_link: Tensor) -> float:
     from sklearn.metrics import roc_auc_score
 
-    return float(roc_auc_score(is_link.numpy(), scores.numpy()))
+    return float(roc_auc_score(is_link.numpy(), scores.numpy())) if _both(is_link) else math.nan
 
 
 def _average_precision(scores: Tensor, is_link: Tensor) -> float:
     from sklearn.metrics import average_precision_score
 
-    return float(average_precision_score(is_link.numpy(), scores.numpy()))
+    return float(average_precision_score(is_link.numpy(), scores.numpy())) if _both(is_link) else math.nan
+
+
+def _both(is_link: Tensor) -> bool:
+    """Whether there are links and negatives; a client's given pairs may be of one kind."""
+    return bool(is_link.any()) and not bool(is_link.all())
 
 
 # From scores and whether they are of links (1.0) or of negatives (0.0), (examples,) each, to one number.
@@ -285,6 +335,8 @@ PAIR_METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {
     "loss": of_finite(
         lambda scores, is_link: float(F.binary_cross_entropy_with_logits(scores.double(), is_link.double()))
     ),
+    "roc_auc": of_finite(_area),
     "auc": of_finite(_area),
     "ap": of_finite(_average_precision),
+    "f1": of_finite(f1_of_yes),
 }

@@ -10,8 +10,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -33,37 +31,40 @@ from nvflare.fuel.f3.stats_pool import StatsPoolManager
 from isthmus.core.codec import DEFAULT_MAX_BYTES
 from isthmus.core.errors import IsthmusError
 from isthmus.core.protocol import Failure
+from isthmus.runtime.flare.driver import Credentials as Credentials
+from isthmus.runtime.flare.driver import Door as Door
+from isthmus.runtime.flare.driver import use_door, use_gate
+from isthmus.runtime.flare.gate import Gate, Visitor
+from isthmus.runtime.flare.parts import PART_BYTES, Assembly, num_parts
+from isthmus.runtime.seldom import Seldom, SeldomHandler
 
 SERVER = "server"
 CHANNEL, TOPIC = "isthmus", "part"
-PART_BYTES = 1 << 20  # a message travels in parts of this size, so that no frame is ever larger
 FRAME_BYTES = PART_BYTES + (64 << 10)
 STOP_SECONDS = 5.0
 LISTEN_SECONDS = 20.0
+CHECK_SECONDS = 0.25
+MAX_QUEUED_FRAMES = 64  # for one peer
+READ_SECONDS = 60.0  # how long a peer may read nothing of what is queued for it
 
 log = logging.getLogger("isthmus.link")
+_starting = threading.Lock()
 
 OnMessage = Callable[[str, str, str, bytes], None]  # peer, kind, id, data
 
 
-@dataclass(frozen=True)
-class Credentials:
-    """Where a party's certificate, its key and the root certificate lie."""
-
-    root: Path
-    certificate: Path
-    key: Path
-
-
 def configure() -> None:
     """Set what FLARE would read from comm_config.json; once per process, before the first cell."""
+    engine = logging.getLogger("nvflare")
+    if not engine.handlers:
+        engine.addHandler(SeldomHandler())  # it writes a line for every frame that it cannot read
+        engine.propagate = False
     CommConfigurator._config_loaded = True
     CommConfigurator._configuration = {
         "max_message_size": FRAME_BYTES,
         "allow_adhoc_conns": False,  # sites speak to the server and to nobody else
         "heartbeat_interval": 5,
         "grpc": {
-            "max_workers": 100,
             "options": [
                 ["grpc.max_send_message_length", FRAME_BYTES],
                 ["grpc.max_receive_message_length", FRAME_BYTES],
@@ -95,14 +96,16 @@ class Link:
         on_down: Callable[[str], None] = lambda peer: None,
         on_refused: Callable[[str, str, str], None] = lambda peer, ident, problem: None,
         max_bytes: int = DEFAULT_MAX_BYTES,
+        gate: Gate | None = None,
+        door: Door | None = None,
     ) -> None:
         configure()
         self._on_refused, self._on_coming = on_refused, on_coming
         self.name, self.allowed, self.max_bytes = name, allowed, max_bytes
         self._on_message, self._on_up, self._on_down = on_message, on_up, on_down
         self._lock = threading.Lock()
-        # Of each peer only the message under way: its name, its size, its parts.
-        self._partial: dict[str, tuple[str, int, dict[int, bytes]]] = {}
+        self._seldom = Seldom(log.warning)
+        self._assemblies: dict[str, Assembly] = {}
         self._cell = CoreCell(
             fqcn=name,
             root_url=f"grpc://{address}",
@@ -115,7 +118,12 @@ class Link:
         self._cell.set_cell_disconnected_cb(lambda agent: self._gone(agent.get_fqcn()))
         self._cell.add_incoming_filter("*", "*", self._refuse)
         self._cell.register_request_cb(CHANNEL, TOPIC, self._part)
-        self._cell.start()
+        with _starting:
+            if gate is not None:
+                use_gate(gate, credentials, len(allowed))
+            else:
+                use_door(door or Door(credentials, credentials.root.read_bytes))
+            self._cell.start()
 
     def peers(self) -> set[str]:
         """Return who is connected."""
@@ -123,21 +131,46 @@ class Link:
             return set(self._live)
 
     def _came(self, peer: str) -> None:
+        if peer not in self.allowed:
+            return  # with a party's certificate one can also call oneself by a longer name
         with self._lock:
             self._on_coming(peer)  # before anybody can see the peer as connected
             self._live.add(peer)
         self._on_up(peer)
 
-    def send(self, peer: str, kind: str, ident: str, data: bytes) -> str:
-        """Send a message in parts; return the reason if it could not be sent, else nothing."""
+    def send(self, peer: str, kind: str, ident: str, data: bytes, patience_seconds: float = READ_SECONDS) -> str:
+        """Send a message in parts; return the reason if it could not be sent, else nothing.
+
+        The engine would queue without a limit for a peer that does not read; so we wait for it, and then give up.
+        """
         view, message = memoryview(data), uuid.uuid4().hex
         for number, start in enumerate(range(0, max(len(data), 1), PART_BYTES)):
+            if not self._has_room(peer, patience_seconds):
+                return "it does not read what was sent to it before"
             head = {"kind": kind, "ident": ident, "message": message, "number": number, "size": len(data)}
             part = Message(head, bytes(view[start : start + PART_BYTES]))
             problem = self._cell.fire_and_forget(CHANNEL, TOPIC, peer, part, optional=True)[peer]
             if problem:
                 return str(problem)
         return ""
+
+    def _has_room(self, peer: str, patience_seconds: float) -> bool:
+        """Wait until few frames are queued for a peer; False if it reads none of them for a while."""
+        before, since = self._num_queued(peer), time.monotonic()
+        while before >= MAX_QUEUED_FRAMES:
+            if time.monotonic() - since >= patience_seconds:
+                return False
+            time.sleep(0.01)
+            now = self._num_queued(peer)
+            if now < before:
+                since = time.monotonic()
+            before = now
+        return True
+
+    def _num_queued(self, peer: str) -> int:
+        endpoint = self._cell.communicator.conn_manager.sfm_endpoints.get(peer)
+        connections = [] if endpoint is None else list(endpoint.connections)
+        return sum(connection.conn.oq.q.qsize() for connection in connections)
 
     def stop(self) -> None:
         """Close every connection; afterwards the same party can make a new link.
@@ -168,7 +201,7 @@ class Link:
             if peer not in self._live:
                 return
             self._live.discard(peer)
-            self._partial.pop(peer, None)
+            self._assemblies.pop(peer, None)
         self._on_down(peer)
 
     def _refuse(self, message: Message) -> bool | None:
@@ -192,7 +225,7 @@ class Link:
             threading.Thread(target=self._gone, args=(peer,), daemon=True).start()
         if fine:
             return None
-        log.warning("refused a message of %s on %s", peer, place)
+        self._seldom(f"refused {peer}", f"refused a message of {peer} on {str(place)[:80]}")
         return True
 
     def _part(self, message: Message) -> None:
@@ -201,30 +234,23 @@ class Link:
         data = bytes(message.payload) if message.payload is not None else b""
         problem = _head_problem(head, len(data), self.max_bytes)
         if problem:
-            log.warning("refused a message of %s: %s", peer, problem)
+            self._seldom(f"malformed {peer}", f"refused a message of {peer}: {problem}")
             if isinstance(head["ident"], str):
                 self._on_refused(peer, head["ident"][:64], problem)
             return
-        num_parts = max(-(-head["size"] // PART_BYTES), 1)
-        if num_parts > 1:
-            with self._lock:
-                name, size, parts = self._partial.get(peer, ("", 0, {}))
-                if (name, size) != (head["message"], head["size"]):
-                    parts = {}  # a new message; of one that was not finished nothing is kept
-                parts[head["number"]] = data
-                self._partial[peer] = (head["message"], head["size"], parts)
-                if len(parts) < num_parts:
-                    return
-                del self._partial[peer]
-            data = b"".join(parts[number] for number in range(num_parts))
-        self._on_message(peer, head["kind"], head["ident"], data)
+        with self._lock:
+            whole, given_up = self._assemblies.setdefault(peer, Assembly(self.max_bytes)).add(head, data)
+        for ident in given_up:
+            self._on_refused(peer, ident, "too many messages were under way at once")
+        if whole is not None:
+            self._on_message(peer, head["kind"], head["ident"], whole)
 
 
 def _head_problem(head: Mapping[str, Any], num_bytes: int, max_bytes: int) -> str:
     if not all(isinstance(head[key], str) and len(head[key]) <= 64 for key in ("kind", "ident", "message")):
         return "its head is malformed"
     size, number = head["size"], head["number"]
-    if type(size) is not int or type(number) is not int or size < 0 or not 0 <= number < max(-(-size // PART_BYTES), 1):
+    if type(size) is not int or type(number) is not int or size < 0 or not 0 <= number < num_parts(size):
         return "its parts are misnumbered"
     if size > max_bytes:
         return f"it announces {size} bytes, the limit is {max_bytes}"
@@ -258,13 +284,17 @@ class LinkHub:
         *,
         on_unasked: OnMessage = lambda peer, kind, ident, data: None,
         on_change: Callable[[str, str], None] = lambda peer, what: None,
+        on_up: Callable[[str], None] = lambda peer: None,
         max_bytes: int = DEFAULT_MAX_BYTES,
+        gate: Gate | None = None,
     ) -> None:
         self._parties = parties
-        self._on_unasked, self._on_change = on_unasked, on_change
+        self._on_unasked, self._on_change, self._on_up = on_unasked, on_change, on_up
         self._lock = threading.Lock()
         self._waiting: dict[str, tuple[queue.Queue[tuple[str, bytes | Failure]], set[str]]] = {}
         self._generations: dict[str, int] = {}
+        self._heard: dict[str, int] = {}
+        self.check: Callable[[], None] = lambda: None
         self.link = Link(
             SERVER,
             address,
@@ -276,9 +306,12 @@ class LinkHub:
             on_down=self._down,
             on_refused=self._oversized,
             max_bytes=max_bytes,
+            gate=gate or Gate(self._unknown),
         )
-
         self._wait_until_listening(int(address.rpartition(":")[2]))
+
+    def _unknown(self, visitor: Visitor) -> str:
+        return "" if visitor.name in self._parties else f"{visitor.name!r} is not on the server's list"
 
     def _wait_until_listening(self, port: int) -> None:
         """Return when the port answers: FLARE listens from a thread of its own, and a stop before that is lost."""
@@ -292,17 +325,29 @@ class LinkHub:
         self.link.stop()
         raise IsthmusError(f"the engine does not listen on port {port} after {LISTEN_SECONDS:.0f} s")
 
+    def set_parties(self, parties: set[str]) -> None:
+        """Change who is of the federation."""
+        self._parties = self.link.allowed = parties
+
     def connected(self) -> set[str]:
         """Return the parties that are connected now."""
         return self.link.peers() & self._parties
+
+    def tell(self, peer: str, kind: str, data: bytes) -> str:
+        """Send a message that needs no answer; return the reason if it could not be sent."""
+        return self.link.send(peer, kind, "", data)
 
     def generation(self, site: str) -> int:
         """Return how often a site has connected."""
         return self._generations.get(site, 0)
 
-    def tell(self, peer: str, kind: str, data: bytes) -> str:
-        """Send a message that needs no answer; return the reason if it could not be sent."""
-        return self.link.send(peer, kind, "", data)
+    def heard(self, site: str) -> int:
+        """Return how many messages have come from a site, in time or not."""
+        return self._heard.get(site, 0)
+
+    def ping(self, site: str) -> None:
+        """Ask a site for a sign of life, without waiting for it."""
+        threading.Thread(target=self.link.send, args=(site, "ping", uuid.uuid4().hex, b""), daemon=True).start()
 
     def stop(self) -> None:
         """Close every connection."""
@@ -320,12 +365,18 @@ class LinkHub:
         try:
             for site, data in messages.items():
                 threading.Thread(target=self._deliver, args=(site, kind, ident, data), daemon=True).start()
-            for _ in messages:
+            given = 0
+            while given < len(messages):
+                self.check()
                 try:
-                    yield answers.get(timeout=max(deadline - time.monotonic(), 0.001))
+                    answer = answers.get(timeout=max(min(deadline - time.monotonic(), CHECK_SECONDS), 0.001))
                 except queue.Empty:
+                    if time.monotonic() < deadline:
+                        continue
                     yield from self._late(ident, timeout_seconds)
                     return
+                given += 1
+                yield answer
         finally:
             with self._lock:
                 self._waiting.pop(ident, None)
@@ -358,6 +409,7 @@ class LinkHub:
         self._settle(peer, ident, Failure(peer, "oversized", why))
 
     def _answer(self, peer: str, kind: str, ident: str, data: bytes) -> None:
+        self._heard[peer] = self._heard.get(peer, 0) + 1
         if kind == "refused":
             self._oversized(peer, ident, data[:300].decode(errors="replace"))
         elif kind != "answer":
@@ -371,6 +423,7 @@ class LinkHub:
     def _up(self, peer: str) -> None:
         if peer in self._parties:
             self._on_change(peer, "is connected")
+            self._on_up(peer)
 
     def _down(self, peer: str) -> None:
         if peer in self._parties:

@@ -132,11 +132,11 @@ def test_what_is_wrong_is_told(tmp_path: Path, value: Any, lines: list[str]) -> 
     assert told(saved(tmp_path, value)) == lines
 
 
-@pytest.mark.parametrize("content", [b"", b"id,x\na,1\n", b"PK\x03\x04 nothing"])
+@pytest.mark.parametrize("content", [b"", b"id,x\na,1\n", b"PK\x03\x04 nothing", b"\x80\x02 nothing", b"garbage" * 9])
 def test_a_file_of_another_kind_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "g.pt").write_bytes(content)
     (line,) = told(tmp_path / "g.pt")
-    assert line.startswith(("is no file of torch.save: ", "is not loaded: it holds more than tensors")), line
+    assert line.startswith("is no file of torch.save"), line
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:

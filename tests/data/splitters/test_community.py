@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-import igraph
 import numpy as np
 import pytest
 import torch
@@ -15,10 +14,12 @@ from hypothesis import strategies as st
 
 from isthmus.core.errors import MissingExtra
 from isthmus.data.cuts import EdgesByNode
-from isthmus.data.edges import undirected
+from isthmus.data.edges import undirected, undirected_pairs
 from isthmus.data.graph import Graph
 from isthmus.data.splitters import CommunitySplitter, RandomSplitter
-from isthmus.data.splitters.community import _pieces
+from isthmus.data.splitters.community import METHODS, _pieces
+from isthmus.data.splitters.dealing import groups_of
+from isthmus.data.splitters.facts import item_values
 from isthmus.data.statistics import missing_edge_fraction
 from isthmus.data.zoo import Cora
 
@@ -155,13 +156,59 @@ def test_cora_keeps_most_edges_in_clients_of_equal_size() -> None:
 
 
 def test_the_generator_of_igraph_is_pythons_again_afterwards() -> None:
-    CommunitySplitter().split(cliques(5, 5), 2, rng(0))
+    igraph = pytest.importorskip("igraph", reason="the extra 'communities' is not installed")
+    CommunitySplitter("igraph_louvain").split(cliques(5, 5), 2, rng(0))
 
     def draw() -> list[tuple[int, int]]:
         random.seed(7)
         return igraph.Graph.Erdos_Renyi(n=20, m=30).get_edgelist()
 
     assert draw() == draw()
+
+
+def modularity(graph: Graph, parts: list[Graph]) -> float:
+    """Return the modularity of clients that are communities, by its definition."""
+    degree = torch.bincount(graph.edge_index[0], minlength=graph.num_nodes).double()
+    shares = [(part.num_edges / graph.num_edges, float(degree[part.node_ids].sum() / degree.sum())) for part in parts]
+    return sum(inside - reached**2 for inside, reached in shares)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_communities_of_cora_are_as_good_as_those_of_igraph(seed: int) -> None:
+    pytest.importorskip("igraph", reason="the extra 'communities' is not installed")
+    graph = Cora().load(Path())
+    pairs, _ = undirected_pairs(graph.edge_index, graph.num_nodes)
+    found = {}
+    for method in ("louvain", "igraph_louvain"):
+        membership = METHODS[method](graph.num_nodes, pairs, None, 1, rng(seed))
+        parts = [graph.subgraph(torch.from_numpy(nodes)) for nodes in groups_of(membership)]
+        found[method] = modularity(graph, parts)
+    assert found["louvain"] == pytest.approx(found["igraph_louvain"], abs=0.01) and found["louvain"] > 0.8
+
+
+@pytest.mark.parametrize("method", ["louvain", "igraph_louvain"])
+def test_the_seed_decides_which_communities_are_found(method: str) -> None:
+    if method == "igraph_louvain":
+        pytest.importorskip("igraph", reason="the extra 'communities' is not installed")
+    graph = Cora().load(Path())
+    pairs, _ = undirected_pairs(graph.edge_index, graph.num_nodes)
+    first, again, other = (METHODS[method](graph.num_nodes, pairs, None, 1, rng(seed)).tolist() for seed in (0, 0, 1))
+    assert first == again and first != other
+
+
+@pytest.mark.parametrize("weight", [None, 0.0])
+def test_nodes_without_edges_or_weight_are_communities_of_their_own(weight: float | None) -> None:
+    graph = make_graph(4, 0) if weight is None else cliques(2, 2)
+    weights = None if weight is None else torch.full((graph.num_edges,), weight)
+    parts = CommunitySplitter(balanced=False).assign(replace(graph, edge_weight=weights), 4, rng(0))
+    assert sorted(part.tolist() for part in parts) == [[0], [1], [2], [3]]
+
+
+def test_the_default_needs_nothing_of_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("igraph", "leidenalg", "pymetis"):
+        monkeypatch.setitem(sys.modules, package, None)
+    assert len(CommunitySplitter().split(cliques(3, 3), 2, rng(0))) == 2
+    assert item_values(cliques(3, 3), "density", "by").max() == 1
 
 
 @many
@@ -172,7 +219,7 @@ def test_metis_makes_clients_of_about_equal_size(graph: Graph, seed: int, wish: 
     assert max(sizes) <= 1.03 * -(-graph.num_nodes // clients) + 2
 
 
-@pytest.mark.parametrize("method", ["leiden", "metis"])
+@pytest.mark.parametrize("method", ["igraph_louvain", "leiden", "metis"])
 @pytest.mark.parametrize("balanced", [True, False])
 def test_other_methods_find_cliques_too(method: str, balanced: bool) -> None:
     parts = CommunitySplitter(method, balanced).split(cliques(6, 6, 6), 3, rng(0))
@@ -183,7 +230,7 @@ def test_other_methods_find_cliques_too(method: str, balanced: bool) -> None:
     ]
 
 
-@pytest.mark.parametrize("method", ["leiden", "metis"])
+@pytest.mark.parametrize("method", ["igraph_louvain", "leiden", "metis"])
 def test_other_methods_go_by_weight_too(method: str) -> None:
     weights = torch.tensor([9.0, 0.1, 9.0, 0.1])
     ring, weight = undirected(torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]), 4, weights)
@@ -192,7 +239,7 @@ def test_other_methods_go_by_weight_too(method: str) -> None:
     assert sorted(part.node_ids.tolist() for part in parts) == [[0, 1], [2, 3]]
 
 
-@pytest.mark.parametrize("method", ["leiden", "metis"])
+@pytest.mark.parametrize("method", ["igraph_louvain", "leiden", "metis"])
 def test_other_methods_keep_most_edges_of_cora(method: str) -> None:
     graph = Cora().load(Path())
     parts = CommunitySplitter(method).split(graph, 5, rng(0))
@@ -207,7 +254,10 @@ def test_metis_can_make_more_communities_than_clients() -> None:
     assert sum(sizes) == 2708 and max(sizes) - min(sizes) > 2708 / 40
 
 
-@pytest.mark.parametrize(("method", "package"), [("leiden", "leidenalg"), ("metis", "pymetis")])
+@pytest.mark.parametrize(
+    ("method", "package"),
+    [("igraph_louvain", "igraph"), ("leiden", "igraph"), ("leiden", "leidenalg"), ("metis", "pymetis")],
+)
 def test_a_missing_package_names_the_extra(method: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtra, match=rf"'{method}' needs the package '{package}'; .*isthmus\[communities\]"):
@@ -215,7 +265,7 @@ def test_a_missing_package_names_the_extra(method: str, package: str, monkeypatc
 
 
 def test_unknown_fields_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"method is 'louvin'; known: leiden, louvain, metis. Did you mean 'louvain'"):
+    with pytest.raises(ValueError, match=r"method is 'louvin'; known: igraph_louvain, leiden, .*mean 'louvain'"):
         CommunitySplitter(method="louvin")
     with pytest.raises(ValueError, match=r"num_communities is 9 and method is 'louvain'; only 'metis' is told"):
         CommunitySplitter(num_communities=9)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from isthmus.core.errors import BadInput
 from isthmus.data.edges import undirected
 from isthmus.data.holding import Holding
-from isthmus.data.splitters import InstanceSpaceSplitter
+from isthmus.data.splitters import InstanceSpaceSplitter, facts
 from isthmus.data.splitters.facts import item_features, item_values
 
 from ..strategies import dense, many, rng, seeds
@@ -49,6 +49,17 @@ def test_values_of_nodes_worked_out_by_hand() -> None:
     assert item_values(graph, "density", "by").tolist() == pytest.approx([1, 1, 1 / 3, 0, 0])
     homophily = item_values(graph, "homophily", "by").tolist()
     assert homophily[:3] == [0.5, 0.5, 0.0] and np.isnan(homophily[3:]).all()
+
+
+def test_density_counts_the_joined_pairs_of_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "MAX_WALKS", 7)  # many blocks
+    for seed in range(5):
+        drawn = torch.from_numpy(rng(seed).integers(0, 30, (2, 90)) ** 2 // 30)  # low numbers are hubs
+        graph = replace(make_nodes(30, 0), edge_index=undirected(drawn[:, drawn[0] != drawn[1]], 30)[0])
+        joined = set(map(tuple, graph.edge_index.t().tolist()))
+        for node, found in enumerate(item_values(graph, "density", "by").tolist()):
+            pairs = list(combinations([other for other in range(30) if (node, other) in joined], 2))
+            assert found == pytest.approx(sum(pair in joined for pair in pairs) / max(len(pairs), 1), rel=1e-15)
 
 
 def test_values_of_links_and_graphs_worked_out_by_hand() -> None:

@@ -37,6 +37,7 @@ WITHOUT_OVERLAP = [
     RandomSplitter(),
     CommunitySplitter(),
     CommunitySplitter(balanced=False),
+    CommunitySplitter("igraph_louvain"),
     CommunitySplitter("leiden"),
     CommunitySplitter("metis"),
     CommunitySplitter("metis", balanced=False, num_communities=7),

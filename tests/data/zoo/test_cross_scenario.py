@@ -24,10 +24,11 @@ ROOT = Path("unused")
     num_items=st.integers(2, 20),
     share=st.floats(0.05, 1),
     shared=st.floats(0, 1),
+    common=st.floats(0, 1),
     seed=seeds,
 )
 def test_counts_are_those_asked_for(
-    num_scenarios: int, num_users: int, num_items: int, share: float, shared: float, seed: int
+    num_scenarios: int, num_users: int, num_items: int, share: float, shared: float, common: float, seed: int
 ) -> None:
     number = max(1, int(share * num_users * num_items / 2))
     dataset = CSR(
@@ -36,20 +37,30 @@ def test_counts_are_those_asked_for(
         num_items=num_items,
         num_interactions=number,
         shared_user_fraction=shared,
+        shared_item_fraction=common,
         seed=seed,
     )
     graph = dataset.load(ROOT)
     num_shared = round(shared * num_users)
     side, home = graph.node_attributes["side"], graph.node_attributes["scenario"]
     assert int((side == 0).sum()) == num_shared + num_scenarios * (num_users - num_shared)
-    assert int((home == -1).sum()) == num_shared
+    num_common = round(common * num_items)
+    assert int((side == 1).sum()) == num_common + num_scenarios * (num_items - num_common)
+    assert int((home[side == 0] == -1).sum()) == num_shared and int((home[side == 1] == -1).sum()) == num_common
     scenario = graph.attributes["scenario"]
     assert torch.bincount(scenario).tolist() == [number] * num_scenarios
     assert len(torch.unique(torch.cat([graph.links, scenario[None]]), dim=1).t()) == graph.num_items, "a pair twice"
     users, items = graph.links
     assert bool((side[users] == 0).all()) and bool((side[items] == 1).all())
-    assert torch.equal(home[items], scenario), "an item of another scenario"
+    assert bool(((home[items] == scenario) | (home[items] == -1)).all()), "an item of another scenario"
     assert bool(((home[users] == scenario) | (home[users] == -1)).all()), "a user of another scenario"
+
+
+def test_common_items_are_shown_in_several_scenarios_and_none_are_common_by_default() -> None:
+    for fraction, several in ((0.0, False), (0.5, True)):
+        graph = CSR(num_interactions=2000, shared_item_fraction=fraction).load(ROOT)
+        seen = torch.unique(torch.stack([graph.links[1], graph.attributes["scenario"]]), dim=1)
+        assert bool((torch.bincount(seen[0]) > 1).any()) is several
 
 
 def test_the_same_seed_gives_the_same_and_another_another() -> None:

@@ -1,0 +1,136 @@
+"""YAML from files and from others: plain keys and values, bounded before they are built.
+
+Courses, policies, schemas and suites need numbers, words, lists and keys, and no more of YAML. Anchors and aliases (a
+few hundred bytes that become gigabytes), tags, merge keys and several documents are refused, so is what is nested too
+deep or has too many values, and a key that stands twice, of which one would silently win. A date is taken as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from isthmus.core.errors import BadInput
+
+MAX_CHARACTERS = 2**24
+MAX_DEPTH = 32
+MAX_VALUES = 10**6
+_MERGE = "tag:yaml.org,2002:merge"
+_NUMBERS = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float")}
+# The C parser gives the same events, ten times as fast.
+_PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Scalars(yaml.SafeLoader):
+    """Says what a plain scalar means, by the rules that `yaml.safe_load` has."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+
+    def value(self, event: yaml.ScalarEvent) -> Any:
+        if not event.implicit[0]:
+            return event.value  # quoted
+        resolve: Any = self.resolve
+        tag = resolve(yaml.ScalarNode, event.value, (True, False))
+        if tag == _MERGE:
+            raise _problem("merge keys (<<) are not allowed here", event)
+        if tag not in _NUMBERS:
+            return event.value
+        try:
+            return self.yaml_constructors[tag](self, yaml.ScalarNode(tag, event.value))
+        except (ValueError, IndexError, OverflowError):
+            raise _problem(f"{event.value[:40]!r} is no number", event) from None
+
+
+def parse_yaml(text: str, what: str, *, max_characters: int = MAX_CHARACTERS) -> Any:
+    """Return what a YAML text holds; raise BadInput, which names it as `what`, for all that is not plain."""
+    if len(text) > max_characters:
+        raise BadInput(f"{what} has {len(text)} characters, the limit is {max_characters}")
+    try:
+        return _Reader(text).whole()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or type(error).__name__
+        raise BadInput(f"{what}{line}: is not YAML: {str(problem)[:200]}") from None
+    except ValueError as error:  # a character that no text can hold
+        raise BadInput(f"{what}: is not YAML: {str(error)[:200]}") from None
+
+
+def read_yaml(path: Path, *, max_characters: int = MAX_CHARACTERS) -> dict[str, Any]:
+    """Return the keys and values in a YAML file; an empty one has none."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(max_characters + 1)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise BadInput(f"{path}: is not YAML: {error}") from None
+    raw = parse_yaml(text, str(path), max_characters=max_characters)
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict):
+        raise BadInput(f"{path}: holds {type(raw).__name__} {str(raw)[:40]!r}, expected keys and values")
+    return raw
+
+
+def _problem(text: str, event: yaml.Event) -> yaml.MarkedYAMLError:
+    mark: Any = event.start_mark
+    return yaml.MarkedYAMLError(problem=text, problem_mark=mark)
+
+
+class _Reader:
+    """Builds values from the parser's events, one by one: what is too deep or too much is never built."""
+
+    def __init__(self, text: str) -> None:
+        self._events: Iterator[yaml.Event] = iter(yaml.parse(text, Loader=_PARSER))
+        self._scalars = _Scalars()
+        self._left = MAX_VALUES
+
+    def whole(self) -> Any:
+        """Return the one document of the text; nothing when there is none."""
+        value, number = None, 0
+        for event in self._events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                number += 1
+                if number > 1:
+                    raise _problem("there is more than one document", event)
+                value = self._value(next(self._events), 0)
+        return value
+
+    def _value(self, event: yaml.Event, depth: int) -> Any:
+        self._check(event, depth)
+        if isinstance(event, yaml.ScalarEvent):
+            return self._scalars.value(event)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return list(self._items(depth))
+        return self._mapping(depth)
+
+    def _check(self, event: yaml.Event, depth: int) -> None:
+        self._left -= 1
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+            raise _problem("anchors and aliases are not allowed here: they can grow without bound", event)
+        if getattr(event, "tag", None) is not None:
+            raise _problem(f"tags such as {str(event.tag)[:40]!r} are not allowed here", event)  # type: ignore[attr-defined]
+        if depth > MAX_DEPTH:
+            raise _problem(f"it is nested deeper than {MAX_DEPTH} levels", event)
+        if self._left < 0:
+            raise _problem(f"it has more than {MAX_VALUES} values", event)
+
+    def _items(self, depth: int) -> Iterator[Any]:
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            yield self._value(event, depth + 1)
+
+    def _mapping(self, depth: int) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            key = self._value(event, depth + 1)
+            if not isinstance(event, yaml.ScalarEvent):
+                raise _problem("a key is a list or has keys of its own; keys are plain words", event)
+            if key in found:
+                raise _problem(f"the key {str(key)[:60]!r} stands twice", event)
+            found[key] = self._value(next(self._events), depth + 1)
+        return found

@@ -1,0 +1,240 @@
+"""The server's gate: who may hold a stream, how many connections wait at the door, and for how long.
+
+gRPC knows a handshake's time limit and a largest number of connections, and closes what comes above it. That alone
+would let a stranger's silent connections keep everybody else out, and one party's many streams take every worker. The
+gate adds what it lacks: one stream for each certified name, told at once why another is refused; and a patrol that
+closes the oldest of those connections that have no stream yet.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import resource
+import socket
+import stat
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import grpc
+from cryptography import x509
+
+MAX_PENDING = 64  # connections without a stream; the oldest make room
+PENDING_SECONDS = 10.0  # for how long a connection may have none
+MAX_CONNECTIONS = 512  # beside one for each party; above that newcomers are closed at once
+MAX_STREAMS = 8  # on one connection, refused ones included
+PATROL_SECONDS = 0.2
+RESERVED_DESCRIPTORS = 128  # for checkpoints, journals and everything else that the process opens
+MAX_DESCRIPTORS = 65_536
+INSTANCE = "isthmus-instance"  # the header in which a process says which one it is
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """Who is at the door: what the certificate says, and where the connection comes from."""
+
+    name: str
+    serial: int
+    valid_until: datetime
+    instance: str
+    address: Address
+
+
+@dataclass(frozen=True)
+class _Stay:
+    visitor: Visitor
+    context: Any
+
+
+class Gate:
+    """Lets one stream of each party in. `refusal` says why a visitor is not welcome; asked again while it stays."""
+
+    def __init__(
+        self,
+        refusal: Callable[[Visitor], str],
+        *,
+        on_refused: Callable[[str, str], None] = lambda name, why: None,
+        on_welcome: Callable[[Visitor], None] = lambda visitor: None,
+    ) -> None:
+        self._refusal, self._on_refused, self._on_welcome = refusal, on_refused, on_welcome
+        self._lock = threading.Lock()
+        self._stays: dict[str, _Stay] = {}
+        self._stopped = threading.Event()
+        self._first_seen: dict[int, tuple[float, Address | None]] = {}
+
+    # ---- streams
+
+    def enter(self, context: Any) -> Visitor:
+        """Let a stream in, or end it with the reason."""
+        visitor = visitor_of(context)
+        code, why, present = grpc.StatusCode.PERMISSION_DENIED, self._refusal(visitor), None
+        if not why:
+            with self._lock:
+                present = self._stays.get(visitor.name)
+                if present is None or (visitor.instance and visitor.instance == present.visitor.instance):
+                    self._stays[visitor.name] = _Stay(visitor, context)
+                else:
+                    code = grpc.StatusCode.ALREADY_EXISTS
+                    why = f"{visitor.name} is connected already, from {present.visitor.address[0]}"
+        if why:
+            self._on_refused(visitor.name, why)
+            context.abort(code, why)
+        if present is not None:
+            present.context.cancel()  # the same process came back before its old connection was seen to end
+        self._on_welcome(visitor)
+        return visitor
+
+    def leave(self, context: Any, visitor: Visitor) -> None:
+        """Forget a stream that has ended."""
+        with self._lock:
+            if visitor.name in self._stays and self._stays[visitor.name].context is context:
+                del self._stays[visitor.name]
+
+    def check_again(self) -> None:
+        """Cut the streams of those who are not welcome any more."""
+        with self._lock:
+            stays = list(self._stays.values())
+        for stay in stays:
+            why = self._refusal(stay.visitor)
+            if why:
+                self._on_refused(stay.visitor.name, why)
+                stay.context.cancel()
+
+    # ---- connections
+
+    def patrol(self, port: int) -> None:
+        """Look after connections and streams until `stop`; in a thread of its own."""
+        threading.Thread(target=self._patrol, args=(port,), name="isthmus-gate", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the patrol."""
+        self._stopped.set()
+
+    def _patrol(self, port: int) -> None:
+        while not self._stopped.wait(PATROL_SECONDS):
+            self.check_again()
+            for number in self._overdue(port):
+                _hang_up(number, self._first_seen[_inode(number)][1])
+
+    def _overdue(self, port: int) -> list[int]:
+        """Return the descriptors of connections without a stream that are too old, or one too many; oldest first."""
+        now = time.monotonic()
+        found = {inode: number for number in _descriptors() if (inode := _inode(number))}
+        known = self._first_seen
+        self._first_seen = {
+            inode: known[inode] if inode in known else (now, _peer(number, port)) for inode, number in found.items()
+        }
+        with self._lock:
+            inside = {stay.visitor.address for stay in self._stays.values()}
+        pending = sorted(
+            (since, inode)
+            for inode, (since, peer) in self._first_seen.items()
+            if peer is not None and peer not in inside
+        )
+        num_late = sum(now - since > PENDING_SECONDS for since, _ in pending)
+        return [found[inode] for _, inode in pending[: max(num_late, len(pending) - MAX_PENDING)]]
+
+
+def visitor_of(context: Any) -> Visitor:
+    """Read who holds a stream off the certificate that was verified in the handshake."""
+    (pem,) = context.auth_context()["x509_pem_cert"]
+    certificate = x509.load_pem_x509_certificate(pem)
+    (name,) = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    instance = next((str(value) for key, value in context.invocation_metadata() if key == INSTANCE), "")
+    return Visitor(
+        name=str(name.value),
+        serial=certificate.serial_number,
+        valid_until=certificate.not_valid_after_utc,
+        instance=instance[:64],
+        address=_parse_peer(context.peer()),
+    )
+
+
+def _parse_peer(text: str) -> Address:
+    """Return host and port of ipv4:127.0.0.1:80 or ipv6:%5B::1%5D:80."""
+    host, _, port = urllib.parse.unquote(text).partition(":")[2].rpartition(":")
+    return _plain(host.strip("[]")), int(port) if port.isdigit() else 0
+
+
+def _plain(host: str) -> str:
+    """Return an address as IPv4 where it is one, as connections to a socket for both kinds have two spellings."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+def _descriptors() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/dev/fd") if name.isdigit()]
+    except OSError:
+        return []
+
+
+def _inode(number: int) -> int:
+    """Return what tells a socket from another that later gets the same number; 0 for anything but a socket."""
+    try:
+        found = os.fstat(number)
+    except OSError:
+        return 0
+    return found.st_ino if stat.S_ISSOCK(found.st_mode) else 0
+
+
+def _peer(number: int, port: int) -> Address | None:
+    """Return the far end of a connection that our port took; nothing for any other socket."""
+    try:
+        with socket.socket(fileno=os.dup(number)) as copy:
+            if copy.family not in (socket.AF_INET, socket.AF_INET6) or copy.getsockname()[1] != port:
+                return None
+            host, far = copy.getpeername()[:2]
+            return _plain(host), far
+    except OSError:
+        return None
+
+
+def _hang_up(number: int, peer: Address | None) -> None:
+    """End a connection that gRPC holds; it sees the end of the stream and closes its descriptor."""
+    try:
+        with socket.socket(fileno=os.dup(number)) as copy:
+            host, far = copy.getpeername()[:2]
+            if (_plain(host), far) == peer:  # the number may be another connection's by now
+                copy.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+
+
+def raise_descriptor_limit() -> int:
+    """Raise this process's limit of open descriptors as far as it may go; return the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError):
+            return soft
+        return wanted
+    return MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+
+
+def max_connections(num_parties: int) -> int:
+    """Return how many connections may be open at once, so that the process keeps descriptors for itself."""
+    free = raise_descriptor_limit() - len(_descriptors()) - RESERVED_DESCRIPTORS
+    return max(min(MAX_CONNECTIONS + num_parties, free), 1)
+
+
+def limits(num_parties: int) -> list[tuple[str, int]]:
+    """Return gRPC's own settings for a server of so many parties."""
+    return [
+        ("grpc.server_handshake_timeout_ms", int(PENDING_SECONDS * 1000)),
+        ("grpc.max_allowed_incoming_connections", max_connections(num_parties)),
+        ("grpc.max_concurrent_streams", MAX_STREAMS),
+    ]

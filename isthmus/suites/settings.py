@@ -1,0 +1,169 @@
+"""What the courses behind the rows of a table are set to: what they differ in, what they share, what nobody set."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from isthmus.config.build import brief
+from isthmus.config.load import course_to_dict
+from isthmus.config.merging import leaf_paths
+from isthmus.monitor.journal import some
+from isthmus.report.summary import Table
+from isthmus.suites.runner import Run
+from isthmus.suites.spec import Point, Suite
+
+# How a course is run and watched, which no result hangs on.
+UNTOLD = ("checkpoint_every", "runtime", "block_mb", "threads", "sinks", "monitors", "monitor_every", "client_settings")
+# Where a difference that nobody asked for makes a comparison unfair; data have numbers of their own.
+METHOD = ("algorithm.", "model.", "batching.", "masks.")
+MOST_NOTES = 12
+
+Row = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a table's rows.
+
+    Fields:
+        rows:      each row's choices
+        values:    key -> its value in each row, in the order of the rows; None in a row whose course has no such key
+        unstated:  key -> whether the suite leaves it to the default, in each row
+    """
+
+    axes: Mapping[str, Sequence[str]]
+    rows: Sequence[Row]
+    values: Mapping[str, Sequence[str | None]]
+    unstated: Mapping[str, Sequence[bool]]
+
+    def differing(self) -> dict[str, dict[str, str]]:
+        """Return the keys whose values are not the same in all rows: key -> value -> the rows that have it."""
+        return {key: self._by_value(found) for key, found in self.values.items() if len(set(found)) > 1}
+
+    def common(self) -> dict[str, str]:
+        """Return the keys that have one value in all rows."""
+        return {key: found[0] for key, found in self.values.items() if len(set(found)) == 1 and found[0] is not None}
+
+    def unequal(self) -> list[str]:
+        """Return a line for each setting of a method that differs between rows of which some do not set it."""
+        told = []
+        for key, found in self.values.items():
+            present = [index for index, value in enumerate(found) if value is not None]
+            quiet = [index for index in present if self.unstated[key][index]]
+            if not key.startswith(METHOD) or key == "algorithm.name" or not quiet:
+                continue
+            if len({found[index] for index in present}) > 1:
+                values = "; ".join(f"{value} in {rows}" for value, rows in self._by_value(found).items())
+                where = self._named([self.rows[index] for index in quiet])
+                told.append(f"rows differ in {key}, which the suite leaves to the default in {where}: {values}")
+        return told
+
+    def table(self) -> Table:
+        """Return what rows differ in, one line for each key."""
+        lines = [
+            (key, "; ".join(f"{value} ({rows})" for value, rows in found.items()))
+            for key, found in self.differing().items()
+        ]
+        return Table(("setting", "value (rows)"), tuple(lines))
+
+    def markdown(self) -> str:
+        """Return what rows differ in and what they share, as Markdown."""
+        shared = ", ".join(f"{key}={value}" for key, value in self.common().items())
+        table = self.table()
+        return (f"{table.markdown()}\n" if table.rows else "") + f"In all rows: {shared}.\n"
+
+    def as_csv(self) -> str:
+        """Return every setting of every row as a line of CSV for each row."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([*self.axes, *self.values])
+        for index, row in enumerate(self.rows):
+            writer.writerow([*row.values(), *(found[index] for found in self.values.values())])
+        return text.getvalue()
+
+    def named(self, rows: Iterable[Row]) -> str:
+        """Return how rows are told by their choices: `method=FedAvg,Local`; a longer list only as a number."""
+        return self._named([row for row in self.rows if any(dict(row) == dict(one) for one in rows)])
+
+    def _by_value(self, found: Sequence[str | None]) -> dict[str, str]:
+        values = dict.fromkeys(value for value in found if value is not None)
+        pairs = list(zip(self.rows, found, strict=True))
+        return {value: self._named([row for row, own in pairs if own == value]) for value in values}
+
+    def _named(self, rows: Sequence[Row]) -> str:
+        if len(rows) == len(self.rows):
+            return "all rows"
+        chosen = {
+            axis: [c for c in choices if any(row[axis] == c for row in rows)] for axis, choices in self.axes.items()
+        }
+        block = [row for row in self.rows if all(row[axis] in chosen[axis] for axis in chosen)]
+        if len(block) != len(rows):
+            return f"{len(rows)} of {len(self.rows)} rows"
+        telling = [
+            f"{axis}={','.join(some)}"
+            for axis, some in chosen.items()
+            if len(some) < len({row[axis] for row in self.rows})
+        ]
+        return " ".join(telling)
+
+
+def settings(suite: Suite, points: Iterable[Point]) -> Settings:
+    """Return the settings of a suite's rows; `points` has one course for each, the rows of one course count once."""
+    axes = [axis for axis in suite.axes if axis not in suite.measured]
+    rows: list[Row] = []
+    courses: list[dict[str, Any]] = []
+    stated: list[frozenset[str]] = []
+    for point in points:
+        row = {axis: point.cell[axis] for axis in axes}
+        if row not in rows:
+            rows.append(row)
+            courses.append(_flat(course_to_dict(point.course)))
+            stated.append(point.stated)
+    seeded = {"seed", *_seeded(suite)}
+    keys = [key for key in dict.fromkeys(key for course in courses for key in course) if key not in seeded]
+    return Settings(
+        axes={axis: list(suite.axes[axis]) for axis in axes},
+        rows=rows,
+        values={key: [brief(course[key]) if key in course else None for course in courses] for key in keys},
+        unstated={key: [key not in own for own in stated] for key in keys},
+    )
+
+
+def notes(suite: Suite, found: Settings, runs: Sequence[Run]) -> list[str]:
+    """Return what readers of a table should know: what was dropped, what is unequal, what was set aside."""
+    lost: dict[str, list[Row]] = {}
+    axes = list(found.axes)
+    for run in runs:
+        for note in run.point.notes:
+            lost.setdefault(note, []).append({axis: run.point.cell[axis] for axis in axes})
+    told = [f"{note} ({found.named(rows)})" for note, rows in lost.items()]
+    told += found.unequal()
+    for run in runs:
+        if run.missing:
+            row = " ".join(f"{axis}={run.point.cell[axis]}" for axis in axes)
+            told.append(
+                f"{row} seed={run.point.seed}: {some(run.missing)} missing in the score of the round that is kept"
+            )
+    told += dict.fromkeys(run.note for run in runs if run.note)
+    more = [f"and {len(told) - MOST_NOTES} more; settings.csv has every row's settings"]
+    return told if len(told) <= MOST_NOTES else [*told[:MOST_NOTES], *more]
+
+
+def _flat(course: Mapping[str, Any]) -> dict[str, Any]:
+    told = {key: value for key, value in course.items() if key not in UNTOLD}
+    found: dict[str, Any] = {}
+    for path in leaf_paths(told):
+        value: Any = told
+        for key in path.split("."):
+            value = value[key]
+        found[path] = value
+    return found
+
+
+def _seeded(suite: Suite) -> set[str]:
+    every = (changes for choices in suite.axes.values() for changes in choices.values())
+    return {str(key) for changes in every for key in changes.get("seeded", ())}

@@ -1,0 +1,287 @@
+"""A client that lies: replies that are wrong in one place, for every field of every reply of any algorithm.
+
+    from isthmus.testing import Liar, lies_about, trace_course
+    trace_course(toy_course(MyMethod()), toy_scenario(), liar=Liar("client-0", "TrainModel", lies_about))
+
+A lie is either certain to be found (a NaN, another shape, a weight that the client's data cannot have), and then the
+client must be named as a failure in that very exchange; or it could be the truth, and then nobody else may suffer more
+from it than from a bad model. `check_lies` holds an algorithm to that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isthmus.core.codec import decode, encode, opened, pack
+from isthmus.core.errors import BadMessage
+from isthmus.core.federation import Outcome, Position, Runtime, StackOutcome
+from isthmus.core.protocol import Failure, Holdings, Kept, Request, reply_type
+from isthmus.core.record import Params, Record, field_types
+from isthmus.runtime.envelope import Answer, Envelope
+from isthmus.runtime.loop import measured
+
+HUGE = 2**62
+LONG = 160_000
+
+
+@dataclass(frozen=True)
+class Lie:
+    """A reply that is wrong in one place.
+
+    Fields:
+        place:   which field, or what part of it
+        how:     what is wrong with it
+        reply:   the reply
+        certain: whether no honest client could have sent it, so that it must be found out
+    """
+
+    place: str
+    how: str
+    reply: Record | Failure
+    certain: bool
+
+
+def lies_about(reply: Record) -> list[Lie]:
+    """Return lies about every field of a reply, and replies that are no such thing at all."""
+    found = [
+        Lie(place, how, dataclasses.replace(reply, **{name: value}), certain)
+        for name, hint in field_types(type(reply)).items()
+        for place, how, value, certain in _about(getattr(reply, name), hint, name)
+    ]
+    if not isinstance(reply, Kept):
+        found.append(Lie("reply", "another record", Kept(), True))
+    text = "\x1b[2J\n[bold]" + "x" * LONG
+    found.append(Lie("reply", "a failure with a long reason", Failure("somebody else", text, text), True))
+    return found
+
+
+def some_lies_about(reply: Record) -> list[Lie]:
+    """Return one lie about each field that is certain to be found, each field another one as far as there are."""
+    by_field: dict[str, list[Lie]] = {}
+    for lie in lies_about(reply):
+        if lie.certain:
+            by_field.setdefault(lie.place.split("[")[0].split(".")[0], []).append(lie)
+    fields = [lies for place, lies in by_field.items() if place != "reply"] or list(by_field.values())
+    return [lies[(3 * k + len(lies) // 2) % len(lies)] for k, lies in enumerate(fields)]
+
+
+Change = tuple[str, str, Any, bool]  # place, how, the value instead, whether it is certain to be found
+
+
+def _about(value: Any, hint: Any, place: str) -> Iterator[Change]:
+    if isinstance(value, Record):
+        for name, inner in field_types(type(value)).items():
+            for where, how, other, certain in _about(getattr(value, name), inner, f"{place}.{name}"):
+                yield where, how, dataclasses.replace(value, **{name: other}), certain
+    elif isinstance(value, dict):
+        yield from _about_dict(value, hint, place)
+    elif isinstance(value, tuple):
+        yield place, "empty", (), False
+        yield place, "doubled", (*value, *value), False
+        yield place, "a number", 3.5, True
+    elif isinstance(value, Tensor):
+        yield from _about_tensor(value, place)
+    elif isinstance(value, bool) or value is None:
+        yield place, "a text", "yes", True
+    elif isinstance(value, int | float):
+        yield from _about_number(value, hint, place)
+    elif isinstance(value, str):
+        yield place, "a number", 3.5, True
+        yield place, "a long text", "\x1b[31m\n" + "x" * LONG, False
+
+
+def _about_dict(value: dict[Any, Any], hint: Any, place: str) -> Iterator[Change]:
+    model = hint == Params  # its names are those of the parameters that were sent
+    some = next(iter(value.values()), torch.zeros(2) if model else 0.5)
+    yield place, "a long name", {**value, "x" * LONG: some}, True
+    yield place, "a list", [1, 2], True
+    yield place, "one more", {**value, "extra": some}, model
+    if not value:
+        return
+    first = next(iter(value))
+    yield place, "one less", {key: item for key, item in value.items() if key != first}, model
+    yield place, "empty", {}, model
+    if isinstance(some, float | int) and not isinstance(some, bool):
+        yield place, "very many", {**value, **{f"m{i}": some for i in range(2000)}}, True
+    inner = Tensor if model else Any
+    for key in [first, *list(value)[-1:]] if len(value) > 1 else [first]:
+        for where, how, other, certain in _about(value[key], inner, f"{place}[{key!r}]"):
+            # Of a model every length is known, so another number of rows is certain to be found too.
+            yield where, how, {**value, key: other}, certain or (model and how != "the sign")
+
+
+def _about_tensor(value: Tensor, place: str) -> Iterator[Change]:
+    yield place, "a number", 1.5, True
+    yield place, "another axis", value[None], True
+    if value.ndim:
+        yield place, "no axis", torch.zeros((), dtype=value.dtype), True
+        yield place, "no rows", value[:0], False
+    if value.is_floating_point():
+        yield place, "integers", value.long(), True
+        yield place, "half precision", value.half(), False
+    else:
+        yield place, "fractions", value.float(), True
+    if not value.numel():
+        return
+    if value.ndim:
+        yield place, "one row more", torch.cat([value, value[:1]]), False
+        yield place, "very many rows", value[:1].expand(20_000, *value.shape[1:]).clone(), False
+    if value.is_floating_point():
+        for how, number in (("NaN", torch.nan), ("infinity", torch.inf), ("1e37", 1e37)):
+            other = value.clone()
+            other.view(-1)[0] = number
+            yield place, how, other, True
+        yield place, "the sign", -value, False
+    elif value.dtype == torch.int64:
+        yield place, "huge numbers", torch.full_like(value, HUGE), False
+        yield place, "negative numbers", -1 - value.abs(), False
+
+
+def _about_number(value: float, hint: Any, place: str) -> Iterator[Change]:
+    counts = place == "weight" or place.startswith("counts")  # bounded by what the client holds
+    yield place, "a text", "many", True
+    yield place, "below zero", -1 if isinstance(value, int) else -1.0, counts
+    if isinstance(value, int):
+        yield place, "huge", HUGE, counts
+        yield place, "an integer of 80 bits", 2**80, True
+    if isinstance(value, float) or hint is float:
+        for how, number in (("NaN", float("nan")), ("infinity", float("inf")), ("1e300", 1e300)):
+            yield place, how, number, True
+        yield place, "1e15", 1e15, counts
+
+
+# ---- who tells them
+
+
+@dataclass
+class Told:
+    """A lie that was told, and where."""
+
+    position: Position
+    lie: Lie
+
+
+@dataclass
+class Liar:
+    """A client that answers one kind of request with lies, one after the other, and is honest otherwise.
+
+    Fields:
+        client:  who
+        request: the name of the request type
+        lies:    which lies there are about an honest reply
+        start:   how many of them to leave out at first
+        told:    those that were told so far
+    """
+
+    client: str
+    request: str
+    lies: Callable[[Record], Sequence[Lie]]
+    start: int = 0
+    told: list[Told] = field(default_factory=list)
+
+    def answer(self, position: Position, request: Request[Any], reply: Record | Failure) -> Record | Failure:
+        """Return what the client sends in place of its reply."""
+        if type(request).__name__ != self.request or isinstance(reply, Failure):
+            return reply
+        lies = self.lies(reply)
+        lie = lies[(self.start + len(self.told)) % len(lies)]
+        self.told.append(Told(position, lie))
+        return lie.reply
+
+
+class HostileRuntime:
+    """Another runtime, one client of which lies; everything else is passed on."""
+
+    def __init__(self, runtime: Runtime, liar: Liar) -> None:
+        self.runtime, self.liar = runtime, liar
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The ids of all clients."""
+        return self.runtime.clients
+
+    @property
+    def holdings(self) -> Mapping[str, Holdings]:
+        """How much data the clients have."""
+        return self.runtime.holdings
+
+    def exchange(
+        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
+    ) -> Iterator[Outcome | StackOutcome]:
+        """Pass the exchange on, and the liar's reply through it; clients that answered together are taken apart."""
+        for outcome in self.runtime.exchange(position, requests, timeout_seconds):
+            for each in _apart(outcome):
+                if each.client == self.liar.client:
+                    reply = self.liar.answer(position, requests[each.client], each.reply)
+                    if reply is not each.reply:
+                        each = measured(dataclasses.replace(each, reply=reply))
+                yield each
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.runtime, name)
+
+
+def _apart(outcome: Outcome | StackOutcome) -> Iterator[Outcome]:
+    if isinstance(outcome, Outcome):
+        yield outcome
+        return
+    number = len(outcome.stack)
+    for client, reply in zip(outcome.stack.clients, outcome.stack, strict=True):
+        down, up = outcome.bytes_down // number, outcome.bytes_up // number
+        yield Outcome(client, reply, down, up, outcome.seconds / number)
+
+
+class HostileSilo:
+    """A silo between sites that lies: the same interface as the honest one that it stands before.
+
+    `forge` may change the bytes of an answer to an exchange too, after the lie: cut them, repeat an old one.
+    """
+
+    def __init__(
+        self,
+        honest: Any,
+        liar: Liar,
+        kinds: Sequence[type[Request[Any]]],
+        forge: Callable[[bytes], bytes] = lambda data: data,
+    ) -> None:
+        self.honest, self.liar, self.forge = honest, liar, forge
+        self.kinds = {kind.__name__: kind for kind in kinds}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.honest, name)
+
+    def handle(self, kind: str, data: bytes) -> bytes:
+        """Answer a message as the honest silo would, but for the lie."""
+        answer: bytes = self.honest.handle(kind, data)
+        return self.forge(self._lied(data, answer)) if kind == "exchange" else answer
+
+    def _lied(self, data: bytes, message: bytes) -> bytes:
+        try:
+            envelope: Envelope = decode(data, Envelope)
+            answer: Answer = decode(message, Answer)
+        except BadMessage:
+            return message
+        asked = self.kinds[envelope.kind]
+        if answer.failure is not None:
+            return message
+        request: Request[Any] = decode(opened(envelope.payload), asked)
+        honest: Record = decode(opened(answer.payload), reply_type(asked))
+        reply = self.liar.answer(envelope.position, request, honest)
+        if reply is honest:
+            return message
+        if isinstance(reply, Failure):
+            return encode(dataclasses.replace(answer, payload=pack(b""), failure=reply))
+        return encode(dataclasses.replace(answer, payload=pack(_encoded(reply))))
+
+
+def _encoded(reply: Record) -> bytes:
+    try:
+        return encode(reply)
+    except (BadMessage, AttributeError, TypeError):  # what our own codec refuses to write, a liar would send as bytes
+        return b"ISTH" + b"\xff" * 60

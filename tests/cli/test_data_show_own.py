@@ -1,0 +1,75 @@
+"""isthmus data show on folders of one's own, of any kind."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from isthmus.data.sources import write_graph_folder
+from isthmus.data.zoo.own_kinds import kind_for
+from isthmus.testing import toy_graph
+from tests.learn.graph_toys import toy_set
+from tests.learn.link_toys import toy_facts
+
+from .command import call
+
+HELD: dict[str, Any] = {
+    "nodes": toy_graph(),
+    "links": toy_facts(),
+    "graphs": toy_set("class"),
+    "values": toy_set("value"),
+}
+
+
+@pytest.mark.parametrize("what", HELD)
+def test_a_folder_of_any_kind_is_shown_as_it_is(what: str, tmp_path: Path) -> None:
+    kind_for(type(HELD[what])).write(HELD[what], tmp_path / "mine")
+    code, text = call("data", "show", str(tmp_path / "mine"))
+    assert code == 0 and "mine: who holds what" in text and "all" in text
+    code, text = call("data", "show", str(tmp_path / "mine"), "--json")
+    facts = json.loads(text)
+    assert list(facts["clients"]) == ["all"] and facts["item"] == HELD[what].item
+    assert facts["clients"]["all"]["num_nodes"] == facts["whole"]["num_nodes"] == HELD[what].num_nodes
+
+
+def test_a_folder_is_divided_where_that_is_asked_for(tmp_path: Path) -> None:
+    write_graph_folder(toy_graph(), tmp_path / "mine")
+    code, text = call("data", "show", str(tmp_path / "mine"), "--splitter", "random", "--clients", "2", "--json")
+    assert code == 0 and len(json.loads(text)["clients"]) == 2
+    code, text = call("data", "show", str(tmp_path / "mine"), "num_clients=3", "splitter.name=random", "--json")
+    assert code == 0 and len(json.loads(text)["clients"]) == 3
+
+
+def test_several_folders_are_shown_side_by_side(tmp_path: Path) -> None:
+    graph = toy_graph()
+    for name, nodes in (("north", range(20)), ("south", range(20, 48))):
+        write_graph_folder(graph.subgraph(torch.tensor(list(nodes))), tmp_path / name)
+    paths = [str(tmp_path / name) for name in ("north", "south")]
+    code, text = call("data", "show", *paths, "--json")
+    facts = json.loads(text)
+    assert code == 0 and {name: found["num_nodes"] for name, found in facts["clients"].items()} == {
+        "north": 20,
+        "south": 28,
+    }
+    write_graph_folder(replace(graph, feature_names=tuple("abcdef")), tmp_path / "odd")
+    code, text = call("data", "show", *paths, str(tmp_path / "odd"))
+    assert code == 2 and "odd and north cannot be shown side by side: column 'x0' is missing" in text
+    code, text = call("data", "show", *paths, "--splitter", "random")
+    assert code == 2 and "leave the splitter out" in text
+
+
+def test_a_folder_without_labels_is_shown_too(tmp_path: Path) -> None:
+    graph = toy_graph()
+    write_graph_folder(replace(graph, y=torch.full_like(graph.y, -1), masks={}), tmp_path / "mine")
+    code, text = call("data", "show", str(tmp_path / "mine"))
+    assert code == 0 and "who holds what" in text
+
+
+def test_what_is_neither_a_folder_nor_a_dataset_is_told(tmp_path: Path) -> None:
+    code, text = call("data", "show", str(tmp_path / "nowhere"))
+    assert code == 2 and "dataset.name is" in text

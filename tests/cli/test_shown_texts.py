@@ -1,0 +1,31 @@
+"""Text of other parties on the screen: no markup is obeyed, no control character gets through."""
+
+from __future__ import annotations
+
+import pytest
+
+from isthmus.cli.output import explain
+from isthmus.cli.progress import ProgressBar
+from isthmus.core.errors import CourseFailed
+from isthmus.core.federation import ExchangeReport, Position
+from isthmus.core.protocol import Failure
+
+HOSTILE = "[bold]\x1b[2J[/nothing] {task.oops}"
+
+
+def test_an_error_with_words_of_another_party_keeps_its_lines_and_loses_control_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    explain(CourseFailed(f"first\n  {HOSTILE}"))
+    assert capsys.readouterr().err == "error: first\n  [bold]?[2J[/nothing] {task.oops}\n"
+
+
+def test_the_progress_bar_takes_titles_and_failures_for_plain_text(capsys: pytest.CaptureFixture[str]) -> None:
+    report = ExchangeReport(Position(0, 1, 0), "TrainModel", 1, 0, 0, 0.0, 0.0, (Failure("a", "error", HOSTILE),))
+    with ProgressBar(HOSTILE, 3, "accuracy") as bar:
+        bar.exchanged(report)
+        bar.show(1, 0.5, 0.5, 10, 10)
+    shown = capsys.readouterr().err
+    assert "\x1b[2J" not in shown
+    assert "a: error: [bold]?[2J[/nothing] {task.oops}" in shown.replace("\n", " ")
+    assert shown.count("[/nothing]") >= 2  # in the failure, and in the title
