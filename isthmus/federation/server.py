@@ -69,11 +69,15 @@ class Server:
             return
         if (self.kit.host, self.kit.port) != (before.host, before.port):
             self.say(f"{before.path} names another address now; it counts when the server is started again")
+        parties = {*self.kit.sites, *self.kit.operators}
+        # The gate must let nobody in to whom the hub would not listen: a newcomer is heard before it is let in, and
+        # one that has to go is let in no more before it is not heard.
+        self.hub.set_parties({*parties, *before.sites, *before.operators})
         self.roll.take(self.kit, self.hub)
-        self.hub.set_parties({*self.kit.sites, *self.kit.operators})
+        self.hub.set_parties(parties)
         if self.desk is not None:
             self.desk.sites = self.kit.sites
-        for new in sorted({*self.kit.sites, *self.kit.operators} - {*before.sites, *before.operators}):
+        for new in sorted(parties - {*before.sites, *before.operators}):
             self.say(f"{new} is of the federation now")
 
     def run(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,6 +78,28 @@ def test_an_expelled_site_is_cut_off_at_once_and_not_let_in_again(standing: Stan
         out.close()
         other.close()
     assert any("bank-b is not let in" in line for line in standing.said)
+
+
+def test_a_newcomer_that_comes_in_while_the_kit_is_read_again_is_heard(
+    standing: Standing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, peers = standing.server, list[RawPeer]()
+    take = server.roll.take
+
+    def take_and_wait(*words: Any) -> None:
+        take(*words)
+        if "bank-c" in server.roll.kit.sites and not peers:
+            peers.append(RawPeer(open_kit(standing.folder / "bank-c", "site")))
+            live = peers[0].stream()
+            until(lambda: "bank-c" in server.hub.link._cell.agents, 10)
+            assert live.is_active()
+
+    monkeypatch.setattr(server.roll, "take", take_and_wait)
+    make_federation(standing.folder, None, ["bank-c"])
+    try:
+        until(lambda: server.hub.connected() == {"bank-c"}, 10)
+    finally:
+        peers[0].close()
 
 
 def test_a_running_server_shows_its_renewed_certificate_without_a_restart(standing: Standing) -> None:
