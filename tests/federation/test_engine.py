@@ -340,6 +340,32 @@ def test_a_killed_server_resumes_and_ends_with_the_same_bits(
 
 
 @pytest.mark.slow
+def test_thirteen_hundred_half_open_connections_neither_end_a_course_nor_keep_a_silo_out(
+    machines: Callable[..., Machines], tmp_path: Path
+) -> None:
+    site = machines(small(rounds=60, min_replies=3))
+    few_files = ["prlimit", "--nofile=1024:1024"]
+    server = site.start("server", "serve", str(site.kits["server"]), "course.yaml", "--out", "run", within=few_files)
+    for name in site.data:
+        site.join(name)
+    _wait_for(tmp_path / "run" / "journal.jsonl", '"round": 4,', seconds=120)
+    silent: list[socket.socket] = []
+    try:
+        for number in range(1300):
+            silent.append(socket.create_connection(("localhost", site.port), 30))
+            if number == 650:  # a silo goes and comes back in the midst of them
+                site.processes["client-1"].kill()
+                site.join("client-1")
+        assert server.wait(timeout=300) == 0, (tmp_path / "server.log").read_text()
+    finally:
+        for each in silent:
+            each.close()
+    events = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    assert [event["round"] for event in events if event["event"] == "round"] == list(range(1, 61))
+    assert "Too many open files" not in (tmp_path / "server.log").read_text()
+
+
+@pytest.mark.slow
 def test_ctrl_c_ends_each_side_cleanly(machines: Callable[..., Machines], tmp_path: Path) -> None:
     site = machines(small(rounds=500))
     for name in site.data:
