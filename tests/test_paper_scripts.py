@@ -13,7 +13,7 @@ import torch
 
 from isthmus.core.codec import decode
 from isthmus.core.record import State
-from isthmus.report.charts import scatter_chart
+from isthmus.report.charts import scatter_chart, to_svg
 from isthmus.runs import run
 from isthmus.simulation import load_scenario
 from isthmus.suites.part import narrowed
@@ -48,7 +48,7 @@ def test_fedgl_embeddings_are_the_outputs_of_a_runs_model_on_the_merged_graph(me
     panel = script.panel(method, found[chosen].numpy(), whole.y[chosen].numpy(), whole.class_names)
     assert sum(len(series.points) for series in panel.series) == 60
     assert {series.name for series in panel.series} == {whole.class_names[c] for c in np.unique(whole.y[chosen])}
-    assert ElementTree.fromstring(scatter_chart([panel])).tag.endswith("svg")
+    assert ElementTree.fromstring(to_svg(scatter_chart([panel]))).tag.endswith("svg")
     assert torch.isfinite(found).all()
 
 

@@ -1,43 +1,49 @@
-"""Charts as SVG files of their own, written by hand: lines, bars, curves and scatters, in panels with one legend.
+"""Charts as Altair specifications: lines, curves, bars and scatters, in panels with one legend; `to_svg` makes a file.
 
-Every chart is a function of panels of series of points, and gives the text of a file that needs nothing else: no
-script, no style sheet, no font. The numbers of a point or a bar show when it is pointed at.
+Every chart is a function of panels of series of points. A specification serves pages, notebooks and files alike; an SVG
+file needs nothing else, no script and no style sheet, and says the numbers of its marks to those who cannot see them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from isthmus.report.charts_layout import (
-    NO_WORDS,
-    Axis,
-    Entry,
-    Frame,
-    Plot,
-    Words,
-    named_axis,
-    number_axis,
-    sheet,
-)
-from isthmus.report.charts_marks import (
-    SMALL,
-    Look,
-    Point,
-    Series,
-    draw_band,
-    draw_bars,
-    draw_break,
-    draw_curve,
-    draw_dots,
-    draw_line,
-)
-from isthmus.report.drawing import tag, text
+from isthmus.core.errors import BadInput
+from isthmus.core.text import foreign
 
-__all__ = ["Panel", "Point", "Series", "Words", "curve_chart", "grouped_bars", "line_chart", "scatter_chart"]
+Chart: TypeAlias = Any  # one of altair's, which is imported when a chart is drawn
 
-BAR_ROOM = 9.0  # at least, for one bar; thinner when there are very many
-MANY_DOTS = 400  # are drawn smaller
+# Okabe and Ito's colours, which also the colour-blind tell apart, without their yellow, which is faint on white.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d", "#882255")
+DASHES = ((1, 0), (7, 3), (2, 2), (9, 3, 2, 3), (4, 2))
+# One less than colours, so that pairs of a colour and a shape last long.
+SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-left")
+HEIGHT = 220  # of a panel
+WIDTHS = {1: 560, 2: 390, 3: 290}  # of a panel, by how many are side by side
+LARGEST = 1e300  # what is larger cannot be drawn
+MOST_LETTERS = 200  # of a name or a title
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point with its standard deviation; NaN where nothing was measured."""
+
+    x: float
+    y: float
+    std: float | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points under a name. A `reference` is one number that holds along the whole axis: that of its first point."""
+
+    name: str
+    points: tuple[Point, ...] = ()
+    reference: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,137 +54,215 @@ class Panel:
     series: tuple[Series, ...]
 
 
+@dataclass(frozen=True)
+class Words:
+    """What is written at a chart: above it, and at its axes."""
+
+    title: str = ""
+    x: str = ""
+    y: str = ""
+
+
 def line_chart(
     panels: Sequence[Panel],
-    words: Words = NO_WORDS,
+    words: Words = Words(),
     *,
     x_names: Mapping[float, str] | None = None,
     log_x: bool = False,
     shared_y: bool = False,
-) -> str:
+) -> Chart:
     """Return lines with a marker at each point, error bars where there are deviations, and dashed references.
 
     `x_names` names values of the x axis, in place of their numbers.
     """
-    every = [point.x for panel in panels for s in panel.series if not s.reference for point in s.known()]
-    x = named_axis(x_names or {value: f"{value:g}" for value in every}, log=log_x)
-    looks = _looks(panels)
+    alt = _altair()
+    rows = _rows(panels, x_names)
+    if log_x and any(row["x"] <= 0 for row in rows if not row["reference"]):
+        raise ValueError("an axis of logarithms has no place for 0 or less")
+    scale = alt.Scale(type="log") if log_x else alt.Scale(zero=False)
+    x = alt.X("x:Q", title=_text(words.x), scale=scale, axis=_named(x_names, rows))
+    y = alt.Y("y:Q", title=_text(words.y), scale=alt.Scale(zero=False))
+    moving, still = "!datum.reference", "datum.reference"
+    points = alt.Chart().encode(x=x, y=y, color=_color(panels), tooltip=_said())
+    lines = points.transform_filter(moving).mark_line().encode(detail="part:N")
+    bars = points.transform_filter(f"{moving} && datum.low < datum.high").mark_rule().encode(y="low:Q", y2="high:Q")
+    marks = points.transform_filter(moving).mark_point(filled=True, size=55, opacity=1).encode(shape=_shape(panels))
+    rules = alt.Chart().transform_filter(still).mark_rule(strokeDash=[6, 4], strokeWidth=1.5)
+    rules = rules.encode(y=y, color=_color(panels), tooltip=_said())
+    return _sheet(alt.layer(rules, lines, bars, marks), rows, panels, words, shared_y)
 
-    def draw(panel: Panel, frame: Frame) -> list[str]:
-        return _grouped(draw_line(s, looks[s.name], frame, x.ticks) for s in panel.series)
 
-    plots = [_plot(panel, x, number_axis(values), draw) for panel, values in _ranges(panels, shared_y)]
-    references = {s.name for panel in panels for s in panel.series if s.reference}
-    entries = [
-        Entry(name, looks[name].reference_sample if name in references else looks[name].line_sample)
-        for name in _named(panels)
-    ]
-    return sheet(plots, entries, words)
-
-
-def curve_chart(panels: Sequence[Panel], words: Words = NO_WORDS, *, shared_y: bool = False) -> str:
+def curve_chart(panels: Sequence[Panel], words: Words = Words(), *, shared_y: bool = False) -> Chart:
     """Return curves of many points without markers, in a band of one standard deviation where there is one."""
-    every = [point.x for panel in panels for s in panel.series for point in s.known()]
-    x = number_axis(every, tight=True, whole=all(float(value).is_integer() for value in every))
-    looks = _looks(panels)
-
-    def draw(panel: Panel, frame: Frame) -> list[str]:
-        bands = [part for s in panel.series for part in draw_band(s, looks[s.name], frame)]
-        return [*bands, *_grouped(draw_curve(s, looks[s.name], frame) for s in panel.series)]
-
-    plots = [_plot(panel, x, number_axis(values), draw) for panel, values in _ranges(panels, shared_y)]
-    return sheet(plots, [Entry(name, looks[name].curve_sample) for name in _named(panels)], words)
+    alt = _altair()
+    rows = _rows(panels)
+    whole = {"tickMinStep": 1} if all(float(row["x"]).is_integer() for row in rows) else {}
+    x = alt.X("x:Q", title=_text(words.x), scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(**whole))
+    y = alt.Y("y:Q", title=_text(words.y), scale=alt.Scale(zero=False))
+    points = alt.Chart().encode(x=x, y=y, detail="part:N", tooltip=_said())
+    bands = points.transform_filter("datum.low < datum.high").mark_area(opacity=0.18)
+    bands = bands.encode(y="low:Q", y2="high:Q", color=_color(panels).legend(None))
+    lines = points.mark_line(strokeWidth=1.8).encode(color=_color(panels), strokeDash=_dash(panels))
+    return _sheet(alt.layer(bands, lines), rows, panels, words, shared_y)
 
 
 def grouped_bars(
-    panels: Sequence[Panel], groups: Sequence[str], words: Words = NO_WORDS, *, shared_y: bool = False
-) -> str:
-    """Return bars side by side in groups; the x of a point is the number of its group.
-
-    Bars start at 0, or at a round number if they would all be long otherwise; then the axis is broken visibly.
-    """
-    x = Axis(-0.5, max(len(groups), 1) - 0.5, {float(i): name for i, name in enumerate(groups)}, named=True)
-    looks = _looks(panels)
-
-    def draw(panel: Panel, frame: Frame) -> list[str]:
-        present = [s for s in panel.series if s.points]
-        places = [(s, (i, len(present))) for i, s in enumerate(present)]
-        bars = _grouped(draw_bars(s, place, looks[s.name], frame, groups) for s, place in places)
-        return [*bars, *draw_break(frame)]
-
-    plots = [_plot(panel, x, _bar_axis(values), draw) for panel, values in _ranges(panels, shared_y)]
-    most = max((sum(bool(s.points) for s in panel.series) for panel in panels), default=1)
-    entries = [Entry(name, looks[name].bar_sample, SMALL) for name in _named(panels)]
-    return sheet(plots, entries, words, len(groups) * (most + 0.8) * BAR_ROOM)
+    panels: Sequence[Panel], groups: Sequence[str], words: Words = Words(), *, shared_y: bool = False
+) -> Chart:
+    """Return bars side by side in groups, from 0; the x of a point is the number of its group."""
+    alt = _altair()
+    names = {float(number): str(name) for number, name in enumerate(groups)}
+    x = alt.X("x:O", title=_text(words.x), axis=alt.Axis(labelExpr=_label_expression(names), labelAngle=-35))
+    y = alt.Y("y:Q", title=_text(words.y))
+    places = alt.XOffset("series:N", sort=None, scale=alt.Scale(domain=_names(panels)))
+    points = alt.Chart().encode(x=x, xOffset=places, tooltip=_said())
+    bars = points.mark_bar().encode(y=y, color=_color(panels))
+    errors = points.transform_filter("datum.low < datum.high").mark_rule(color="#222222").encode(y="low:Q", y2="high:Q")
+    return _sheet(alt.layer(bars, errors), _rows(panels, names), panels, words, shared_y)
 
 
-def scatter_chart(panels: Sequence[Panel], words: Words = NO_WORDS, *, scales: bool = False) -> str:
+def scatter_chart(panels: Sequence[Panel], words: Words = Words(), *, scales: bool = False) -> Chart:
     """Return points in a colour and a shape for each series, each panel in a range of its own.
 
     Embeddings have no unit, so that numbers beside them tell nothing; `scales` shows them.
     """
-    looks = _looks(panels)
-    radius = 2.2 if max((sum(len(s.points) for s in p.series) for p in panels), default=0) > MANY_DOTS else 3.0
+    alt = _altair()
+    axis: Any = alt.Axis() if scales else None
+    loose = alt.Scale(zero=False)
+    points = alt.Chart().mark_point(filled=True, size=22).encode(
+        x=alt.X("x:Q", title=_text(words.x), scale=loose, axis=axis),
+        y=alt.Y("y:Q", title=_text(words.y), scale=loose, axis=axis),
+        color=_color(panels),
+        shape=_shape(panels),
+        tooltip=_said(),
+    )  # fmt: skip
+    return _sheet(alt.layer(points), _rows(panels), panels, words, shared_y=False, shared_x=False)
 
-    def draw(panel: Panel, frame: Frame) -> list[str]:
-        return _grouped(draw_dots(s, looks[s.name], frame, radius) for s in panel.series)
 
-    plots = []
+def to_svg(chart: Chart) -> str:
+    """Return a chart as the text of an SVG file."""
+    try:
+        import vl_convert
+    except ImportError:
+        raise BadInput("files of charts need vl-convert; install it with: pip install 'isthmus[charts]'") from None
+    return str(vl_convert.vegalite_to_svg(chart.to_json(), vl_version="v6.1"))
+
+
+# ---- what charts are made of
+
+
+def _altair() -> Any:
+    try:
+        import altair
+    except ImportError:
+        raise BadInput("charts need altair; install it with: pip install 'isthmus[charts]'") from None
+    altair.data_transformers.disable_max_rows()
+    return altair
+
+
+def _drawable(value: float | None) -> bool:
+    return value is not None and math.isfinite(value) and abs(value) < LARGEST
+
+
+def _text(words: str) -> str:
+    """Return words as they can be drawn: on one line, and not too long."""
+    return foreign(words, MOST_LETTERS)
+
+
+def _rows(panels: Sequence[Panel], x_names: Mapping[float, str] | None = None) -> list[dict[str, Any]]:
+    """Return a row for each point that has a place, from left to right; a missing one parts a line in two."""
+    rows = []
     for panel in panels:
-        known = [point for s in panel.series for point in s.known()]
-        x, y = _loose_axis([p.x for p in known]), _loose_axis([p.y for p in known])
-        if not scales:
-            x, y = replace(x, ticks={}), replace(y, ticks={})
-        plots.append(_plot(panel, x, y, draw))
-    return sheet(plots, [Entry(name, looks[name].marker_sample, SMALL) for name in _named(panels)], words)
+        for series in panel.series:
+            part = 0
+            for point in sorted((point for point in series.points if _drawable(point.x)), key=lambda point: point.x):
+                if not _drawable(point.y):
+                    part += 1
+                    continue
+                spread = point.std if _drawable(point.std) and not series.reference else 0.0
+                told = f"{point.y:.4g}" + (f" ± {point.std:.2g}" if _drawable(point.std) else "")
+                place = (x_names or {}).get(point.x, f"{point.x:g}")
+                row = {"panel": _text(panel.title), "series": _text(series.name), "x": point.x, "y": point.y}
+                row |= {"place": _text(place), "value": told}
+                ends = {"low": point.y - (spread or 0.0), "high": point.y + (spread or 0.0)}
+                rows.append({**row, **ends, "part": f"{_text(series.name)}/{part}", "reference": series.reference})
+                if series.reference:
+                    break
+    return rows
 
 
-def _looks(panels: Sequence[Panel]) -> dict[str, Look]:
-    """Return a look for each name, the same in every panel."""
-    return {name: Look(i) for i, name in enumerate(dict.fromkeys(s.name for panel in panels for s in panel.series))}
+def _names(panels: Sequence[Panel]) -> list[str]:
+    return list(dict.fromkeys(_text(series.name) for panel in panels for series in panel.series))
 
 
-def _named(panels: Sequence[Panel]) -> list[str]:
+def _drawn(panels: Sequence[Panel]) -> list[str]:
     """Return the names for the legend: those that have points somewhere."""
-    drawn = {s.name for panel in panels for s in panel.series if s.known()}
-    return [name for name in _looks(panels) if name and name in drawn]
+    found = {row["series"] for row in _rows(panels)}
+    return [name for name in _names(panels) if name and name in found]
 
 
-def _grouped(series: Iterable[list[str]]) -> list[str]:
-    return [tag("g", *parts, class_="series") for parts in series if parts]
+def _channel(kind: str, panels: Sequence[Panel], looks: Sequence[Any]) -> Any:
+    """Return an encoding of series by their number, the same in every panel, with or without points."""
+    alt = _altair()
+    names = _names(panels)
+    scale = alt.Scale(domain=names, range=[looks[number % len(looks)] for number in range(len(names))])
+    legend = alt.Legend(title=None, values=_drawn(panels)) if _drawn(panels) else None
+    return getattr(alt, kind)("series:N", scale=scale, legend=legend)
 
 
-def _ranges(panels: Sequence[Panel], shared: bool) -> list[tuple[Panel, list[float]]]:
-    """Return each panel with the values that its y axis must hold, deviations and all."""
-    found = []
-    for panel in panels:
-        marked = [(point, s.reference) for s in panel.series for point in s.known()]
-        found.append([y for point, reference in marked for y in ((point.y,) if reference else point.ends)])
-    everything = [value for values in found for value in values]
-    return [(panel, everything if shared else values) for panel, values in zip(panels, found, strict=True)]
+def _color(panels: Sequence[Panel]) -> Any:
+    return _channel("Color", panels, COLORS)
 
 
-def _plot(panel: Panel, x: Axis, y: Axis, draw: Callable[[Panel, Frame], list[str]]) -> Plot:
-    def inside(frame: Frame) -> list[str]:
-        if any(series.known() for series in panel.series):
-            return draw(panel, frame)
-        return [text("no data", frame.left + frame.width / 2, frame.top + frame.height / 2, "tick", "middle")]
-
-    return Plot(panel.title, x, y, inside)
+def _shape(panels: Sequence[Panel]) -> Any:
+    return _channel("Shape", panels, SHAPES)
 
 
-def _loose_axis(values: Sequence[float]) -> Axis:
-    """Return an axis that ends a little beyond the values on both sides."""
-    axis = number_axis(values, tight=True)
-    room = 0.05 * (axis.high - axis.low)
-    return replace(axis, low=axis.low - room, high=axis.high + room)
+def _dash(panels: Sequence[Panel]) -> Any:
+    return _channel("StrokeDash", panels, [list(dash) for dash in DASHES])
 
 
-def _bar_axis(values: Sequence[float]) -> Axis:
-    """Return an axis from 0, or from a round number when all bars are more than half as long as the longest."""
-    low, high = min(values, default=0.0), max(values, default=1.0)
-    if low > high / 2:
-        axis = number_axis([low - max(high - low, 0.05 * high) / 2, high])
-        if axis.low > high / 3:  # else little would be won
-            return axis
-    return number_axis([low, high, 0.0] if low or high else [0.0, 1.0])
+def _said() -> list[str]:
+    return ["series:N", "place:N", "value:N"]
+
+
+def _named(names: Mapping[float, str] | None, rows: Sequence[Mapping[str, Any]]) -> Any:
+    alt = _altair()
+    if names is None:
+        values = sorted({row["x"] for row in rows if not row["reference"]})
+        return alt.Axis(values=values, format="~g", labelOverlap=True)
+    return alt.Axis(values=sorted(names), labelExpr=_label_expression(names), labelOverlap=True)
+
+
+def _label_expression(names: Mapping[float, str]) -> str:
+    """Return a Vega expression that names values; each name is a quoted literal, whatever is in it."""
+    table = json.dumps({f"{value:g}": _text(name) for value, name in names.items()})
+    return f"{table}[format(datum.value, '~g')] || ''"
+
+
+def _sheet(
+    layers: Any,
+    rows: Sequence[Mapping[str, Any]],
+    panels: Sequence[Panel],
+    words: Words,
+    shared_y: bool,
+    shared_x: bool = True,
+) -> Any:
+    """Return the panels in a grid under one title, with one legend."""
+    alt = _altair()
+    columns = min(max(len(panels), 1), 3)
+    shown = layers.properties(width=WIDTHS[columns], height=HEIGHT)
+    titles = [_text(panel.title) for panel in panels]
+    if len(panels) > 1:
+        head = alt.Facet("panel:N", title=None, sort=titles, header=alt.Header(labelFontWeight="bold"))
+        chart = shown.facet(facet=head, columns=columns, data=alt.Data(values=rows))
+        ranges = {"x": shared_x, "y": shared_y}
+        chart = chart.resolve_scale(**{axis: "shared" if same else "independent" for axis, same in ranges.items()})
+    else:
+        chart = shown.properties(data=alt.Data(values=rows))
+    title = [part for part in (_text(words.title), *(titles if len(panels) == 1 else ())) if part]
+    if not rows:
+        title.append("no data")
+    if title:
+        chart = chart.properties(title=alt.TitleParams(title[0], subtitle=title[1:], anchor="start"))
+    return chart.configure_legend(orient="top", columns=4, labelLimit=320).configure_axis(gridColor="#e4e3de")

@@ -42,6 +42,8 @@ def _columns(facts: Figures) -> list[_Column]:
     item = facts["item"]
     everyone = [facts["whole"], *facts["clients"].values()]
     columns: list[_Column] = [(f"{item}s", _picked("num_items"), count)]
+    if item == "pair":
+        columns.append(("links", _picked("num_links"), count))
     if item != "node":
         columns.append(("nodes", _picked("num_nodes"), count))
     columns += [

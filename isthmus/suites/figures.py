@@ -10,7 +10,7 @@ from typing import Any
 
 from isthmus.monitor.journal import FILE_NAME as JOURNAL_FILE
 from isthmus.monitor.journal import read_whole_journal, replace_file
-from isthmus.report.charts import Panel, Point, Series, Words, curve_chart, grouped_bars, line_chart
+from isthmus.report.charts import Chart, Panel, Point, Series, Words, curve_chart, grouped_bars, line_chart, to_svg
 from isthmus.suites.figure_spec import Figure
 from isthmus.suites.runner import Run
 from isthmus.suites.spec import Suite
@@ -22,17 +22,17 @@ def write_figures(suite: Suite, found: Sequence[Cell], folder: Path) -> list[Pat
     paths = []
     for figure in suite.figures:
         path = folder / f"{figure.name}.svg"
-        replace_file(path, draw_figure(suite, figure, found, folder).encode())
+        replace_file(path, to_svg(draw_figure(suite, figure, found, folder)).encode())
         paths.append(path)
     return paths
 
 
-def draw_figure(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) -> str:
-    """Return a figure as the text of an SVG file; a cell that failed is missing in it."""
+def draw_figure(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) -> Chart:
+    """Return a figure as a chart; a cell that failed is missing in it."""
     return {"lines": _lines, "rounds": _rounds, "clients": _clients}[figure.kind](suite, figure, found, folder)
 
 
-def _lines(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) -> str:
+def _lines(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) -> Chart:
     cells = suite.cells()
     places = figure.sweep(cells, list(suite.axes[figure.x]))
     aside = figure.references(cells)
@@ -55,7 +55,7 @@ def _lines(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) ->
     return line_chart(panels, words, x_names=names, log_x=figure.log_x, shared_y=figure.shared_y)
 
 
-def _rounds(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) -> str:
+def _rounds(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) -> Chart:
     def series(name: str, mine: Sequence[Cell]) -> Series:
         (cell,) = mine
         return Series(name, tuple(_curve([_by_round(run, figure.metric, folder) for run in cell.runs])))
@@ -76,7 +76,7 @@ def _curve(runs: Sequence[Mapping[int, float]]) -> list[Point]:
     return [_point(number, [run[number] for run in runs]) for number in sorted(common)]
 
 
-def _clients(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) -> str:
+def _clients(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) -> Chart:
     scores: dict[int, dict[str, list[float]]] = {}
     groups: dict[str, int] = {}
     for cell in found:

@@ -23,9 +23,7 @@ from torch import Tensor
 from isthmus.core.random import numpy_generator
 from isthmus.data.graph import Graph
 from isthmus.learn.fit import load_params
-from isthmus.report.charts import Panel, scatter_chart
-from isthmus.report.charts_layout import Words
-from isthmus.report.charts_marks import Point, Series
+from isthmus.report.charts import Panel, Point, Series, Words, scatter_chart, to_svg
 from isthmus.simulation import build_model, load_scenario
 from isthmus.suites.spec import Point as Course
 from isthmus.suites.spec import load_suite
@@ -82,7 +80,7 @@ def main() -> None:
             scores.append(f"{silhouette_score(found, y):.3f}")
             panels.append(panel(method, found[shown], y[shown], names))
         text = Words(title=f"Fig. {name[3:]}: embeddings of {NUM_SHOWN} test nodes, {dataset} (t-SNE)")
-        (words.out / f"{name}.svg").write_text(scatter_chart(panels, text))
+        (words.out / f"{name}.svg").write_text(to_svg(scatter_chart(panels, text)))
         print(f"| {dataset} | " + " | ".join(scores) + " |", flush=True)
 
 
