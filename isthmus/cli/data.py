@@ -12,6 +12,7 @@ import typer
 from isthmus.cli import data_import, data_schema, data_show
 
 if TYPE_CHECKING:
+    from isthmus.data.holding import Holding
     from isthmus.data.own_data import OwnData
     from isthmus.data.zoo import Dataset
 
@@ -36,6 +37,8 @@ SPLIT_EXAMPLES = """Examples:
   isthmus data split cora --names bank-a,bank-b,bank-c --out silos splitter.name=random
 
   isthmus data split mutag --clients 3 --out silos splitter.name=random
+
+  isthmus data split my_graph/ --clients 4 --out silos splitter.name=meta splitter.attribute=country
 """
 
 
@@ -61,7 +64,7 @@ def check(
 ) -> None:
     """Check a folder of a graph, of links or of graphs, and say everything that is wrong with it, by row."""
     from isthmus.core.errors import BadInput
-    from isthmus.data.links import LinkGraph
+    from isthmus.data.links import item_word
     from isthmus.data.sources import GraphFolder
     from isthmus.data.zoo import Folder, LinkFolder
     from isthmus.data.zoo.own_kinds import kind_at
@@ -79,23 +82,35 @@ def check(
         dataset = replace(dataset, negatives=negatives) if isinstance(dataset, LinkFolder) else dataset
         read = (replace(dataset, undirected=False) if directed else dataset).read()
     data = read.data
-    typer.echo(f"{folder} is a {kind.called}: {kind.describe(data)}")
+    typer.echo(f"{folder} is a {kind.called}: {kind.describe(data, directed)}")
     for split in ("train", "val", "test"):
-        typer.echo(f"{split}: {int(data.mask(split).sum())} {data.item}s")
-    if isinstance(data, LinkGraph) and data.doubtful:
-        typer.echo(
-            f"note: link_prediction must be told whether pairs of the class {data.doubtful!r} are links: "
-            f"dataset.negatives={data.doubtful} if not, dataset.all_links=true if every row is one"
-        )
+        typer.echo(f"{split}: {int(data.mask(split).sum())} {item_word(data)}s")
+    _tell_attributes(data)
+    data_show.tell_doubt(data)
     if isinstance(read, GraphFolder) and read.schema is not None:
         typer.echo(f"schema digest: {read.schema.digest}")
     if schema is not None:
         typer.echo(f"follows {schema}")
 
 
+def _tell_attributes(data: Holding) -> None:
+    """Print what the splitter `meta` can go by, if there is anything."""
+    import numpy as np
+
+    from isthmus.data.splitters.facts import attributes_of
+
+    counts = {name: len(np.unique(found.numpy())) for name, found in attributes_of(data).items()}
+    told = [f"{name} ({count} value{'' if count == 1 else 's'})" for name, count in sorted(counts.items())]
+    if told:
+        typer.echo(f"to split by: {', '.join(told)}")
+
+
 @app.command("split", epilog=SPLIT_EXAMPLES)
 def split(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A dataset's name, as in isthmus list datasets.")],
+    dataset: Annotated[
+        str,
+        typer.Argument(metavar="DATASET|FOLDER", help="A dataset's name, as in isthmus list datasets, or a folder."),
+    ],
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Splitter, masks and seed, as in a course.")
     ] = None,
@@ -106,12 +121,13 @@ def split(
     ] = "",
     data_root: Annotated[Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie.")] = None,
 ) -> None:
-    """Divide a dataset into folders of tables, one for each of several organisations, as a course would."""
+    """Divide a dataset or a folder of tables into folders, one for each of several organisations, as a course would."""
     from isthmus.config.load import load_course
     from isthmus.core.errors import BadInput
+    from isthmus.data.links import item_word
     from isthmus.data.schema import SCHEMA_FILE, write_schema
     from isthmus.data.schema_union import schema_of
-    from isthmus.data.zoo import Folder
+    from isthmus.data.zoo import DATASETS, Folder
     from isthmus.data.zoo import data_root as locate_data
     from isthmus.data.zoo.own_kinds import have_own_classes, kind_for, names_for_tables
     from isthmus.simulation import load_scenario
@@ -121,7 +137,9 @@ def split(
     if odd:
         raise BadInput(f"--names has {odd[0]!r}; names are of letters, digits, - and _, each once")
     number = len(chosen) or clients
-    course = load_course(None, [f"dataset.name={dataset}", f"num_clients={number}", *(words or [])])
+    own_folder = Path(dataset).is_dir() and dataset not in DATASETS
+    source = data_show.own_folders([dataset]) if own_folder else {"dataset": dataset}
+    course = load_course(source, [f"num_clients={number}", *(words or [])])
     if out.exists() and any(out.iterdir()):
         raise BadInput(f"{out} exists already; choose another folder")
     scenario = load_scenario(course, locate_data(data_root))
@@ -138,9 +156,12 @@ def split(
         if kind is Folder:
             write_schema(schema_of(named), out / name / SCHEMA_FILE)
         examples = "/".join(str(int(part.mask(split).sum())) for split in ("train", "val", "test"))
-        typer.echo(f"{out / name}: {part.num_items} {part.item}s, {examples} train/val/test")
+        typer.echo(f"{out / name}: {part.num_items} {item_word(part)}s, {examples} train/val/test")
     typer.echo("classes: each has its own" if own else f"classes: {','.join(whole.class_names)}")
     typer.echo(f"read with: {' '.join(_settings(kind.like(whole)))}")
+    lost = [name for name, found in whole.attributes.items() if found.dim() > 1]
+    if lost:
+        typer.echo(f"attributes not written, with several values for each {whole.item}: {', '.join(lost)}")
     if kind is Folder and not own:
         write_schema(schema_of(whole), out / SCHEMA_FILE)
         typer.echo(f"schema: {out / SCHEMA_FILE}")

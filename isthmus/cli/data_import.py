@@ -63,6 +63,9 @@ def import_graph(
     number: Annotated[list[str] | None, typer.Option("--number", metavar="COLUMN", help="Is a number.")] = None,
     category: Annotated[list[str] | None, typer.Option("--category", metavar="COLUMN", help="Is a category.")] = None,
     text: Annotated[list[str] | None, typer.Option("--text", metavar="COLUMN", help="Is a text.")] = None,
+    attribute: Annotated[
+        list[str] | None, typer.Option("--attribute", metavar="COLUMN", help="Is kept to split by, and no feature.")
+    ] = None,
     ignore: Annotated[list[str] | None, typer.Option("--ignore", metavar="COLUMN", help="Is left out.")] = None,
     standardize: Annotated[bool, typer.Option("--standardize", help="Numbers get mean 0 and deviation 1.")] = False,
     min_count: Annotated[int | None, typer.Option("--min-count", min=1, help="Rows a word must be in [2].")] = None,
@@ -111,6 +114,7 @@ def import_graph(
         ),
         classes=tuple(name.strip() for name in classes.split(",") if name.strip()),
         renamed=_renamed(rename or []),
+        attributes=tuple(attribute or ()),
         edge_rules=EdgeRules(directed, repeated, unknown_ends),
     )
     raw, problems = _read(source, nodes, edges, sql, nodes_query, edges_query, delimiter, wishes)
@@ -198,6 +202,7 @@ def _read_source(source: str, delimiter: str, wishes: Wishes) -> tuple[RawGraph 
     ending = path.suffix.lower()
     problems = Problems(f"import of {path}")
     if path.is_dir():
+        _refuse_other_kinds(path)
         found = [find_table(path, "nodes"), find_table(path, "edges")]
         if any(len(files) != 1 for files in found):
             raise BadInput(
@@ -210,6 +215,18 @@ def _read_source(source: str, delimiter: str, wishes: Wishes) -> tuple[RawGraph 
         return read_pyg(path, problems), problems
     remedy = "; tables are given as --nodes and --edges" if ending in (".csv", ".tsv", ".parquet", ".pq") else ""
     raise BadInput(f"SOURCE is {source!r}; known: a folder, .gexf, .graphml, .pt, .pth{remedy}")
+
+
+def _refuse_other_kinds(path: Path) -> None:
+    """Refuse a folder of links or of graphs, of which no graph can be made."""
+    from isthmus.core.errors import BadInput
+    from isthmus.data.zoo import Folder
+    from isthmus.data.zoo.own_kinds import kind_at
+
+    kind = kind_at(path)
+    if kind is not Folder and kind.is_at(path):
+        what = f"has the tables of a {kind.called}, which is read as it is: try isthmus data check {path}"
+        raise BadInput(f"{path} {what}; if two of them are a graph, give --nodes and --edges")
 
 
 def _write(prepared: Prepared, out: Path | None, write_schema: Path | None, format: str) -> None:
@@ -236,12 +253,14 @@ def _tell(
     schema, facts = prepared.schema, {"nodes": prepared.nodes.num_rows, "edges": prepared.num_edges(directed)}
     if json:
         places = {"folder": out and str(out), "schema": write_schema and str(write_schema), "digest": schema.digest}
-        more = {"features": len(schema.columns), "classes": list(schema.classes), "notes": list(prepared.notes)}
+        more: dict[str, Any] = {"features": len(schema.columns), "classes": list(schema.classes)}
+        more |= {"attributes": list(prepared.attributes), "notes": list(prepared.notes)}
         print_json({**places, **facts, **more})
         return
     edges = f"{facts['edges']} {'directed ' if directed else ''}edges"
     lines = [f"{facts['nodes']} nodes, {edges}, {len(schema.columns)} feature columns"]
     lines += described(schema, verbose)
+    lines += [f"attributes, to split by: {', '.join(prepared.attributes)}"] if prepared.attributes else []
     lines += [f"classes: {', '.join(schema.classes) or 'none'}", *prepared.notes, f"schema digest: {schema.digest}"]
     lines += [f"schema: {write_schema}"] if write_schema is not None else []
     if out is not None:

@@ -9,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from isthmus.config.course import Course
+    from isthmus.data.holding import Holding
     from isthmus.report.summary import Table
 
 EXAMPLES = """Examples:
@@ -81,8 +82,19 @@ def show(
         print_json(facts)
         return
     _print(facts, all_clients)
+    tell_doubt(scenario.whole)
     if html is not None:
         typer.echo(f"page: {html}")
+
+
+def tell_doubt(data: Holding) -> None:
+    """Print that labels may say of some pairs that they are no links, where nobody has said whether they do."""
+    doubtful = getattr(data, "doubtful", "")
+    if doubtful:
+        typer.echo(
+            f"note: link_prediction must be told whether pairs of the class {doubtful!r} are links: "
+            f"dataset.negatives={doubtful} if not, dataset.all_links=true if every row is one"
+        )
 
 
 def own_folders(paths: list[str]) -> dict[str, Any]:

@@ -12,10 +12,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from isthmus.data.attributes import PREFIX
 from isthmus.data.edges import pair_keys
 from isthmus.data.features import sparse_rows
 from isthmus.data.graph import SPLITS
-from isthmus.data.tables import Problems, Table, is_numeric, is_text, listed, numbers, stray_text, text
+from isthmus.data.tables import Problems, Table, is_numeric, listed, numbers, stray_text, text
 from isthmus.data.vocabulary import is_whole
 
 Integers = npt.NDArray[np.int64]
@@ -49,8 +50,12 @@ def node_ids(nodes: Table, problems: Problems) -> Any:
 
 
 def feature_names(nodes: Table, reserved: tuple[str, ...] = NODE_COLUMNS) -> tuple[str, ...]:
-    """Return the names of the numeric columns of a table that are its features: all but the reserved ones."""
-    return tuple(name for name, column in nodes.columns.items() if name not in reserved and is_numeric(column))
+    """Return the names of a table's numeric columns that are features: all but the attributes and the reserved ones."""
+    return tuple(n for n, column in nodes.columns.items() if _may_be_feature(n, reserved) and is_numeric(column))
+
+
+def _may_be_feature(name: str, reserved: tuple[str, ...]) -> bool:
+    return name not in reserved and not name.startswith(PREFIX)
 
 
 def features(
@@ -123,7 +128,7 @@ def finite_numbers(table: Table, names: tuple[str, ...], problems: Problems) -> 
 def note_stray_text(table: Table, reserved: tuple[str, ...], problems: Problems) -> None:
     """Note the rows that hold no number in columns where most rows do, and which are therefore meant as features."""
     for name, column in table.columns.items():
-        if name not in reserved:
+        if _may_be_feature(name, reserved):
             _note_stray_text(table.file, name, column, problems)
 
 
@@ -311,27 +316,3 @@ def first_told(ends: Tensor, undirected: bool) -> tuple[Integers, npt.NDArray[np
     keys = pair_keys(low, high, num_ids) if undirected else low * num_ids + high
     _, first, edge_of = np.unique(keys.numpy(), return_index=True, return_inverse=True)
     return first[edge_of], (ends >= 0).all(dim=0).numpy()
-
-
-def attributes(
-    table: Table, reserved: tuple[str, ...], numeric: bool, problems: Problems
-) -> tuple[dict[str, Tensor], dict[str, tuple[str, ...]]]:
-    """Return the further columns of a table, for splitters to go by, and the names of the categories of those of text.
-
-    A column of text has a number for each distinct value, in alphabetical order, an empty one among them. Numbers are
-    taken where `numeric` says so, whole ones as such; columns of other kinds (lists) are not.
-    """
-    found: dict[str, Tensor] = {}
-    names: dict[str, tuple[str, ...]] = {}
-    for name, column in table.columns.items():
-        if name in reserved:
-            continue
-        if is_text(column):
-            strings = text(table, name, problems)
-            values, codes = np.unique(np.asarray(strings.to_pylist(), dtype=str), return_inverse=True)
-            found[name], names[name] = torch.from_numpy(codes.astype(np.int64)), tuple(values.tolist())
-        elif numeric and is_numeric(column):
-            values = numbers(column)
-            whole = len(values) > 0 and bool((np.isfinite(values) & (values == np.round(values))).all())
-            found[name] = torch.from_numpy(values.astype(np.int64) if whole else values)
-    return found, names

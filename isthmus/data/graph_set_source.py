@@ -1,6 +1,7 @@
 """Bring your own set of graphs: a folder with a table of graphs, one of their nodes and one of their edges.
 
-graphs.parquet or graphs.csv    id; label (one class), or a column for each task; split if known
+graphs.parquet or graphs.csv    id; label (one class), or a column for each task; split if known; further columns are
+                                attributes, to split by
 nodes.parquet or nodes.csv      graph, id; every other numeric column is a feature
 edges.parquet or edges.csv      graph, source, target; every other numeric column is a feature of the edge
 features.npz                    in place of feature columns of nodes: `x` (dense), or a matrix saved by scipy.sparse
@@ -11,7 +12,7 @@ has one feature, 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from torch import Tensor
 
 from isthmus.core.errors import BadInput
 from isthmus.data import columns, edges
+from isthmus.data.attributes import attribute_columns, read_attributes, stated_attributes
 from isthmus.data.columns import EDGE_COLUMNS, Integers
 from isthmus.data.features import compact
 from isthmus.data.graph import select_rows
-from isthmus.data.graph_targets import Targets, read_targets
+from isthmus.data.graph_targets import NO_TASKS, Targets, read_targets
 from isthmus.data.graphs import GraphSet
 from isthmus.data.own_data import OwnData
 from isthmus.data.tables import Problems, Table, read_table, text
@@ -68,9 +70,10 @@ def read_graph_set_folder(
 
     Ids are compared as text. With the target "class", labels are names out of `class_names`, or numbers from 0; an
     empty label (or -1) means none. With "binary" (0 or 1) and "value" (numbers), `class_names` are the columns of the
-    tasks; without it, all numeric columns are. An empty cell means none. Self-loops are dropped; an edge told twice
-    counts once. `x_sizes` and `edge_sizes` say how many categories each feature column has, where all columns of nodes
-    or edges are numbers of categories, from 0. A graph may have no edges, or no nodes.
+    tasks; without it, all numeric columns are, but for those called `attribute.<name>`. An empty cell means none.
+    Further columns are attributes. Self-loops are dropped; an edge told twice counts once. `x_sizes` and `edge_sizes`
+    say how many categories each feature column has, where all columns of nodes or edges are numbers of categories, from
+    0. A graph may have no edges, or no nodes.
     """
     path = Path(path)
     if not path.is_dir():
@@ -89,6 +92,8 @@ def read_graph_set_folder(
             problems.add(graphs.file, "the table is empty; at least one graph is needed")
         ids = columns.node_ids(graphs, problems)
         targets = read_targets(graphs, target, class_names, problems)
+        reserved = GRAPH_COLUMNS if target == "class" else (*NO_TASKS, *targets.names)
+        facts, fact_names = read_attributes(graphs, reserved, True, problems)
     if graphs is not None and nodes is not None:
         members = _members(path, nodes, ids, graphs.file, x_sizes, problems)
     if graphs is not None and links is not None:
@@ -98,6 +103,7 @@ def read_graph_set_folder(
         raise AssertionError("whatever is absent has been noted as a problem")
     named = tuple(ids.to_pylist())
     data = _assembled(targets, members, joined, len(named), undirected, path.resolve().name, x_sizes, edge_sizes)
+    data = replace(data, attributes=facts, attribute_names=fact_names)
     numbered = target == "class" and graphs is not None and columns.are_numbered(graphs, targets.names)
     return OwnData(data, {"id": named}, None, numbered)
 
@@ -142,7 +148,7 @@ def _assembled(
 def _members(
     path: Path, nodes: Table, graph_ids: Any, graphs_file: str, x_sizes: tuple[int, ...], problems: Problems
 ) -> _Members | None:
-    columns.note_misplaced(nodes, ELSEWHERE, "the table of graphs", problems)
+    columns.note_misplaced(nodes, (*ELSEWHERE, *stated_attributes(nodes)), "the table of graphs", problems)
     graph_of = _graphs_of(nodes, graph_ids, graphs_file, problems)
     ids = text(nodes, "id", problems)
     x = columns.features(path, nodes, problems, (*NODE_COLUMNS, *ELSEWHERE), constant=True)
@@ -171,6 +177,7 @@ def _joined(
     edge_sizes: tuple[int, ...],
     problems: Problems,
 ) -> _Joined | None:
+    columns.note_misplaced(links, stated_attributes(links), "the table of graphs", problems)
     graph_of = _graphs_of(links, graph_ids, graphs_file, problems)
     found = [_ends(links, name, graph_of, members, problems) for name in EDGE_COLUMNS]
     names = columns.feature_names(links, EDGE_TABLE_COLUMNS)
@@ -273,7 +280,7 @@ def write_graph_set_folder(data: GraphSet, path: str | Path, format: str = "parq
 
     Ids are `data.graph_ids`, and the positions of nodes within their graph. Every stored edge is written, an undirected
     one in both directions. Sparse features go to features.npz, dense ones into columns. A graph without a label is in
-    no split. Attributes are not written.
+    no split. Attributes of several values for each graph are not written.
     """
     import pyarrow as pa
 
@@ -283,6 +290,7 @@ def write_graph_set_folder(data: GraphSet, path: str | Path, format: str = "parq
     known = data.y >= 0 if data.target == "class" else ~data.y.isnan().all(dim=1)
     masks = {split: mask & known for split, mask in data.masks.items()}
     graphs = {"id": pa.array(ids), **_target_columns(data), **split_column(masks, data.item)}
+    graphs |= attribute_columns(data.attributes, data.attribute_names)
     nodes = {
         "graph": pa.array(ids[graph_of]),
         "id": pa.array(within),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from isthmus.data import columns
+from isthmus.data.attributes import stated_attributes
 from isthmus.data.tables import Problems, Table, is_numeric, is_text, listed, parsed_numbers
 
 TARGETS = ("class", "binary", "value")
@@ -62,7 +63,8 @@ def _task_columns(graphs: Table, kind: str, names: tuple[str, ...], problems: Pr
                 graphs.file, f"no column {listed(missing)} for a task; columns found: {listed(graphs.columns)}"
             )
         return names
-    found = tuple(n for n, c in graphs.columns.items() if n not in NO_TASKS and (is_numeric(c) or _mostly_numbers(c)))
+    others = (*NO_TASKS, *stated_attributes(graphs))
+    found = tuple(n for n, c in graphs.columns.items() if n not in others and (is_numeric(c) or _mostly_numbers(c)))
     if not found:
         problems.add(
             graphs.file,
@@ -93,13 +95,14 @@ def _task_values(graphs: Table, name: str, kind: str, problems: Problems) -> npt
 
 def likely_target(graphs: Table) -> str:
     """Return what the labels of a table seem to be, where nobody says so."""
-    others = [c for n, c in graphs.columns.items() if n not in (*NO_TASKS, "label") and is_numeric(c)]
     label = graphs.columns.get("label")
-    if not others:
-        if label is None or not _fractions(label):
-            return "class"
-        others = [label]
-    values = np.concatenate([parsed_numbers(column)[0] for column in others])
+    if label is not None and not _fractions(label):
+        return "class"
+    no_tasks = (*NO_TASKS, *stated_attributes(graphs))
+    tasks = [c for n, c in graphs.columns.items() if n not in no_tasks and (is_numeric(c) or n == "label")]
+    if not tasks:
+        return "class"
+    values = np.concatenate([parsed_numbers(column)[0] for column in tasks])
     return "binary" if np.isin(values[~np.isnan(values)], (0, 1)).all() else "value"
 
 

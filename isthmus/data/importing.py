@@ -14,12 +14,13 @@ from torch import Tensor
 
 from isthmus.core.errors import nearest
 from isthmus.data import columns
+from isthmus.data.attributes import PREFIX, stated_attributes
 from isthmus.data.derive import Choices, derive_features, fill_in, lacking
 from isthmus.data.edges import pair_keys
 from isthmus.data.encoding import Encoded, encode, named_columns
 from isthmus.data.imports.tables import Reading
 from isthmus.data.schema import Feature, Number, Schema, Vector, repeated
-from isthmus.data.tables import Problems, RawGraph, Table, as_table, parsed_numbers, text
+from isthmus.data.tables import Problems, RawGraph, Table, as_table, is_numeric, parsed_numbers, text
 from isthmus.data.vocabulary import categories, is_whole
 from isthmus.data.writing import write_folder
 
@@ -77,6 +78,11 @@ class Prepared:
         source, target = (torch.from_numpy(place.to_numpy().astype(np.int64)) for place in places)
         return int(torch.unique(pair_keys(source, target, self.nodes.num_rows)).numel())
 
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The names of the attributes that nodes have."""
+        return tuple(name.removeprefix(PREFIX) for name in self.nodes.column_names if name.startswith(PREFIX))
+
     def write(self, path: str | Path, format: str = "parquet") -> None:
         """Write the graph folder, all of it or nothing."""
         write_folder(path, {"nodes": self.nodes, "edges": self.edges}, self.features, self.schema, format)
@@ -93,6 +99,7 @@ class Wishes:
         choices: what the owner says about columns, where a schema is derived
         classes: the names of the classes in the order of their numbers, where a schema is derived
         renamed: the owner's names of columns of nodes -> the names that the schema has for them
+        attributes: columns of nodes that are kept to split by; no features, unless schema or choices say so
         edge_rules: what becomes of odd edges
     """
 
@@ -102,6 +109,7 @@ class Wishes:
     choices: Choices = field(default_factory=Choices)
     classes: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
+    attributes: tuple[str, ...] = ()
     edge_rules: EdgeRules = field(default_factory=EdgeRules)
 
 
@@ -109,9 +117,10 @@ def reading_of(wishes: Wishes) -> Reading:
     """Return how the columns of nodes are read: those that may become numbers as numbers, all others as told."""
     told = {getattr(wishes.roles, role) or role for role in columns.NODE_COLUMNS}
     told |= {*columns.NODE_COLUMNS, *wishes.choices.category, *wishes.choices.text}
+    owners = {new: old for old, new in wishes.renamed.items()}
+    told |= {owners.get(name, name) for name in wishes.attributes}
     scaled = wishes.choices.standardize
     if wishes.schema is not None:
-        owners = {new: old for old, new in wishes.renamed.items()}
         features = wishes.schema.features
         told |= {owners.get(f.name, f.name) for f in features if not isinstance(f, Number | Vector)}
         scaled |= any((f.mean, f.std) != (0.0, 1.0) for f in features if isinstance(f, Number))
@@ -133,7 +142,7 @@ def prepare(raw: RawGraph | None, wishes: Wishes, problems: Problems) -> Prepare
         problems.raise_if_any()
     ids = columns.node_ids(nodes, problems) if "id" in nodes.columns else None
     before = problems.num_found
-    others = _features_of(raw.nodes, nodes, wishes.renamed, problems)
+    others, attributes = _without_attributes(_features_of(raw.nodes, nodes, wishes.renamed, problems), wishes, problems)
     nodes, labels = _labels(nodes, problems)
     schema = _schema(others, labels, wishes, problems, notes)
     encoded = _encoded(others, schema, problems, notes) if problems.num_found == before else None
@@ -151,6 +160,7 @@ def prepare(raw: RawGraph | None, wishes: Wishes, problems: Problems) -> Prepare
         written["label"] = pa.array([class_names[c] if c >= 0 else None for c in y.tolist()], pa.string())
     if masks:
         written["split"] = pa.array(_split_names(masks), pa.string())
+    written |= attributes
     named = named_columns(schema)
     if named:
         written |= {name: pa.array(encoded.matrix[:, place]) for place, name in enumerate(schema.columns)}
@@ -187,6 +197,24 @@ def _features_of(table: Table, taken: Table, renamed: Mapping[str, str], problem
     found = as_table(table.file, names, rest.values(), table.num_rows, problems)
     called = {new: old for old, new in renamed.items()}
     return Table(table.file, found.columns if found else {}, table.num_rows, called)
+
+
+def _without_attributes(others: Table, wishes: Wishes, problems: Problems) -> tuple[Table, dict[str, Any]]:
+    """Return the columns that may be features, and the attributes as a graph folder has them."""
+    for name in wishes.attributes:
+        if name not in others.columns:
+            problems.add(others.file, f"--attribute names {name!r}; {nearest(name, others.columns)}")
+    kept = [name for name in others.columns if name in (*wishes.attributes, *stated_attributes(others))]
+    attributes = {}
+    for name in kept:
+        column, plain = others.columns[name], name.removeprefix(PREFIX)
+        if PREFIX + plain in attributes:
+            problems.add(others.file, f"has the attribute {plain!r} twice, as {plain!r} and {PREFIX + plain!r}")
+        attributes[PREFIX + plain] = column if is_numeric(column) else text(others, name, problems)
+    choices, features = wishes.choices, wishes.schema.features if wishes.schema else ()
+    both = {*choices.number, *choices.category, *choices.text, *choices.ignore, *(feature.name for feature in features)}
+    rest = {name: column for name, column in others.columns.items() if name not in kept or name in both}
+    return replace(others, columns=rest), attributes
 
 
 def _labels(nodes: Table, problems: Problems) -> tuple[Table, list[str]]:
@@ -235,8 +263,8 @@ def _encoded(others: Table, schema: Schema, problems: Problems, notes: list[str]
             others.file, f"more than one feature column would have the name {name!r}; rename or ignore a column"
         )
         return None
-    taken = [name for name in schema.columns if name in columns.NODE_COLUMNS] if named_columns(schema) else []
-    for name in taken:
+    kept = [name for name in schema.columns if name in columns.NODE_COLUMNS or name.startswith(PREFIX)]
+    for name in kept if named_columns(schema) else []:
         what = f"the feature {name!r} has a name that a graph folder keeps for something else"
         problems.add(others.file, f"{what}; give the column another name, or leave it out")
     encoded = encode(others, schema, problems)

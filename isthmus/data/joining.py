@@ -69,6 +69,7 @@ def joined(parts: Sequence[Any], name: str) -> Any:
 
 
 def _links(parts: Sequence[LinkGraph], shift: Sequence[int]) -> dict[str, Any]:
+    named = {key for part in parts for key in part.node_attribute_names}  # numbers of categories, each part's own
     common = [key for key in parts[0].node_attributes if all(key in part.node_attributes for part in parts)]
     return {
         "links": torch.cat([part.links + by for part, by in zip(parts, shift, strict=True)], dim=1),
@@ -77,7 +78,10 @@ def _links(parts: Sequence[LinkGraph], shift: Sequence[int]) -> dict[str, Any]:
         "linked": _linked(parts),
         "doubtful": next((part.doubtful for part in parts if part.doubtful), ""),
         "link_ids": torch.cat([part.link_ids for part in parts]),
-        "node_attributes": {key: torch.cat([part.node_attributes[key] for part in parts]) for key in common},
+        "node_attributes": {
+            key: torch.cat([part.node_attributes[key] for part in parts]) for key in common if key not in named
+        },
+        "node_attribute_names": {},
     }
 
 

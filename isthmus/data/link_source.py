@@ -1,6 +1,7 @@
 """Bring your own links: a folder with a table of nodes and a table of labelled links between them.
 
-nodes.parquet or nodes.csv    id; side if nodes are users and items; every other numeric column is a feature
+nodes.parquet or nodes.csv    id; side if nodes are users and items; every other numeric column is a feature; columns of
+                              text are attributes of links' ends, to split by; a number is one in `attribute.<name>`
 links.parquet or links.csv    source, target; label and split if known; further columns are attributes, to split by
                               a label may say that a pair is no link (`negatives`): an example, and never a link
 features.npz                  in place of feature columns: `x` (dense), or a matrix saved by scipy.sparse
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from isthmus.core.errors import BadInput
 from isthmus.data import columns, link_truth
+from isthmus.data.attributes import PREFIX, attribute_columns, read_attributes
 from isthmus.data.columns import EDGE_COLUMNS, Integers
 from isthmus.data.features import compact
 from isthmus.data.links import LinkGraph
@@ -59,10 +61,12 @@ def read_link_folder(
     x = ends = None
     if nodes is not None:
         columns.note_misplaced(nodes, ("label", "split"), "the table of links", problems)
+        columns.note_misplaced(nodes, (f"{PREFIX}side",), "the column 'side'", problems)
         ids = columns.node_ids(nodes, problems)
         x = columns.features(path, nodes, problems, (*NODE_COLUMNS, "label", "split"), constant=True)
         feature_names = columns.names_of_features(path, nodes, problems, (*NODE_COLUMNS, "label", "split"))
-        sides = _sides(nodes, problems)
+        node_facts, node_fact_names = read_attributes(nodes, (*NODE_COLUMNS, "label", "split"), False, problems)
+        node_facts |= _sides(nodes, problems)
     if links is not None:
         if links.num_rows == 0:
             problems.add(links.file, "the table is empty; at least one link is needed")
@@ -71,7 +75,7 @@ def read_link_folder(
         if linked is not None and ends is not None:
             link_truth.note_contradictions(links, ends, linked, undirected, problems)
         masks = columns.split_masks(links, None, problems)
-        facts, fact_names = columns.attributes(links, LINK_COLUMNS, True, problems)
+        facts, fact_names = read_attributes(links, LINK_COLUMNS, True, problems)
     problems.raise_if_any()
     if x is None or ends is None:
         raise AssertionError("whatever is absent has been noted as a problem")
@@ -87,7 +91,8 @@ def read_link_folder(
         masks=masks,
         attributes=facts,
         attribute_names=fact_names,
-        node_attributes=sides,
+        node_attributes=node_facts,
+        node_attribute_names=node_fact_names,
         class_names=class_names,
         linked=linked,
         negatives=negatives,
@@ -140,18 +145,20 @@ def write_link_folder(data: LinkGraph, path: str | Path, format: str = "parquet"
     """Write a graph of links as a folder that `read_link_folder` reads; all of it or nothing.
 
     Ids are `data.node_ids`. Sparse features go to features.npz, dense ones into columns; where there are none, the
-    folder is read with one constant feature. Of the attributes, only the nodes' `side` is written.
+    folder is read with one constant feature. Attributes of several values for each link or node are not written.
     """
     import pyarrow as pa
 
     ids = data.node_ids.numpy()
     nodes = {"id": pa.array(ids), **feature_columns(data.x, names=data.feature_names)}
-    if "side" in data.node_attributes:
-        nodes["side"] = pa.array(data.node_attributes["side"].numpy())
+    facts = dict(data.node_attributes)
+    if "side" in facts:
+        nodes["side"] = pa.array(facts.pop("side").numpy())
+    nodes |= attribute_columns(facts, data.node_attribute_names)
     links = {name: pa.array(ids[end.numpy()]) for name, end in zip(EDGE_COLUMNS, data.links, strict=True)}
     # Without labels, rows are links; with a column of empty ones, nobody would know.
     if data.linked is None or not bool((data.is_link & (data.label < 0)).all()):
         links["label"] = label_column(data.label, data.class_names)
-    links |= split_column(data.masks, data.item)
+    links |= split_column(data.masks, data.item) | attribute_columns(data.attributes, data.attribute_names)
     tables = {"nodes": pa.table(nodes), "links": pa.table(links)}
     write_folder(path, tables, features_archive(data.x), format=format, feature_names=data.feature_names)

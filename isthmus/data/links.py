@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from isthmus.data.graph import select_rows
+from isthmus.data.holding import Holding
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +28,7 @@ class LinkGraph:
         attributes:      further facts for each link, (links,) or (links, ...), for splitters
         attribute_names: names of the categories of attributes that are numbers of categories
         node_attributes: further facts for each node, (nodes,) or (nodes, ...)
+        node_attribute_names: names of the categories of those that are numbers of categories
         class_names:     names of the relations or classes, or empty
         linked:          (links,), int64: 1 for a link, 0 for a pair that is told to be none, -1 for one of which
                          that is not known; None where all are links, as they are unless a dataset says otherwise
@@ -49,6 +51,7 @@ class LinkGraph:
     attributes: Mapping[str, Tensor] = field(default_factory=dict)
     attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     node_attributes: Mapping[str, Tensor] = field(default_factory=dict)
+    node_attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     class_names: tuple[str, ...] = ()
     linked: Tensor | None = None
     negatives: str = ""
@@ -125,3 +128,8 @@ class LinkGraph:
             f"LinkGraph({self.name or 'unnamed'}: {self.num_nodes} nodes, {self.num_items} links, "
             f"{self.num_features} features, {self.num_classes} classes{', ' + marks if marks else ''})"
         )
+
+
+def item_word(data: Holding) -> str:
+    """Return what an item is called where items are counted: a pair that may be no link is a pair."""
+    return "pair" if isinstance(data, LinkGraph) and data.linked is not None else data.item

@@ -1,7 +1,7 @@
 """Bring your own graph: a folder with a table of nodes and a table of edges.
 
 nodes.parquet or nodes.csv    id; label and split if known; every other numeric column is a feature; columns of text are
-                              attributes, which splitters may go by
+                              attributes, which splitters may go by; a number is one in `attribute.<name>`
 edges.parquet or edges.csv    source, target; weight if wanted
 features.npz                  in place of feature columns: `x` (dense), or a matrix saved by scipy.sparse; if wanted,
                               `names` of its columns
@@ -20,6 +20,7 @@ import torch
 
 from isthmus.core.errors import BadInput
 from isthmus.data import columns, edges
+from isthmus.data.attributes import attribute_columns, read_attributes
 from isthmus.data.features import compact
 from isthmus.data.foreign import STEM, ForeignNeighbors, neighbors_table, read_neighbors
 from isthmus.data.graph import Graph
@@ -93,7 +94,7 @@ def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undir
         y, class_names = columns.labels(nodes, class_names, problems, own_names)
         numbered = columns.are_numbered(nodes, (*class_names, *own_names))
         masks = columns.split_masks(nodes, y, problems)
-        facts, fact_names = columns.attributes(nodes, columns.NODE_COLUMNS, False, problems)
+        facts, fact_names = read_attributes(nodes, columns.NODE_COLUMNS, False, problems)
         foreign = read_neighbors(path, ids, nodes.file, problems) if ids is not None else None
     if links is not None:
         ends = columns.edge_ends(links, ids, "nodes" if nodes is None else nodes.file, problems)
@@ -150,8 +151,8 @@ def write_graph_folder(
 
     Ids are `graph.node_ids` unless given. Sparse features go to features.npz, dense ones into columns. An edge
     stored in both directions with one weight is written once; a graph where that is not so is written edge by
-    edge, to be read with `undirected=False`. `graph.attributes` are not written, but for the neighbours with other
-    clients that a part lists (splitter `node_hosts`), where ids are not given.
+    edge, to be read with `undirected=False`. Attributes of several values for each node are not written, but for the
+    neighbours with other clients that a part lists (splitter `node_hosts`), where ids are not given.
     """
     names = list(graph.node_ids.tolist() if ids is None else ids)
     if len(names) != graph.num_nodes or len(set(map(str, names))) != len(names):
@@ -167,7 +168,8 @@ def _nodes_table(graph: Graph, names: list[str | int]) -> Any:
     import pyarrow as pa
 
     table: dict[str, Any] = {"id": pa.array(names), "label": label_column(graph.y, graph.class_names)}
-    return pa.table(table | split_column(graph.masks, graph.item) | feature_columns(graph.x, names=graph.feature_names))
+    table |= split_column(graph.masks, graph.item) | attribute_columns(graph.attributes, graph.attribute_names)
+    return pa.table(table | feature_columns(graph.x, names=graph.feature_names))
 
 
 def _edges_table(graph: Graph, names: list[str | int]) -> Any:

@@ -37,6 +37,7 @@ class ClientStatistics:
         mean_degree:   neighbours of a node, on average
         homophily:     share of the edges between labelled nodes that join nodes of one class, or None
         degree_counts: nodes with 0 neighbours, with 1, with 2, and so on to the largest degree
+        num_links:     items that are links, and not told to be none; None where items are nodes or graphs
     """
 
     num_items: int
@@ -51,6 +52,7 @@ class ClientStatistics:
     mean_degree: float
     homophily: float | None
     degree_counts: tuple[int, ...]
+    num_links: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +128,7 @@ def _describe(part: Holding, labels: Labels) -> ClientStatistics:
         mean_degree=edge_index.shape[1] / max(num_nodes, 1),
         homophily=edge_homophily(part) if isinstance(part, Graph) else None,
         degree_counts=tuple(torch.bincount(degree).tolist()),
+        num_links=int(part.is_link.sum()) if isinstance(part, LinkGraph) else None,
     )
 
 

@@ -12,7 +12,7 @@ from isthmus.core.random import numpy_generator
 from isthmus.data.graph import Graph
 from isthmus.data.heterogeneity import Divergences, label_js, label_kl, walk_distance
 from isthmus.data.holding import Holding
-from isthmus.data.links import LinkGraph
+from isthmus.data.links import LinkGraph, item_word
 from isthmus.data.statistics import (
     ClientStatistics,
     describe_clients,
@@ -45,7 +45,7 @@ def survey(whole: Holding, parts: Mapping[str, Holding], seed: int = 0) -> dict[
     total, *each = describe_clients(whole, [whole, *holdings])
     return {
         "dataset": whole.name,
-        "item": whole.item,
+        "item": item_word(whole),
         "label_names": list(label_names(whole)),
         "whole": _plain(total),
         "clients": {name: _plain(figures) for name, figures in zip(parts, each, strict=True)},

@@ -144,6 +144,7 @@ def test_json_has_the_same_facts(tmp_path: Path) -> None:
         "edges": 150,
         "features": 43,
         "classes": ["business", "private", "student"],
+        "attributes": [],
         "notes": ["country: 3 values not in the vocabulary, counted in 'country=(other)': 'LI' 3"],
     }
 

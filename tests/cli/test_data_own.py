@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -145,14 +146,20 @@ def test_labels_of_yes_and_no_are_told_and_counted_as_what_they_are(tmp_path: Pa
     assert code == 0 and "40 links, 4" in text and "dataset.negatives=0 if not, dataset.all_links=true if" in text
     code, text = call("data", "check", mine, "--negatives", "0")
     assert code == 0 and f"{40 - none} links and {none} pairs that are none" in text and "note" not in text
+    assert "train: 0 pairs" in text
     out = str(tmp_path / "silos")
     words = [f"dataset.path={mine}", "dataset.negatives=0", "splitter.name=random"]
     code, text = call("data", "split", "link_folder", "--clients", "2", "--out", out, *words)
     assert code == 0 and "read with: dataset.name=link_folder dataset.negatives=0" in text
+    assert "client-0: 20 pairs, " in text
     read = [LinkFolder(path=f"{out}/client-{k}", negatives=0).read().data for k in (0, 1)]
     assert sum(int(part.is_negative.sum()) for part in read) == none
     code, text = call("data", "show", "link_folder", *words, "--clients", "2")
-    assert code == 0 and "who holds what" in text
+    assert code == 0 and "who holds what" in text and "no two clients share a pair" in text
+    code, text = call("data", "show", mine, "dataset.negatives=0", "--json")
+    facts = json.loads(text)
+    assert facts["item"] == "pair" and facts["whole"]["num_links"] == facts["whole"]["num_edges"] == 40 - none
+    assert "dataset.negatives=0 if not, dataset.all_links=true if" in call("data", "show", mine)[1]
     code, text = call("data", "check", "examples/own_data/circuits", "--negatives", "0")
     assert code == 2 and "--negatives is for link folders" in text
 

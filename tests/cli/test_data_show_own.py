@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,3 +74,37 @@ def test_a_folder_without_labels_is_shown_too(tmp_path: Path) -> None:
 def test_what_is_neither_a_folder_nor_a_dataset_is_told(tmp_path: Path) -> None:
     code, text = call("data", "show", str(tmp_path / "nowhere"))
     assert code == 2 and "dataset.name is" in text
+
+
+def edges_told(text: str) -> int:
+    """The number of edges in what import and check say."""
+    (number,) = re.findall(r"(\d+) (?:directed )?edges", text)
+    return int(number)
+
+
+def edges_shown(path: Path, *words: str) -> int:
+    code, text = call("data", "show", str(path), "--json", *words)
+    assert code == 0, text
+    return int(json.loads(text)["whole"]["num_edges"])
+
+
+@pytest.mark.parametrize("edges", ["a,b\nb,a\nb,c\n", "a,b\nb,a\n", "a,b\n", ""])
+@pytest.mark.parametrize("directed", [False, True])
+def test_import_check_and_show_count_the_same_edges(edges: str, directed: bool, tmp_path: Path) -> None:
+    (tmp_path / "nodes.csv").write_text("id,x\na,1\nb,2\nc,3\n")
+    (tmp_path / "edges.csv").write_text(f"source,target\n{edges}")
+    flags = ["--directed"] if directed else []
+    code, imported = call("data", "import", str(tmp_path), "--out", str(tmp_path / "mine"), *flags)
+    code, checked = call("data", "check", str(tmp_path / "mine"), *flags)
+    assert code == 0 and edges_told(imported) == edges_told(checked)
+    assert ("directed edges" in imported) == ("directed edges" in checked) == directed
+    pairs = len({frozenset(line.split(",")) for line in edges.split()})
+    assert edges_shown(tmp_path / "mine", *(["dataset.undirected=false"] if directed else [])) == pairs
+    assert directed or edges_told(checked) == pairs
+
+
+@pytest.mark.parametrize("what", ["nodes", "graphs", "values"])
+def test_check_and_show_count_the_same_edges_of_a_written_folder(what: str, tmp_path: Path) -> None:
+    kind_for(type(HELD[what])).write(HELD[what], tmp_path / "mine")
+    code, text = call("data", "check", str(tmp_path / "mine"))
+    assert code == 0 and edges_told(text) == edges_shown(tmp_path / "mine") > 0

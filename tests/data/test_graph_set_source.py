@@ -13,6 +13,8 @@ import torch
 from isthmus.core.errors import BadInput
 from isthmus.data.graph_set_source import read_graph_set_folder, write_graph_set_folder
 from isthmus.data.graphs import GraphSet
+from isthmus.data.splitters import MetaSplitter
+from isthmus.data.zoo import GraphSetFolder
 from tests.learn.graph_toys import EDGE_SIZES, SIZES, toy_set
 
 GRAPHS = "id,label,split\ng1,toxic,train\ng2,safe,test\ng3,,\n"
@@ -214,3 +216,59 @@ def test_masks_and_sparse_features_are_read_back(tmp_path: Path) -> None:
     known = data.y >= 0
     assert not bool(known.all()), "there are graphs without a label"
     assert all(torch.equal(read.masks[split], mask & known) for split, mask in data.masks.items())
+
+
+def test_further_columns_of_graphs_are_attributes_to_split_by(tmp_path: Path) -> None:
+    graphs = "id,label,split,maker,ward\ng1,toxic,train,Bolt,4\ng2,safe,test,Acme,5\ng3,,,Bolt,5\n"
+    data = read_graph_set_folder(folder(tmp_path, graphs)).data
+    assert {key: value.tolist() for key, value in data.attributes.items()} == {"maker": [1, 0, 1], "ward": [4, 5, 5]}
+    assert data.attribute_names == {"maker": ("Acme", "Bolt")}
+    parts = MetaSplitter("maker", deal="one_each").split(data, 2, np.random.default_rng(0))
+    assert [part.graph_ids.tolist() for part in parts] == [[1], [0, 2]]
+
+
+def test_columns_of_tasks_are_no_attributes_and_those_named_so_are_no_tasks(tmp_path: Path) -> None:
+    graphs = "id,maker,burns,melts,attribute.year\ng1,Bolt,1,-3.5,2020\ng2,Acme,,2,2021\ng3,Bolt,,,2020\n"
+    data = read_graph_set_folder(folder(tmp_path, graphs), target="value").data
+    assert data.class_names == ("burns", "melts") and set(data.attributes) == {"maker", "year"}
+    some = read_graph_set_folder(tmp_path, class_names=("melts",), target="value").data
+    assert set(some.attributes) == {"maker", "year", "burns"}, "a number that is no task is an attribute"
+
+
+@pytest.mark.parametrize(
+    ("graphs", "target"),
+    [
+        ("id,label,ward\ng1,toxic,4\ng2,safe,5\n", "class"),
+        ("id,label,ward\ng1,1,4\ng2,0,5\n", "class"),
+        ("id,attribute.ward\ng1,4\ng2,5\n", "class"),
+        ("id,burns,attribute.ward\ng1,1,4\ng2,0,5\n", "binary"),
+        ("id,heat,attribute.ward\ng1,1.5,4\ng2,0,5\n", "value"),
+        ("id,label,attribute.ward\ng1,1.5,4\ng2,0,5\n", "value"),
+    ],
+)
+def test_what_the_labels_seem_to_be_is_not_told_by_attributes(graphs: str, target: str, tmp_path: Path) -> None:
+    assert GraphSetFolder.at(folder(tmp_path, graphs)).target == target
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+@pytest.mark.parametrize("target", ["class", "binary", "value"])
+def test_attributes_are_written_and_read_back(tmp_path: Path, target: str, format: str) -> None:
+    data = replace(
+        toy_set(target),
+        attributes={"maker": torch.arange(12) % 3, "year": torch.arange(12) + 2000, "pair": torch.zeros(12, 2)},
+        attribute_names={"maker": ("Acme", "Bolt", "Cobb")},
+        class_names=("p", "q", "r"),
+    )
+    write_graph_set_folder(data, tmp_path / "mine", format)
+    dataset = replace(GraphSetFolder.like(data), path=str(tmp_path / "mine"))
+    for read in (dataset.read().data, GraphSetFolder.at(tmp_path / "mine").read().data):
+        same(read, data)
+        assert set(read.attributes) == {"maker", "year"} and read.attribute_names == {"maker": ("Acme", "Bolt", "Cobb")}
+        assert all(torch.equal(read.attributes[key], data.attributes[key]) for key in read.attributes)
+
+
+def test_an_attribute_in_the_table_of_nodes_is_out_of_place(tmp_path: Path) -> None:
+    nodes = "graph,id,f,attribute.ward\ng1,a,1,4\n"
+    assert problems_of(folder(tmp_path, nodes=nodes, edges="graph,source,target\n")) == [
+        "nodes.csv: has a column 'attribute.ward', which belongs into the table of graphs; move it there, or rename it"
+    ]

@@ -183,3 +183,56 @@ def test_further_columns_of_links_and_text_of_nodes_are_kept_to_split_by(tmp_pat
     assert graph.num_features == 1 and graph.attribute_names["city"] == ("Bonn", "Ulm")
     nodes = MetaSplitter("city", deal="one_each").split(graph, 2, np.random.default_rng(0))
     assert sorted(part.node_ids.tolist() for part in nodes) == [[0, 2], [1]]
+
+
+def test_text_of_nodes_and_columns_that_are_named_so_are_attributes_of_a_link_s_ends(tmp_path: Path) -> None:
+    nodes = "id,f,side,city,attribute.zone\na,1,user,Ulm,3\nb,2,item,,5\nc,3,item,Bonn,5\n"
+    data = read_link_folder(folder(tmp_path, nodes, "source,target\na,b\na,c\n")).data
+    assert {key: value.tolist() for key, value in data.node_attributes.items()} == {
+        "side": [0, 1, 1],
+        "city": [2, 0, 1],
+        "zone": [3, 5, 5],
+    }
+    assert data.node_attribute_names == {"city": ("", "Bonn", "Ulm")}
+    assert data.feature_names == ("f",) and data.attributes == {}
+    parts = MetaSplitter("tail.city", deal="one_each").split(data, 2, np.random.default_rng(0))
+    assert [part.link_ids.tolist() for part in parts] == [[0], [1]]
+    assert [part.node_attributes["city"].tolist() for part in parts] == [[2, 0], [2, 1]]
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+def test_attributes_of_links_and_nodes_are_written_and_read_back(tmp_path: Path, format: str) -> None:
+    data = replace(
+        toy_ratings(),
+        attributes={"shop": torch.arange(22) % 3 - 1, "when": torch.arange(22) / 4, "pair": torch.zeros(22, 2)},
+        attribute_names={"shop": ("north", "south")},
+        node_attributes={
+            **toy_ratings().node_attributes,
+            "born": torch.arange(13) + 2**60,
+            "city": torch.arange(13) % 2,
+        },
+        node_attribute_names={"city": ("Bonn", "Ulm")},
+    )
+    write_link_folder(data, tmp_path / "mine", format)
+    read = read_link_folder(tmp_path / "mine").data
+    assert set(read.attributes) == {"shop", "when"}, "an attribute of several numbers is not written"
+    assert [read.attribute_names["shop"][code] for code in read.attributes["shop"]] == ["", "north", "south"] * 7 + [""]
+    assert torch.equal(read.attributes["when"].float(), data.attributes["when"])
+    assert torch.equal(read.node_attributes["born"], data.node_attributes["born"]), "large numbers stay exact"
+    assert torch.equal(read.node_attributes["city"], data.node_attributes["city"])
+    assert read.node_attribute_names == {"city": ("Bonn", "Ulm")}
+    assert torch.equal(read.node_attributes["side"], data.node_attributes["side"])
+    assert torch.equal(read.x, data.x)
+
+
+def test_an_attribute_told_twice_is_refused(tmp_path: Path) -> None:
+    links = "source,target,shop,attribute.shop\na,b,x,y\n"
+    assert problems_of(folder(tmp_path, links=links)) == [
+        "links.csv: has the attribute 'shop' twice, as 'shop' and 'attribute.shop'; remove one, or rename it"
+    ]
+
+
+def test_a_side_is_not_stated_as_an_attribute(tmp_path: Path) -> None:
+    assert problems_of(folder(tmp_path, nodes="id,f,attribute.side\na,1,9\nb,2,8\nc,3,7\n")) == [
+        "nodes.csv: has a column 'attribute.side', which belongs into the column 'side'; move it there, or rename it"
+    ]

@@ -39,13 +39,17 @@ def test_every_command_works_in_order(tmp_path: Path, monkeypatch: pytest.Monkey
             code, text = done.returncode, done.stdout + done.stderr
         assert code == 0 and "not_finite" not in text, f"{line}\n{text}"
         said += text
-    quoted = [block for block in blocks("text") if block.startswith(("country: ", "north.yaml: "))]
-    assert len(quoted) == 2 and all(block in said for block in quoted)
+    quoted = [block for block in blocks("text") if block.startswith(("country: ", "north.yaml: ", "to split by: "))]
+    assert len(quoted) == 3 and all(block in said for block in quoted)
     folders = {path.name: read_graph_folder(path) for path in (tmp_path / "graphs").iterdir()}
     assert set(folders) == {"north", "south", "from-database", "from-graphml", "from-pyg"}
     schema = folders.pop("north").schema
     assert schema is not None and folders.pop("from-pyg").ids[0] == "N-000"
     assert all(folder.schema == schema for folder in folders.values())
+    by_country = {
+        path.name: read_graph_folder(path).graph for path in (tmp_path / "by-country" / "silos").glob("client-*")
+    }
+    assert sorted(graph.attribute_names["country"] for graph in by_country.values()) == [("AT",), ("CH",), ("DE",)]
     agreed = [read_graph_folder(tmp_path / "agreed" / bank) for bank in ("north", "south")]
     assert agreed[0].schema == agreed[1].schema != schema and "country=LI" in agreed[0].feature_names
     for table, head in (("reviews", "source,target,label,p_fair"), ("circuits", "id,label,p_chain,p_ring")):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import datetime
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from scipy import sparse
 from isthmus.core.errors import BadInput
 from isthmus.data.graph import Graph
 from isthmus.data.sources import is_graph_folder, read_graph_folder, write_graph_folder
+from isthmus.data.splitters.facts import value_names
 
 from .strategies import adjacency, dense, graphs, make_graph, many
 
@@ -320,3 +322,53 @@ def test_wrong_arguments_of_writing_are_told(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="a node is in more than one of the masks"):
         write_graph_folder(twice, tmp_path / "g")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+def test_attributes_are_written_and_read_back(tmp_path: Path, format: str) -> None:
+    graph = replace(
+        make_graph(6, 6),
+        attributes={
+            "city": torch.tensor([1, 0, 2, -1, 1, 0]),
+            "hospital": torch.tensor([3, 4, -1, 3, 4, 2**60]),
+            "score": torch.tensor([0.5, torch.nan, 2.0, 1.0, 0.25, 0.5]),
+            "zip": torch.tensor([0, 1, 0, 1, 0, 1]),
+            "day": torch.tensor([0, 1, 0, 1, 0, 1]),
+            "neighbors": torch.zeros(6, 2),
+        },
+        attribute_names={"city": ("Ulm", "Bonn", "Aalen"), "zip": ("10", "9"), "day": ("2020-01-01", "2021-05-02")},
+    )
+    write_graph_folder(graph, tmp_path / "graph", format)
+    read = read_graph_folder(tmp_path / "graph").graph
+    assert read.feature_names == tuple(f"x{number}" for number in range(graph.num_features))
+    assert set(read.attributes) == {"city", "hospital", "score", "zip", "day"}
+    assert torch.equal(read.attributes["hospital"], graph.attributes["hospital"])
+    assert torch.equal(read.attributes["score"].float().nan_to_num(9), graph.attributes["score"].nan_to_num(9))
+    words = ["Bonn", "Ulm", "Aalen", "", "Bonn", "Ulm"]
+    assert [read.attribute_names["city"][code] for code in read.attributes["city"]] == words
+    assert [read.attribute_names["day"][code] for code in read.attributes["day"]] == ["2020-01-01", "2021-05-02"] * 3
+    shown = value_names(read, "zip", read.attributes["zip"].numpy())
+    assert shown == ["10", "9"] * 3
+
+
+def test_a_column_that_is_named_so_is_an_attribute_whatever_it_holds(tmp_path: Path) -> None:
+    nodes = "id,f,attribute.ward,attribute.room\na,1,4,7\nb,2,5,8\nc,3,4,x\n"
+    graph = read_graph_folder(folder(tmp_path, nodes)).graph
+    assert graph.feature_names == ("f",)
+    assert graph.attributes["ward"].tolist() == [4, 5, 4] and graph.attribute_names == {"room": ("7", "8", "x")}
+    assert problems_of(folder(tmp_path, "id,f,city,attribute.city\na,1,x,y\nb,2,x,y\nc,3,x,y\n")) == [
+        "nodes.csv: has the attribute 'city' twice, as 'city' and 'attribute.city'; remove one, or rename it"
+    ]
+
+
+def test_days_are_attributes_and_lists_are_not(tmp_path: Path) -> None:
+    days = [datetime.date(2020, 1, 2), None, datetime.date(2019, 5, 6)]
+    nodes = {"id": ["a", "b", "c"], "f": [1.0, 2.0, 3.0], "day": days, "place": [[1, 2], [3, 4], [5, 6]]}
+    parquet.write_table(pa.table(nodes), tmp_path / "nodes.parquet")
+    graph = read_graph_folder(folder(tmp_path, nodes=None)).graph
+    assert graph.attribute_names == {"day": ("", "2019-05-06", "2020-01-02")}
+    assert graph.attributes["day"].tolist() == [2, 0, 1] and set(graph.attributes) == {"day"}
+    nodes["attribute.place"] = nodes.pop("place")
+    parquet.write_table(pa.table(nodes), tmp_path / "nodes.parquet")
+    (told,) = problems_of(tmp_path)
+    assert told.startswith("nodes.parquet: column 'attribute.place' is of type list<") and "text or" in told

@@ -104,7 +104,7 @@ def small_set(y: torch.Tensor, target: str) -> GraphSet:
 def test_links_are_items_and_their_pairs_are_edges() -> None:
     whole = small_links()
     (found,) = describe_clients(whole, [whole])
-    assert found == ClientStatistics(4, 3, 1, 2, 2, 0, 0, 2, (1, 2), 2 / 3, None, (1, 2))
+    assert found == ClientStatistics(4, 3, 1, 2, 2, 0, 0, 2, (1, 2), 2 / 3, None, (1, 2), num_links=4)
     assert label_names(whole) == ("likes", "knows")
 
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from isthmus.data.statistics import describe_clients, missing_edge_fraction
 from isthmus.data.survey import survey
+from isthmus.report.data_tables import clients_table
 
 from .strategies import make_graph
 from .test_statistics import small_links, small_set
@@ -47,6 +49,26 @@ def test_a_survey_of_links_tells_shared_nodes() -> None:
     assert (
         facts["heterogeneity"]["label_js"]["mean"] == 1.0 and facts["heterogeneity"]["walk_distance_4"]["mean"] == 0.0
     )
+
+
+def test_a_survey_counts_no_pair_as_a_link_that_is_none() -> None:
+    plain = small_links()
+    assert survey(plain, {"a": plain})["item"] == "link"
+    told = replace(plain, linked=torch.tensor([1, 0, 1, -1]), negatives="0")
+    facts = survey(told, dict(zip("ab", told.divide([torch.tensor([0, 1]), torch.tensor([2, 3])]), strict=True)))
+    assert facts["item"] == "pair"
+    figures = [facts["whole"], facts["clients"]["a"], facts["clients"]["b"]]
+    assert [(each["num_items"], each["num_links"]) for each in figures] == [(4, 2), (2, 1), (2, 1)]
+    table = clients_table(facts)
+    assert table.headings[:4] == ("client", "pairs", "links", "nodes")
+    assert [row[:3] for row in table.rows] == [
+        ("a", "2", "1"),
+        ("b", "2", "1"),
+        ("mean of 2", "2", "1"),
+        ("whole", "4", "2"),
+    ]
+    assert clients_table(survey(plain, {"a": plain})).headings[:3] == ("client", "links", "nodes")
+    assert survey(make_graph(5, 5), {"a": make_graph(5, 5)})["whole"]["num_links"] is None
 
 
 def test_a_survey_of_graphs_has_null_where_a_client_has_no_label() -> None:

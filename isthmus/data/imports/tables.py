@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from isthmus.data.attributes import PREFIX
 from isthmus.data.number_block import BlockWriter
 from isthmus.data.tables import NO_NUMBER, Problems, RawGraph, Table, as_table, is_numeric
 
@@ -36,7 +37,7 @@ class Reading:
 
     def may_be_number(self, name: str) -> bool:
         """Return whether a column of numbers may be read as such."""
-        return self.as_told is not None and name not in self.as_told
+        return self.as_told is not None and name not in self.as_told and not name.startswith(PREFIX)
 
 
 AS_TOLD = Reading()

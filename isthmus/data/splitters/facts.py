@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput, nearest
+from isthmus.data.attributes import PREFIX
 from isthmus.data.edges import undirected_pairs
 from isthmus.data.graph import Graph
 from isthmus.data.graphs import GraphSet
@@ -42,10 +43,28 @@ def attribute(data: Holding, name: str, where: str) -> Values:
     """Return an attribute of the items, (items,); `where` says in errors who asked."""
     known = attributes_of(data)
     if name not in known:
-        raise BadInput(f"{where} is {name!r}, which no {data.item} of {data.name!r} has; {nearest(name, known)}")
+        raise BadInput(f"{where} is {name!r}, {_absent(data, name)}; {nearest(name, known)}{_remedy(data, name)}")
     if known[name].dim() != 1:
         raise BadInput(f"{where} is {name!r}, of shape {tuple(known[name].shape)}; one value for each item is needed")
     return known[name].numpy()
+
+
+def _absent(data: Holding, name: str) -> str:
+    """Return in words what a name is that no attribute has."""
+    if _is_feature(data, name):
+        return f"which is a feature of {data.name!r}"
+    return f"which no {data.item} of {data.name!r} has"
+
+
+def _remedy(data: Holding, name: str) -> str:
+    if not _is_feature(data, name):
+        return ""
+    return f" To split an own folder by it, name the column {PREFIX + name!r}, or import it with --attribute {name}"
+
+
+def _is_feature(data: Holding, name: str) -> bool:
+    """Return whether a name is that of a column that features were made of."""
+    return any(column == name or column.startswith((f"{name}=", f"{name}:")) for column in data.feature_names)
 
 
 def only_attribute(data: Holding) -> str:
@@ -53,15 +72,21 @@ def only_attribute(data: Holding) -> str:
     names = sorted(data.attributes)
     if len(names) == 1:
         return names[0]
-    raise BadInput(
-        f"splitter.attribute is not set, and the {data.item}s of {data.name!r} have "
-        + (f"several; choose one of: {', '.join(names)}" if names else "none to go by; use another splitter")
-    )
+    of_ends = sorted(attributes_of(data))
+    if names:
+        found = f"several; choose one of: {', '.join(names)}"
+    elif of_ends:
+        found = f"none of their own; choose one of their ends': {', '.join(of_ends)}"
+    else:
+        found = "none to go by; use another splitter"
+    raise BadInput(f"splitter.attribute is not set, and the {data.item}s of {data.name!r} have {found}")
 
 
 def value_names(data: Holding, name: str, values: Values) -> list[str]:
     """Return how to call the given values of an attribute: names of categories, where there are any."""
     names = data.attribute_names.get(name, ())
+    if isinstance(data, LinkGraph) and name not in data.attributes:
+        names = data.node_attribute_names.get(name.partition(".")[2], ())
     known = len(names) > 0 and np.issubdtype(values.dtype, np.integer)
     return [names[value] if known and 0 <= value < len(names) else str(value) for value in values.tolist()]
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from isthmus.core.errors import BadInput
-from isthmus.data.edges import undirected_pairs
 from isthmus.data.graph import Graph
 from isthmus.data.schema import SCHEMA_FILE
 from isthmus.data.sources import GraphFolder, read_graph_folder, write_graph_folder
@@ -58,11 +57,9 @@ class Folder(OwnFolder):
         write_graph_folder(data, path)
 
     @staticmethod
-    def describe(data: Graph) -> str:
+    def describe(data: Graph, directed: bool = False) -> str:
         """Return the numbers of nodes, edges and features, and the classes."""
-        pairs, _ = undirected_pairs(data.edge_index, data.num_nodes)
-        both_ways = 2 * pairs.shape[1] == data.num_edges
-        edges = f"{pairs.shape[1]} edges" if both_ways else f"{data.num_edges} directed edges"
+        edges = f"{data.num_edges} directed edges" if directed else f"{data.num_edges // 2} edges"
         return (
             f"{data.num_nodes} nodes, {edges}, "
             f"{data.num_features} features, classes: {', '.join(data.class_names) or 'none'}"

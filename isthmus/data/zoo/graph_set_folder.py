@@ -81,12 +81,13 @@ class GraphSetFolder(OwnFolder):
         write_graph_set_folder(data, path)
 
     @staticmethod
-    def describe(data: GraphSet) -> str:
+    def describe(data: GraphSet, directed: bool = False) -> str:
         """Return the numbers of graphs, nodes, edges and features, and the classes or tasks."""
         of_edges = 0 if data.edge_attr is None else data.edge_attr.shape[1]
         kind = "classes" if data.target == "class" else f"{data.target} tasks"
         names = ", ".join(data.class_names) or data.num_classes or "none"
+        edges = f"{data.num_edges} directed edges" if directed else f"{data.num_edges // 2} edges"
         return (
-            f"{data.num_items} graphs, {data.num_nodes} nodes, {data.num_edges} directed edges, {data.num_features} "
-            f"features of nodes, {of_edges} of edges, {kind}: {names}"
+            f"{data.num_items} graphs, {data.num_nodes} nodes, {edges}, {data.num_features} features of nodes, "
+            f"{of_edges} of edges, {kind}: {names}"
         )

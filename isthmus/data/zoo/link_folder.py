@@ -66,7 +66,7 @@ class LinkFolder(OwnFolder):
         write_link_folder(data, path)
 
     @staticmethod
-    def describe(data: LinkGraph) -> str:
+    def describe(data: LinkGraph, directed: bool = False) -> str:
         """Return the numbers of nodes, links and features, and the classes."""
         wrong = f" and {int(data.is_negative.sum())} pairs that are none" if data.linked is not None else ""
         return (

@@ -56,6 +56,7 @@ class LinksOf(Dataset):
             node_ids=graph.node_ids,
             link_ids=torch.arange(links.shape[1]),
             node_attributes=dict(graph.attributes),
+            node_attribute_names=dict(graph.attribute_names),
             undirected=True,
             name=f"links of {graph.name}",
         )

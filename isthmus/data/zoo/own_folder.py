@@ -57,8 +57,8 @@ class OwnFolder(Dataset):
 
     @staticmethod
     @abstractmethod
-    def describe(data: Any) -> str:
-        """Return in a few words what a folder holds."""
+    def describe(data: Any, directed: bool = False) -> str:
+        """Return in a few words what a folder holds; `directed` says that edges were read in one direction each."""
 
     @classmethod
     def at(cls, path: Path) -> Self:

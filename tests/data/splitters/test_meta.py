@@ -74,6 +74,35 @@ def test_the_only_attribute_need_not_be_named() -> None:
         MetaSplitter().split(replace(graph, attributes={}), 2, rng(0))
 
 
+def test_links_without_attributes_of_their_own_are_told_those_of_their_ends() -> None:
+    data = replace(make_links(5), attributes={})
+    told = (
+        r"the links of 'links' have none of their own; choose one of their ends': head.color, head.id, tail.color, tai"
+    )
+    with pytest.raises(BadInput, match=told):
+        MetaSplitter().split(data, 2, rng(0))
+
+
+def test_values_of_a_link_s_ends_are_told_by_their_names() -> None:
+    data = replace(make_links(60), node_attribute_names={"color": ("red", "green", "blue", "grey")})
+    with pytest.raises(
+        BadInput, match=r"'tail.color' of 'links' has 4 values \(red, green, blue, grey\); use 4 clients"
+    ):
+        MetaSplitter("tail.color").split(data, 5, rng(0))
+    own = replace(data, attributes={"tail.color": torch.arange(60) % 2})  # its own goes before, also its names
+    with pytest.raises(BadInput, match=r"'tail.color' of 'links' has 2 values \(0, 1\); use 2 clients"):
+        MetaSplitter("tail.color").split(replace(own, node_attributes={}), 5, rng(0))
+
+
+@pytest.mark.parametrize(("column", "name"), [("age", "age"), ("city=Ulm", "city"), ("notes:loan", "notes")])
+def test_a_feature_is_told_apart_from_an_attribute(column: str, name: str) -> None:
+    graph = replace(with_venues([0, 1, 2]), feature_names=("x", column))
+    with pytest.raises(
+        BadInput, match=rf"is '{name}', which is a feature of 'toy'; known: venue\..* 'attribute.{name}'"
+    ):
+        MetaSplitter(name).split(graph, 2, rng(0))
+
+
 def test_an_attribute_of_several_columns_is_refused() -> None:
     with pytest.raises(BadInput, match=r"'place', of shape \(5, 2\)"):
         MetaSplitter("place").split(make_set(5), 2, rng(0))

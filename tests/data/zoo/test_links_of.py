@@ -36,6 +36,7 @@ def test_the_dataset_keeps_its_own_fields_and_attributes(tmp_path: Path) -> None
     found = LinksOf(dataset=inner).load(tmp_path)
     expected = inner.load(tmp_path)
     assert found.node_attributes.keys() == expected.attributes.keys()  # type: ignore[attr-defined]
+    assert found.node_attribute_names == expected.attribute_names != {}  # type: ignore[attr-defined]
     sums = LinksOf(dataset=replace(Cora(), normalize_features=True)).load(tmp_path).x.to_dense().sum(dim=1)
     assert torch.allclose(sums, torch.ones(2708))
     assert torch.allclose(LinksOf(normalize_features=True).load(tmp_path).x.to_dense().sum(dim=1), torch.ones(2708))
