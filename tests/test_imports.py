@@ -31,5 +31,10 @@ def test_importing_isthmus_imports_nothing_heavy() -> None:
     assert "torch" not in loaded_by("import isthmus")
 
 
+def test_dir_lists_the_public_names_and_imports_none_of_them() -> None:
+    found = loaded_by("import isthmus\nassert dir(isthmus) == sorted(isthmus.__all__), dir(isthmus)")
+    assert "torch" not in found
+
+
 def test_the_help_of_the_command_line_does_without_torch() -> None:
     assert "torch" not in loaded_by("import isthmus.cli.app")

@@ -68,6 +68,10 @@ class ShareNodes(Request[NodeList]):
         repeated = _repeated(reply.ids)
         return f"ids holds {repeated} twice; every node has an id of its own" if repeated is not None else ""
 
+    def num_nodes(self, reply: NodeList) -> int:
+        """Return how many nodes are named."""
+        return len(reply.ids)
+
     def common(self, reply: NodeList) -> tuple[str, ...]:
         """Return the classes in their order: predictions are fused class by class."""
         return reply.classes

@@ -77,6 +77,10 @@ class ShareUsers(Request[SharedUsers]):
             return f"embeddings has {len(rows)} rows for {len(reply.user)} pairs; every user has rated something"
         return ""
 
+    def num_nodes(self, reply: SharedUsers) -> int:
+        """Return how many users there are: nodes of the client's graph."""
+        return len(reply.embeddings)
+
     def common(self, reply: SharedUsers) -> tuple[int, str] | None:
         """Return the width of the embeddings and their type; a client without users has no say."""
         rows = reply.embeddings

@@ -113,6 +113,10 @@ class ShareGenerator(Request[GeneratorView]):
             return f"counts is from {int(counts.min())} to {int(counts.max())}, expected 1 to {self.num_generated}"
         return ""
 
+    def num_nodes(self, reply: GeneratorView) -> int:
+        """Return of how many nodes there are embeddings."""
+        return len(reply.inputs)
+
     def common(self, reply: GeneratorView) -> int:
         """Return the number of features that the generator gives: peers hold them against their own."""
         return int(reply.params["slot_weight"].shape[2])

@@ -91,6 +91,10 @@ class ShareNeighbors(Request[NeighborList]):
             return "an edge starts at a node of somebody else"
         return one_sided(reply.nodes, reply.source, reply.target, reply.weight)
 
+    def num_nodes(self, reply: NeighborList) -> int:
+        """Return how many nodes the client says that it hosts: its part of A~ has as many rows and columns."""
+        return len(reply.nodes)
+
 
 @dataclass(frozen=True)
 class KeepOwnWeights(Request[Kept]):
@@ -137,6 +141,10 @@ class ShareHidden(Request[HiddenShare]):
                     f"hidden it must be {fitting} of float32"
                 )
         return ""
+
+    def num_nodes(self, reply: HiddenShare) -> int:
+        """Return of how many nodes there are representations."""
+        return len(reply.hidden)
 
     def common(self, reply: HiddenShare) -> int:
         """Return the number of classes, which most clients know; none of them has to be trusted with it."""

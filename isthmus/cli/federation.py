@@ -347,7 +347,8 @@ def say(text: str) -> None:
     """Print a line about what happens, apart from results."""
     from isthmus.cli.output import plain
 
-    print(plain(text), file=sys.stderr, flush=True)
+    # In one piece: several threads say something, and `print` would write the end of the line by itself.
+    print(f"{plain(text)}\n", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager

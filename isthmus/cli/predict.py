@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isthmus.core.files import naming
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -265,10 +267,11 @@ def _write(table: pd.DataFrame, out: Path) -> None:
     temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
-        if out.suffix == ".csv":
-            table.to_csv(temporary, index=False)
-        else:
-            table.to_parquet(temporary, index=False)
-        temporary.replace(out)
+        with naming(out):
+            if out.suffix == ".csv":
+                table.to_csv(temporary, index=False)
+            else:
+                table.to_parquet(temporary, index=False)
+            temporary.replace(out)
     finally:
         temporary.unlink(missing_ok=True)

@@ -48,6 +48,7 @@ def judged(
         _require(f"{type(reply).__name__}.", request.misfit(reply, known))
         _require(f"{type(reply).__name__}: ", request.problem(reply))
         _check_weight(client, reply, request, known)
+        _check_nodes(client, reply, request, known)
         found = leaves(reply, type(reply).__name__)
         _check_integers(found)
         place = non_finite_leaf(found)
@@ -82,7 +83,7 @@ def judged_stack(
         sound = torch.ones(len(stack), dtype=torch.bool)
         for request in {id(requests[client]): requests[client] for client in stack.clients}.values():
             _require(f"{type(outline).__name__}.", request.misfit(outline, known))
-            if type(request).problem is not Request.problem:
+            if type(request).problem is not Request.problem or type(request).num_nodes is not Request.num_nodes:
                 raise BadMessage("each reply is to be looked at by itself")
             sound &= _numbers_fit(stack, _Limits(request, outline, known, limits.get(id(request))))
         sound &= _scalars_fit(stack) & _weights_fit(stack, requests, known)
@@ -199,6 +200,14 @@ def _check_weight(client: str, reply: Record, request: Request[Any], known: Know
     for split, count in reply.counts.items():
         if count > held.examples.get(split, 0):
             raise BadMessage(f"Evaluation.counts[{split!r}] is {float(count):g}{_held(client, known)}")
+
+
+def _check_nodes(client: str, reply: Record, request: Request[Any], known: Known) -> None:
+    """Refuse a reply about more nodes than the client holds."""
+    held = known.holdings.get(client)
+    number = 0 if held is None else request.num_nodes(reply)
+    if held is not None and number > held.nodes:
+        raise BadMessage(f"{type(reply).__name__} is about {number} nodes{_held(client, known)}")
 
 
 def _max_weight(client: str, request: Request[Any], known: Known) -> float:

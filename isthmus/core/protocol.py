@@ -84,6 +84,14 @@ class Request(Record, Generic[ReplyT]):
         """
         return None
 
+    def num_nodes(self, reply: ReplyT) -> int:
+        """Return how many of the client's nodes a reply is about: not more than it agreed to hold.
+
+        For replies with a row for each of some nodes. What the server makes of them may grow with the square of that
+        number, so that it must not be the reply alone that says it. Here 0: a reply about no nodes in particular.
+        """
+        return 0
+
     def limits(self, known: Known) -> Mapping[str, float]:
         """Return the largest number that fields of a reply may hold; others may hold 1e18. Here `params` may grow."""
         sent = getattr(self, "params", None)

@@ -174,7 +174,7 @@ def _check_leaf(value: Value, annotation: Any, where: Place) -> None:
     # bool is a subclass of int, and an int is a fine float, but a bool is neither.
     fits = type(value) is annotation or (annotation is float and type(value) is int)
     if fits and annotation is float and type(value) is int and abs(value) >= 2**1023:
-        raise BadMessage(f"{where}: found a whole number that is too large for a float")
+        raise BadMessage(f"{told_place(where)}: found a whole number that is too large for a float")
     if not fits:
         raise BadMessage(f"{told_place(where)}: found {_kind(value)}, expected {_name(annotation)}")
 

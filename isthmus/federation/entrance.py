@@ -11,6 +11,7 @@ from isthmus.federation.certificates import read_passport
 from isthmus.federation.kit import Kit
 from isthmus.federation.preflight import NOBODY, certificate_problem, probe_server
 from isthmus.federation.revocation import Revocations
+from isthmus.runtime.seldom import Seldom
 
 if TYPE_CHECKING:
     from isthmus.runtime.flare.link import Door
@@ -26,6 +27,7 @@ class Entrance:
         self.kit, self.say = kit, say
         self.revocations = Revocations(kit)
         self.problem = ""
+        self._seldom = Seldom(say)
         self._server: int | None = None
         self._twice_since: float | None = None
 
@@ -54,7 +56,7 @@ class Entrance:
         try:
             newer = self.revocations.offer(content)
         except BadInput as error:
-            self.say(f"the server's list of revoked certificates is not taken: {error}")
+            self._seldom("list", f"the server's list of revoked certificates is not taken: {error}")
             return
         if newer:
             self.take_list()
@@ -81,7 +83,7 @@ class Entrance:
         found = probe_server(self.kit, self.revocations.current)
         if found.problem:
             if not found.problem.startswith(NOBODY):
-                self.say(found.problem)
+                self._seldom(found.problem, found.problem)
             return None
         self._server = read_passport(found.certificate).serial
         return found.certificate

@@ -20,8 +20,10 @@ from isthmus.federation.runner import CourseRunner, leave_alone
 from isthmus.federation.watch import Watch
 from isthmus.results import Result
 from isthmus.runs import Watcher
+from isthmus.runtime.seldom import Seldom
 
 NO_DESK = "this server runs a course of its own; it takes courses of operators when it is started without one"
+MAX_COMINGS_SAID = 50  # of one party in a minute: that it is connected, or gone
 LINGER_SECONDS = 20.0  # how long a server that ends after one course waits for its operator to fetch the result
 
 
@@ -41,6 +43,7 @@ class Server:
         self.desk: Desk | None = None
         self._runs_its_own = False
         self.runner = CourseRunner(say)
+        self._comings = Seldom(say, burst=MAX_COMINGS_SAID)
         self.hub = LinkHub(
             f"{interface}:{kit.port}",
             Credentials(kit.root, kit.certificate, kit.key),
@@ -145,6 +148,6 @@ class Server:
         self.hub.link.send(operator, "answer", ident, data, patience_seconds=0.0)
 
     def _changed(self, peer: str, what: str) -> None:
-        self.say(f"{peer} {what}")
+        self._comings(peer, f"{peer} {what}")
         if self.runner.current is not None and peer in self.runner.current.status.sites:
             self.runner.current.tell(f"{peer} {what}")

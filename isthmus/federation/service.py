@@ -48,7 +48,7 @@ from isthmus.simulation import build_model, columns_of, known_parameters, output
 
 MAX_COURSE_CHARACTERS = 2**16
 MAX_COLUMNS_CHARACTERS = 10**6  # of names that are told where another silo has other ones
-MAX_REFUSALS_SAID = 50  # in a minute; the rest are counted
+MAX_SAID = 50  # lines of one kind that messages of the server bring about, in a minute; the rest are counted
 _COURSE_ID = re.compile(r"[0-9a-f]{8,64}")
 
 
@@ -73,7 +73,7 @@ class SiloService:
         self.id_secret = id_secret
         self.own_secret = OwnSecret(state, say)
         self.identity = identity  # of a silo with a certificate: it signs what it agrees to, and counts who else did
-        self._seldom = Seldom(lambda text: self.say(text), burst=MAX_REFUSALS_SAID)
+        self._tell = Seldom(lambda text: self.say(text), burst=MAX_SAID)
         self.expelled: Callable[[], Collection[str]] = frozenset  # whose names count no more
         self._sites: tuple[str, ...] = ()  # who takes part in the course, as proposed
         self.refused: str = ""  # why the federation does not want this silo, if so
@@ -102,7 +102,7 @@ class SiloService:
     @property
     def reasons(self) -> Reasons:
         """How this silo tells why it does not do something."""
-        return Reasons(self.say, self.policy.tell_reasons)
+        return Reasons(lambda text: self._tell("could not", text), self.policy.tell_reasons)
 
     def _answer(self, kind: str, data: bytes) -> bytes:
         if kind == "exchange":
@@ -121,7 +121,7 @@ class SiloService:
 
     def _failure(self, kind: str, why: str, problem: str, failure: str = "refused") -> bytes:
         """Say here what is wrong with a message, and tell the server of which kind that is."""
-        self._seldom("refused", f"refused a message of the kind {kind[:40]!r}: {problem}")
+        self._tell("refused", f"refused a message of the kind {kind[:40]!r}: {problem}")
         told = self.reasons.crossing(why, problem)
         if kind == "exchange":
             return encode(Answer(pack(b""), Failure(self.name, failure, told), BLANK))
@@ -150,10 +150,11 @@ class SiloService:
             prune(self.state, self.policy, silo.store.folder)
             self._courses = {proposal.course_id: (course, silo)}
         except Refusal as error:
-            self.say(f"stays away from a course: {error}")
+            self._tell("stays away", f"stays away from a course: {error}")
             return self._terms(self.reasons.crossing(error.kind, str(error)))
         own = "; its own split stands, masks are not used" if folder.own_split else ""
-        self.say(f"takes part in a course of {len(proposal.sites)} sites: {type(course.algorithm).__name__}{own}")
+        algorithm = type(course.algorithm).__name__
+        self._tell("takes part", f"takes part in a course of {len(proposal.sites)} sites: {algorithm}{own}")
         return terms
 
     def _counted(self, sites: tuple[str, ...]) -> tuple[str, ...]:
@@ -233,7 +234,7 @@ class SiloService:
         names = columns_of(found[0], found[1].client.data)
         if sum(map(len, names)) > MAX_COLUMNS_CHARACTERS:
             return Columns(())
-        self.say(f"told the names of its {len(names)} feature columns: another silo has other ones")
+        self._tell("columns", f"told the names of its {len(names)} feature columns: another silo has other ones")
         return Columns(names)
 
     def _verdict(self, verdict: Verdict) -> Receipt:
@@ -242,7 +243,7 @@ class SiloService:
             found = self._courses.pop(verdict.course_id, None)
             own = columns_of(found[0], found[1].client.data) if found else ()
             self.refused = verdict.refusal
-            self.say(f"was refused: {verdict.refusal}{_difference(own, verdict)}")
+            self._tell("was refused", f"was refused: {verdict.refusal}{_difference(own, verdict)}")
         elif verdict.course_id in self._uncounted:
             self._count_consents(verdict)
         return Receipt("")
@@ -262,7 +263,7 @@ class SiloService:
                 f"{self.policy.min_sites}{wrong}",
             )
         del self._uncounted[verdict.course_id]
-        self.say(f"{number} silos of the federation signed this course")
+        self._tell("signed", f"{number} silos of the federation signed this course")
 
     # ---- during and after the course
 
@@ -300,10 +301,10 @@ class SiloService:
             path = self.state / "models" / f"{finish.course_id}.safetensors"
             path.parent.mkdir(parents=True, exist_ok=True)
             save_model_file(path, params, facts)
-            self.say(f"the course is over; this silo's model: {path}")
+            self._tell("over", f"the course is over; this silo's model: {path}")
             parts = course.algorithm.client_parts(memory)
             run = self._keep_run(finish.course_id, course, params, parts, facts)
-            self.say(f"to use it: isthmus predict {quoted(run)} --client {quoted(self.name)} --graph FOLDER")
+            self._tell("use", f"to use it: isthmus predict {quoted(run)} --client {quoted(self.name)} --graph FOLDER")
         self.own_secret.ended(finish.course_id)
         mark_finished(silo.store.folder)
         prune(self.state, self.policy, silo.store.folder)

@@ -13,6 +13,7 @@ import torch
 
 from isthmus.core.codec import pack, unpack
 from isthmus.core.errors import BadInput, CourseFailed
+from isthmus.core.files import naming
 from isthmus.federation.messages import FileFacts, FilePart, Manifest
 from isthmus.monitor.folder import ID_FILE, RunFolder
 
@@ -62,7 +63,8 @@ def take_folder(manifest: Manifest, course_id: str, ask: AskForPart, run_dir: Pa
     temporary = run_dir.with_name(f".{run_dir.name}.{secrets.token_hex(4)}.part")
     temporary.mkdir()
     try:
-        problems = [problem for facts in manifest.files if (problem := _take(facts, course_id, ask, temporary))]
+        with naming(run_dir):
+            problems = [problem for facts in manifest.files if (problem := _take(facts, course_id, ask, temporary))]
         if problems:
             raise CourseFailed(f"the run folder did not come whole, so {run_dir} was not made: {'; '.join(problems)}")
         (temporary / ID_FILE).touch()  # marks it as one from elsewhere, whatever the server left out

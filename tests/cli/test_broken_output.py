@@ -10,10 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from isthmus.cli.federation import interruptible, say
 from isthmus.cli.lasting import LastingStream
+from isthmus.cli.predict import _write
 from isthmus.cli.progress import ProgressBar
 from isthmus.core.files import naming, replace_file
 from isthmus.monitor.journal import Journal
@@ -102,3 +104,13 @@ def test_a_journal_on_a_full_disk_is_named(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left") as caught:
         Journal(tmp_path / "journal.jsonl").write("note", text="x" * 100_000)
     assert caught.value.filename == str(tmp_path / "journal.jsonl")
+
+
+@needs_full
+@pytest.mark.parametrize("name", ["labels.csv", "labels.parquet"])
+def test_predictions_on_a_full_disk_are_named(name: str, tmp_path: Path) -> None:
+    (tmp_path / f".{name}.{os.getpid()}.part").symlink_to(FULL)
+    with pytest.raises(OSError, match="No space left") as caught:
+        _write(pd.DataFrame({"label": ["red"] * 10_000}), tmp_path / name)
+    assert caught.value.filename == str(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []

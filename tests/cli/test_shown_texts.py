@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import pytest
 
+from isthmus.cli.federation import say
 from isthmus.cli.output import explain
 from isthmus.cli.progress import ProgressBar
 from isthmus.core.errors import CourseFailed
@@ -29,3 +33,16 @@ def test_the_progress_bar_takes_titles_and_failures_for_plain_text(capsys: pytes
     assert "\x1b[2J" not in shown
     assert "a: error: [bold]?[2J[/nothing] {task.oops}" in shown.replace("\n", " ")
     assert shown.count("[/nothing]") >= 2  # in the failure, and in the title
+
+
+def test_a_line_is_written_in_one_piece_so_that_threads_do_not_mix_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces: list[str] = []
+
+    class Screen(io.StringIO):
+        def write(self, text: str) -> int:
+            pieces.append(text)
+            return len(text)
+
+    monkeypatch.setattr(sys, "stderr", Screen())
+    say("bank-a is gone\x1b")
+    assert pieces and pieces[0] == "bank-a is gone?\n" and not "".join(pieces[1:])

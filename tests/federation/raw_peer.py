@@ -7,15 +7,19 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 
 import grpc
 import msgpack
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.cellnet.defs import Encoding, MessageHeaderKey, MessageType
 from nvflare.fuel.f3.drivers.grpc.streamer_pb2 import Frame
 from nvflare.fuel.f3.drivers.grpc.streamer_pb2_grpc import StreamerStub
 from nvflare.fuel.f3.sfm.constants import HandshakeKeys, Types
 from nvflare.fuel.f3.sfm.prefix import PREFIX_LEN, Prefix
 
 from isthmus.federation.kit import Kit
+from isthmus.runtime.flare.link import CHANNEL, SERVER, TOPIC
 
 
 def frame(kind: int, headers: dict[str, Any] | None, payload: bytes, app_id: int = 0) -> Frame:
@@ -25,6 +29,26 @@ def frame(kind: int, headers: dict[str, Any] | None, payload: bytes, app_id: int
     Prefix(len(buffer), len(head), kind, 0, 0, app_id, 17, 1).to_buffer(buffer, 0)
     buffer[PREFIX_LEN:] = head + payload
     return Frame(seq=1, data=bytes(buffer))
+
+
+def part(sender: str, kind: str, payload: bytes) -> Frame:
+    """Return a frame with a whole message for the server, as an honest party's link would send it."""
+    headers = {
+        MessageHeaderKey.MSG_TYPE: MessageType.REQ,
+        MessageHeaderKey.CHANNEL: CHANNEL,
+        MessageHeaderKey.TOPIC: TOPIC,
+        MessageHeaderKey.ORIGIN: sender,
+        MessageHeaderKey.DESTINATION: SERVER,
+        MessageHeaderKey.FROM_CELL: sender,
+        MessageHeaderKey.TO_CELL: SERVER,
+        MessageHeaderKey.PAYLOAD_ENCODING: Encoding.BYTES,
+        "kind": kind,
+        "ident": uuid4().hex,
+        "message": uuid4().hex,
+        "number": 0,
+        "size": len(payload),
+    }
+    return frame(Types.DATA, headers, payload, CoreCell.APP_ID)
 
 
 class RawPeer:

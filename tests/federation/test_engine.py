@@ -407,6 +407,7 @@ def test_the_operator_submits_watches_and_gets_the_run_folder(
     )
     assert done.returncode == 0, done.stderr
     assert "client-2" in done.stdout and "run folder: mine" in done.stdout
+    assert "lost the server" not in done.stderr  # it is we who leave
     names = {path.name for path in (tmp_path / "mine").iterdir()}
     assert {"course.yaml", "journal.jsonl", "checkpoint.isth", "model.safetensors", "report.md"} <= names
     from isthmus.monitor.folder import load_model_file

@@ -23,7 +23,7 @@ from isthmus.federation.rehearsal import Rehearsal, free_port
 from isthmus.federation.revocation import REVOKED, RevocationList, Revocations
 from isthmus.federation.server import Server
 
-from .raw_peer import RawPeer
+from .raw_peer import RawPeer, part
 from .sites import until
 from .test_engine import QUICK, Hook, nothing, small
 
@@ -100,6 +100,25 @@ def test_a_newcomer_that_comes_in_while_the_kit_is_read_again_is_heard(
         until(lambda: server.hub.connected() == {"bank-c"}, 10)
     finally:
         peers[0].close()
+
+
+def test_messages_that_nobody_asked_for_and_one_that_comes_and_goes_do_not_fill_the_log(standing: Standing) -> None:
+    server, said, peer = standing.server, standing.said, standing.peer("bank-a")
+    try:
+        peer.stream()
+        until(lambda: server.hub.connected() == {"bank-a"})
+        for number in range(400):
+            peer.send(part("bank-a", "submit" if number % 2 else f"kind {number}", b"x" * number))
+        until(lambda: server.hub.heard("bank-a") > 300)  # threads count, and may lose one
+    finally:
+        peer.close()
+    until(lambda: server.hub.connected() == set())
+    told = [line for line in said if "asked for" in line]
+    assert told == ["bank-a said something that nobody asked for; ignored"]
+    for _ in range(500):
+        server._changed("bank-a", "is connected")
+        server._changed("bank-a", "is gone")
+    assert len(said) < 200
 
 
 def test_a_running_server_shows_its_renewed_certificate_without_a_restart(standing: Standing) -> None:

@@ -382,6 +382,14 @@ def test_a_kit_in_use_elsewhere_is_told_and_ends_after_a_while(out: Path, monkey
         entrance.check()
 
 
+def test_a_server_that_hands_on_nonsense_for_a_list_does_not_fill_the_silo_s_log(out: Path) -> None:
+    said: list[str] = []
+    entrance = Entrance(open_kit(out / "bank-a", "site"), said.append)
+    for number in range(100):
+        entrance.heard_list(b"nonsense %d" % number)
+    assert len(said) == 1 and "the server's list of revoked certificates is not taken" in said[0]
+
+
 def test_an_expelled_name_never_counts_among_the_sites_of_a_course(tmp_path: Path) -> None:
     hub = fake_hub(tmp_path, {"client-0": Policy(min_sites=3, tell_reasons=True, min_examples=1)})
     silo = hub.silos["client-0"]

@@ -34,6 +34,7 @@ def test_the_commands_of_the_page_do_what_it_says(tmp_path: Path, monkeypatch: p
 def test_the_limits_of_the_page_are_those_of_the_code() -> None:
     from isthmus.federation.certificates import EXPIRY_NOTICE_DAYS
     from isthmus.federation.entrance import TWICE_SECONDS
+    from isthmus.federation.server import MAX_COMINGS_SAID
     from isthmus.runtime.flare import gate, provision
     from isthmus.runtime.seldom import SELDOM_SECONDS
 
@@ -43,3 +44,4 @@ def test_the_limits_of_the_page_are_those_of_the_code() -> None:
     assert f"| {gate.MAX_PENDING}, the oldest make room; {gate.PENDING_SECONDS:.0f} s each |" in text
     assert f"| {gate.MAX_CONNECTIONS} and one for each party" in text
     assert f"| {gate.RESERVED_DESCRIPTORS}; the process raises" in text and SELDOM_SECONDS == 60
+    assert f"comes and goes | {MAX_COMINGS_SAID} a minute" in text

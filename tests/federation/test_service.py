@@ -12,15 +12,16 @@ import yaml
 
 import isthmus as ist
 from isthmus.config.load import course_to_dict, course_to_yaml
-from isthmus.core.codec import decode, encode
+from isthmus.core.codec import decode, encode, pack
 from isthmus.core.errors import BadInput, BadMessage
+from isthmus.core.federation import Position
 from isthmus.federation import identities
 from isthmus.federation.agreement import agree
 from isthmus.federation.hub import checked_terms
-from isthmus.federation.messages import NOT_AGREED, Finish, Proposal, Receipt, Terms
+from isthmus.federation.messages import NOT_AGREED, AskColumns, Finish, Proposal, Receipt, Terms, Verdict
 from isthmus.federation.policy import Policy, load_policy
-from isthmus.federation.service import SiloService
-from isthmus.runtime.envelope import Answer
+from isthmus.federation.service import MAX_SAID, SiloService
+from isthmus.runtime.envelope import Answer, Envelope
 from isthmus.simulation import Scenario
 
 from .sites import CLASSES, SECRET, FakeHub, fake_hub, scenario, site_course
@@ -186,6 +187,27 @@ def test_terms_with_impossible_numbers_or_control_characters_do_no_harm() -> Non
             checked_terms(replace(GOOD, output_dim=number))
     shown = checked_terms(replace(GOOD, holds="\x1b[31mred" + "x" * 1000, class_names=("a\nb",)))
     assert "\x1b" not in shown.holds and len(shown.holds) <= 300 and shown.class_names == ("a?b",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("propose", proposal(course_id="../../etc")),
+        ("propose", proposal()),
+        ("exchange", Envelope(ID, Position(0, 1, 0), "no such request", pack(b""), "0" * 32, ())),
+        ("columns", AskColumns(ID)),
+        ("verdict", Verdict(ID, "your columns differ")),
+        ("no such kind", AskColumns(ID)),
+    ],
+    ids=["refused", "agreed", "exchange", "columns", "verdict", "nonsense"],
+)
+def test_a_server_that_repeats_itself_does_not_fill_the_silo_s_log(kind: str, message: Any, tmp_path: Path) -> None:
+    service, said = silo(tmp_path), list[str]()
+    service.say = said.append
+    service.handle("propose", encode(proposal()))
+    for _ in range(3 * MAX_SAID):
+        service.handle(kind, encode(message))
+    assert 1 < len(said) <= MAX_SAID + 1
 
 
 def test_a_message_that_breaks_the_silo_is_a_refusal_and_not_its_end(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -177,3 +178,21 @@ def test_a_line_that_brings_nothing_ends_with_a_sentence_after_a_while(tmp_path:
     noise.change = lambda kind, answer: b"\x00" * 50
     with pytest.raises(CourseFailed, match="cannot be read"):
         noise.operator.courses()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_at_the_operator_s_is_named_and_no_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = desk_at(tmp_path / "server")
+    entry, mine = done(desk), tmp_path / "mine" / "run"
+    opened = Path.open
+
+    def full(path: Path, *words: Any, **named: Any) -> Any:
+        return opened(Path("/dev/full") if words == ("wb",) else path, *words, **named)
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        LossyLine(desk).operator.fetch(entry.status.course_id, mine)
+    assert caught.value.filename == str(mine)
+    assert list(mine.parent.iterdir()) == []

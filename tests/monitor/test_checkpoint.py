@@ -122,6 +122,15 @@ def test_a_truncated_checkpoint_is_refused_at_any_length(path: Path) -> None:
             load_checkpoint(path, "digest", Momentum())
 
 
+def test_a_flipped_bit_is_refused_wherever_it_is(path: Path) -> None:
+    save_checkpoint(path, "digest", standing(), MEMORIES)
+    data = path.read_bytes()
+    for place in range(len(data)):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
+        with pytest.raises(BadInput, match=r"checkpoint\.isth is not a usable checkpoint"):
+            load_checkpoint(path, "digest", Momentum())
+
+
 def test_a_damaged_inner_state_is_refused(path: Path) -> None:
     save_checkpoint(path, "digest", standing(), MEMORIES)
     data = path.read_bytes()

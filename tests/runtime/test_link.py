@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -73,3 +74,17 @@ def test_what_is_queued_for_a_peer_that_does_not_read_is_bounded(reads: bool) ->
     assert link._cell.queued.qsize() <= MAX_QUEUED_FRAMES
     assert problems == {""} if reads else {"", "it does not read what was sent to it before"}
     assert link.send("nobody", "answer", "i", b"") == ""
+
+
+def test_who_stops_by_itself_is_not_told_that_it_lost_the_others() -> None:
+    lost: list[str] = []
+    link = Link.__new__(Link)
+    link.name, link._lock, link._stopping, link._live, link._assemblies = "bank-a", threading.Lock(), False, {"b"}, {}
+    link._on_down = lost.append
+    connections = SimpleNamespace(conn_manager=SimpleNamespace(connectors={}))
+    link._cell = SimpleNamespace(communicator=connections, stop=lambda: link._gone("server"))
+    link._gone("b")
+    assert lost == ["b"]
+    link._live.add("server")
+    link.stop()
+    assert lost == ["b"] and link.peers() == set()

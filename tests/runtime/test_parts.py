@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import pytest
 
 from isthmus.runtime.flare.parts import MAX_UNFINISHED, NUM_REMEMBERED, PART_BYTES, Assembly, num_parts
+from tests.core.test_codec_limits import grown_by
 
 LIMIT = 1 << 30
 
@@ -76,6 +78,22 @@ def test_a_part_that_comes_again_is_counted_once_and_nothing_is_held_of_a_messag
     assert assembly._num_bytes == PART_BYTES
     assembly.add(*second)
     assert assembly._num_bytes == 0 and not assembly._unfinished
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the high-water mark of Linux")
+def test_putting_a_message_together_takes_twice_its_size_at_most() -> None:
+    message = memoryview(content(5, 64 * PART_BYTES))
+
+    def put_together() -> bytes | None:
+        assembly, whole = Assembly(LIMIT), None
+        for number in range(64):
+            head = {"message": "m", "ident": "i", "size": len(message), "number": number}
+            whole, _ = assembly.add(head, bytes(message[number * PART_BYTES : (number + 1) * PART_BYTES]))
+        return whole
+
+    grown_by(lambda: None)
+    assert grown_by(put_together) < 2.2 * len(message)
+    assert put_together() == message
 
 
 def test_a_part_that_contradicts_its_message_is_ignored() -> None:

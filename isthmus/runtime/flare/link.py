@@ -114,6 +114,7 @@ class Link:
             auth_identity_map={SERVER: SERVER},
         )
         self._live: set[str] = set()
+        self._stopping = False  # then peers go because we do
         self._cell.set_cell_connected_cb(lambda agent: self._came(agent.get_fqcn()))
         self._cell.set_cell_disconnected_cb(lambda agent: self._gone(agent.get_fqcn()))
         self._cell.add_incoming_filter("*", "*", self._refuse)
@@ -178,6 +179,7 @@ class Link:
         FLARE waits without a limit for its gRPC server to end, and loses a stop that comes while it starts; after a
         while we end it ourselves.
         """
+        self._stopping = True
         servers = self._grpc_servers()
         ending = threading.Thread(target=self._cell.stop, daemon=True)
         ending.start()
@@ -202,7 +204,8 @@ class Link:
                 return
             self._live.discard(peer)
             self._assemblies.pop(peer, None)
-        self._on_down(peer)
+        if not self._stopping:
+            self._on_down(peer)
 
     def _refuse(self, message: Message) -> bool | None:
         """Drop what is not plain bytes on our own topic, straight from a party that may speak to us.
