@@ -69,6 +69,7 @@ class Engine:
 @pytest.mark.parametrize("reads", [False, True])
 def test_what_is_queued_for_a_peer_that_does_not_read_is_bounded(reads: bool) -> None:
     link = Link.__new__(Link)
+    link._stopping = False
     link._cell = Engine(reads)
     problems = {link.send("operator", "answer", "i", bytes(PART_BYTES), 0.0) for _ in range(3 * MAX_QUEUED_FRAMES)}
     assert link._cell.queued.qsize() <= MAX_QUEUED_FRAMES
@@ -79,6 +80,7 @@ def test_what_is_queued_for_a_peer_that_does_not_read_is_bounded(reads: bool) ->
 def test_who_stops_by_itself_is_not_told_that_it_lost_the_others() -> None:
     lost: list[str] = []
     link = Link.__new__(Link)
+    link._stopping = False
     link.name, link._lock, link._stopping, link._live, link._assemblies = "bank-a", threading.Lock(), False, {"b"}, {}
     link._on_down = lost.append
     connections = SimpleNamespace(conn_manager=SimpleNamespace(connectors={}))
@@ -88,3 +90,5 @@ def test_who_stops_by_itself_is_not_told_that_it_lost_the_others() -> None:
     link._live.add("server")
     link.stop()
     assert lost == ["b"] and link.peers() == set()
+    link._cell.communicator.conn_manager.sfm_endpoints = {}
+    assert link.send("server", "question", "1", b"") == "the connection was closed on this side"

@@ -148,6 +148,8 @@ class Link:
         for number, start in enumerate(range(0, max(len(data), 1), PART_BYTES)):
             if not self._has_room(peer, patience_seconds):
                 return "it does not read what was sent to it before"
+            if self._stopping:
+                return "the connection was closed on this side"
             head = {"kind": kind, "ident": ident, "message": message, "number": number, "size": len(data)}
             part = Message(head, bytes(view[start : start + PART_BYTES]))
             problem = self._cell.fire_and_forget(CHANNEL, TOPIC, peer, part, optional=True)[peer]
