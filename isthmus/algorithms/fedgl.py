@@ -90,6 +90,23 @@ class Guidance(Record):
     weights: Tensor
     """(edges,): how similar, as a share of what the node has in the pseudo graph of all nodes."""
 
+    def problem(self, num_nodes: int) -> str:
+        """Return what keeps this from being about so many nodes; nothing if it is.
+
+        Kernels for sparse matrices trust their indices, and memory is taken by what `start` says.
+        """
+        whole = (self.labels, self.start, self.neighbors)
+        if any(t.ndim != 1 or t.dtype != torch.int32 for t in whole) or self.weights.shape != self.neighbors.shape:
+            return "labels, start and neighbors are lists of int32, weights one of as many numbers as neighbors"
+        if len(self.labels) != num_nodes or len(self.start) != num_nodes + 1:
+            return f"it is about {len(self.labels)} nodes, with {len(self.start)} beginnings of rows, not {num_nodes}"
+        ends = int(self.start[0]), int(self.start[-1])
+        if ends != (0, len(self.neighbors)) or bool((self.start.diff() < 0).any()):
+            return f"rows lie from {ends[0]} to {ends[1]} of {len(self.neighbors)} edges, or not one after the other"
+        if len(self.neighbors) and not 0 <= int(self.neighbors.min()) <= int(self.neighbors.max()) < num_nodes:
+            return f"neighbors is from {int(self.neighbors.min())} to {int(self.neighbors.max())}"
+        return ""
+
     @property
     def graph(self) -> SparseMatrix:
         """The projection of the pseudo graph on the client's nodes, (nodes, nodes)."""
@@ -445,6 +462,8 @@ class FedGL(Algorithm[FedGLState]):
     def train(self, request: TrainWithGuidance, client: GraphClient) -> LocalView:
         """Train the received model on the complemented graph, with the pseudo labels as further labels."""
         self.require_able(client)
+        if problem := request.guidance.problem(client.num_nodes):
+            raise BadInput(f"the guidance cannot be used: {problem}")
         prepared, loss = self.guided(client.prepared, request.guidance)
         fitted = client.fit(
             request.params,

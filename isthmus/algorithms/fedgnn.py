@@ -280,6 +280,12 @@ class FedGNN(FedAvg):
         """Keep other clients' users, with the client's own items that they rated, in the place of those before."""
         others = {name: value for name, value in client.state.items() if name != "neighbors"}
         if len(request.embeddings):
+            found = SharedUsers(request.embeddings, request.user, request.item)
+            problem = ShareUsers({}).problem(found) or (
+                "" if found.embeddings.shape[1] else "embeddings has no columns"
+            )
+            if problem:
+                raise BadInput(f"the other clients' users cannot be used: {problem}")
             items = torch.unique(interactions(client.data)[1])
             user, item = located(request.user, request.item, items, _tokens(client, items))
             others["neighbors"] = {"embeddings": request.embeddings, "user": user, "item": item}

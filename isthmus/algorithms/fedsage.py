@@ -17,10 +17,11 @@ from isthmus.algorithms.fedavg import FedAvg
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
-from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, ModelState, Request, on
+from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, ModelState, Request, on, unlike
 from isthmus.core.random import seeded
 from isthmus.core.record import Params, Record
 from isthmus.core.secrets import ProtectingStream
+from isthmus.core.text import named
 from isthmus.learn.client import GraphClient
 from isthmus.learn.fit import copied, load_params, read_params, take_step
 from isthmus.learn.neighbor_generation import (
@@ -45,6 +46,8 @@ Memory = dict[str, Any]
 
 # The name of the noise's seed among what a client needs to predict; the others are the generator's.
 NOISE = "noise"
+# What the names of fGen's parameters begin with in a generator.
+FEATURES = "features."
 # More than any client's graph grows by.
 MAX_ADDED = 1e10
 
@@ -370,6 +373,10 @@ class FedSagePlus(FedAvg):
     @on(GradeGenerators)
     def grade(self, request: GradeGenerators, client: GraphClient) -> GeneratorGradients:
         """Return for every peer's generator which way leads to this client's nodes."""
+        asked = ShareGenerator(self.latent, self.hidden, self.num_generated)
+        for peer, view in request.views.items():
+            if problem := asked.problem(view):  # whoever sent it: its shapes say how much is computed
+                raise BadInput(f"the view of {named(peer)} is none of this course: {problem}")
         gradients = {
             peer: {name: torch.zeros_like(tensor) for name, tensor in view.params.items()}
             if peer == client.id
@@ -382,6 +389,11 @@ class FedSagePlus(FedAvg):
     def update(self, request: UpdateGenerator, client: GraphClient) -> Kept:
         """Take a step down the client's own loss and what the peers found."""
         memory = _training(client)
+        features = {name: tensor for name, tensor in memory["params"].items() if name.startswith(FEATURES)}
+        own = {name.removeprefix(FEATURES): tensor for name, tensor in features.items()}
+        problem = unlike("gradients", own, request.gradients) if request.gradients else ""
+        if problem:
+            raise BadInput(f"the peers' gradients do not belong to {client.id}'s generator: {problem}")
         noise = ProtectingStream.kept(memory["noise"])
         client.state["neighgen"] = self._stepped(client, memory, 1, noise, request.gradients)
         return Kept()

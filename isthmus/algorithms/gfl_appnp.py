@@ -32,6 +32,7 @@ from isthmus.core.protocol import (
 )
 from isthmus.core.record import Params, Record, State
 from isthmus.core.stack import Each, Stack, StackedTensor
+from isthmus.core.text import named
 from isthmus.learn.batching import FullBatch
 from isthmus.learn.client import GraphClient, check_local_steps
 from isthmus.learn.client_graph import ClientGraph, Mixing, Neighbors, one_sided, slices, without_blocks
@@ -478,6 +479,9 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     @on(KeepOwnWeights)
     def keep_own_weights(self, request: KeepOwnWeights, client: GraphClient) -> Kept:
         """Keep the client's own part of A~."""
+        hosted = Hosted.of(client).num_nodes
+        if request.own.shape != (hosted, hosted) or not request.own.is_floating_point():
+            raise BadInput(f"{client.id} hosts {hosted} nodes; its part of A~ cannot have {_form(request.own)}")
         client.state["own"] = request.own
         return Kept()
 
@@ -537,6 +541,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     @on(ReceiveAggregates)
     def receive(self, request: ReceiveAggregates, client: GraphClient) -> Kept:
         """Keep what the neighbours amount to."""
+        _require_aggregates(request, client)
         client.state["aggregate"], client.state["gradients"] = request.aggregate, request.gradients
         return Kept()
 
@@ -661,6 +666,24 @@ def _received(client: GraphClient) -> Received:
     if missing:
         raise CourseFailed(f"this client has received no {missing[0]}: it failed in the setup")
     return Received(client.state["own"], client.state["aggregate"], client.state["gradients"])
+
+
+def _require_aggregates(request: ReceiveAggregates, client: GraphClient) -> None:
+    """Refuse aggregates of other shapes than the client's nodes and model: sums with them would be of any size."""
+    hosted, slots = Hosted.of(client), dict(client.model.named_parameters())
+    if request.aggregate.ndim != 2 or len(request.aggregate) != hosted.num_nodes:
+        raise BadInput(f"{client.id} hosts {hosted.num_nodes} nodes; their C cannot have {_form(request.aggregate)}")
+    for name, tensor in request.gradients.items():
+        wanted = slots[name].shape if name in slots else None
+        if tensor.ndim < 2 or tensor.shape[2:] != wanted or len(tensor) != len(hosted.train_nodes):
+            raise BadInput(
+                f"grad C of {named(name)} has {_form(tensor)}; {client.id} trains on {len(hosted.train_nodes)} nodes "
+                f"a parameter of shape {None if wanted is None else tuple(wanted)}"
+            )
+
+
+def _form(tensor: Tensor) -> str:
+    return f"the shape {tuple(tensor.shape)} of {tensor.dtype}"
 
 
 def _remembered(algorithm: GFLAPPNP, request: EvaluateModel, client: GraphClient) -> State:

@@ -77,6 +77,11 @@ class PFedMe(FedAvg):
         if self.keep_moments:
             raise ValueError("keep_moments is true, but with pFedMe the optimiser begins anew with every inner problem")
 
+    @property
+    def nested_steps(self) -> tuple[str, int]:
+        """Inner steps are taken anew in each local one."""
+        return "local_steps x inner_steps", self.local_steps * self.inner_steps
+
     # ---- server
 
     def round(self, state: ModelState, fed: Federation) -> ModelState:

@@ -149,6 +149,7 @@ class Scaffold(FedAvg):
     @on(TrainCorrected)
     def train(self, request: TrainCorrected, client: GraphClient) -> CorrectedUpdate:  # type: ignore[override]
         """Train the received model with corrected gradients and remember the mean of those that were the client's."""
+        _require_fitting(request.variate, client)
         before = _variate(client, request.variate)
         trained = [name for name, slot in client.model.named_parameters() if slot.requires_grad]
         drift = {name: c - before[name] for name, c in request.variate.items()}
@@ -209,6 +210,14 @@ def _variate(client: GraphClient, like: Params) -> Params:
     """Return the client's control variate; zero for one that has not trained yet."""
     found: Params | None = client.state.get("variate")
     return {name: torch.zeros_like(c) for name, c in like.items()} if found is None else found
+
+
+def _require_fitting(variate: Params, client: GraphClient) -> None:
+    """Refuse a variate of other shapes than the model's: sums with it would be of any size."""
+    mine = {name: slot.detach() for name, slot in client.model.named_parameters() if name in variate}
+    problem = unlike("variate", mine, variate)
+    if problem:
+        raise BadInput(f"the server's control variate does not belong to this model: {problem}")
 
 
 def _summing(moments: OptimizerState, client: GraphClient) -> OptimizerState:

@@ -188,6 +188,10 @@ class EvaluateModel(Request[Evaluation]):
     best: bool
     """Whether this is about the best round, with the personal parts kept then."""
 
+    def __post_init__(self) -> None:
+        if len(set(self.splits)) != len(self.splits):  # each would be measured as often as it is named
+            raise ValueError(f"splits names {len(self.splits)}, of which {len(set(self.splits))} are different")
+
     def misfit(self, reply: Evaluation, known: Known) -> str:
         """Return which splits were not asked for, and whether there are too many metrics to be real ones."""
         for name, found in (("metrics", reply.metrics), ("counts", reply.counts)):
@@ -417,6 +421,11 @@ class Algorithm(ABC, Generic[StateT]):
         The model is one without values, and what is built here has none either.
         """
         return 0
+
+    @property
+    def nested_steps(self) -> tuple[str, int]:
+        """Fields whose steps are taken within each other, by name, and how many of them one answer takes in all."""
+        return "", 0
 
     @property
     def protecting_streams(self) -> tuple[str, ...]:

@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 
-from isthmus.config.client_settings import own_batching, own_model
+from isthmus.config.client_settings import own_algorithm, own_batching, own_model
 from isthmus.config.course import Course
 from isthmus.core.errors import BadInput, IsthmusError
 
 # Layers, hops and the like: each costs work in Python before any size is known.
 MAX_DEPTH_SETTING = 1_000
+# Of the models of all clients together, each of which is built at a silo if only to know its parameters' names.
+MAX_DEPTH_OF_ALL = 4 * MAX_DEPTH_SETTING
 _DEEP = ("layers", "hops", "heads", "last_heads", "steps")
 _STEPS = ("steps", "epochs", "rounds", "max_iter", "max_exponent")
 
@@ -38,6 +40,7 @@ def largest_steps(algorithm: Any) -> tuple[str, int]:
     found = [(name, n) for name, n in numbers(algorithm) if name.rsplit(".", 1)[-1].endswith(_STEPS)]
     # A schedule's rounds say when a rate changes, not how much is done.
     found = [(name, n) for name, n in found if ".schedule." not in name]
+    found.append(algorithm.nested_steps)
     return max(found, key=lambda pair: pair[1], default=("", 0))
 
 
@@ -51,16 +54,31 @@ def smallest_batch(course: Course) -> int | None:
     return min(sizes, default=None)
 
 
+def algorithms_of(course: Course) -> Iterator[tuple[str, Any]]:
+    """Yield the course's algorithm, and those of clients that have settings of their own, each with where it stands."""
+    yield "algorithm", course.algorithm
+    for client in course.client_settings:
+        own = own_algorithm(course, client, allow_import=False)
+        if own is not None:
+            yield f"client_settings.{client[:40]}", own
+
+
 def problem_of_sizes(course: Course, most: int) -> str:
     """Return which setting of model, batching, task or algorithm is beyond all bounds, or nothing."""
-    models = [("model", own_model(course, client, allow_import=False)) for client in (None, *course.client_settings)]
-    parts = [*models, ("batching", course.batching), ("task", course.task), ("algorithm", course.algorithm)]
+    clients = tuple(course.client_settings)
+    models = [("model", own_model(course, client, allow_import=False)) for client in (None, *clients)]
+    batchings = [("batching", own_batching(course, client, allow_import=False)) for client in clients]
+    depth = 0
+    parts = [*models, ("batching", course.batching), *batchings, ("task", course.task), *algorithms_of(course)]
     for where, part in parts:
         for name, number in numbers(part, f"{where}."):
             deep = where == "model" and name.rsplit(".", 1)[-1] in _DEEP
             limit = MAX_DEPTH_SETTING if deep else most
             if abs(number) > limit and not name.endswith("seed"):
                 return f"{name} is {number}, this silo allows {limit}"
+            depth += abs(number) if deep else 0
+    if depth > MAX_DEPTH_OF_ALL:
+        return f"the models of all clients have {depth} layers and the like, this silo allows {MAX_DEPTH_OF_ALL}"
     return ""
 
 

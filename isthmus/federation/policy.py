@@ -18,7 +18,13 @@ from isthmus.core.exposure import exposure
 from isthmus.core.protocol import Algorithm, EvaluateModel
 from isthmus.core.sampling import UniformSampling
 from isthmus.data.graph import SPLITS
-from isthmus.federation.course_size import largest_steps, num_parameters, problem_of_sizes, smallest_batch
+from isthmus.federation.course_size import (
+    algorithms_of,
+    largest_steps,
+    num_parameters,
+    problem_of_sizes,
+    smallest_batch,
+)
 from isthmus.runtime.reasons import Refusal, refused_as
 from isthmus.simulation import output_dim, require_kind
 
@@ -190,9 +196,10 @@ class Policy:
     def _of_sizes(self, course: Course) -> str:
         if course.rounds > self.max_rounds:
             return f"the course has {course.rounds} rounds, its policy allows {self.max_rounds}"
-        key, steps = largest_steps(course.algorithm)
-        if steps > self.max_steps:
-            return f"algorithm.{key} is {steps}, its policy allows {self.max_steps}"
+        for where, algorithm in algorithms_of(course):
+            key, steps = largest_steps(algorithm)
+            if steps > self.max_steps:
+                return f"{where}.{key} is {steps}, its policy allows {self.max_steps}"
         return problem_of_sizes(course, self.max_parameters)
 
     # ---- when the data is at hand

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from isthmus import __version__
@@ -192,7 +193,8 @@ class SiloService:
         neighbors = self._foreign(course_id, folder)
         into, out = course.task.input_dim(data), output_dim(course, data, self.name)
         # Settings come with the course, from elsewhere: they may name installed parts only, as the course itself.
-        known = known_parameters(course, allow_import=False)
+        with torch.device("meta"):  # only their names count: the models of the others take no memory here
+            known = known_parameters(course, allow_import=False)
         batching = own_batching(course, self.name, allow_import=False)
         algorithm = own_algorithm(course, self.name, allow_import=False)
         secret = self.own_secret.for_course(course_id, proposal.course)

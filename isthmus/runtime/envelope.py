@@ -39,6 +39,8 @@ class Envelope(Record):
     """The memory to answer from."""
     keep: tuple[str, ...]
     """Memories that the server may yet go back to; the silo can drop all others."""
+    question: str = ""
+    """Names this very message; no two have the same name."""
 
 
 @dataclass(frozen=True)
@@ -51,3 +53,5 @@ class Answer(Record):
     """Why there is no reply."""
     memory: str
     """The name of the memory that this answer left behind."""
+    question: str = ""
+    """The name of the message that it answers, so that no answer counts for another one; empty beside a failure."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -110,6 +111,7 @@ class RemoteRuntime:
         payloads: dict[int, bytes] = {}
         messages: dict[str, bytes] = {}
         expected: dict[str, type[Record]] = {}
+        questions = {client: secrets.token_hex(16) for client in requests}
         begun = time.perf_counter()
         for client, request in requests.items():
             if id(request) not in payloads:  # a request to all is one object, encoded once
@@ -122,22 +124,28 @@ class RemoteRuntime:
                 payload=pack(payloads[id(request)]),
                 memory=self._names[client],
                 keep=(self._marked[1][client], self._durable[client]),
+                question=questions[client],
             )
             messages[client] = encode(envelope)
         started = time.perf_counter()
         encoding = (started - begun) / max(len(messages), 1)
         for client, answer in self.transport.send(messages, timeout_seconds):
+            question = questions.pop(client, None)
+            if question is None:
+                continue  # it has answered already
             came = time.perf_counter()
-            reply = answer if isinstance(answer, Failure) else self._opened(client, answer, expected[client])
+            reply = answer if isinstance(answer, Failure) else self._opened(client, answer, expected[client], question)
             up = 0 if isinstance(answer, Failure) else len(answer)
             spent = encoding + time.perf_counter() - came
             yield Outcome(client, reply, len(messages[client]), up, came - started, spent)
 
-    def _opened(self, client: str, message: bytes, expected: type[Record]) -> Record | Failure:
+    def _opened(self, client: str, message: bytes, expected: type[Record], question: str) -> Record | Failure:
         try:
             answer: Answer = decode(message, Answer, max_bytes=self.max_bytes, share=True)
             if answer.failure is not None:
                 return Failure(client, answer.failure.kind, answer.failure.reason)
+            if answer.question != question:
+                raise BadMessage("it answers another message than the one that was sent")
             reply: Record = decode(opened(answer.payload), expected, max_bytes=self.max_bytes)
             if not MEMORY_NAME.fullmatch(answer.memory):
                 raise BadMessage(f"{answer.memory[:40]!r} is not the name of a memory")

@@ -145,7 +145,7 @@ class Silo:
             return self._failed(reply.kind, "error", f"{envelope.kind}: {reply.reason}", envelope.memory)
         memory = self.store.save(self.client.state, envelope.memory, before)
         self.store.drop_all_but({memory, envelope.memory, *envelope.keep})
-        return encode(Answer(pack(encode(reply)), None, memory))
+        return encode(Answer(pack(encode(reply)), None, memory, envelope.question))
 
     def _failed(self, kind: str, why: str, reason: str, memory: str = BLANK, said: bool = False) -> bytes:
         """Say here why there is no reply, and tell the server that there is none."""

@@ -21,9 +21,8 @@ from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadMessage, nearest
 from isthmus.core.exposure import field_docs
 from isthmus.core.protocol import Algorithm, EvaluateModel, Failure, KeepBest, reply_type
-from isthmus.core.record import Record, field_types, leaves, non_finite
+from isthmus.core.record import Record, field_types, leaves
 from isthmus.core.sampling import UniformSampling
-from isthmus.core.text import MAX_TEXT
 from isthmus.learn.blocks import can_stack
 from isthmus.simulation import Scenario, Simulation
 from isthmus.testing.hostile import Liar, lies_about, some_lies_about
@@ -35,6 +34,7 @@ from isthmus.testing.inspection import (
     variants,
     with_nested,
 )
+from isthmus.testing.lying import require_found_out
 from isthmus.testing.toys import toy_course, toy_scenario
 from isthmus.testing.traces import Fault, Trace, require_close, require_same, same, trace_course
 
@@ -374,40 +374,13 @@ def check_lies(algorithm: Algorithm[Any], course: Course | None = None, *, thoro
         told = 0
         while told < len(lies(message.outcome.reply)):
             liar = Liar(clean.clients[0 if told % 2 == 0 else -1], kind, lies, told)
-            _found_out(trace_course(course, scenario, liar=liar), liar)
+            trace = trace_course(course, scenario, liar=liar)
+            require_found_out(trace.exchanges, liar, trace.ended_by, trace.state)
             if not liar.told:
                 raise AssertionError(f"{kind} was sent to {liar.client} in one course and not in the next")
             told += len(liar.told)
         number += told
     return number
-
-
-def _found_out(trace: Trace, liar: Liar) -> None:
-    """Raise AssertionError unless a liar was named wherever it had to be, and nobody else was harmed."""
-    named = {(r.position.round, r.position.exchange) for r in trace.exchanges for f in r.failures}
-    said = ", ".join(f"{told.lie.place}: {told.lie.how}" for told in liar.told)
-    for report in trace.exchanges:
-        for failure in report.failures:
-            if failure.client != liar.client:
-                raise AssertionError(
-                    f"{liar.client} lied about {liar.request} ({said}); then, in round {report.position.round}, "
-                    f"{report.request} failed at {failure.client}: {failure.reason}"
-                )
-            if len(failure.reason) > MAX_TEXT or not failure.reason.isprintable():
-                raise AssertionError(f"a failure of {liar.client} has the reason {failure.reason[:80]!r}...")
-    if trace.ended_by is not None:
-        raise AssertionError(
-            f"{liar.client} lied about {liar.request} ({said}), and the course ended: {trace.ended_by}"
-        )
-    for told in liar.told:
-        if told.lie.certain and (told.position.round, told.position.exchange) not in named:
-            raise AssertionError(
-                f"{liar.client} answered {liar.request} with {told.lie.place}: {told.lie.how}, and nobody noticed; "
-                f"say in {liar.request}.misfit or .problem what the reply must be"
-            )
-    place = non_finite(trace.standings[trace.last].state, "the server's state")
-    if place:
-        raise AssertionError(f"{liar.client} lied about {liar.request} ({said}), and {place}")
 
 
 CHECKS: dict[str, Check] = {

@@ -13,18 +13,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from isthmus.core.codec import decode, encode, opened, pack
+from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode, opened, pack
 from isthmus.core.errors import BadMessage
 from isthmus.core.federation import Outcome, Position, Runtime, StackOutcome
 from isthmus.core.protocol import Failure, Holdings, Kept, Request, reply_type
 from isthmus.core.record import Params, Record, field_types
 from isthmus.runtime.envelope import Answer, Envelope
 from isthmus.runtime.loop import measured
+from isthmus.runtime.strict import StrictRuntime
+from isthmus.testing.forging import altered, forged
 
 HUGE = 2**62
 LONG = 160_000
@@ -50,7 +52,7 @@ class Lie:
 def lies_about(reply: Record) -> list[Lie]:
     """Return lies about every field of a reply, and replies that are no such thing at all."""
     found = [
-        Lie(place, how, dataclasses.replace(reply, **{name: value}), certain)
+        Lie(place, how, altered(reply, **{name: value}), certain)
         for name, hint in field_types(type(reply)).items()
         for place, how, value, certain in _about(getattr(reply, name), hint, name)
     ]
@@ -78,7 +80,7 @@ def _about(value: Any, hint: Any, place: str) -> Iterator[Change]:
     if isinstance(value, Record):
         for name, inner in field_types(type(value)).items():
             for where, how, other, certain in _about(getattr(value, name), inner, f"{place}.{name}"):
-                yield where, how, dataclasses.replace(value, **{name: other}), certain
+                yield where, how, altered(value, **{name: other}), certain
     elif isinstance(value, dict):
         yield from _about_dict(value, hint, place)
     elif isinstance(value, tuple):
@@ -195,10 +197,23 @@ class Liar:
         return lie.reply
 
 
-class HostileRuntime:
-    """Another runtime, one client of which lies; everything else is passed on."""
+class Dishonest(Protocol):
+    """A client that may answer something else than it should."""
 
-    def __init__(self, runtime: Runtime, liar: Liar) -> None:
+    client: str
+
+    def answer(self, position: Position, request: Request[Any], reply: Record | Failure) -> Record | Failure:
+        """Return what the client sends in place of its reply; the very same object where that is the reply."""
+
+
+class HostileRuntime:
+    """Another runtime, one client of which lies; everything else is passed on.
+
+    In the strict runtime all replies are bytes, and so are the lies: as somebody writes them whose encoder has no
+    limits, and as the server reads them.
+    """
+
+    def __init__(self, runtime: Runtime, liar: Dishonest) -> None:
         self.runtime, self.liar = runtime, liar
 
     @property
@@ -220,8 +235,20 @@ class HostileRuntime:
                 if each.client == self.liar.client:
                     reply = self.liar.answer(position, requests[each.client], each.reply)
                     if reply is not each.reply:
-                        each = measured(dataclasses.replace(each, reply=reply))
+                        each = self._sent(requests[each.client], dataclasses.replace(each, reply=reply))
                 yield each
+
+    def _sent(self, request: Request[Any], lied: Outcome) -> Outcome:
+        """Return an outcome as it arrives at the server."""
+        if not isinstance(self.runtime, StrictRuntime) or isinstance(lied.reply, Failure):
+            return measured(lied)
+        message = forged(lied.reply)
+        reply: Record | Failure
+        try:
+            reply = decode(message, reply_type(type(request)), max_bytes=DEFAULT_MAX_BYTES)
+        except BadMessage as error:
+            reply = Failure(lied.client, "malformed", str(error))
+        return dataclasses.replace(lied, reply=reply, bytes_up=len(message))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.runtime, name)
@@ -246,7 +273,7 @@ class HostileSilo:
     def __init__(
         self,
         honest: Any,
-        liar: Liar,
+        liar: Dishonest,
         kinds: Sequence[type[Request[Any]]],
         forge: Callable[[bytes], bytes] = lambda data: data,
     ) -> None:
@@ -277,11 +304,4 @@ class HostileSilo:
             return message
         if isinstance(reply, Failure):
             return encode(dataclasses.replace(answer, payload=pack(b""), failure=reply))
-        return encode(dataclasses.replace(answer, payload=pack(_encoded(reply))))
-
-
-def _encoded(reply: Record) -> bytes:
-    try:
-        return encode(reply)
-    except (BadMessage, AttributeError, TypeError):  # what our own codec refuses to write, a liar would send as bytes
-        return b"ISTH" + b"\xff" * 60
+        return encode(dataclasses.replace(answer, payload=pack(forged(reply))))

@@ -6,164 +6,49 @@
 It proposes hostile courses, asks out of order, at positions that were answered already, from wrong memories and for
 other courses, with numbers and sizes that make no sense. A silo must answer everything with a reply, or with a refusal
 of a declared kind that tells nothing else; no personal parameters may leave, and what protects must be another draw
-whenever the request is another one. `SIEGES` holds the attacks by name; each raises AssertionError.
+whenever the request is another one. What proposals and requests make the silo do is counted, operations and bytes, and
+is no more than honest ones ask for and their size allows. `SIEGES` holds the attacks by name; each raises
+AssertionError.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor
 
-from isthmus import __version__
 from isthmus.algorithms import ALGORITHMS
-from isthmus.config.course import Course
 from isthmus.config.load import course_to_yaml
-from isthmus.config.tables import FAMILIES, name_of
-from isthmus.core.codec import MAX_KEY, PREFIX, decode, encode, pack, unpack
+from isthmus.core.codec import decode, encode, pack
 from isthmus.core.federation import Position
-from isthmus.core.protocol import Algorithm, Request, reply_type
-from isthmus.core.record import Record, State, leaves
-from isthmus.core.secrets import ProtectingStream, Secret
-from isthmus.data.sources import write_graph_folder
-from isthmus.data.zoo import Folder
-from isthmus.federation.messages import NOT_AGREED, Finish, Proposal, Receipt, Terms, Verdict
+from isthmus.core.protocol import Algorithm, Request
+from isthmus.core.record import leaves
+from isthmus.federation.course_size import largest_steps
+from isthmus.federation.messages import Finish, Receipt, Verdict
 from isthmus.federation.policy import Policy
-from isthmus.federation.service import SiloService
-from isthmus.runtime.envelope import BLANK, Answer, Envelope
-from isthmus.runtime.reasons import KINDS
-from isthmus.simulation import Scenario
-from isthmus.testing.toys import toy_course, toy_scenario
-from isthmus.testing.traces import Message, trace_course
+from isthmus.runtime.envelope import BLANK
+from isthmus.testing.counting import Cost, require_within
+from isthmus.testing.siege import (
+    MAX_REFUSAL_BYTES,
+    MESSAGE,
+    OTHER_ID,
+    Asked,
+    Siege,
+    known_here,
+    lay_siege,
+    require_declared,
+)
+from isthmus.testing.sites import World
+from isthmus.testing.spoiling import nudged, spoilt
 
 Attack: TypeAlias = "Callable[[Siege], None]"
 
-COURSE_ID, OTHER_ID = "ab" * 16, "cd" * 16
-FAILURES = ("error", "malformed", "refused", "late", "memory")
-MAX_REFUSAL_BYTES = 4_096
 MAX_FILES = 50
-# The longest key that our own encoder writes; a server that means harm has another encoder, see `_encode`.
-LONG_KEY = "k" * MAX_KEY
-LONGER_KEY = "k" * 10_000
-
-
-class WatchedSecret(Secret):
-    """A silo's secret that takes note of which streams are drawn."""
-
-    __slots__ = ("names",)
-
-    def __init__(self, key: bytes, names: list[tuple[Any, ...]]) -> None:
-        super().__init__(key)
-        self.names = names
-
-    def derive(self, *parts: int | str | bytes) -> Secret:
-        """Return the secret of a course, watched too."""
-        key = super().stream("watched", *parts).take(32)
-        return WatchedSecret(key, self.names)
-
-    def stream(self, *parts: int | str | bytes) -> ProtectingStream:
-        """Return a stream and take note of its name."""
-        self.names.append(parts)
-        return super().stream(*parts)
-
-
-@dataclass
-class Siege:
-    """A silo under attack, and what an honest course of the same algorithm has looked like.
-
-    Fields:
-        silo:    the silo
-        course:  the course that it agrees to
-        honest:  messages of an honest course with this client, in order
-        said:    what the silo printed for its own people
-        streams: names of the protecting streams that were drawn
-        sent:    tensors that the server itself has sent: they are no secret of the silo's
-        names:   memories that the silo has named, and is told to keep
-    """
-
-    silo: SiloService
-    course: Course
-    honest: list[Message]
-    said: list[str]
-    streams: list[tuple[Any, ...]]
-    sent: list[Tensor] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-
-    # ---- what a server can do
-
-    def propose(self, course: Course | str | None = None, course_id: str = COURSE_ID, **changes: Any) -> Terms:
-        """Propose a course, or any text; the terms must be whole, or a refusal of a declared kind."""
-        text = course if isinstance(course, str) else course_to_yaml(course or self.course)
-        sites = tuple(f"client-{k}" for k in range(3))
-        fields: dict[str, Any] = {"course_id": course_id, "course": text, "version": __version__, "sites": sites}
-        raw = self.silo.handle("propose", encode(Proposal(**{**fields, **changes})))
-        terms: Terms = decode(raw, Terms)
-        if terms.refusal:
-            _declared(terms.refusal, raw)
-            if terms.input_dim or terms.output_dim or terms.class_names or terms.holds:
-                raise AssertionError(f"a refusal tells of the data: {terms!r}")
-        return terms
-
-    def ask(self, request: Request[Any], at: Position, memory: str = BLANK, **changes: Any) -> tuple[Any, str]:
-        """Ask anything; return the reply, or None, and the memory's name. A refusal must be of a declared kind."""
-        self.sent += [leaf for leaf in leaves(request).values() if isinstance(leaf, Tensor)]
-        fields: dict[str, Any] = {"course": COURSE_ID, "position": at, "kind": type(request).__name__}
-        fields |= {"payload": pack(_encode(request)), "memory": memory, "keep": tuple(self.names)}
-        raw = self.silo.handle("exchange", encode(Envelope(**{**fields, **changes})))
-        if raw == NOT_AGREED:
-            return None, BLANK
-        answer: Answer = decode(raw, Answer)
-        if answer.failure is not None:
-            if answer.failure.kind not in FAILURES:
-                raise AssertionError(f"the failure has the kind {answer.failure.kind!r}, known: {', '.join(FAILURES)}")
-            _declared(answer.failure.reason, raw)
-            return None, BLANK
-        if answer.memory != BLANK:
-            self.names.append(answer.memory)
-        return decode(unpack(answer.payload), reply_type(type(request))), answer.memory
-
-    def march(self) -> Iterator[tuple[Message, Any, str]]:
-        """Send the requests of the honest course again, in order; yield each with its reply and the memory before."""
-        if self.propose().refusal:
-            raise AssertionError(f"the silo refuses the honest course: {self.said[-1]}")
-        memory = BLANK
-        for message in self.honest:
-            reply, after = self.ask(message.request, message.position, memory)
-            yield message, reply, memory
-            memory = after if reply is not None else memory
-
-    def memory(self, name: str) -> State:
-        """Look into the silo's memory, which no server can."""
-        ((_, answering),) = self.silo._courses.values()
-        return answering.store.load(name)
-
-
-def lay_siege(algorithm: Algorithm[Any], folder: Path, policy: Policy | None = None) -> Siege:
-    """Start a silo on a toy graph, and watch an honest course of the algorithm to know its requests."""
-    made = toy_scenario()
-    names = tuple(f"class {k}" for k in range(made.whole.num_classes))
-    scenario = Scenario(
-        replace(made.whole, class_names=names),
-        {name: replace(part, class_names=names) for name, part in made.parts.items()},
-    )
-    course = toy_course(algorithm, dataset=Folder(class_names=names), rounds=2)
-    trace = trace_course(course, scenario)
-    client = trace.clients[-1]
-    data = folder / "graph"
-    if not data.exists():
-        write_graph_folder(scenario.parts[client], data)
-    said: list[str] = []
-    streams: list[tuple[Any, ...]] = []
-    silo = SiloService(client, data, folder / "state", policy, said.append, b"a secret of all silos")
-    silo.own_secret.secret = WatchedSecret(bytes(range(32)), streams)
-    return Siege(silo, course, [m for m in trace.messages if m.client == client], said, streams)
-
+MAX_STEPS = 8
 
 # ---- the attacks
 
@@ -186,14 +71,17 @@ def siege_proposals(siege: Siege) -> None:
         {"course": text.replace("hidden: 5", "hidden: 10000000000")},
         {"course": text.replace("seed: 0", "seed: .nan")},
         {"course": text.replace("name: gcn", "name: os:system")},
-        {"course": text + "\nclient_settings: {client-2: {optimizer.lr: -1, model.gnn.layers: 1000000000}}\n"},
+        {"course": _with_settings(text, "client-2: {optimizer.lr: -1, model.gnn.layers: 1000000000}")},
+        {"course": _with_settings(text, "client-2: {local_steps: 1000000000}")},
+        {"course": _with_settings(text, ", ".join(f"site-{k}: {{model.gnn.layers: 990}}" for k in range(100)))},
     ]
-    for changes in hostile:
-        if not siege.propose(**changes).refusal:
-            raise AssertionError(f"the silo takes part in a course with {str(changes)[:80]}")
+    with siege.counting():
+        for changes in hostile:
+            if not siege.propose(**changes).refusal:
+                raise AssertionError(f"the silo takes part in a course with {_told(changes, text)}")
     for kind in ("", "x" * 10**5, "exchange", "verdict", "finish", "columns", "propose"):
-        for data in (b"", b"ISTH", bytes(64), encode(Verdict(COURSE_ID, "")), encode({"a": (1,) * 1000})):
-            raw = siege.silo.handle(kind, data)
+        for data in (b"", b"ISTH", bytes(64), encode(Verdict(siege.course_id, "")), encode({"a": (1,) * 1000})):
+            raw = siege.handle(kind, data)
             if len(raw) > MAX_REFUSAL_BYTES:
                 raise AssertionError(f"{len(data)} bytes of the kind {kind[:20]!r} are answered by {len(raw)}")
 
@@ -211,7 +99,7 @@ def siege_order(siege: Siege) -> None:
         pass
     raw = siege.silo.handle("finish", encode(Finish(OTHER_ID, {}, BLANK)))
     receipt: Receipt = decode(raw, Receipt)
-    _declared(receipt.problem, raw)
+    require_declared(receipt.problem, raw)
 
 
 def siege_memories(siege: Siege) -> None:
@@ -221,7 +109,8 @@ def siege_memories(siege: Siege) -> None:
     for name in ("0" * 32, "../../secret", "x" * 10**5, "\x00", "ab" * 16):
         if siege.ask(message.request, message.position, name)[0] is not None:
             raise AssertionError(f"the silo answers from the memory {name[:40]!r}, which is none of its own")
-    for changes in ({"course": OTHER_ID}, {"kind": "EvaluateEverything"}, {"kind": "x" * 10**5}):
+    wrong: tuple[dict[str, Any], ...] = ({"course": OTHER_ID}, {"kind": "EvaluateEverything"}, {"kind": "x" * 10**5})
+    for changes in wrong:
         if siege.ask(message.request, message.position, **changes)[0] is not None:
             raise AssertionError(f"the silo answers a request with {str(changes)[:60]}")
     siege.propose(course_id=OTHER_ID)
@@ -231,17 +120,32 @@ def siege_memories(siege: Siege) -> None:
 
 
 def siege_sizes(siege: Siege) -> None:
-    """Send requests whose tensors have other shapes, types and values than they should, and bytes that are cut."""
+    """Send requests whose parts have other shapes, types and values than they should, and bytes that are cut.
+
+    What each makes the silo do is counted.
+    """
     draw = random.Random(0)
-    steps = list(siege.march())
-    kept = len(siege.names)
-    for message, _, memory in steps:
-        del siege.names[kept:]  # what this siege itself leaves behind need not be kept
-        for spoilt in _spoilt(message.request, draw):
-            siege.ask(spoilt, message.position, memory)
-        whole = encode(message.request)
-        for cut in (b"", whole[: len(whole) // 2], whole + b"\0" * 8, bytes(len(whole))):
-            siege.ask(message.request, message.position, memory, payload=pack(cut))
+    with siege.counting():
+        with siege.uncounted():
+            steps = list(siege.march())
+        distinct = {type(message.request): (message, memory) for message, _, memory in reversed(steps)}
+        kept = len(siege.names)
+        for message, memory in distinct.values():
+            with siege.uncounted():
+                every = list(spoilt(message.request, draw))
+            for what, request in every:
+                del siege.names[kept:]  # what this siege itself leaves behind need not be kept
+                try:
+                    _, after = siege.ask(request, message.position, memory)
+                    # What is kept does its work when it is used: each later kind of request is answered from it once.
+                    kept_bytes = siege.num_sent
+                    for later in _after(siege.honest, message) if after not in (BLANK, memory) else ():
+                        siege.ask(later.request, later.position, after, behind=kept_bytes)
+                except AssertionError as error:
+                    raise AssertionError(f"{what}: {error}") from error
+            whole = encode(message.request)
+            for cut in (b"", whole[: len(whole) // 2], whole + b"\0" * 8, bytes(len(whole))):
+                siege.ask(message.request, message.position, memory, payload=pack(cut))
     files = sum(1 for path in siege.silo.state.rglob("*") if path.is_file())
     if files > kept + MAX_FILES:
         raise AssertionError(f"the siege left {files} files in the silo's folder, {kept} of which it asked to keep")
@@ -286,9 +190,9 @@ def siege_noise(siege: Siege) -> None:
         again, _ = siege.ask(message.request, message.position, memory)
         if siege.streams != first or encode(again) != encode(reply):
             raise AssertionError(f"the same {type(message.request).__name__} was answered in another way")
-        for nudged in _nudged(message.request):
+        for other in nudged(message.request):
             siege.streams.clear()
-            siege.ask(nudged, message.position, memory)
+            siege.ask(other, message.position, memory)
             if set(siege.streams) & set(first):
                 raise AssertionError(
                     f"another {type(message.request).__name__} at the same place got the same noise: the difference "
@@ -306,99 +210,82 @@ SIEGES: dict[str, Attack] = {
 }
 
 
-def besiege(algorithm: Algorithm[Any], folder: Path) -> None:
-    """Lay every siege to a silo that runs this algorithm; raise AssertionError that says which one got through."""
-    with _known(type(algorithm)):
-        siege = lay_siege(algorithm, folder)
+def check_steps(algorithm: Algorithm[Any], folder: Path, world: World | None = None) -> dict[str, Cost]:
+    """Check that a policy's `max_steps` bounds the work of an answer, however an algorithm's steps go together.
+
+    All fields that count steps are set to 1, to 2, and to what the policy allows. A silo may refuse the last; if it
+    agrees, its answers may cost as much more as the steps are more. Returns what was counted.
+    """
+    found = []
+    policy = Policy(max_steps=max(MAX_STEPS, largest_steps(_with_steps(algorithm, 1))[1]))
+    for number in (1, 2, MAX_STEPS):
+        siege = lay_siege(_with_steps(algorithm, number), folder / str(number), policy, world=world)
+        if number == MAX_STEPS and siege.propose().refusal:
+            return {}
+        with siege.counting():
+            found.append(dict(siege.usual))
+    one, two, many = found
+    for kind, cost in many.items():
+        step = Cost(*(max(getattr(two[kind], f) - getattr(one[kind], f), 0) for f in ("operations", "tensor_bytes")))
+        most = Cost(
+            operations=int(one[kind].operations + 1.5 * MAX_STEPS * step.operations) + MESSAGE.operations,
+            tensor_bytes=int(one[kind].tensor_bytes + 1.5 * MAX_STEPS * step.tensor_bytes) + MESSAGE.tensor_bytes,
+            largest=cost.largest,
+            python_bytes=cost.python_bytes,
+        )
+        require_within(cost, most, f"{type(algorithm).__name__}, {kind}: an answer of {MAX_STEPS} steps")
+    return many
+
+
+def _with_steps(algorithm: Algorithm[Any], number: int) -> Algorithm[Any]:
+    names = [each.name for each in fields(algorithm) if each.name.endswith("steps") and each.init]
+    return replace(algorithm, **dict.fromkeys(names, number))
+
+
+def besiege(
+    algorithm: Algorithm[Any], folder: Path, world: World | None = None, *, skip: Collection[str] = ()
+) -> Siege:
+    """Lay every siege to a silo that runs this algorithm; raise AssertionError that says which one got through.
+
+    `world` says what data the silo has; by default it has a toy graph. Sieges in `skip` are left out. Returns the
+    siege, with what was counted.
+    """
+    with known_here(type(algorithm)):
+        siege = lay_siege(algorithm, folder, world=world)
         for name, attack in SIEGES.items():
+            if name in skip:
+                continue
             try:
                 attack(siege)
             except AssertionError as error:
                 raise AssertionError(f"{type(algorithm).__name__}, siege {name!r}: {error}") from error
-
-
-@contextmanager
-def _known(kind: type[Algorithm[Any]]) -> Iterator[None]:
-    """Let an algorithm of one's own count as installed: a silo runs nothing that is not."""
-    table: Any = FAMILIES[Algorithm].table
-    name = kind.__name__.lower()
-    added = ":" in name_of(kind) and name not in table
-    if added:
-        table[name] = kind
-    try:
-        yield
-    finally:
-        if added:
-            del table[name]
+    return siege
 
 
 # ---- what they are made of
 
 
-def _declared(text: str, raw: bytes) -> None:
-    """Raise unless a refusal is one of the sentences that may cross, and short."""
-    kind, _, rest = text.partition(": ")
-    if kind not in KINDS or not rest.startswith(KINDS[kind]) or len(raw) > MAX_REFUSAL_BYTES:
-        raise AssertionError(f"a refusal tells more than its kind: {text[:200]!r}")
+def _told(changes: Mapping[str, Any], text: str) -> str:
+    """Return in short how a proposal differs from the honest one."""
+    lines = set(text.splitlines())
+    odd = {name: [line for line in str(value).splitlines() if line not in lines] for name, value in changes.items()}
+    return str(odd)[:120]
 
 
-def _encode(request: Request[Any]) -> bytes:
-    """Encode a request as somebody would whose keys have no limit: the longest key becomes a much longer one."""
-    data = encode(request)
-    magic, version, flags, length = PREFIX.unpack_from(data)
-    end = PREFIX.size + length
-    skeleton = data[PREFIX.size : end].replace(LONG_KEY.encode(), LONGER_KEY.encode())
-    return PREFIX.pack(magic, version, flags, len(skeleton)) + skeleton + data[end:]
+def _with_settings(text: str, settings: str) -> str:
+    """Return the text of a course with settings of single clients."""
+    if "client_settings: {}" not in text:
+        raise ValueError("the course has settings of single clients already")
+    return text.replace("client_settings: {}", f"client_settings: {{{settings}}}")
 
 
-def _tensors(request: Record) -> Iterator[tuple[str, str | None, Tensor]]:
-    """Yield the tensors right in a request's fields: field, key in it, tensor."""
-    for each in fields(request):
-        value = getattr(request, each.name)
-        if isinstance(value, Tensor):
-            yield each.name, None, value
-        elif isinstance(value, dict):
-            yield from ((each.name, key, inner) for key, inner in value.items() if isinstance(inner, Tensor))
+def _after(honest: list[Asked], message: Asked) -> Iterable[Asked]:
+    """Return the next message of each kind."""
+    (place,) = (number for number, each in enumerate(honest) if each is message)
+    return {type(each.request): each for each in reversed(honest[place + 1 :])}.values()
 
 
-def _changed(request: Any, name: str, key: str | None, tensor: Tensor) -> Any:
-    value = tensor if key is None else {**getattr(request, name), key: tensor}
-    return replace(request, **{name: value})
-
-
-def _spoilt(request: Any, draw: random.Random) -> Iterator[Any]:
-    """Yield requests with one tensor, or one dict, that is not what it should be."""
-    places = list(_tensors(request))
-    for name, key, tensor in draw.sample(places, min(3, len(places))):
-        for odd in (
-            torch.zeros(0),
-            torch.full_like(tensor, -1) if not tensor.dtype.is_floating_point else torch.full_like(tensor, torch.nan),
-            tensor.to(torch.int64) if tensor.dtype.is_floating_point else tensor.float(),
-            tensor.flatten()[:1].expand(1000).clone() if tensor.numel() else torch.ones(1000),
-        ):
-            yield _changed(request, name, key, odd)
-    for each in fields(request):
-        value = getattr(request, each.name)
-        if isinstance(value, dict):
-            yield replace(request, **{each.name: {}})
-            yield replace(request, **{each.name: {**value, LONG_KEY: next(iter(value.values()), torch.ones(1))}})
-        elif type(value) is int:
-            yield replace(request, **{each.name: 2**40})
-        elif type(value) is str:
-            yield replace(request, **{each.name: "x" * 100_000})
-
-
-def _nudged(request: Any) -> Iterator[Any]:
-    """Yield the same request with a number that is another one in its last bits, and as another kind of request."""
-    for name, key, tensor in _tensors(request):
-        if tensor.dtype.is_floating_point and tensor.numel():
-            moved = tensor.clone()
-            moved.view(-1)[0] = torch.nextafter(moved.view(-1)[0], torch.tensor(torch.inf))
-            yield _changed(request, name, key, moved)
-            return
-
-
-def _plain_requests(kind: type[Algorithm[Any]], honest: Iterable[Message]) -> Iterator[Request[Any]]:
+def _plain_requests(kind: type[Algorithm[Any]], honest: Iterable[Asked]) -> Iterator[Request[Any]]:
     """Yield requests of another algorithm that can be made of what there is: those that only need a model."""
     models = [getattr(message.request, "params", None) for message in honest]
     params: Any = next((found for found in models if found), {})

@@ -21,7 +21,7 @@ from isthmus.core.record import Params, Record, State, leaves
 from isthmus.runtime.loop import LoopRuntime
 from isthmus.runtime.stacked import StackedRuntime
 from isthmus.simulation import Scenario, Simulation, torch_threads
-from isthmus.testing.hostile import HostileRuntime, Liar
+from isthmus.testing.hostile import Dishonest, HostileRuntime
 
 # What the clock says of an exchange, left out of comparisons.
 NO_CLOCK: dict[str, Any] = {
@@ -78,6 +78,11 @@ class Trace:
         """The last whole round."""
         return max(self.standings, default=0)
 
+    @property
+    def state(self) -> Record | None:
+        """The server's state after the last whole round; None where not even the setup was."""
+        return self.standings[self.last].state if self.standings else None
+
     def models(self, algorithm: Algorithm[Any]) -> dict[str, Params]:
         """Return the model that each client would use at the end."""
         shared = algorithm.global_params(self.standings[self.last].state)
@@ -122,7 +127,7 @@ def trace_course(
     *,
     seed: int | None = None,
     fault: Fault | None = None,
-    liar: Liar | None = None,
+    liar: Dishonest | None = None,
     resume_from: tuple[Trace, int] | None = None,
 ) -> Trace:
     """Run a course on toy clients and return what was seen; an error of Isthmus ends the trace, another is raised.

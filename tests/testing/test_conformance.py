@@ -89,6 +89,22 @@ def test_check_algorithm_names_the_algorithm_and_the_rule() -> None:
         check_algorithm(GlobalDice(), skip=("another_seed", "loop_equals_strict"))
 
 
+def test_check_algorithm_tells_everything_that_is_broken_at_once_and_returns_what_it_checked() -> None:
+    slow = [name for name in CHECKS if name not in ("frozen", "repr", "docstrings", "parameters_move")]
+    with pytest.raises(AssertionError) as caught:
+        check_algorithm(NothingSaid(), skip=slow)
+    told = str(caught.value)
+    for broken in (
+        "NothingSaid, check 'repr': temperature=1.125",
+        "NothingSaid, check 'docstrings': ",
+        "the record Silent has no docstring",
+        "Silent.weight has no docstring",
+        "Undocumented.params has no docstring",
+    ):
+        assert broken in told
+    assert check_algorithm(FedAvg(), skip=slow) == ["frozen", "repr", "docstrings", "parameters_move"]
+
+
 def test_check_algorithm_refuses_to_skip_what_it_does_not_know() -> None:
     with pytest.raises(ValueError, match="Did you mean 'resume'"):
         check_algorithm(FedAvg(), skip=("resum",))
@@ -345,6 +361,32 @@ class NoDocstrings(FedAvg):
     @on(TrainUndocumented)
     def train_undocumented(self, request: TrainUndocumented, client: GraphClient) -> Undocumented:
         return Undocumented(request.params, 1.0)
+
+
+@dataclass(frozen=True)
+class Silent(Record):
+    params: Params
+    """The client's parameters."""
+    weight: float
+
+
+@dataclass(frozen=True)
+class TrainSilent(Request[Silent]):
+    """Asks for it."""
+
+    params: Params
+    """The global model."""
+
+
+@dataclass(frozen=True)
+class NothingSaid(NoDocstrings):
+    """Breaks several rules: two records without docstrings, and a field that its repr hides."""
+
+    temperature: float = field(default=1.0, repr=False)
+
+    @on(TrainSilent)
+    def train_silent(self, request: TrainSilent, client: GraphClient) -> Silent:
+        return Silent(request.params, 1.0)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,207 @@
+"""Messages that claim much: bytes as a party writes them that keeps to no limit of ours.
+
+Our own encoder refuses what our decoder would. `forged` writes the same format and refuses nothing: keys of any length,
+values nested to any depth, and shapes that no byte of the message stands behind (`Claimed`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from isthmus.core.codec import ALIGN, MAGIC, MAX_EMPTY, PREFIX, VERSION
+from isthmus.core.protocol import Failure
+from isthmus.core.record import DTYPE_NAMES, Record, leaves
+
+RecordT = TypeVar("RecordT", bound=Record)
+
+# As many nodes as made a server build matrices of n x n once, and as many as a client may host today.
+MANY_NODES = (20_000, 4_000)
+# Rows of a tensor that holds nothing: the most that may be written, and far more.
+EMPTY_ROWS = (MAX_EMPTY - 1, 2**39)
+MANY_ENTRIES = 300
+LONG_KEY = "k" * 100_000
+DEEP = (60, 20_000)
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A tensor as a message states it, whatever bytes are there."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes = b""
+
+
+def forged(value: Any) -> bytes:
+    """Return a message that holds a value; no limit is kept, and nothing is checked."""
+    tensors: list[Tensor | Claimed] = []
+    tree = _plain(value, tensors)
+    table = [
+        [t.dtype, list(t.shape)] if isinstance(t, Claimed) else [DTYPE_NAMES[t.dtype], list(t.shape)] for t in tensors
+    ]
+    skeleton = f'{{"value":{tree},"tensors":{json.dumps(table)}}}'.encode()
+    parts = [PREFIX.pack(MAGIC, VERSION, 0, len(skeleton)), skeleton]
+    for tensor in tensors:
+        raw = tensor.data if isinstance(tensor, Claimed) else _bytes(tensor)
+        parts += [raw, b"\0" * (-len(raw) % ALIGN)]
+    return b"".join(parts)
+
+
+def altered(record: RecordT, **changes: Any) -> RecordT:
+    """Return a record with other values in some fields, whatever the record itself would say to them."""
+    made = object.__new__(type(record))
+    for each in fields(record):
+        object.__setattr__(made, each.name, changes.get(each.name, getattr(record, each.name)))
+    return made
+
+
+def num_tensors(value: Any) -> int:
+    """Return how many tensors a message of this value has."""
+    if isinstance(value, Nested):
+        return num_tensors(value.inner)
+    if isinstance(value, Record):
+        return sum(num_tensors(getattr(value, each.name)) for each in fields(value))
+    if isinstance(value, dict | tuple | list):
+        return sum(map(num_tensors, value.values() if isinstance(value, dict) else value))
+    return int(isinstance(value, Tensor | Claimed))
+
+
+def _plain(value: Any, tensors: list[Tensor | Claimed]) -> str:
+    """Return a value as JSON, written out here: deep ones are beyond what the library nests."""
+    if isinstance(value, Nested):
+        return '{"d":[["k",' * value.depth + _plain(value.inner, tensors) + "]]}" * value.depth
+    if isinstance(value, Tensor | Claimed):
+        tensors.append(value)
+        return f'{{"t":{len(tensors) - 1}}}'
+    if isinstance(value, Record):
+        inner = ",".join(f'"{f.name}":{_plain(getattr(value, f.name), tensors)}' for f in fields(value))
+        return f'{{"r":"{type(value).__name__}","f":{{{inner}}}}}'
+    if isinstance(value, dict):
+        pairs = ",".join(f"[{json.dumps(key)},{_plain(item, tensors)}]" for key, item in value.items())
+        return f'{{"d":[{pairs}]}}'
+    if isinstance(value, tuple | list):
+        return f"[{','.join(_plain(item, tensors) for item in value)}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'{{"n":"{value!r}"}}'
+    return json.dumps(value)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    flat = tensor.detach().contiguous().reshape(-1)
+    return bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b""
+
+
+@dataclass(frozen=True)
+class Nested:
+    """A value at the bottom of so many dicts, one in the other."""
+
+    inner: Any
+    depth: int
+
+
+Claim = tuple[str, str, Any]  # place, what is claimed there, the value instead
+
+
+def claims_about(reply: Record) -> Iterator[tuple[str, str, Record]]:
+    """Yield replies that claim much: place, what is claimed, and the reply, of which only `forged` can make bytes."""
+    for number in MANY_NODES:
+        for place, length in rows_of(reply).items():
+            yield place, f"{number} nodes", grown(reply, length, number)
+    for each in fields(reply):
+        found = getattr(reply, each.name)
+        for place, what, value in (*_something_else(found, each.name), *_about(found, each.name)):
+            yield place, what, altered(reply, **{each.name: value})
+    yield "reply", "a failure of a megabyte", Failure("x" * 10**6, "x" * 10**6, "\x1b[2J" + "x" * 10**6)
+
+
+def _something_else(value: Any, place: str) -> Iterator[Claim]:
+    """Yield what has nothing to do with a field."""
+    for depth in DEEP:
+        yield place, f"nested {depth} deep", Nested(value, depth)
+    yield place, "a dict of many entries", {f"{i}": 0.5 for i in range(MANY_ENTRIES)}
+    yield place, "a tuple of many entries", (0.5,) * MANY_ENTRIES
+    yield place, "a dict of many tensors of nothing", {f"{i}": torch.empty(0) for i in range(MANY_ENTRIES)}
+
+
+def _about(value: Any, place: str) -> Iterator[Claim]:
+    """Yield what could be there, but for its size."""
+    if isinstance(value, Record):
+        for each in fields(value):
+            for where, what, other in _about(getattr(value, each.name), f"{place}.{each.name}"):
+                yield where, what, altered(value, **{each.name: other})
+    elif isinstance(value, dict):
+        yield from _about_dict(value, place)
+    elif isinstance(value, Tensor):
+        for rows in EMPTY_ROWS:
+            yield (
+                place,
+                f"{rows} rows of nothing",
+                Claimed(DTYPE_NAMES[value.dtype], (rows, *[0] * (value.ndim - 1), 0)),
+            )
+            if value.ndim > 1:
+                shape = (*[0] * (value.ndim - 1), rows)
+                yield place, f"{rows} columns of nothing", Claimed(DTYPE_NAMES[value.dtype], shape)
+        yield place, "2**50 numbers", Claimed(DTYPE_NAMES[value.dtype], (2**50,))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        for power in (62, 1000, 4000, 14_000):
+            yield place, f"an integer of {power} bits", 2**power - 1
+    elif isinstance(value, str):
+        yield place, "a megabyte", "x" * 10**6
+
+
+def _about_dict(value: dict[Any, Any], place: str) -> Iterator[Claim]:
+    inner = next(iter(value.values()), torch.empty(0))
+    yield place, "a long key", {**value, LONG_KEY: inner}
+    yield place, "many keys", {**value, **{f"{'k' * 190}{i}": 0.5 for i in range(MANY_ENTRIES)}}
+    like = {**value, **{f"{'k' * 190}{i}": _nothing_like(inner) for i in range(MANY_ENTRIES)}}
+    yield place, "many keys of the right kind", like
+    for key in list(value)[:1]:
+        for where, what, other in _about(value[key], f"{place}[{key!r}]"):
+            yield where, what, {**value, key: other}
+
+
+def _nothing_like(value: Any) -> Any:
+    """Return the smallest value of the same kind."""
+    if isinstance(value, Tensor):
+        return value[:0] if value.ndim else value
+    return {} if isinstance(value, dict) else () if isinstance(value, tuple) else value
+
+
+# ---- as many rows as somebody likes, wherever there are as many
+
+
+def rows_of(value: Any) -> dict[str, int]:
+    """Return the different numbers of rows that tensors in a value have, each by the first place where it is found."""
+    places: dict[int, str] = {}
+    for place, leaf in leaves(value).items():
+        if isinstance(leaf, Tensor) and leaf.ndim and len(leaf):
+            places.setdefault(len(leaf), place.lstrip("."))
+    return {place: length for length, place in places.items()}
+
+
+def grown(value: Any, length: int, number: int) -> Any:
+    """Return a value in which every tensor of `length` rows has `number`, so that all its parts agree with each other.
+
+    The first rows stay; of whole numbers that are all different, so are the new ones.
+    """
+    if isinstance(value, Tensor):
+        return _more_rows(value, number) if value.ndim and len(value) == length else value
+    if isinstance(value, Record):
+        return altered(value, **{f.name: grown(getattr(value, f.name), length, number) for f in fields(value)})
+    if isinstance(value, dict):
+        return {key: grown(item, length, number) for key, item in value.items()}
+    return tuple(grown(item, length, number) for item in value) if isinstance(value, tuple) else value
+
+
+def _more_rows(tensor: Tensor, number: int) -> Tensor:
+    distinct = tensor.dtype == torch.int64 and tensor.ndim == 1 and len(torch.unique(tensor)) == len(tensor)
+    if distinct:
+        return torch.cat([tensor, int(tensor.max()) + 1 + torch.arange(number - len(tensor))])
+    return tensor[torch.arange(number) % len(tensor)]

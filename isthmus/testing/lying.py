@@ -1,0 +1,211 @@
+"""Whether an algorithm stands a client that lies: through bytes, and between sites, whatever it says.
+
+    check_lies_in_bytes(MyMethod(my_field=3))
+    check_lies_between_sites(MyMethod(my_field=3), tmp_path)
+    check_stale_messages(MyMethod(my_field=3), tmp_path)
+
+Each raises AssertionError that says which lie got through, and returns how many were told. By default one lie is told
+about each field of each reply; `lies=lies_about` tells all there are. In process, `check_lies` of the conformance
+checks tells them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import Any, Protocol
+
+from isthmus.config.course import Course
+from isthmus.core.errors import IsthmusError
+from isthmus.core.federation import ExchangeReport, Position
+from isthmus.core.protocol import Algorithm, Request
+from isthmus.core.record import Record, non_finite
+from isthmus.core.text import MAX_TEXT
+from isthmus.testing.counting import Meter
+from isthmus.testing.hostile import HostileSilo, Liar, Lie, Told, some_lies_about
+from isthmus.testing.sites import SiteTrace, World, toy_world, trace_sites
+from isthmus.testing.stale import CHOICES, FailingSilo, Given, RecordingSilo, Stale, StaleSilo
+from isthmus.testing.traces import Trace, require_same, trace_course
+
+Lies = Callable[[Record], Sequence[Lie]]
+
+
+class Liable(Protocol):
+    """A client that has told lies."""
+
+    client: str
+    request: str
+    told: list[Told]
+
+
+def require_found_out(
+    exchanges: Iterable[ExchangeReport], liar: Liable, ended_by: IsthmusError | None, state: Any
+) -> None:
+    """Raise AssertionError unless a liar was named wherever it had to be, and nobody else was harmed."""
+    exchanges = list(exchanges)
+    named = {(r.position, r.request) for r in exchanges for f in r.failures if f.client == liar.client}
+    asked = {r.position: r.request for r in exchanges}
+    said = ", ".join(f"{told.lie.place}: {told.lie.how}" for told in liar.told)
+    for report in exchanges:
+        for failure in report.failures:
+            if failure.client != liar.client:
+                raise AssertionError(
+                    f"{liar.client} lied about {liar.request} ({said}); then, in round {report.position.round}, "
+                    f"{report.request} failed at {failure.client}: {failure.reason}"
+                )
+            if len(failure.reason) > MAX_TEXT or not failure.reason.isprintable():
+                raise AssertionError(f"a failure of {liar.client} has the reason {failure.reason[:80]!r}...")
+    if ended_by is not None:
+        raise AssertionError(f"{liar.client} lied about {liar.request} ({said}), and the course ended: {ended_by}")
+    for told in liar.told:
+        request = liar.request if liar.request in {r.request for r in exchanges} else asked.get(told.position, "")
+        if told.lie.certain and (told.position, request) not in named:
+            raise AssertionError(
+                f"{liar.client} answered {request} with {told.lie.place}: {told.lie.how}, and nobody noticed; "
+                f"say in {request}.misfit or .problem what the reply must be"
+            )
+    place = non_finite(state, "the server's state")
+    if place:
+        raise AssertionError(f"{liar.client} lied about {liar.request} ({said}), and {place}")
+
+
+# ---- through bytes
+
+
+def check_lies_in_bytes(algorithm: Algorithm[Any], world: World | None = None, *, lies: Lies = some_lies_about) -> int:
+    """Check what `check_lies` does in the strict runtime: every lie is bytes that the server has to read."""
+    world = world or toy_world()
+    course = world.course(algorithm, runtime="strict")
+    clean = trace_course(replace(course, runtime="loop"), world.scenario)
+    number = 0
+    for kind, reply in first_replies(clean):
+        for liar in _liars(clean.clients, kind, reply, lies):
+            trace = trace_course(course, world.scenario, liar=liar)
+            require_found_out(trace.exchanges, liar, trace.ended_by, trace.state)
+            number += len(liar.told)
+    return number
+
+
+def check_stale_replies(algorithm: Algorithm[Any], world: World | None = None) -> int:
+    """Check that replies of before, of another request and of another course harm nobody, in the strict runtime.
+
+    One that is of another kind must be a named failure.
+    """
+    world = world or toy_world()
+    course = world.course(algorithm, runtime="strict")
+    another = trace_course(replace(course, runtime="loop"), world.scenario, seed=course.seed + 1)
+    number = 0
+    for client in (another.clients[0], another.clients[-1]):
+        theirs: list[Given] = [
+            (type(m.request).__name__, m.position, m.outcome.reply) for m in another.messages if m.client == client
+        ]
+        for stale in (Stale(client), Stale(client, other_kind=True), Stale(client, given=theirs, foreign=True)):
+            trace = trace_course(course, world.scenario, liar=stale)
+            require_found_out(trace.exchanges, stale, trace.ended_by, trace.state)
+            number += len(stale.told)
+    return number
+
+
+# ---- between sites
+
+
+def check_lies_between_sites(
+    algorithm: Algorithm[Any], folder: Path, world: World | None = None, *, lies: Lies = some_lies_about
+) -> int:
+    """Check the same lies between sites, with the server's own code for them, all through bytes.
+
+    What it takes to receive and to judge each message is counted.
+    """
+    world = world or toy_world()
+    course = world.course(algorithm)
+    clean = trace_course(course, world.scenario)
+    kinds: list[type[Request[Any]]] = list(type(algorithm).handlers())
+    number = 0
+    trace_sites(course, world.silos(folder / "silos"), folder / "first")  # what is built once is built
+    with Meter() as meter:
+        for kind, reply in first_replies(clean):
+            for liar in _liars(clean.clients, kind, reply, lies):
+                silos = world.silos(folder / "silos")
+                silos[liar.client] = HostileSilo(silos[liar.client], liar, kinds)
+                trace = trace_sites(course, silos, folder / f"{kind}-{liar.start}", meter=meter)
+                require_found_out(trace.exchanges, liar, trace.ended_by, trace.params)
+                trace.require_within_bounds()
+                number += len(liar.told)
+    return number
+
+
+def check_stale_messages(algorithm: Algorithm[Any], folder: Path, world: World | None = None) -> int:
+    """Check that messages of before are named failures, and that the course is as if that client had failed there.
+
+    Also that an answer that comes twice counts once. Returns the number of messages that were out of place.
+    """
+    world = world or toy_world()
+    course = world.course(algorithm)
+    recorded = {site: RecordingSilo(silo) for site, silo in world.silos(folder / "another").items()}
+    trace_sites(replace(course, seed=course.seed + 1), recorded, folder / "another" / "run")
+    honest = trace_sites(course, world.silos(folder / "honest"), folder / "honest" / "run")
+    twice = trace_sites(
+        course, world.silos(folder / "twice"), folder / "twice" / "run", deliver=lambda site, kind, answer: [answer] * 2
+    )
+    require_same(_seen(honest), _seen(twice), "a course in which every answer comes twice is another one")
+    number = len(honest.exchanges) * len(recorded)
+    sites = cycle((next(iter(recorded)), list(recorded)[-1]))
+    for choice, site in zip(CHOICES, sites, strict=False):
+        stale = partial(StaleSilo, choice=choice, given=recorded[site].given if choice == "another course" else ())
+        number += _check_stale(world, course, site, stale, folder / choice)
+    return number
+
+
+def _check_stale(world: World, course: Course, site: str, make: Callable[[Any], StaleSilo], folder: Path) -> int:
+    silos = world.silos(folder / "stale")
+    stale = make(silos[site])
+    trace = trace_sites(course, {**silos, site: stale}, folder / "run")
+    what = f"{site} answered with messages of {stale.choice}"
+    if trace.ended_by is not None:
+        raise AssertionError(f"{what}, and the course ended: {trace.ended_by}")
+    named: list[tuple[str, Position]] = []
+    for report, failure in trace.failures:
+        if failure.client != site:
+            raise AssertionError(f"{what}; {report.request} failed at {failure.client}: {failure.reason}")
+        named.append((report.request, report.position))
+    accepted = [place for place in stale.told if place not in named]
+    if accepted:
+        kind, at = accepted[0]
+        raise AssertionError(f"{what}; the one to {kind} in round {at.round} was accepted")
+    silos = world.silos(folder / "failing")
+    failing = trace_sites(course, {**silos, site: FailingSilo(silos[site], stale.told)}, folder / "failing-run")
+    require_same(_seen(failing), _seen(trace), f"{what}; the course is not the one in which it failed there")
+    return len(stale.told)
+
+
+def _seen(trace: SiteTrace) -> dict[str, Any]:
+    """Return what must be the same to the bit in two courses that are the same."""
+    scores = {f"the scores of round {number}": dict(found) for number, found in trace.scores.items()}
+    return {"the global model": trace.params, **scores}
+
+
+# ---- what there is to lie about
+
+
+def first_replies(clean: Trace) -> Iterator[tuple[str, Record]]:
+    """Yield each kind of request of an honest course, and the first reply of the first client to it."""
+    if clean.ended_by is not None:
+        raise AssertionError(f"the honest course ended: {clean.ended_by}")
+    first = {type(m.request).__name__: m for m in reversed(clean.messages) if m.client == clean.clients[0]}
+    for kind, message in first.items():
+        assert isinstance(message.outcome.reply, Record)
+        yield kind, message.outcome.reply
+
+
+def _liars(clients: Sequence[str], kind: str, reply: Record, lies: Lies) -> Iterator[Liar]:
+    """Yield liars, the first client and the last in turn, until there is no lie left about a kind of request."""
+    told = 0
+    while told < len(lies(reply)):  # none, where none of a kind was asked for
+        liar = Liar(clients[0 if told % 2 == 0 else -1], kind, lies, told)
+        yield liar
+        if not liar.told:
+            raise AssertionError(f"{kind} was sent to {liar.client} in one course and not in the next")
+        told += len(liar.told)
