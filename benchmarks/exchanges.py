@@ -21,9 +21,9 @@ import torch
 
 from isthmus.core.codec import decode, encode
 from isthmus.core.protocol import Failure, ModelState
-from isthmus.federation.kit import SERVER, Kit, make_federation, open_kit
-from isthmus.federation.rehearsal import free_port
 from isthmus.runtime.flare.link import Credentials, Link, LinkHub
+from isthmus.sites.parties.kit import SERVER, Kit, make_federation, open_kit
+from isthmus.sites.up import free_port
 
 SIZES = {"10 KB": 10_000, "1 MB": 1_000_000, "50 MB": 50_000_000}
 

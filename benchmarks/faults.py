@@ -28,13 +28,13 @@ import torch
 
 import isthmus as ist
 from isthmus.config.load import course_to_yaml
-from isthmus.federation.kit import SERVER, open_kit
-from isthmus.federation.members import expel
-from isthmus.federation.operator import Operator, connected
-from isthmus.federation.rehearsal import Rehearsal
-from isthmus.federation.server import Server
-from isthmus.federation.transfer import RUN_FILES
-from isthmus.monitor.folder import load_model_file
+from isthmus.runs.folder import load_model_file
+from isthmus.sites.courses.transfer import RUN_FILES
+from isthmus.sites.parties.kit import SERVER, open_kit
+from isthmus.sites.parties.members import expel
+from isthmus.sites.serve import Server
+from isthmus.sites.submit import Operator, connected
+from isthmus.sites.up import Rehearsal
 
 PROGRESS_SHARE = 0.3  # of kills, before which the course does a round at least
 SITES = ("client-0", "client-1", "client-2")

@@ -16,14 +16,14 @@ import torch
 
 import isthmus as ist
 from isthmus.algorithms import GFLAPPNP
-from isthmus.core.course import EarlyStopping, run_course
 from isthmus.core.federation import ExchangeReport
+from isthmus.core.training import EarlyStopping, run_course
 from isthmus.data.masks import PublicSplit
 from isthmus.data.splitters import NodeHostsSplitter
 from isthmus.data.zoo import CSBM, data_root
 from isthmus.learn.tasks import NodeSamples
 from isthmus.models import BiasFreeMLP, ModelSpec
-from isthmus.simulation import Simulation, load_scenario
+from isthmus.runs.simulation import Simulation, load_scenario
 
 
 class Traffic:

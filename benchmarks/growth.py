@@ -17,7 +17,7 @@ from synthetic import BlockSplitter, Synthetic
 from timing import Side, Times, heading, interleaved, row, short
 
 import isthmus as ist
-from isthmus.simulation import load_scenario
+from isthmus.runs.simulation import load_scenario
 
 MAX_CLIENTS = 500
 MAX_DENSE = 100_000_000

@@ -68,7 +68,7 @@ def main() -> None:
     chosen = parser.parse_args()
     print("| values | table | processor seconds | MB | lines printed |")
     print("| --- | --- | --- | --- | --- |")
-    seconds, memory, _ = measured([sys.executable, "-c", "import isthmus.data.importing"])
+    seconds, memory, _ = measured([sys.executable, "-c", "import isthmus.data.imports.importing"])
     print(f"| none | none | {seconds:.1f} | {memory:.0f} | 0 |", flush=True)
     for kind in ("words", "measurements"):
         for form in ("csv", "parquet", "vectors"):

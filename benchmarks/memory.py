@@ -30,12 +30,12 @@ from synthetic import BlockSplitter, Synthetic
 from timing import heading, row, short
 
 import isthmus as ist
-from isthmus.core.course import RoundReport
 from isthmus.core.federation import ExchangeReport
+from isthmus.core.training import RoundReport
 from isthmus.data.graph import Graph
 from isthmus.data.splitters import RandomSplitter
 from isthmus.data.zoo import Dataset
-from isthmus.simulation import load_scenario
+from isthmus.runs.simulation import load_scenario
 
 VARIANTS = {
     "many": ("many, dense", "many, bags of words"),

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from isthmus.algorithms.fedgl import FedGL, NodeList, View
+from isthmus.algorithms.fedgl.top_products import TopProducts, approximate_top_products, exact_top_products
 from isthmus.core.random import torch_generator
-from isthmus.learn.top_products import TopProducts, approximate_top_products, exact_top_products
 
 SHARES = (0.3, 0.4, 0.5, 0.5, 0.6, 0.7)
 NUM_CLASSES = 10

@@ -18,7 +18,7 @@ import torch
 
 import isthmus as ist
 from isthmus.core.federation import ExchangeRules, Federation
-from isthmus.simulation import Scenario, Simulation, load_scenario
+from isthmus.runs.simulation import Scenario, Simulation, load_scenario
 
 
 class Rounds:

@@ -23,8 +23,8 @@ from torch_geometric.nn import GCNConv
 
 import isthmus as ist
 from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation
-from isthmus.monitor.journal import Journal
-from isthmus.simulation import Scenario, Simulation
+from isthmus.runs.journal import Journal
+from isthmus.runs.simulation import Scenario, Simulation
 
 HIDDEN, STEPS, LR, DECAY = 64, 4, 0.25, 5e-4
 # Our names of W1 (features, hidden), b1, W2 (hidden, classes), b2.

@@ -31,7 +31,7 @@ from timing import heading, interleaved, row, short, spread
 
 import isthmus as ist
 from isthmus.models import GCN
-from isthmus.simulation import Scenario, load_scenario
+from isthmus.runs.simulation import Scenario, load_scenario
 
 SHORTEST_TURN = 0.3  # seconds
 

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from isthmus.core.record import Params as Params
     from isthmus.core.record import Record as Record
     from isthmus.data.graph import Graph as Graph
-    from isthmus.learn.client import GraphClient as GraphClient
+    from isthmus.learn.graph_client import GraphClient as GraphClient
     from isthmus.learn.optimizers import SGD as SGD
     from isthmus.learn.optimizers import Adam as Adam
     from isthmus.learn.optimizers import AdamW as AdamW
     from isthmus.models import ModelSpec as ModelSpec
-    from isthmus.results import Result as Result
-    from isthmus.runs import resume as resume
-    from isthmus.runs import run as run
+    from isthmus.runs.life import resume as resume
+    from isthmus.runs.life import run as run
+    from isthmus.runs.result import Result as Result
 
 # Where each public name lives.
 _HOMES = {
@@ -53,7 +53,7 @@ _HOMES = {
     "FedProx": "isthmus.algorithms",
     "Federation": "isthmus.core.federation",
     "Graph": "isthmus.data.graph",
-    "GraphClient": "isthmus.learn.client",
+    "GraphClient": "isthmus.learn.graph_client",
     "IsthmusError": "isthmus.core.errors",
     "Local": "isthmus.algorithms",
     "ModelSpec": "isthmus.models",
@@ -62,12 +62,12 @@ _HOMES = {
     "Pooled": "isthmus.algorithms",
     "Record": "isthmus.core.record",
     "Request": "isthmus.core.protocol",
-    "Result": "isthmus.results",
+    "Result": "isthmus.runs.result",
     "SGD": "isthmus.learn.optimizers",
     "load_course": "isthmus.config.load",
     "on": "isthmus.core.protocol",
-    "resume": "isthmus.runs",
-    "run": "isthmus.runs",
+    "resume": "isthmus.runs.life",
+    "run": "isthmus.runs.life",
     "weighted_mean": "isthmus.core.folds",
 }
 

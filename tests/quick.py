@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from isthmus.algorithms import ALGORITHMS, FedGRL, FedSagePlus
+from isthmus.algorithms.fedgrl.downstream import Finetune
 from isthmus.core.protocol import Algorithm
-from isthmus.learn.downstream import Finetune
 
 
 def quick(name: str, **fields: Any) -> Algorithm[Any]:

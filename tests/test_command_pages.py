@@ -10,7 +10,7 @@ import pytest
 
 from isthmus.algorithms import ALGORITHMS
 from isthmus.config.load import load_course
-from isthmus.config.tables import name_of
+from isthmus.config.registry import name_of
 from isthmus.learn.tasks import TASKS
 from tests.cli.command import call
 

@@ -14,6 +14,8 @@ from isthmus.algorithms import FGSSL, FedAvg, FedGL, FedGRL, FedOpt, FedProx, Lo
 from isthmus.algorithms.fedavg import TrainModel
 from isthmus.algorithms.fedgl import Guidance, TrainWithGuidance
 from isthmus.algorithms.fedgrl import TrainEncoder
+from isthmus.algorithms.fedgrl.downstream import Finetune
+from isthmus.algorithms.fedgrl.selfsup import BGRL, DGI, GAE
 from isthmus.core.codec import decode
 from isthmus.core.federation import Position
 from isthmus.core.protocol import Algorithm
@@ -23,12 +25,10 @@ from isthmus.data.graph import Graph
 from isthmus.data.zoo import Cora
 from isthmus.learn.augment import Augmentation
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.downstream import Finetune
 from isthmus.learn.fit import read_params
 from isthmus.learn.optimizers import SGD, Adam, AdamW, Cosine
-from isthmus.learn.selfsup import BGRL, DGI, GAE
 from isthmus.models import GAT, GCN, SAGE, GraphInput, LinearDecoder, MLPDecoder, ModelSpec
-from isthmus.simulation import Scenario, build_model
+from isthmus.runs.simulation import Scenario, build_model
 from isthmus.testing import toy_client, toy_course, toy_graph, toy_scenario
 from isthmus.testing.traces import Trace, require_same, trace_course
 

@@ -8,7 +8,7 @@ import torch
 
 import isthmus as ist
 from isthmus.core.errors import BadInput
-from isthmus.data.links import LinkGraph
+from isthmus.data.link_graph import LinkGraph
 from isthmus.data.splitters import RandomSplitter
 from isthmus.data.zoo import Dataset
 

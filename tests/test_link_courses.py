@@ -14,7 +14,7 @@ from isthmus.algorithms import ALGORITHMS
 from isthmus.config.load import load_course
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import Algorithm
-from isthmus.data.links import LinkGraph
+from isthmus.data.link_graph import LinkGraph
 from isthmus.data.masks import PublicSplit, RatioSplit
 from isthmus.data.splitters import RandomSplitter
 from isthmus.data.zoo import Dataset
@@ -22,8 +22,8 @@ from isthmus.learn.batching import LinkBatch, NeighborBatch
 from isthmus.learn.optimizers import SGD
 from isthmus.learn.tasks import LinkClassification, LinkPrediction, Task
 from isthmus.models import GCN, HadamardMLPDecoder, ModelSpec
-from isthmus.simulation import Scenario, Simulation
-from tests.learn.link_toys import toy_facts, toy_ratings
+from isthmus.runs.simulation import Scenario, Simulation
+from tests.learn.tasks.link_toys import toy_facts, toy_ratings
 
 GENERAL = ("fedavg", "fedprox", "fedopt", "local", "global")
 OTHERS = (

@@ -18,15 +18,15 @@ from torch.utils._pytree import tree_leaves
 
 from isthmus.algorithms import FedAvg, FedProx
 from isthmus.algorithms.fedavg import TrainModel
-from isthmus.core.course import evaluate
 from isthmus.core.federation import ExchangeRules, Federation
 from isthmus.core.folds import weighted_mean
 from isthmus.core.protocol import ModelState
+from isthmus.core.training import evaluate
 from isthmus.learn.optimizers import Adam, Optimizer
-from isthmus.learn.stacked import GraphCohort
+from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models import APPNP, GAT, GCN, GIN, GPRGNN, SAGE, SGC, ModelSpec
-from isthmus.runtime.stacked import StackedRuntime
-from isthmus.simulation import Scenario, Simulation
+from isthmus.runs.simulation import Scenario, Simulation
+from isthmus.runtime.together import StackedRuntime
 from isthmus.testing import toy_course
 from isthmus.testing.toys import toy_graph
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from isthmus.core.errors import IsthmusError
 from isthmus.data.edges import count_pairs
+from isthmus.data.folders.own_folder import OwnFolder
 from isthmus.data.graph import Graph
-from isthmus.data.graphs import GraphSet
+from isthmus.data.graph_set import GraphSet
 from isthmus.data.holding import Holding
-from isthmus.data.links import LinkGraph
+from isthmus.data.link_graph import LinkGraph
 from isthmus.data.zoo import DATASETS
-from isthmus.data.zoo.own_folder import OwnFolder
 
 # ruff: noqa: E501
 # (nodes or graphs, edges, features, classes) as printed; None where the paper says nothing.

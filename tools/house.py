@@ -227,7 +227,7 @@ RUN = """
 """
 SITES = """
     import isthmus as ist
-    from isthmus.federation.rehearsal import Rehearsal
+    from isthmus.sites.up import Rehearsal
     with Rehearsal(ist.Course(num_clients=3, rounds=3), say=lambda text: None) as rehearsal:
         rehearsal.run(Path(out))
 """

@@ -9,6 +9,7 @@ from isthmus.algorithms.feddyn import FedDyn
 from isthmus.algorithms.fedgl import FedGL
 from isthmus.algorithms.fedgnn import FedGNN
 from isthmus.algorithms.fedgrl import FedGRL
+from isthmus.algorithms.fedgrl.local_grl import LocalGRL
 from isthmus.algorithms.fednova import FedNova
 from isthmus.algorithms.fedopt import FedOpt
 from isthmus.algorithms.fedprox import FedProx
@@ -19,7 +20,6 @@ from isthmus.algorithms.fine_tuning import FedAvgFT, FineTuned
 from isthmus.algorithms.gcfl import GCFL, GCFLPlus
 from isthmus.algorithms.gfl_appnp import GFLAPPNP
 from isthmus.algorithms.local import Local
-from isthmus.algorithms.local_grl import LocalGRL
 from isthmus.algorithms.moon import MOON
 from isthmus.algorithms.pfedme import PFedMe
 from isthmus.algorithms.pooled import Pooled

@@ -10,11 +10,11 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
 from isthmus.core.protocol import Algorithm, ModelState, Request, cohort, on
 from isthmus.core.record import Params, Record
-from isthmus.core.stack import Each, Stack
-from isthmus.learn.client import GraphClient, check_local_steps
+from isthmus.core.stacked_replies import Each, Stack
 from isthmus.learn.fit import Fitted, Loss, Penalty
+from isthmus.learn.graph_client import GraphClient, check_local_steps
 from isthmus.learn.optimizers import SGD, Optimizer
-from isthmus.learn.stacked import GraphCohort, StackedLoss
+from isthmus.learn.together.stacked_clients import GraphCohort, StackedLoss
 
 WEIGHTINGS = ("examples", "nodes", "uniform")
 

@@ -18,11 +18,11 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
 from isthmus.core.protocol import ModelState, cohort, on
 from isthmus.core.record import Params
-from isthmus.core.stack import Each, Stack
-from isthmus.learn.client import GraphClient
+from isthmus.core.stacked_replies import Each, Stack
 from isthmus.learn.fit import Penalty
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import check_pull
-from isthmus.learn.stacked import GraphCohort
+from isthmus.learn.together.stacked_clients import GraphCohort
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
 from isthmus.core.protocol import MAX_STATISTIC, Known, ModelState, Request, cohort, grown, on, unlike
 from isthmus.core.record import Params, Record, largest
-from isthmus.core.stack import Each, Stack, Stacked
-from isthmus.learn.client import GraphClient
+from isthmus.core.stacked_replies import Each, Stack, Stacked
 from isthmus.learn.fit import Penalty
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import SGD
-from isthmus.learn.stacked import GraphCohort
+from isthmus.learn.together.stacked_clients import GraphCohort
 
 # More steps than any number of batches makes in a round.
 MAX_STEPS = 1e9

@@ -13,8 +13,8 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
 from isthmus.core.protocol import ModelState, cohort
 from isthmus.core.record import Params
-from isthmus.core.stack import Stack
-from isthmus.learn.stacked import GraphCohort
+from isthmus.core.stacked_replies import Stack
+from isthmus.learn.together.stacked_clients import GraphCohort
 
 SERVER_OPTIMIZERS = ("sgd", "adam", "yogi", "adagrad")
 

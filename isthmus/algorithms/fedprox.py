@@ -10,11 +10,11 @@ from torch import Tensor
 
 from isthmus.algorithms.fedavg import FedAvg, TrainModel
 from isthmus.core.protocol import cohort
-from isthmus.core.stack import Stack
-from isthmus.learn.client import GraphClient
+from isthmus.core.stacked_replies import Stack
 from isthmus.learn.fit import Penalty
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import check_pull
-from isthmus.learn.stacked import GraphCohort
+from isthmus.learn.together.stacked_clients import GraphCohort
 
 
 @dataclass(frozen=True)

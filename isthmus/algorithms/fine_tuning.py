@@ -14,10 +14,10 @@ from isthmus.algorithms.fedavg import FedAvg, TrainModel
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, ModelState, StateT, cohort, on
 from isthmus.core.record import Params
-from isthmus.core.stack import Stack
-from isthmus.learn.client import GraphClient
+from isthmus.core.stacked_replies import Stack
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import Optimizer
-from isthmus.learn.stacked import GraphCohort
+from isthmus.learn.together.stacked_clients import GraphCohort
 
 
 @dataclass(frozen=True)

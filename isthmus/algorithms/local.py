@@ -10,9 +10,9 @@ from isthmus.core.errors import CourseFailed
 from isthmus.core.federation import Federation
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Kept, Request, cohort, improves, on
 from isthmus.core.record import Params, Record
-from isthmus.learn.client import GraphClient, check_local_steps
+from isthmus.learn.graph_client import GraphClient, check_local_steps
 from isthmus.learn.optimizers import SGD, Optimizer
-from isthmus.learn.stacked import GraphCohort
+from isthmus.learn.together.stacked_clients import GraphCohort
 
 
 @dataclass(frozen=True)

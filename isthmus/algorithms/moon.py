@@ -17,17 +17,17 @@ from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import cohort, on
 from isthmus.core.record import Params
-from isthmus.core.stack import Stack, Stacked
-from isthmus.learn.client import GraphClient
+from isthmus.core.stacked_replies import Stack, Stacked
 from isthmus.learn.fit import Loss
-from isthmus.learn.stacked import Frozen, GraphCohort, StackedLoss
-from isthmus.learn.tasks.node import NodeBatch, NodeClassification
+from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification
 from isthmus.learn.tasks.task import StackedData
+from isthmus.learn.together.stacked_clients import Frozen, GraphCohort, StackedLoss
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
 from isthmus.models.parts import Part
-from isthmus.models.stackable import replaced
-from isthmus.models.streams import Streams
+from isthmus.models.together.stackable import replaced
+from isthmus.models.together.streams import Streams
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
 from isthmus.core.protocol import ModelState, on
 from isthmus.core.record import Params
-from isthmus.learn.client import GraphClient
 from isthmus.learn.fit import load_params, read_params, take_step
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import check_pull
 
 

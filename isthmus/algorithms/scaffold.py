@@ -19,10 +19,10 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
 from isthmus.core.protocol import Known, ModelState, Request, cohort, on, unlike
 from isthmus.core.record import Params, Record
-from isthmus.core.stack import Each, Stack, StackedTensor
-from isthmus.learn.client import GraphClient
+from isthmus.core.stacked_replies import Each, Stack, StackedTensor
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import SGD, AdamW, Optimizer, OptimizerState
-from isthmus.learn.stacked import GraphCohort
+from isthmus.learn.together.stacked_clients import GraphCohort
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def compare(
     """
     from isthmus.cli.output import plain, print_json, print_table
     from isthmus.core.errors import BadInput
-    from isthmus.monitor.journal import replace_file
+    from isthmus.runs.journal import replace_file
     from isthmus.suites.figures import write_figures
     from isthmus.suites.part import changed, narrowed
     from isthmus.suites.settings import notes, settings

@@ -21,8 +21,8 @@ from isthmus.cli.federation import (
 )
 
 if TYPE_CHECKING:
-    from isthmus.federation.messages import CourseEvent, CourseStatus
-    from isthmus.federation.operator import Operator
+    from isthmus.sites.courses.messages import CourseEvent, CourseStatus
+    from isthmus.sites.submit import Operator
 
 SUBMIT_EXAMPLES = """Examples:
 
@@ -59,10 +59,10 @@ def submit(kit: KitPath, words: Words = None, out: Out = None, schema: SchemaFil
     isthmus courses KIT cancel ID.
     """
     from isthmus.cli.run import course_title, split_words
-    from isthmus.federation.kit import open_kit
-    from isthmus.federation.meaning import load_site_course
-    from isthmus.federation.operator import connected, finished
-    from isthmus.monitor.folder import RunFolder, new_run_path
+    from isthmus.runs.folder import RunFolder, new_run_path
+    from isthmus.sites.courses.simulation_keys import load_site_course
+    from isthmus.sites.parties.kit import open_kit
+    from isthmus.sites.submit import connected, finished
 
     source, overrides = split_words(words or [])
     opened = open_kit(kit, "operator")
@@ -108,8 +108,8 @@ def courses(
     """
     from isthmus.cli.output import print_json
     from isthmus.core.errors import BadInput, nearest
-    from isthmus.federation.kit import open_kit
-    from isthmus.federation.operator import connected
+    from isthmus.sites.parties.kit import open_kit
+    from isthmus.sites.submit import connected
 
     if verb not in VERBS:
         raise BadInput(f"{verb!r} is nothing that can be done with courses; {nearest(verb, VERBS)}")
@@ -136,8 +136,8 @@ def courses(
 
 def _act(operator: Operator, verb: str, status: CourseStatus, out: Path | None, kit: Path) -> Path | None:
     """Do what was asked for with one course; return the run folder that was brought here, if one was."""
-    from isthmus.federation.operator import finished
-    from isthmus.monitor.folder import RunFolder, new_run_path
+    from isthmus.runs.folder import RunFolder, new_run_path
+    from isthmus.sites.submit import finished
 
     short, quoted = status.course_id[:8], shlex.quote(str(kit))
     path = out or new_run_path(Path("runs"), status.algorithm.replace(":", "_"))

@@ -12,8 +12,8 @@ import typer
 from isthmus.cli import data_import, data_schema, data_show
 
 if TYPE_CHECKING:
+    from isthmus.data.folders.own_data import OwnData
     from isthmus.data.holding import Holding
-    from isthmus.data.own_data import OwnData
     from isthmus.data.zoo import Dataset
 
 app = typer.Typer(help="Look at graphs before training on them.", no_args_is_help=True, rich_markup_mode=None)
@@ -64,10 +64,10 @@ def check(
 ) -> None:
     """Check a folder of a graph, of links or of graphs, and say everything that is wrong with it, by row."""
     from isthmus.core.errors import BadInput
-    from isthmus.data.links import item_word
-    from isthmus.data.sources import GraphFolder
+    from isthmus.data.folders.graph_tables import GraphFolder
+    from isthmus.data.folders.own_kinds import kind_at
+    from isthmus.data.link_graph import item_word
     from isthmus.data.zoo import Folder, LinkFolder
-    from isthmus.data.zoo.own_kinds import kind_at
 
     names = tuple(name.strip() for name in classes.split(",") if name.strip())
     kind = kind_at(folder)
@@ -124,13 +124,13 @@ def split(
     """Divide a dataset or a folder of tables into folders, one for each of several organisations, as a course would."""
     from isthmus.config.load import load_course
     from isthmus.core.errors import BadInput
-    from isthmus.data.links import item_word
-    from isthmus.data.schema import SCHEMA_FILE, write_schema
-    from isthmus.data.schema_union import schema_of
+    from isthmus.data.folders.own_kinds import have_own_classes, kind_for, names_for_tables
+    from isthmus.data.folders.schema.schema import SCHEMA_FILE, write_schema
+    from isthmus.data.folders.schema.schema_union import schema_of
+    from isthmus.data.link_graph import item_word
     from isthmus.data.zoo import DATASETS, Folder
     from isthmus.data.zoo import data_root as locate_data
-    from isthmus.data.zoo.own_kinds import have_own_classes, kind_for, names_for_tables
-    from isthmus.simulation import load_scenario
+    from isthmus.runs.simulation import load_scenario
 
     chosen = [name.strip() for name in names.split(",") if name.strip()]
     odd = [name for name in chosen if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name) or chosen.count(name) > 1]
@@ -169,7 +169,7 @@ def split(
 
 def _settings(dataset: Dataset) -> list[str]:
     """Return the options of a dataset that are not the usual ones, but for its classes, as a course has them."""
-    from isthmus.config.tables import name_of
+    from isthmus.config.registry import name_of
 
     plain = {field.name: field.default for field in fields(dataset) if field.name != "class_names"}
     given = {name: getattr(dataset, name) for name, usual in plain.items() if getattr(dataset, name) != usual}

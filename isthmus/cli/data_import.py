@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from isthmus.data.importing import Prepared, Wishes
-    from isthmus.data.schema import Schema
-    from isthmus.data.sources import GraphFolder
-    from isthmus.data.tables import Problems, RawGraph
+    from isthmus.data.folders.graph_tables import GraphFolder
+    from isthmus.data.folders.schema.schema import Schema
+    from isthmus.data.folders.tables.reading import Problems, RawGraph
+    from isthmus.data.imports.importing import Prepared, Wishes
 
 EXAMPLES = """Examples:
 
@@ -84,9 +84,9 @@ def import_graph(
 ) -> None:
     """Make a graph folder from your own data; features by a schema that other silos can follow."""
     from isthmus.core.errors import BadInput
-    from isthmus.data.derive import Choices
-    from isthmus.data.importing import REPEATED, UNKNOWN_ENDS, EdgeRules, Roles, Wishes, prepare
-    from isthmus.data.schema import read_schema
+    from isthmus.data.folders.schema.derive import Choices
+    from isthmus.data.folders.schema.schema import read_schema
+    from isthmus.data.imports.importing import REPEATED, UNKNOWN_ENDS, EdgeRules, Roles, Wishes, prepare
 
     if out is None and write_schema is None:
         raise BadInput("nothing to write; give --out FOLDER, or --write-schema FILE, or both")
@@ -143,7 +143,7 @@ def _check_choice(option: str, found: str, known: tuple[str, ...]) -> None:
 def _check_places(out: Path | None, write_schema: Path | None, format: str) -> None:
     """Refuse what cannot be written before anything is read."""
     from isthmus.core.errors import BadInput
-    from isthmus.data.writing import check_new_folder
+    from isthmus.data.folders.tables.writing import check_new_folder
 
     if out is not None:
         check_new_folder(out, format)
@@ -163,9 +163,9 @@ def _read(
 ) -> tuple[RawGraph | None, Problems]:
     """Return the tables of the one source that is given, and where its problems are noted."""
     from isthmus.core.errors import BadInput
-    from isthmus.data.importing import reading_of
+    from isthmus.data.folders.tables.reading import Problems
     from isthmus.data.imports import read_sql, read_tables
-    from isthmus.data.tables import Problems
+    from isthmus.data.imports.importing import reading_of
 
     given = [name for name, value in (("SOURCE", source), ("--nodes", nodes or edges), ("--sql", sql)) if value]
     if len(given) != 1:
@@ -192,9 +192,9 @@ def _read(
 
 def _read_source(source: str, delimiter: str, wishes: Wishes) -> tuple[RawGraph | None, Problems]:
     from isthmus.core.errors import BadInput
-    from isthmus.data.importing import reading_of
+    from isthmus.data.folders.tables.reading import Problems, find_table
     from isthmus.data.imports import read_network, read_pyg, read_tables
-    from isthmus.data.tables import Problems, find_table
+    from isthmus.data.imports.importing import reading_of
 
     if "://" in source:  # not repeated: it may hold a password
         raise BadInput("SOURCE is the address of a database; give it as --sql, with --nodes-query and --edges-query")
@@ -220,8 +220,8 @@ def _read_source(source: str, delimiter: str, wishes: Wishes) -> tuple[RawGraph 
 def _refuse_other_kinds(path: Path) -> None:
     """Refuse a folder of links or of graphs, of which no graph can be made."""
     from isthmus.core.errors import BadInput
+    from isthmus.data.folders.own_kinds import kind_at
     from isthmus.data.zoo import Folder
-    from isthmus.data.zoo.own_kinds import kind_at
 
     kind = kind_at(path)
     if kind is not Folder and kind.is_at(path):
@@ -231,7 +231,7 @@ def _refuse_other_kinds(path: Path) -> None:
 
 def _write(prepared: Prepared, out: Path | None, write_schema: Path | None, format: str) -> None:
     """Write the schema and the folder, both or none."""
-    from isthmus.data import schema as files
+    from isthmus.data.folders.schema import schema as files
 
     if write_schema is not None:
         files.write_schema(prepared.schema, write_schema)
@@ -248,7 +248,7 @@ def _tell(
     prepared: Prepared, out: Path | None, write_schema: Path | None, directed: bool, verbose: bool, json: bool
 ) -> None:
     from isthmus.cli.output import plain, print_json
-    from isthmus.data.importing import described
+    from isthmus.data.imports.importing import described
 
     schema, facts = prepared.schema, {"nodes": prepared.nodes.num_rows, "edges": prepared.num_edges(directed)}
     if json:
@@ -272,8 +272,8 @@ def _tell(
 
 def read_checked(folder: Path, classes: tuple[str, ...], schema: Path | None, directed: bool) -> GraphFolder:
     """Return a graph folder, or raise one BadInput with all that is wrong with it or differs from a schema."""
-    from isthmus.data.schema import SCHEMA_FILE, read_schema
-    from isthmus.data.sources import read_graph_folder
+    from isthmus.data.folders.graph_tables import read_graph_folder
+    from isthmus.data.folders.schema.schema import SCHEMA_FILE, read_schema
 
     wanted = read_schema(schema) if schema is not None else None
     if wanted is not None and not classes and not (folder / SCHEMA_FILE).is_file():
@@ -285,8 +285,8 @@ def read_checked(folder: Path, classes: tuple[str, ...], schema: Path | None, di
 
 
 def _compare(read: GraphFolder, wanted: Schema, subject: str) -> None:
-    from isthmus.data.schema import compare_columns, compare_schemas
-    from isthmus.data.tables import Problems
+    from isthmus.data.folders.schema.schema import compare_columns, compare_schemas
+    from isthmus.data.folders.tables.reading import Problems
 
     problems = Problems(subject)
     if read.schema is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from isthmus.data.schema import Schema
+    from isthmus.data.folders.schema.schema import Schema
 
 EXAMPLES = """Examples:
 
@@ -33,8 +33,8 @@ def schema(
     """Write the schema of a graph folder, or one schema for several folders or schema files: the union of theirs."""
     from isthmus.cli.output import plain
     from isthmus.core.errors import BadInput
-    from isthmus.data.schema import to_yaml, write_schema
-    from isthmus.data.schema_union import gained, union
+    from isthmus.data.folders.schema.schema import to_yaml, write_schema
+    from isthmus.data.folders.schema.schema_union import gained, union
 
     given = {str(path): _read(path, counts) for path in paths}
     if len(given) < len(paths):
@@ -54,10 +54,10 @@ def schema(
 
 def _read(path: Path, counts: bool) -> Schema:
     from isthmus.core.errors import BadInput
-    from isthmus.data.schema import read_schema
-    from isthmus.data.schema_union import of_folder, without_counts
+    from isthmus.data.folders.own_kinds import kind_at
+    from isthmus.data.folders.schema.schema import read_schema
+    from isthmus.data.folders.schema.schema_union import of_folder, without_counts
     from isthmus.data.zoo import Folder
-    from isthmus.data.zoo.own_kinds import kind_at
 
     if not path.is_dir():
         found = read_schema(path)

@@ -53,12 +53,12 @@ def show(
     from isthmus.cli.output import print_json
     from isthmus.config.load import load_course
     from isthmus.core.errors import BadInput
-    from isthmus.data.survey import survey
+    from isthmus.data.survey.whole import survey
     from isthmus.data.zoo import data_root as locate_data
-    from isthmus.monitor.journal import replace_file
     from isthmus.report import data_page
-    from isthmus.silos import undivided
-    from isthmus.simulation import load_scenario, torch_threads
+    from isthmus.runs.journal import replace_file
+    from isthmus.runs.own_silos import undivided
+    from isthmus.runs.simulation import load_scenario, torch_threads
 
     if html is not None and (html.is_dir() or not html.absolute().parent.is_dir()):
         found = "a folder" if html.is_dir() else f"in the folder {html.parent}, which is not there"
@@ -100,7 +100,7 @@ def tell_doubt(data: Holding) -> None:
 def own_folders(paths: list[str]) -> dict[str, Any]:
     """Return the dataset of a course on one folder of one's own, whatever it holds, or on several."""
     from isthmus.config.build import describe
-    from isthmus.data.zoo.own_kinds import kind_at
+    from isthmus.data.folders.own_kinds import kind_at
 
     if len(paths) == 1:
         return {"dataset": describe(kind_at(Path(paths[0])).at(Path(paths[0])))}

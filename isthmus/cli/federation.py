@@ -17,7 +17,7 @@ import typer
 
 if TYPE_CHECKING:
     from isthmus.config.course import Course
-    from isthmus.federation.kit import Enrolment
+    from isthmus.sites.parties.kit import Enrolment
 
 app = typer.Typer(help="Make a federation: a kit for each party.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -120,7 +120,7 @@ def init(
 
     Run again with more sites on the same folder, it adds them under the same root certificate; nobody is dropped.
     """
-    from isthmus.federation.kit import enrol
+    from isthmus.sites.parties.kit import enrol
 
     tell_enrolment(out, enrol(out, server, comma_list(sites), comma_list(operators), name))
 
@@ -133,8 +133,8 @@ def add(
 ) -> None:
     """Add sites or operators to a federation; everybody else keeps what they have."""
     from isthmus.core.errors import BadInput
-    from isthmus.federation.authority import has_authority
-    from isthmus.federation.kit import enrol
+    from isthmus.sites.parties.authority import has_authority
+    from isthmus.sites.parties.kit import enrol
 
     if not has_authority(folder):
         raise BadInput(f"{folder} is no federation; make one with: isthmus federation init")
@@ -153,7 +153,7 @@ def renew(
     folder: Folder = Path("federation"),
 ) -> None:
     """Make new certificates and keys, before or after the old ones end; the federation stays the same."""
-    from isthmus.federation.members import renew as renew_certificates
+    from isthmus.sites.parties.members import renew as renew_certificates
 
     done = renew_certificates(folder, parties or [], root=root, revoke_old=revoke_old)
     for party, path in done.kits.items():
@@ -179,7 +179,7 @@ def expel(
 
     A running server cuts them off within a second of getting the new list, and hands it on to the silos.
     """
-    from isthmus.federation.members import expel as expel_parties
+    from isthmus.sites.parties.members import expel as expel_parties
 
     done = expel_parties(folder, parties)
     typer.echo(f"expelled: {', '.join(parties)} ({done.num_certificates} certificates on list {done.number})")
@@ -234,11 +234,11 @@ def serve(
     """
     from isthmus.cli.run import course_title, split_words
     from isthmus.core.errors import BadInput
-    from isthmus.federation.course import Patience, course_of
-    from isthmus.federation.kit import open_kit
-    from isthmus.federation.meaning import load_site_course
-    from isthmus.federation.server import Server
-    from isthmus.monitor.folder import new_run_path
+    from isthmus.runs.folder import new_run_path
+    from isthmus.sites.courses.simulation_keys import load_site_course
+    from isthmus.sites.courses.site_course import Patience, course_of
+    from isthmus.sites.parties.kit import open_kit
+    from isthmus.sites.serve import Server
 
     source, overrides = split_words(words or [])
     if resume is not None and (words or out):
@@ -281,10 +281,10 @@ def join(
     until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
 ) -> None:
     """Run a silo on its own graph: it takes part in the federation's courses until it is stopped."""
-    from isthmus.federation.identities import fingerprint, read_secret
-    from isthmus.federation.kit import open_kit
-    from isthmus.federation.policy import load_policy
-    from isthmus.federation.silo import join as join_federation
+    from isthmus.sites.join import join as join_federation
+    from isthmus.sites.parties.kit import open_kit
+    from isthmus.sites.silo.identities import fingerprint, read_secret
+    from isthmus.sites.silo.policy import load_policy
 
     opened, allowed = open_kit(kit, "site"), load_policy(policy)
     id_secret = None if id_secret_file is None else read_secret(id_secret_file)
@@ -312,8 +312,8 @@ def up(
     from isthmus.cli.run import course_title, split_words
     from isthmus.config.load import load_course
     from isthmus.data.zoo import Folders
-    from isthmus.federation.rehearsal import Rehearsal
-    from isthmus.monitor.folder import RunFolder, new_run_path
+    from isthmus.runs.folder import RunFolder, new_run_path
+    from isthmus.sites.up import Rehearsal
 
     source, overrides = split_words(words or [])
     course = load_course(source, overrides if sites is None else [*overrides, f"num_clients={sites}"], say=say)
@@ -328,16 +328,16 @@ def up(
 
 def follow_schema(course: Course, schema: Path | None) -> Course:
     """Return the course with the digest and the classes of the schema that silos must follow, where one is given."""
-    from isthmus.data.schema import read_schema
-    from isthmus.federation.meaning import with_schema
+    from isthmus.data.folders.schema.schema import read_schema
+    from isthmus.sites.courses.simulation_keys import with_schema
 
     return course if schema is None else with_schema(course, read_schema(schema), schema)
 
 
 def keep_schema(run_dir: Path, schema: Path | None) -> None:
     """Put the schema into the run folder, so that isthmus predict can say what the model's columns are."""
-    from isthmus.core.files import replace_file
-    from isthmus.data.schema import SCHEMA_FILE
+    from isthmus.core.outside.files import replace_file
+    from isthmus.data.folders.schema.schema import SCHEMA_FILE
 
     if schema is not None:
         replace_file(run_dir / SCHEMA_FILE, schema.read_bytes())
@@ -378,8 +378,8 @@ def _bar(course: Course) -> Any:
 
 def check_folder(data: Path, id_secret: bytes | None) -> None:
     """Refuse a folder with mistakes, or with ids that get the same key, before anything is connected."""
-    from isthmus.data.zoo.own_kinds import kind_at
-    from isthmus.federation.identities import node_keys
+    from isthmus.data.folders.own_kinds import kind_at
+    from isthmus.sites.silo.identities import node_keys
 
     # Whether edges are directed is for the course to say; the two directions of one may differ until then.
     folder = replace(kind_at(data).at(data), undirected=False).read()
@@ -391,10 +391,10 @@ def show_folder(path: Path) -> None:
     """Print the table of a finished run from its journal."""
     from isthmus.cli.output import plain, print_table
     from isthmus.cli.run import course_title
-    from isthmus.federation.course import course_of
-    from isthmus.monitor.folder import RunFolder
-    from isthmus.monitor.journal import read_whole_journal, replace_file
     from isthmus.report.summary import clients_of, column, headline, results_table
+    from isthmus.runs.folder import RunFolder
+    from isthmus.runs.journal import read_whole_journal, replace_file
+    from isthmus.sites.courses.site_course import course_of
 
     course, folder = course_of(path), RunFolder(path)
     events = list(read_whole_journal(folder.journal))

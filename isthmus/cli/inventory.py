@@ -32,7 +32,7 @@ def list_parts(
 ) -> None:
     """List the parts that a course can be made of, all of them or one kind."""
     from isthmus.cli.output import print_json, print_table
-    from isthmus.config.tables import find_part, known_names
+    from isthmus.config.registry import find_part, known_names
     from isthmus.report.summary import Table
 
     families = _families()
@@ -56,7 +56,7 @@ def show_part(
     """Show one part: what it is, its fields and defaults; for an algorithm also its messages and who sees what."""
     from isthmus.cli.output import print_json
     from isthmus.config.course import Course
-    from isthmus.config.tables import find_part
+    from isthmus.config.registry import find_part
     from isthmus.core.errors import BadInput
     from isthmus.core.protocol import Algorithm
 
@@ -129,7 +129,7 @@ def _print_fields(docs: dict[str, str]) -> None:
 
 
 def _families() -> dict[str, Any]:
-    from isthmus.config.tables import FAMILIES
+    from isthmus.config.registry import FAMILIES
 
     return {family.name: family for family in FAMILIES.values()}
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus.core.files import naming
+from isthmus.core.outside.files import naming
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from isthmus.config.course import Course
     from isthmus.core.record import Params
-    from isthmus.data.zoo.own_folder import OwnFolder
-    from isthmus.monitor.folder import RunFolder
+    from isthmus.data.folders.own_folder import OwnFolder
+    from isthmus.runs.folder import RunFolder
 
 EXAMPLES = """Examples:
 
@@ -86,7 +86,7 @@ def predictions(
     from isthmus.config.load import load_course
     from isthmus.core.errors import BadInput
     from isthmus.learn.fit import load_params
-    from isthmus.monitor.folder import ID_FILE, RunFolder, load_model_file
+    from isthmus.runs.folder import ID_FILE, RunFolder, load_model_file
 
     folder = RunFolder.open(run)
     path = folder.model if client is None else folder.client_model(client)
@@ -133,10 +133,10 @@ def _by_name(
     folder: RunFolder, course: Course, facts: dict[str, str], graph: str, data: Any, note: Callable[[str], None]
 ) -> Any:
     """Return data with the columns that the model was trained on, in their order; refuses data that has others."""
-    from isthmus.config.tables import name_of
+    from isthmus.config.registry import name_of
     from isthmus.core.errors import BadInput
-    from isthmus.data.meaning import in_order, name_differences, names_digest
-    from isthmus.simulation import columns_of
+    from isthmus.data.folders.schema.column_names import in_order, name_differences, names_digest
+    from isthmus.runs.simulation import columns_of
 
     own, wanted = columns_of(course, data), _names_of(folder, facts)
     same_dataset = not Path(graph).is_dir() and graph == name_of(type(course.dataset))
@@ -175,8 +175,8 @@ def _names_of(folder: RunFolder, facts: dict[str, str]) -> tuple[str, ...]:
     import json
 
     from isthmus.core.errors import BadInput
-    from isthmus.data.meaning import names_digest
-    from isthmus.data.schema import SCHEMA_FILE, read_schema
+    from isthmus.data.folders.schema.column_names import names_digest
+    from isthmus.data.folders.schema.schema import SCHEMA_FILE, read_schema
 
     path = folder.path / SCHEMA_FILE
     if "feature_names" in facts or "features" not in facts or not path.is_file():
@@ -200,7 +200,7 @@ def _by_example(rows: dict[str, Any], num_examples: int) -> dict[str, Any]:
 def _data(graph: str, class_names: tuple[str, ...], root: Path | None, course: Course) -> tuple[Any, dict[str, Any]]:
     """Return the data to predict, and the columns that tell its rows apart."""
     from isthmus.config.build import Builder
-    from isthmus.config.tables import name_of
+    from isthmus.config.registry import name_of
     from isthmus.core.errors import BadInput, nearest
     from isthmus.data.zoo import DATASETS, Dataset, data_root
 
@@ -226,9 +226,9 @@ def _own_folder(path: Path, class_names: tuple[str, ...], course: Course) -> Own
     from dataclasses import replace
 
     from isthmus.core.errors import BadInput
+    from isthmus.data.folders.own_kinds import kind_at, kind_for
     from isthmus.data.zoo import GraphSetFolder
-    from isthmus.data.zoo.own_kinds import kind_at, kind_for
-    from isthmus.learn.tasks.graph import GraphTask
+    from isthmus.learn.tasks.graph_task import GraphTask
 
     kind = kind_for(course.task.data_type)
     found = kind_at(path, otherwise=kind)
@@ -247,7 +247,7 @@ def _own_folder(path: Path, class_names: tuple[str, ...], course: Course) -> Own
 
 def _models_there(folder: Any) -> str:
     from isthmus.core.errors import quoted
-    from isthmus.monitor.folder import ID_FILE
+    from isthmus.runs.folder import ID_FILE
 
     clients = sorted(path.stem for path in (folder.path / "clients").glob("*.safetensors"))
     if clients:

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from isthmus.cli.output import human_bytes, plain
-from isthmus.core.course import RoundReport, weighted_metric
 from isthmus.core.federation import ExchangeReport
 from isthmus.core.protocol import told
+from isthmus.core.training import RoundReport, weighted_metric
 
 
 class ProgressBar:

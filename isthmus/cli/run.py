@@ -13,8 +13,8 @@ import typer
 
 if TYPE_CHECKING:
     from isthmus.config.course import Course
-    from isthmus.results import Result
-    from isthmus.simulation import Scenario
+    from isthmus.runs.result import Result
+    from isthmus.runs.simulation import Scenario
 
 EXAMPLES = """Examples:
 
@@ -94,10 +94,10 @@ def _started(
 ) -> dict[str, Result]:
     from isthmus.cli.output import plain
     from isthmus.config.load import load_course
-    from isthmus.config.tables import name_of
+    from isthmus.config.registry import name_of
     from isthmus.data.zoo import data_root
-    from isthmus.monitor.folder import new_run_path
-    from isthmus.simulation import load_scenario
+    from isthmus.runs.folder import new_run_path
+    from isthmus.runs.simulation import load_scenario
 
     notes: list[str] = []
     course = load_course(source, overrides, say=notes.append)
@@ -135,7 +135,7 @@ def _slug(title: str) -> str:
 
 
 def _carried_out(title: str, course: Course, path: Path, scenario: Scenario, silent: bool, notes: list[str]) -> Result:
-    from isthmus.runs import run as run_course
+    from isthmus.runs.life import run as run_course
 
     with _watched(title or course_title(course), course, path, silent) as watchers:
         return run_course(course, run_dir=path, scenario=scenario, watchers=watchers, notes=notes)
@@ -143,8 +143,8 @@ def _carried_out(title: str, course: Course, path: Path, scenario: Scenario, sil
 
 def _resumed(path: Path, overrides: list[str], root: Path | None, silent: bool) -> Result:
     from isthmus.config.load import load_course
-    from isthmus.monitor.folder import RunFolder
-    from isthmus.runs import resume
+    from isthmus.runs.folder import RunFolder
+    from isthmus.runs.life import resume
 
     course = load_course(RunFolder.open(path).course, overrides)
     with _watched(course_title(course), course, path, silent) as watchers:
@@ -176,7 +176,7 @@ def _watched(title: str, course: Course, path: Path, silent: bool) -> Iterator[l
 
 def course_title(course: Course) -> str:
     """Return the name a course's algorithm goes by."""
-    from isthmus.config.tables import name_of
+    from isthmus.config.registry import name_of
 
     return name_of(type(course.algorithm))
 
@@ -210,10 +210,10 @@ def measured(result: Result) -> dict[str, dict[str, Any]]:
 
 def _show(main: Result, results: dict[str, Result]) -> None:
     from isthmus.cli.output import human_bytes, plain, print_table
-    from isthmus.monitor.folder import RunFolder
-    from isthmus.monitor.journal import replace_file
     from isthmus.report.monitors import last_measured, summary
     from isthmus.report.summary import clients_of, column, headline, results_table
+    from isthmus.runs.folder import RunFolder
+    from isthmus.runs.journal import replace_file
 
     metric = main.course.task.metrics[0]
     columns = [column(t or course_title(r.course), r.events, metric) for t, r in results.items()]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Union
 
 from isthmus.config.merging import Renamed
-from isthmus.config.tables import FAMILIES, Family, find_part, known_names, name_of
+from isthmus.config.registry import FAMILIES, Family, find_part, known_names, name_of
 from isthmus.core.errors import BadInput, nearest
 
 _MISSING = dataclasses.MISSING

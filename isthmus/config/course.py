@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isthmus.algorithms import FedAvg
-from isthmus.core.course import EarlyStopping, Plan
 from isthmus.core.errors import nearest
 from isthmus.core.federation import ExchangeRules
 from isthmus.core.protocol import Algorithm
 from isthmus.core.sampling import UniformSampling
+from isthmus.core.training import EarlyStopping, Plan
 from isthmus.data.masks import MaskRule, RatioSplit
 from isthmus.data.splitters import CommunitySplitter, Splitter
 from isthmus.data.zoo import Cora, Dataset, Folders
@@ -19,8 +19,8 @@ from isthmus.learn.batching import Batching, FullBatch
 from isthmus.learn.tasks import NodeClassification, Task
 from isthmus.models import DotDecoder, ModelSpec
 from isthmus.models.model import ModelFactory
+from isthmus.models.sharing import ALL_BUT_HEADS, EVERYTHING, check_patterns
 from isthmus.monitors import MONITORS
-from isthmus.personalize.sharing import ALL_BUT_HEADS, EVERYTHING, check_patterns
 
 RUNTIMES = ("auto", "loop", "strict")
 GLOBAL_GRAPHS = ("whole", "merged")

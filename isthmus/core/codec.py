@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadMessage
+from isthmus.core.outside.text import CUT, foreign, named
 from isthmus.core.record import (
     DTYPE_NAMES,
     DTYPES,
@@ -44,7 +45,6 @@ from isthmus.core.record import (
     nested_records,
     told_place,
 )
-from isthmus.core.text import CUT, foreign, named
 
 MAGIC = b"ISTH"
 VERSION = 1

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from isthmus.core.errors import CourseFailed
 from isthmus.core.record import Record, Value, leaves, with_leaves
-from isthmus.core.stack import Each, Stack, Stacked
+from isthmus.core.stacked_replies import Each, Stack, Stacked
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadMessage
+from isthmus.core.outside.text import foreign
 from isthmus.core.protocol import MAX_STATISTIC, Evaluation, Failure, Known, Request
 from isthmus.core.record import Record, check_record, largest, leaves, non_finite_leaf
-from isthmus.core.stack import Each, Stack, Stacked
-from isthmus.core.text import foreign
+from isthmus.core.stacked_replies import Each, Stack, Stacked
 
 # Numbers beyond these are no counts and no weights, and arithmetic on them would spoil the others' replies.
 MAX_INTEGER = 2**63

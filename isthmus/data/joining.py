@@ -11,8 +11,8 @@ from torch import Tensor
 
 from isthmus.data.features import compact, sparse_rows
 from isthmus.data.graph import Graph
-from isthmus.data.graphs import GraphSet
-from isthmus.data.links import LinkGraph
+from isthmus.data.graph_set import GraphSet
+from isthmus.data.link_graph import LinkGraph
 
 
 def renumbered(parts: Sequence[Any]) -> list[Any]:

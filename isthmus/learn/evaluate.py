@@ -13,10 +13,10 @@ from torch import nn
 
 from isthmus.core.client import Client
 from isthmus.core.record import Params
-from isthmus.learn.client import GraphClient
 from isthmus.learn.fit import load_params
-from isthmus.learn.stacked import GraphCohort
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.tasks.task import Task
+from isthmus.learn.together.stacked_clients import GraphCohort
 
 Scores = dict[str, float]
 Gather: TypeAlias = Callable[[Sequence[Client]], tuple[list[GraphCohort], list[Client]]]

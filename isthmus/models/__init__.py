@@ -11,9 +11,9 @@ from isthmus.models.gnn.bias_free import BiasFreeAPPNP, BiasFreeGAT, BiasFreeGCN
 from isthmus.models.inputs import GraphInput
 from isthmus.models.link_decoders import BilinearDecoder, DistMultDecoder, DotDecoder, HadamardMLPDecoder, LinkPart
 from isthmus.models.model import Model, ModelSpec
+from isthmus.models.products.sparse import Features, SparseMatrix
 from isthmus.models.readouts import MaxReadout, MeanReadout, ReadoutSpec, SumReadout
 from isthmus.models.set2set import Set2SetReadout
-from isthmus.models.sparse import Features, SparseMatrix
 
 GNNS: dict[str, type[GNNSpec]] = {
     "mlp": MLP,

@@ -14,11 +14,11 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from isthmus.models.affine import affine
 from isthmus.models.checks import require_count
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import Part, glorot, shape_of
-from isthmus.models.sparse import Features, Pattern, SparseMatrix
+from isthmus.models.products.affine import affine
+from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from isthmus.models.sparse import SparseMatrix
-from isthmus.models.streams import Streams
+from isthmus.models.products.sparse import SparseMatrix
+from isthmus.models.together.streams import Streams
 
 F = TypeVar("F", Tensor, SparseMatrix, Tensor | SparseMatrix)
 

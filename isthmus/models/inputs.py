@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import nearest
-from isthmus.models.affine import affine
-from isthmus.models.operators import OPERATORS, attention_pattern, complemented, edge_pattern, pooling_operator
-from isthmus.models.sparse import Features, Pattern, SparseMatrix, dense
+from isthmus.models.products.affine import affine
+from isthmus.models.products.operators import OPERATORS, attention_pattern, complemented, edge_pattern, pooling_operator
+from isthmus.models.products.sparse import Features, Pattern, SparseMatrix, dense
 
 _STRUCTURE = ("edge_index", "edge_weight", "batch", "num_graphs")
 

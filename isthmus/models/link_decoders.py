@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.core.errors import BadInput
-from isthmus.models.affine import affine
 from isthmus.models.checks import require_count, require_dropout
 from isthmus.models.dropout import dropout
 from isthmus.models.norm import BatchNorm
 from isthmus.models.parts import Linear, glorot
+from isthmus.models.products.affine import affine
 
 
 class LinkPart(nn.Module):

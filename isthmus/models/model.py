@@ -12,13 +12,13 @@ from isthmus.models.checks import require_count
 from isthmus.models.decoders import DecoderSpec
 from isthmus.models.encoders import EncoderSpec
 from isthmus.models.gnn.gcn import GCN
-from isthmus.models.gnn.stack import GNN, GNNSpec
+from isthmus.models.gnn.layers import GNN, GNNSpec
 from isthmus.models.inputs import GraphInput
 from isthmus.models.link_decoders import LinkPart
 from isthmus.models.norm import BatchNorm
 from isthmus.models.parts import Part
+from isthmus.models.products.sparse import Features, dense
 from isthmus.models.readouts import ReadoutSpec
-from isthmus.models.sparse import Features, dense
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from isthmus.models.streams import Streams
+from isthmus.models.together.streams import Streams
 
 
 class BatchNorm(nn.Module):

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from isthmus.models.affine import affine
 from isthmus.models.dropout import dropout
 from isthmus.models.inputs import GraphInput
-from isthmus.models.sparse import Features
+from isthmus.models.products.affine import affine
+from isthmus.models.products.sparse import Features
 
 
 class Part(nn.Module):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import Part
-from isthmus.models.sparse import Features, dense
+from isthmus.models.products.sparse import Features, dense
 
 
 class ReadoutSpec(Protocol):

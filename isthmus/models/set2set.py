@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from isthmus.models.checks import require_count
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import Part
-from isthmus.models.sparse import Features, dense
+from isthmus.models.products.sparse import Features, dense
 
 
 @dataclass(frozen=True)

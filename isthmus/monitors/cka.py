@@ -7,9 +7,9 @@ from torch import Tensor
 
 from isthmus.core.record import Params
 from isthmus.learn.fit import load_params
-from isthmus.learn.similarity import pairwise_cka
-from isthmus.learn.tasks.node import PreparedNodes
+from isthmus.learn.tasks.node_classification import PreparedNodes
 from isthmus.monitors.monitor import Measured, Monitor, View
+from isthmus.monitors.similarity import pairwise_cka
 
 
 class CKA(Monitor):

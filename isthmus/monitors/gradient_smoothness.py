@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from isthmus.algorithms.gfl_appnp.client_graph import Matrix, Mixing, normalized, polynomial
+from isthmus.algorithms.gfl_appnp.hosted import Hosted, bare
 from isthmus.core.record import Params
 from isthmus.data.graph import Graph
-from isthmus.learn.client_graph import Matrix, Mixing, normalized, polynomial
 from isthmus.learn.fit import load_params
-from isthmus.learn.hosted import Hosted, bare
-from isthmus.learn.losses import cross_entropy
-from isthmus.learn.tasks.node import PreparedNodes
-from isthmus.models.propagation import pagerank_weights
+from isthmus.learn.metrics.losses import cross_entropy
+from isthmus.learn.tasks.node_classification import PreparedNodes
+from isthmus.models.products.propagation import pagerank_weights
 from isthmus.monitors.connectivity import client_adjacency
 from isthmus.monitors.monitor import Measured, Monitor, View
 

@@ -7,9 +7,9 @@ from typing import ClassVar
 import numpy as np
 
 from isthmus.core.random import numpy_generator
-from isthmus.data.heterogeneity import walk_distance
-from isthmus.data.statistics import simple_edges
-from isthmus.data.walks import embed
+from isthmus.data.survey.heterogeneity import walk_distance
+from isthmus.data.survey.statistics import simple_edges
+from isthmus.data.survey.walks import embed
 from isthmus.monitors.monitor import Measured, Monitor, View
 
 LENGTH = 5  # steps of a walk

@@ -14,7 +14,7 @@ from isthmus.core.errors import BadInput, BadMessage
 from isthmus.core.federation import Outcome, Position, StackOutcome
 from isthmus.core.protocol import Algorithm, Failure, Holdings, Request
 from isthmus.core.record import State
-from isthmus.runtime.site import Site, timed
+from isthmus.runtime.handling import Site, timed
 
 
 class LoopRuntime:

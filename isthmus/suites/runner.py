@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.core.errors import BadInput, IsthmusError, NotResumable
-from isthmus.monitor.journal import FILE_NAME as JOURNAL_FILE
-from isthmus.monitor.journal import read_journal
+from isthmus.runs.journal import FILE_NAME as JOURNAL_FILE
+from isthmus.runs.journal import read_journal
 from isthmus.suites.spec import MODELS, Point, Suite
 
 
@@ -152,7 +152,7 @@ def _tell(on_done: Callable[[Run], None], run: Run) -> Run:
 
 def _finish(suite: Suite, point: Point, folder: Path, data_root: Path | None) -> Run:
     """Run one course to its end, from its checkpoint if it has one; a failure is the run's, not the suite's."""
-    from isthmus.runs import resume, run, run_anew
+    from isthmus.runs.life import resume, run, run_anew
 
     path = folder / "runs" / point.key
     course = replace(point.course, threads=1)

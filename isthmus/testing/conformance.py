@@ -23,8 +23,8 @@ from isthmus.core.exposure import field_docs
 from isthmus.core.protocol import Algorithm, EvaluateModel, Failure, KeepBest, reply_type
 from isthmus.core.record import Record, field_types, leaves
 from isthmus.core.sampling import UniformSampling
-from isthmus.learn.blocks import can_stack
-from isthmus.simulation import Scenario, Simulation
+from isthmus.learn.together.blocks import can_stack
+from isthmus.runs.simulation import Scenario, Simulation
 from isthmus.testing.hostile import Liar, lies_about, some_lies_about
 from isthmus.testing.inspection import (
     generator_states,

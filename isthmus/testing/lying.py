@@ -21,9 +21,9 @@ from typing import Any, Protocol
 from isthmus.config.course import Course
 from isthmus.core.errors import IsthmusError
 from isthmus.core.federation import ExchangeReport, Position
+from isthmus.core.outside.text import MAX_TEXT
 from isthmus.core.protocol import Algorithm, Request
 from isthmus.core.record import Record, non_finite
-from isthmus.core.text import MAX_TEXT
 from isthmus.testing.counting import Meter
 from isthmus.testing.hostile import HostileSilo, Liar, Lie, Told, some_lies_about
 from isthmus.testing.sites import SiteTrace, World, toy_world, trace_sites

@@ -27,10 +27,10 @@ from isthmus.core.codec import decode, encode, pack
 from isthmus.core.federation import Position
 from isthmus.core.protocol import Algorithm, Request
 from isthmus.core.record import leaves
-from isthmus.federation.course_size import largest_steps
-from isthmus.federation.messages import Finish, Receipt, Verdict
-from isthmus.federation.policy import Policy
 from isthmus.runtime.envelope import BLANK
+from isthmus.sites.courses.messages import Finish, Receipt, Verdict
+from isthmus.sites.silo.course_size import largest_steps
+from isthmus.sites.silo.policy import Policy
 from isthmus.testing.counting import Cost, require_within
 from isthmus.testing.siege import (
     MAX_REFUSAL_BYTES,

@@ -17,19 +17,19 @@ from torch import Tensor
 from isthmus import __version__
 from isthmus.config.course import Course
 from isthmus.config.load import course_to_yaml
-from isthmus.config.tables import FAMILIES, name_of
+from isthmus.config.registry import FAMILIES, name_of
 from isthmus.core.codec import decode, encode, opened, pack
 from isthmus.core.federation import Position
 from isthmus.core.protocol import Algorithm, Request, reply_type
 from isthmus.core.record import State, leaves
 from isthmus.core.secrets import ProtectingStream, Secret
-from isthmus.federation.course_size import MAX_DEPTH_OF_ALL
-from isthmus.federation.messages import NOT_AGREED, Proposal, Terms
-from isthmus.federation.policy import Policy
-from isthmus.federation.service import SiloService
-from isthmus.monitor.folder import ID_FILE
+from isthmus.runs.folder import ID_FILE
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.runtime.reasons import KINDS
+from isthmus.sites.courses.messages import NOT_AGREED, Proposal, Terms
+from isthmus.sites.silo.course_size import MAX_DEPTH_OF_ALL
+from isthmus.sites.silo.policy import Policy
+from isthmus.sites.silo.service import SiloService
 from isthmus.testing.counting import Bound, Cost, Meter, require_within
 from isthmus.testing.forging import forged, num_tensors
 from isthmus.testing.sites import ID_SECRET, AnySilo, World, toy_world, trace_sites

@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from isthmus.config.course import Course
-from isthmus.core.course import RoundReport
 from isthmus.core.errors import IsthmusError
 from isthmus.core.federation import ExchangeReport, Position
 from isthmus.core.protocol import Algorithm, Evaluation, Failure
 from isthmus.core.record import Params
-from isthmus.data.zoo.own_kinds import kind_for
-from isthmus.federation.course import Patience, SiteCourse
-from isthmus.federation.own_secret import simulate
-from isthmus.federation.policy import Policy
-from isthmus.federation.service import SiloService
-from isthmus.simulation import Scenario
+from isthmus.core.training import RoundReport
+from isthmus.data.folders.own_kinds import kind_for
+from isthmus.runs.simulation import Scenario
+from isthmus.sites.courses.site_course import Patience, SiteCourse
+from isthmus.sites.silo.own_secret import simulate
+from isthmus.sites.silo.policy import Policy
+from isthmus.sites.silo.service import SiloService
 from isthmus.testing.counting import Bound, Cost, Meter, require_within
 from isthmus.testing.toys import toy_course, toy_scenario
 

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from isthmus.core.errors import BadInput
 from isthmus.data.graph import Graph, select_rows
-from isthmus.data.graphs import GraphSet
+from isthmus.data.graph_set import GraphSet
 from isthmus.data.holding import Holding
-from isthmus.data.links import LinkGraph
+from isthmus.data.link_graph import LinkGraph
 from isthmus.data.splitters import Splitter
 from isthmus.testing.inspection import generator_states
 from isthmus.testing.toys import toy_graph

@@ -16,10 +16,10 @@ from isthmus.core.secrets import Secret
 from isthmus.data.edges import undirected
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import Batching, FullBatch
-from isthmus.learn.client import GraphClient
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.tasks import NodeClassification
 from isthmus.models import GCN, MLPDecoder, ModelSpec
-from isthmus.simulation import Scenario, build_model
+from isthmus.runs.simulation import Scenario, build_model
 
 MIN_NODES = 4  # of a client: two nodes for training, one for validation, one for test
 

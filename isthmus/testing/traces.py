@@ -13,14 +13,14 @@ from torch import Tensor
 from isthmus.config.course import Course
 from isthmus.core.client import Client
 from isthmus.core.codec import decode, encode
-from isthmus.core.course import Listener, RoundReport, Standing, run_course
 from isthmus.core.errors import IsthmusError
 from isthmus.core.federation import ExchangeReport, Outcome, Position, Runtime
 from isthmus.core.protocol import Algorithm, EvaluateModel, Request
 from isthmus.core.record import Params, Record, State, leaves
+from isthmus.core.training import Listener, RoundReport, Standing, run_course
+from isthmus.runs.simulation import Scenario, Simulation, torch_threads
 from isthmus.runtime.loop import LoopRuntime
-from isthmus.runtime.stacked import StackedRuntime
-from isthmus.simulation import Scenario, Simulation, torch_threads
+from isthmus.runtime.together import StackedRuntime
 from isthmus.testing.hostile import Dishonest, HostileRuntime
 
 # What the clock says of an exchange, left out of comparisons.

@@ -22,9 +22,9 @@ from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, I
 from isthmus.core.folds import weighted_mean
 from isthmus.core.protocol import Algorithm, Failure, Holdings, Request
 from isthmus.core.record import Record
+from isthmus.runs.simulation import Simulation
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.runtime.remote import RemoteRuntime
-from isthmus.simulation import Simulation
 from isthmus.testing.counting import Bound, Cost, Meter, require_within
 from isthmus.testing.forging import MANY_NODES, claims_about, forged, grown, num_tensors, rows_of
 from isthmus.testing.hostile import HostileSilo, Lie, Told, lies_about

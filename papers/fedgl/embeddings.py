@@ -24,7 +24,7 @@ from isthmus.core.random import numpy_generator
 from isthmus.data.graph import Graph
 from isthmus.learn.fit import load_params
 from isthmus.report.charts import Panel, Point, Series, Words, scatter_chart, to_svg
-from isthmus.simulation import build_model, load_scenario
+from isthmus.runs.simulation import build_model, load_scenario
 from isthmus.suites.spec import Point as Course
 from isthmus.suites.spec import load_suite
 

@@ -22,14 +22,14 @@ import numpy as np
 import torch
 
 import isthmus
+from isthmus.algorithms.fedgrl.downstream import Downstream, Finetune, Freeze
 from isthmus.config.course import Course
 from isthmus.config.load import load_course
 from isthmus.core.codec import decode, encode
 from isthmus.core.random import numpy_generator
 from isthmus.core.record import Params, State
-from isthmus.learn.client import GraphClient
-from isthmus.learn.downstream import Downstream, Finetune, Freeze
-from isthmus.simulation import Scenario, Simulation, load_scenario
+from isthmus.learn.graph_client import GraphClient
+from isthmus.runs.simulation import Scenario, Simulation, load_scenario
 
 FIELDS = ("method", "trained", "client", "split", "encoder_seed", "score")
 SUPERVISED = {"name": "adamw", "lr": 0.01, "weight_decay": 1e-3}

@@ -14,7 +14,7 @@ from isthmus.core.federation import Position
 from isthmus.core.protocol import Algorithm, ModelState, Request
 from isthmus.core.record import Params, Record, State
 from isthmus.learn.batching import Batching, FullBatch
-from isthmus.learn.client import GraphClient
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.tasks.task import Predictions, Task
 from isthmus.testing import ScriptedClients
 

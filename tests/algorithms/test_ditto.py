@@ -19,7 +19,7 @@ from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.fit import read_params
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.models import GCN, SAGE, MLPDecoder, ModelSpec
-from isthmus.monitor.folder import RunFolder, load_model_file
+from isthmus.runs.folder import RunFolder, load_model_file
 from isthmus.testing import check_algorithm, toy_client, toy_course, toy_scenario
 from isthmus.testing.traces import Trace, require_close, require_same, trace_course
 

@@ -17,11 +17,11 @@ from isthmus.core.record import Params, State
 from isthmus.core.sampling import UniformSampling
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.client import GraphClient
 from isthmus.learn.fit import read_params
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.models import GCN, SAGE, DotDecoder, MLPDecoder, ModelSpec
-from isthmus.monitor.folder import RunFolder, load_model_file
+from isthmus.runs.folder import RunFolder, load_model_file
 from isthmus.testing import check_algorithm, toy_client, toy_course, toy_scenario
 from isthmus.testing.traces import require_same, trace_course
 

@@ -18,7 +18,7 @@ from isthmus.core.sampling import UniformSampling
 from isthmus.learn.fit import read_params
 from isthmus.learn.optimizers import SGD
 from isthmus.models import GCN, SAGE, MLPDecoder, ModelSpec
-from isthmus.monitor.folder import RunFolder, load_model_file
+from isthmus.runs.folder import RunFolder, load_model_file
 from isthmus.testing import check_algorithm, toy_client, toy_course, toy_scenario
 from isthmus.testing.traces import require_close, trace_course
 

@@ -11,7 +11,7 @@ from isthmus.core.federation import Position
 from isthmus.core.protocol import EvaluateModel, Kept
 from isthmus.learn.fit import read_params
 from isthmus.learn.optimizers import SGD, Adam, Optimizer
-from isthmus.simulation import Scenario
+from isthmus.runs.simulation import Scenario
 from isthmus.testing import ScriptedClients, toy_client, toy_course, toy_scenario
 from isthmus.testing.traces import trace_course
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import isthmus
 from isthmus.algorithms import Local, Pooled
 from isthmus.algorithms.local import StartFrom, TrainAlone
-from isthmus.simulation import Simulation
+from isthmus.runs.simulation import Simulation
 from isthmus.testing import toy_course, toy_scenario
 
 

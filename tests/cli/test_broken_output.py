@@ -17,8 +17,8 @@ from isthmus.cli.federation import interruptible, say
 from isthmus.cli.lasting import LastingStream
 from isthmus.cli.predict import _write
 from isthmus.cli.progress import ProgressBar
-from isthmus.core.files import naming, replace_file
-from isthmus.monitor.journal import Journal
+from isthmus.core.outside.files import naming, replace_file
+from isthmus.runs.journal import Journal
 
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")

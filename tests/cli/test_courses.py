@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from isthmus.federation import operator as operators
-from isthmus.federation.kit import make_federation
-from isthmus.federation.messages import CourseStatus
-from isthmus.federation.operator import Operator
+from isthmus.sites import submit as operators
+from isthmus.sites.courses.messages import CourseStatus
+from isthmus.sites.parties.kit import make_federation
+from isthmus.sites.submit import Operator
 
 from .command import call
 

@@ -41,7 +41,7 @@ def test_a_dataset_is_divided_into_folders_that_pass_the_check(tmp_path: Path) -
 
 
 def test_joining_with_a_broken_folder_ends_before_anything_is_connected(tmp_path: Path) -> None:
-    from isthmus.federation.kit import make_federation
+    from isthmus.sites.parties.kit import make_federation
 
     kits = make_federation(tmp_path / "f", "localhost:9", ["bank-a"])
     folder = write(tmp_path / "g", {"id": ["a"], "x": [1.0]}, {"source": ["a"], "target": ["nobody"]})

@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from isthmus.data.folders.own_kinds import kind_at
 from isthmus.data.splitters.facts import attributes_of, value_names
-from isthmus.data.zoo.own_kinds import kind_at
-from isthmus.simulation import load_scenario
+from isthmus.runs.simulation import load_scenario
 
 from .command import call
 

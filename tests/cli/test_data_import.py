@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 import torch
 
-from isthmus.data.schema import read_schema
-from isthmus.data.sources import read_graph_folder
+from isthmus.data.folders.graph_tables import read_graph_folder
+from isthmus.data.folders.schema.schema import read_schema
 
 from .command import call
 

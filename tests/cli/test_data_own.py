@@ -12,10 +12,10 @@ import torch
 
 from isthmus.cli.federation import check_folder
 from isthmus.core.errors import BadInput
-from isthmus.data.sources import read_graph_folder
+from isthmus.data.folders.graph_tables import read_graph_folder
 from isthmus.data.zoo import DATASETS, Cora, Dataset, GraphSetFolder, LinkFolder
-from tests.learn.graph_toys import toy_set
-from tests.learn.link_toys import toy_facts, toy_ratings
+from tests.learn.tasks.graph_toys import toy_set
+from tests.learn.tasks.link_toys import toy_facts, toy_ratings
 
 from .command import call
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from isthmus.data.sources import write_graph_folder
-from isthmus.data.zoo.own_kinds import kind_for
+from isthmus.data.folders.graph_tables import write_graph_folder
+from isthmus.data.folders.own_kinds import kind_for
 from isthmus.testing import toy_graph
-from tests.learn.graph_toys import toy_set
-from tests.learn.link_toys import toy_facts
+from tests.learn.tasks.graph_toys import toy_set
+from tests.learn.tasks.link_toys import toy_facts
 
 from .command import call
 

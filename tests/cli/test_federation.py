@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from isthmus.federation import silo
-from isthmus.federation.identities import fingerprint
-from isthmus.federation.kit import make_federation
+from isthmus.sites import join as silo
+from isthmus.sites.parties.kit import make_federation
+from isthmus.sites.silo.identities import fingerprint
 
 from .command import call
 

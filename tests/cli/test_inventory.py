@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from isthmus.config.tables import FAMILIES
+from isthmus.config.registry import FAMILIES
 
 from .command import call
 

@@ -13,18 +13,18 @@ import pytest
 
 import isthmus as ist
 from isthmus.core.errors import BadInput
+from isthmus.data.folders.graph_tables import write_graph_folder
+from isthmus.data.folders.own_kinds import kind_for
+from isthmus.data.folders.schema.schema import Number, Schema, write_schema
 from isthmus.data.graph import Graph
-from isthmus.data.schema import Number, Schema, write_schema
-from isthmus.data.sources import write_graph_folder
 from isthmus.data.splitters import RandomSplitter
 from isthmus.data.zoo import GraphSetFolder, LinkFolder
-from isthmus.data.zoo.own_kinds import kind_for
 from isthmus.learn.tasks import GraphClassification, LinkClassification
 from isthmus.models import GCN, HadamardMLPDecoder, ModelSpec
-from isthmus.monitor.folder import RunFolder, load_model_file, save_model_file
+from isthmus.runs.folder import RunFolder, load_model_file, save_model_file
 from isthmus.testing import toy_graph
-from tests.learn.graph_toys import PLAIN, toy_set
-from tests.learn.link_toys import toy_facts
+from tests.learn.tasks.graph_toys import PLAIN, toy_set
+from tests.learn.tasks.link_toys import toy_facts
 
 from .command import call
 

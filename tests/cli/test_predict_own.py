@@ -13,11 +13,11 @@ import torch
 
 import isthmus as ist
 from isthmus.cli.predict import predictions
-from isthmus.core.course import EarlyStopping
+from isthmus.core.training import EarlyStopping
+from isthmus.data.folders.graph_tables import write_graph_folder
+from isthmus.data.folders.own_kinds import kind_for
 from isthmus.data.masks import PublicSplit
-from isthmus.data.sources import write_graph_folder
 from isthmus.data.splitters import RandomSplitter
-from isthmus.data.zoo.own_kinds import kind_for
 from isthmus.learn.tasks import (
     GraphBinary,
     GraphClassification,
@@ -28,8 +28,8 @@ from isthmus.learn.tasks import (
 )
 from isthmus.models import GCN, HadamardMLPDecoder, ModelSpec
 from isthmus.testing import toy_graph
-from tests.learn.graph_toys import BONDS, PLAIN, toy_set
-from tests.learn.link_toys import toy_facts
+from tests.learn.tasks.graph_toys import BONDS, PLAIN, toy_set
+from tests.learn.tasks.link_toys import toy_facts
 
 from .command import call
 
@@ -84,7 +84,7 @@ def expected(name: str, runs: Path) -> Any:
     data: Any = course.dataset.load(runs)
     whole = course.task.input_dim(data), course.task.output_dim(data)
     from isthmus.learn.fit import load_params
-    from isthmus.monitor.folder import load_model_file
+    from isthmus.runs.folder import load_model_file
 
     model = course.model.build(*whole)
     load_params(model, load_model_file(runs / name / "model.safetensors")[0])

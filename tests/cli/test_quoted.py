@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.core.errors import BadInput
-from isthmus.monitor.folder import ID_FILE, RunFolder
+from isthmus.runs.folder import ID_FILE, RunFolder
 
 from .command import call
 

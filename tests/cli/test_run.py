@@ -11,7 +11,7 @@ import pytest
 
 from isthmus.cli.run import split_words
 from isthmus.core.errors import BadInput
-from isthmus.monitor.folder import load_model_file
+from isthmus.runs.folder import load_model_file
 
 from .command import call
 

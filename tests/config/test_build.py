@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from isthmus.algorithms import FedAvg, FedProx, Local
-from isthmus.config import tables
+from isthmus.config import registry as tables
 from isthmus.config.build import Builder, describe
 from isthmus.config.course import Course
-from isthmus.config.tables import FAMILIES, Family, find_part, known_names, name_of
+from isthmus.config.registry import FAMILIES, Family, find_part, known_names, name_of
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import Algorithm
 from isthmus.learn.batching import Batching, NeighborBatch

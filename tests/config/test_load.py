@@ -18,9 +18,9 @@ from isthmus.config.load import (
     merge,
     parse_override,
 )
-from isthmus.core.course import EarlyStopping
 from isthmus.core.errors import BadInput
 from isthmus.core.sampling import UniformSampling
+from isthmus.core.training import EarlyStopping
 from isthmus.data.masks import PublicSplit
 from isthmus.data.splitters import RandomSplitter
 from isthmus.data.zoo import CiteSeer, Cora

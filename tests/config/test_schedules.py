@@ -10,13 +10,13 @@ import pytest
 
 import isthmus as ist
 from isthmus.algorithms import FedGRL, LocalGRL
+from isthmus.algorithms.fedgrl.selfsup import BGRL, DGI
 from isthmus.config.schedules import schedule_notes
-from isthmus.federation.course import Patience, SiteCourse
 from isthmus.learn.optimizers import AdamW, Cosine
-from isthmus.learn.selfsup import BGRL, DGI
+from isthmus.sites.courses.site_course import Patience, SiteCourse
 from isthmus.testing import toy_course, toy_scenario
-from tests.algorithms.fedgrl_toys import MODEL, SHORT
-from tests.federation.sites import fake_hub, site_course
+from tests.algorithms.fedgrl.fedgrl_toys import MODEL, SHORT
+from tests.sites.in_process import fake_hub, site_course
 
 
 def notes(algorithm: Any, rounds: int) -> list[str]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from isthmus.core.judgement import MAX_INTEGER, MAX_WEIGHT, judged, judged_stack
 from isthmus.core.protocol import Failure, Kept, Request
 from isthmus.core.record import Params, Record, largest
-from isthmus.core.stack import Each, Stack, Stacked, StackedTensor
+from isthmus.core.stacked_replies import Each, Stack, Stacked, StackedTensor
 
 from .toys import stack_of
 

@@ -28,7 +28,7 @@ from isthmus.core.protocol import (
     told,
 )
 from isthmus.core.record import Params, Record
-from isthmus.learn.client import GraphClient
+from isthmus.learn.graph_client import GraphClient
 from isthmus.testing import toy_course
 from isthmus.testing.toys import toy_scenario
 from isthmus.testing.traces import Trace, require_close, require_same, same, trace_course

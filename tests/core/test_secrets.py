@@ -188,7 +188,7 @@ def test_a_protecting_stream_is_no_torch_generator_and_none_stands_for_it() -> N
     assert not isinstance(stream(), torch.Generator)
     with pytest.raises(TypeError):
         torch.randn(2, generator=stream())  # type: ignore[call-overload]
-    from isthmus.learn.perturbation import free_rows
+    from isthmus.algorithms.fedgnn.perturbation import free_rows
 
     with pytest.raises(AttributeError):
         free_rows(torch.tensor([0]), 4, 1, torch.Generator())  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from isthmus.data.joining import joined
-from tests.learn.link_toys import toy_ratings
+from tests.learn.tasks.link_toys import toy_ratings
 
 
 def test_numbers_of_categories_that_stand_for_something_else_in_each_are_not_joined() -> None:

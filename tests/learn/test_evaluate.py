@@ -7,7 +7,7 @@ from isthmus.core.record import Params
 from isthmus.learn.evaluate import score_model, score_on_global_graph, score_on_local_graphs, weighted
 from isthmus.learn.fit import load_params, read_params
 from isthmus.learn.tasks import NodeClassification
-from isthmus.simulation import Scenario
+from isthmus.runs.simulation import Scenario
 from isthmus.testing import toy_client, toy_graph, toy_scenario
 
 TASK = NodeClassification()

@@ -11,16 +11,16 @@ from isthmus.algorithms.fedavg import TrainModel
 from isthmus.algorithms.moon import contrast
 from isthmus.core.record import Params
 from isthmus.learn.batching import FullBatch
-from isthmus.learn.client import GraphClient
 from isthmus.learn.fit import load_params, read_params
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.tasks import LinkClassification
 from isthmus.models.model import Model
-from isthmus.simulation import Simulation
+from isthmus.runs.simulation import Simulation
 from isthmus.testing.traces import require_same, trace_course
+from tests.learn.tasks.link_toys import toy_facts
+from tests.learn.tasks.test_link_tasks import model_for
 
-from .link_toys import toy_facts
 from .test_graph_courses import course_of, scenario_of
-from .test_link_tasks import model_for
 
 
 def shaken(params: Params, scale: float = 0.3) -> Params:

@@ -11,17 +11,16 @@ import torch
 import isthmus
 from isthmus.algorithms import ALGORITHMS
 from isthmus.config.course import Course
-from isthmus.core.course import EarlyStopping
 from isthmus.core.errors import BadInput
-from isthmus.data.graphs import GraphSet
+from isthmus.core.training import EarlyStopping
+from isthmus.data.graph_set import GraphSet
 from isthmus.learn.batching import FullBatch, MiniBatch
 from isthmus.learn.fit import load_params
 from isthmus.learn.optimizers import SGD
 from isthmus.learn.tasks import GraphBinary, GraphClassification, GraphRegression
 from isthmus.models import GCN, ModelSpec
-from isthmus.simulation import Scenario
-
-from .graph_toys import BONDS, NODES, PLAIN, toy_set, without_labels
+from isthmus.runs.simulation import Scenario
+from tests.learn.tasks.graph_toys import BONDS, NODES, PLAIN, toy_set, without_labels
 
 GENERAL = ("fedavg", "fedprox", "fedopt", "local", "global")
 TASKS = {"class": GraphClassification, "binary": GraphBinary, "value": GraphRegression}

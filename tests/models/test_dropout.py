@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from isthmus.models.dropout import _kind, dropout
-from isthmus.models.sparse import SparseMatrix
+from isthmus.models.products.sparse import SparseMatrix
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -6,7 +6,7 @@ import torch
 from isthmus.core.random import seeded
 from isthmus.models import GNNS, ModelSpec
 from isthmus.models.inputs import GraphInput, stack_graphs
-from isthmus.models.sparse import SparseMatrix, dense
+from isthmus.models.products.sparse import SparseMatrix, dense
 
 from .toys import cotangent, randomise, sparse, toy
 

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from isthmus.models.norm import BatchNorm
-from isthmus.models.stackable import replaced
-from isthmus.models.streams import Streams
+from isthmus.models.together.stackable import replaced
+from isthmus.models.together.streams import Streams
 
 
 def pair() -> tuple[BatchNorm, nn.BatchNorm1d]:

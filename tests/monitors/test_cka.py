@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import isthmus as ist
-from isthmus.learn.similarity import linear_cka
 from isthmus.monitors import CKA
 from isthmus.monitors.cka import outputs_of
-from isthmus.simulation import Scenario
+from isthmus.monitors.similarity import linear_cka
+from isthmus.runs.simulation import Scenario
 from isthmus.testing import toy_course, toy_scenario
 
 from .views import toy_view

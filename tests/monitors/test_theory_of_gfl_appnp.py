@@ -15,15 +15,15 @@ from torch import Tensor
 
 import isthmus as ist
 from isthmus.algorithms import GFLAPPNP
+from isthmus.algorithms.gfl_appnp.client_graph import normalized, polynomial
+from isthmus.algorithms.gfl_appnp.hosted import Hosted
 from isthmus.data.splitters import NodeHostsSplitter
-from isthmus.learn.client_graph import normalized, polynomial
-from isthmus.learn.hosted import Hosted
 from isthmus.learn.optimizers import SGD
 from isthmus.models import MLP, ModelSpec
 from isthmus.monitors import Connectivity, GradientSmoothness, HiddenError
 from isthmus.monitors.connectivity import client_adjacency, connectivity
 from isthmus.monitors.gradient_smoothness import propagated
-from isthmus.simulation import Scenario
+from isthmus.runs.simulation import Scenario
 from isthmus.testing import toy_course, toy_graph, toy_scenario
 from isthmus.testing.traces import trace_course
 

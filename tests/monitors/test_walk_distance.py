@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from isthmus.data.survey import survey
-from isthmus.data.walks import EXACT_WALKS
+from isthmus.data.survey.walks import EXACT_WALKS
+from isthmus.data.survey.whole import survey
 from isthmus.monitors import WalkDistance
-from isthmus.simulation import Scenario
+from isthmus.runs.simulation import Scenario
 from isthmus.testing import toy_graph, toy_scenario
 
 from .views import toy_view

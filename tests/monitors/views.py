@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import isthmus as ist
-from isthmus.monitoring import Models, _view
 from isthmus.monitors import View
-from isthmus.simulation import Scenario, Simulation
+from isthmus.runs.measuring import Models, _view
+from isthmus.runs.simulation import Scenario, Simulation
 from isthmus.testing import toy_course, toy_scenario
 
 

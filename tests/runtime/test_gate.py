@@ -15,14 +15,14 @@ pytest.importorskip("nvflare", reason="install it with: pip install 'isthmus[sit
 
 import grpc
 
-from isthmus.federation.kit import Kit, make_federation, open_kit
-from isthmus.federation.preflight import connection_problem
-from isthmus.federation.rehearsal import free_port
 from isthmus.runtime.flare import gate as gate_file
 from isthmus.runtime.flare.gate import RESERVED_DESCRIPTORS, _parse_peer, max_connections
 from isthmus.runtime.flare.link import Credentials, LinkHub
-from tests.federation.raw_peer import RawPeer
-from tests.federation.sites import until
+from isthmus.sites.parties.kit import Kit, make_federation, open_kit
+from isthmus.sites.parties.preflight import connection_problem
+from isthmus.sites.up import free_port
+from tests.sites.in_process import until
+from tests.sites.raw_peer import RawPeer
 
 pytestmark = pytest.mark.sites
 
@@ -149,7 +149,7 @@ FLOOD = """
 import resource, socket, sys, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 from pathlib import Path
-from isthmus.federation.kit import open_kit
+from isthmus.sites.parties.kit import open_kit
 from isthmus.runtime.flare.link import Credentials, LinkHub
 kit = open_kit(Path(sys.argv[1]), "server")
 hub = LinkHub(f"localhost:{sys.argv[2]}", Credentials(kit.root, kit.certificate, kit.key), {"bank-a"})

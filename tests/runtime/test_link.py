@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("nvflare", reason="install it with: pip install 'isthmus[sites]'")
 
 from isthmus.runtime.flare.link import MAX_QUEUED_FRAMES, Link, _head_problem
-from isthmus.runtime.flare.parts import PART_BYTES
+from isthmus.runtime.flare.message_parts import PART_BYTES
 
 HEAD = {"kind": "exchange", "ident": "i", "message": "m", "number": 0, "size": 10}
 

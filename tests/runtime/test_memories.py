@@ -12,12 +12,12 @@ import torch
 
 from isthmus.algorithms import ALGORITHMS
 from isthmus.config.course import Course
-from isthmus.core.course import Standing, run_course
 from isthmus.core.errors import CourseFailed
+from isthmus.core.training import Standing, run_course
+from isthmus.runtime.answering import MemoryStore, memory_owner
 from isthmus.runtime.envelope import BLANK, LEFT
 from isthmus.runtime.reasons import KINDS, Reasons, Refusal, refused_as
 from isthmus.runtime.remote import RemoteRuntime
-from isthmus.runtime.silo import MemoryStore, memory_owner
 from isthmus.testing import toy_course
 from tests.quick import quick
 

@@ -18,11 +18,11 @@ from isthmus.core.record import Record, leaves
 from isthmus.learn.fit import read_params
 from isthmus.learn.optimizers import SGD, StepDecay
 from isthmus.models import GCN, LinearDecoder, ModelSpec
-from isthmus.runs import run
+from isthmus.runs.life import run
+from isthmus.runtime.answering import MemoryStore, Silo
 from isthmus.runtime.envelope import BLANK, Envelope
 from isthmus.runtime.loop import LoopRuntime
 from isthmus.runtime.remote import RemoteRuntime
-from isthmus.runtime.silo import MemoryStore, Silo
 from isthmus.runtime.strict import StrictRuntime
 from isthmus.testing import toy_client, toy_course, toy_scenario
 

@@ -10,15 +10,15 @@ import torch
 from isthmus.algorithms import ALGORITHMS
 from isthmus.config.course import Course
 from isthmus.core.codec import decode, encode, pack
-from isthmus.core.course import Standing, run_course
 from isthmus.core.federation import Position
 from isthmus.core.protocol import EvaluateModel, Failure
 from isthmus.core.record import leaves
+from isthmus.core.training import Standing, run_course
+from isthmus.runs.simulation import Simulation
+from isthmus.runtime.answering import MemoryStore, Silo
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.runtime.reasons import Reasons, Refusal
 from isthmus.runtime.remote import RemoteRuntime
-from isthmus.runtime.silo import MemoryStore, Silo
-from isthmus.simulation import Simulation
 from isthmus.testing import toy_course, toy_scenario
 
 Tamper = Callable[[str, Envelope, bytes], bytes | Failure]

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from isthmus.config.load import course_to_dict
-from isthmus.core.course import EarlyStopping
 from isthmus.core.errors import BadInput
+from isthmus.core.training import EarlyStopping
 from isthmus.suites.runner import Run, read_run, run_suite
 from isthmus.suites.spec import Point, load_suite
 from isthmus.suites.table import cell_table, cells

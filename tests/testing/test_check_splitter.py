@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from isthmus.data.graph import Graph
-from isthmus.data.graphs import GraphSet
+from isthmus.data.graph_set import GraphSet
 from isthmus.data.holding import Holding
-from isthmus.data.links import LinkGraph
+from isthmus.data.link_graph import LinkGraph
 from isthmus.data.splitters import SPLITTERS, CommunitySplitter, RandomSplitter, Splitter
 from isthmus.testing import check_splitter, toy_graph
 

@@ -18,11 +18,11 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Kept, ModelState, Request, cohort, on
 from isthmus.core.record import Params, Record
-from isthmus.core.stack import Stack
+from isthmus.core.stacked_replies import Stack
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.client import GraphClient
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import SGD, Adam
-from isthmus.learn.stacked import GraphCohort
+from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models import SAGE, MLPDecoder, ModelSpec
 from isthmus.testing import CHECKS, check_algorithm, toy_course
 from tests.quick import quick

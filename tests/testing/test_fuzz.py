@@ -17,24 +17,24 @@ import yaml
 import isthmus as ist
 from isthmus.config.load import course_digest
 from isthmus.core.codec import decode, encode, pack
-from isthmus.core.course import Standing
 from isthmus.core.errors import BadInput, BadMessage
 from isthmus.core.federation import Position
-from isthmus.core.files import sealed, unsealed
+from isthmus.core.outside.files import sealed, unsealed
+from isthmus.core.outside.yaml_text import parse_yaml
 from isthmus.core.protocol import Evaluation, Failure, ModelState
 from isthmus.core.record import leaves
-from isthmus.core.yaml_text import parse_yaml
-from isthmus.federation.kit import KIT_FILE, open_kit
-from isthmus.federation.messages import Finish, Proposal
-from isthmus.federation.policy import load_policy
-from isthmus.federation.service import read_course
-from isthmus.monitor.checkpoint import ScoredCheckpoint, load_checkpoint, save_checkpoint
-from isthmus.monitor.journal import read_whole_journal
+from isthmus.core.training import Standing
 from isthmus.report.profile import time_by_part
 from isthmus.report.summary import column
+from isthmus.runs.checkpoint import ScoredCheckpoint, load_checkpoint, save_checkpoint
+from isthmus.runs.journal import read_whole_journal
+from isthmus.runtime.answering import MemoryStore
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.runtime.reasons import Refusal
-from isthmus.runtime.silo import MemoryStore
+from isthmus.sites.courses.messages import Finish, Proposal
+from isthmus.sites.parties.kit import KIT_FILE, open_kit
+from isthmus.sites.silo.policy import load_policy
+from isthmus.sites.silo.service import read_course
 from isthmus.testing import toy_course, toy_scenario
 from isthmus.testing.mutations import Mutator
 

@@ -8,13 +8,13 @@ import pytest
 
 from isthmus.algorithms import ALGORITHMS, FedAvg
 from isthmus.core.exposure import exposure
-from isthmus.core.text import MAX_TEXT
-from isthmus.federation.course import Patience, SiteCourse
-from isthmus.monitor.journal import without_infinity
+from isthmus.core.outside.text import MAX_TEXT
+from isthmus.runs.journal import without_infinity
+from isthmus.sites.courses.site_course import Patience, SiteCourse
 from isthmus.testing import HostileSilo, Liar, lies_about
 from isthmus.testing.conformance import check_lies
-from tests.federation.sites import fake_hub, site_course
 from tests.quick import quick
+from tests.sites.in_process import fake_hub, site_course
 
 
 @pytest.mark.slow

@@ -16,9 +16,9 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
 from isthmus.core.protocol import Known, ModelState, Request, on, unlike
 from isthmus.core.record import Params, Record
-from isthmus.federation.course import SiteCourse
-from isthmus.learn.client import GraphClient
+from isthmus.learn.graph_client import GraphClient
 from isthmus.runtime.remote import RemoteRuntime
+from isthmus.sites.courses.site_course import SiteCourse
 from isthmus.testing import (
     Lie,
     check_lies_between_sites,

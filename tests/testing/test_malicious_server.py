@@ -95,7 +95,7 @@ def test_refusals_that_tell_more_than_their_kind_are_seen(tmp_path: Path, monkey
 
 def test_a_silo_without_bounds_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     siege = lay_siege(FedAvg(), tmp_path)
-    monkeypatch.setattr("isthmus.federation.policy.Policy._of_sizes", lambda self, course: "")
+    monkeypatch.setattr("isthmus.sites.silo.policy.Policy._of_sizes", lambda self, course: "")
     with pytest.raises(AssertionError, match="takes part in a course with"):
         SIEGES["proposals"](siege)
 
@@ -103,8 +103,8 @@ def test_a_silo_without_bounds_is_seen(tmp_path: Path, monkeypatch: pytest.Monke
 def test_settings_of_one_silo_that_no_policy_looks_at_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     siege = lay_siege(FedAvg(), tmp_path)
     only_the_course: Any = lambda course: [("algorithm", course.algorithm)]  # noqa: E731
-    monkeypatch.setattr("isthmus.federation.policy.algorithms_of", only_the_course)
-    monkeypatch.setattr("isthmus.federation.course_size.algorithms_of", only_the_course)
+    monkeypatch.setattr("isthmus.sites.silo.policy.algorithms_of", only_the_course)
+    monkeypatch.setattr("isthmus.sites.silo.course_size.algorithms_of", only_the_course)
     with pytest.raises(AssertionError, match=r"takes part in a course with .* \{local_steps: 1000000000\}"):
         SIEGES["proposals"](siege)
 

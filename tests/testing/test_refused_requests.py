@@ -28,14 +28,14 @@ from isthmus.core.federation import Position
 from isthmus.core.judgement import judged
 from isthmus.core.protocol import EvaluateModel, Evaluation, Failure, Holdings, Known
 from isthmus.core.record import check_value
-from isthmus.federation.course_size import MAX_DEPTH_OF_ALL
-from isthmus.federation.policy import Policy
 from isthmus.learn.fit import read_params
 from isthmus.runtime.envelope import Answer, Envelope
 from isthmus.runtime.remote import RemoteRuntime
+from isthmus.sites.silo.course_size import MAX_DEPTH_OF_ALL
+from isthmus.sites.silo.policy import Policy
 from isthmus.testing import toy_client, toy_course
 from isthmus.testing.forging import altered, forged
-from tests.algorithms.test_fedgnn import client_of
+from tests.algorithms.fedgnn.test_fedgnn import client_of
 
 CLIENT = toy_client()
 NODES = CLIENT.num_nodes

@@ -14,7 +14,7 @@ from isthmus.algorithms.fedgl import Guidance, ShareNodes
 from isthmus.core.federation import Federation
 from isthmus.core.protocol import ModelState, Request, on
 from isthmus.core.record import Record
-from isthmus.learn.client import GraphClient
+from isthmus.learn.graph_client import GraphClient
 from isthmus.testing import check_claims, check_claims_between_sites
 from isthmus.testing.siege import known_here
 from tests.quick import quick

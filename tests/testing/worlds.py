@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from isthmus.learn.tasks import LinkClassification
-from isthmus.simulation import Scenario
+from isthmus.runs.simulation import Scenario
 from isthmus.testing import World, toy_world
-from tests.algorithms.test_fedgnn import MODEL, link_scenario
+from tests.algorithms.fedgnn.test_fedgnn import MODEL, link_scenario
 
 
 def world_of(name: str) -> World:

@@ -5,6 +5,6 @@ from __future__ import annotations
 from isthmus.data.imports.network import read_network
 from isthmus.data.imports.pyg import read_pyg
 from isthmus.data.imports.sql import read_sql
-from isthmus.data.imports.tables import read_tables
+from isthmus.data.imports.two_tables import read_tables
 
 __all__ = ["read_network", "read_pyg", "read_sql", "read_tables"]

@@ -8,7 +8,7 @@ from typing import Any
 from xml.etree.ElementTree import ParseError
 
 from isthmus.core.errors import nearest
-from isthmus.data.tables import Problems, RawGraph, Table, as_column
+from isthmus.data.folders.tables.reading import Problems, RawGraph, Table, as_column
 
 KINDS = {".graphml": "GraphML", ".gexf": "GEXF"}
 

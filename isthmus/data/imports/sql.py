@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, quote_plus
 
 from isthmus.core.errors import BadInput, MissingExtra
-from isthmus.data.tables import Problems, RawGraph, Table, as_column, as_table
+from isthmus.data.folders.tables.reading import Problems, RawGraph, Table, as_column, as_table
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection

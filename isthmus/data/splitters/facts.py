@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput, nearest
-from isthmus.data.attributes import PREFIX
 from isthmus.data.edges import undirected_pairs
+from isthmus.data.folders.tables.attributes import PREFIX
 from isthmus.data.graph import Graph
-from isthmus.data.graphs import GraphSet
+from isthmus.data.graph_set import GraphSet
 from isthmus.data.holding import Holding
-from isthmus.data.links import LinkGraph
+from isthmus.data.link_graph import LinkGraph
 
 Values = npt.NDArray[Any]
 

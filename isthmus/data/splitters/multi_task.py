@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput
-from isthmus.data.graphs import GraphSet
+from isthmus.data.graph_set import GraphSet
 from isthmus.data.holding import Holding
 from isthmus.data.splitters.dealing import parts_by_owner
 from isthmus.data.splitters.facts import attributes_of

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from isthmus.data.dataset import Dataset
+from isthmus.data.folders.graph_folder import Folder
+from isthmus.data.folders.graph_set_folder import GraphSetFolder
+from isthmus.data.folders.link_folder import LinkFolder
+from isthmus.data.folders.several_folders import Folders
 from isthmus.data.zoo.acm import ACM
 from isthmus.data.zoo.amazon import AmazonComputers, AmazonPhoto
 from isthmus.data.zoo.amazon_copurchase import AmazonCopurchase
@@ -10,16 +15,11 @@ from isthmus.data.zoo.coauthor import CoauthorCS, CoauthorPhysics
 from isthmus.data.zoo.cora import Cora
 from isthmus.data.zoo.cross_scenario import CSR
 from isthmus.data.zoo.csbm import CSBM, StochasticCSBM, SupervisedCSBM
-from isthmus.data.zoo.dataset import Dataset
 from isthmus.data.zoo.dblp_csr import DBLPCSR
 from isthmus.data.zoo.fedcsbm import FedcSBM
 from isthmus.data.zoo.feddblp import FedDBLP
-from isthmus.data.zoo.folder import Folder
-from isthmus.data.zoo.folders import Folders
-from isthmus.data.zoo.graph_set_folder import GraphSetFolder
 from isthmus.data.zoo.hashed_ids import HashedIds
 from isthmus.data.zoo.knowledge_graphs import WN18, FB15k237
-from isthmus.data.zoo.link_folder import LinkFolder
 from isthmus.data.zoo.links_of import LinksOf
 from isthmus.data.zoo.locate import data_root
 from isthmus.data.zoo.moleculenet import BACE, BBBP, ESOL, HIV, SIDER, ClinTox, FreeSolv, Lipo, Tox21

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from isthmus.core.errors import BadInput, MissingData, nearest
+from isthmus.data.dataset import Dataset
 from isthmus.data.edges import undirected
 from isthmus.data.features import compact, normalized_rows
 from isthmus.data.graph import Graph
-from isthmus.data.zoo.dataset import Dataset
 from isthmus.data.zoo.json_lines import json_lines
 from isthmus.data.zoo.locate import DATA_VARIABLE
 from isthmus.data.zoo.words import bag_of_words

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from isthmus.data.dataset import Dataset
 from isthmus.data.features import normalized_rows
-from isthmus.data.links import LinkGraph
-from isthmus.data.zoo.dataset import Dataset
+from isthmus.data.link_graph import LinkGraph
 
 Numbers = npt.NDArray[np.int64]
 Reals = npt.NDArray[np.float64]

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from isthmus.core.errors import BadInput
 from isthmus.data.cuts import EdgesByNode
+from isthmus.data.dataset import Dataset
 from isthmus.data.features import normalized_rows
 from isthmus.data.graph import SPLITS, Graph
 from isthmus.data.zoo.block_model import BlockModel
-from isthmus.data.zoo.dataset import Dataset
 
 ATTEMPTS = 200
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from isthmus.data.cuts import spans
+from isthmus.data.dataset import Dataset
 from isthmus.data.features import normalized_rows, sparse_rows
 from isthmus.data.graph import Graph
-from isthmus.data.zoo.dataset import Dataset
 from isthmus.data.zoo.digests import damaged, verified
 from isthmus.data.zoo.raw import known_digest, read_arrays, require
 

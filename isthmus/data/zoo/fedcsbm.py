@@ -10,10 +10,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from isthmus.data.dataset import Dataset
 from isthmus.data.features import normalized_rows
 from isthmus.data.graph import Graph
 from isthmus.data.zoo.block_model import BlockModel
-from isthmus.data.zoo.dataset import Dataset
 
 
 @dataclass(frozen=True)

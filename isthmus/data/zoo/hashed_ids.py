@@ -11,10 +11,10 @@ import numpy.typing as npt
 import torch
 
 from isthmus.core.errors import BadInput
+from isthmus.data.dataset import Dataset
 from isthmus.data.features import sparse_rows
-from isthmus.data.links import LinkGraph
+from isthmus.data.link_graph import LinkGraph
 from isthmus.data.zoo.cross_scenario import CSR
-from isthmus.data.zoo.dataset import Dataset
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput
+from isthmus.data.dataset import Dataset
 from isthmus.data.graph import SPLITS
-from isthmus.data.links import LinkGraph
-from isthmus.data.zoo.dataset import Dataset
+from isthmus.data.link_graph import LinkGraph
 from isthmus.data.zoo.raw_folder import RawFolder
 from isthmus.data.zoo.text_tables import check_range, read_numbers
 

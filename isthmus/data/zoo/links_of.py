@@ -9,11 +9,11 @@ from typing import ClassVar
 import torch
 
 from isthmus.core.errors import BadInput
+from isthmus.data.dataset import Dataset
 from isthmus.data.edges import undirected_pairs
 from isthmus.data.graph import Graph
-from isthmus.data.links import LinkGraph
+from isthmus.data.link_graph import LinkGraph
 from isthmus.data.zoo.cora import Cora
-from isthmus.data.zoo.dataset import Dataset
 
 
 @dataclass(frozen=True)

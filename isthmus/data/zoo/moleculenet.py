@@ -16,10 +16,10 @@ import numpy.typing as npt
 import torch
 
 from isthmus.core.errors import BadInput
+from isthmus.data.dataset import Dataset
 from isthmus.data.edges import directed
 from isthmus.data.features import normalized_rows
-from isthmus.data.graphs import GraphSet
-from isthmus.data.zoo.dataset import Dataset
+from isthmus.data.graph_set import GraphSet
 from isthmus.data.zoo.digests import sha256_of
 from isthmus.data.zoo.locate import cache_folder
 from isthmus.data.zoo.molecules import (

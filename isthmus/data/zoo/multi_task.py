@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput
+from isthmus.data.dataset import Dataset
 from isthmus.data.features import compact, normalized_rows, sparse_rows
-from isthmus.data.graphs import GraphSet
-from isthmus.data.zoo.dataset import Dataset
+from isthmus.data.graph_set import GraphSet
 from isthmus.data.zoo.moleculenet import BACE, BBBP, SIDER, ClinTox, MoleculeNet, Tox21, check_scale, in_columns
 from isthmus.data.zoo.tu import AIDS, BZR, COX2, DHFR, MUTAG, NCI1, PTCMR, TU
 

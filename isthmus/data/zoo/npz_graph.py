@@ -12,10 +12,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from isthmus.data.dataset import Dataset
 from isthmus.data.edges import undirected
 from isthmus.data.features import compact, normalized_rows
 from isthmus.data.graph import Graph
-from isthmus.data.zoo.dataset import Dataset
 from isthmus.data.zoo.digests import damaged, sha256_of
 from isthmus.data.zoo.raw import known_digest, matrix, read_arrays, require, rows_of
 

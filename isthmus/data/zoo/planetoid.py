@@ -19,10 +19,10 @@ from uuid import uuid4
 import torch
 
 from isthmus.core.errors import BadInput, MissingData
+from isthmus.data.dataset import Dataset
 from isthmus.data.edges import undirected
 from isthmus.data.features import compact, normalized_rows
 from isthmus.data.graph import Graph
-from isthmus.data.zoo.dataset import Dataset
 from isthmus.data.zoo.digests import digests, verify
 from isthmus.data.zoo.locate import DATA_VARIABLE, cache_folder
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 
 from isthmus.core.errors import BadInput
-from isthmus.data.links import LinkGraph
-from isthmus.data.zoo.dataset import Dataset
+from isthmus.data.dataset import Dataset
+from isthmus.data.link_graph import LinkGraph
 from isthmus.data.zoo.one_hot import one_hot
 from isthmus.data.zoo.raw import read_arrays
 from isthmus.data.zoo.raw_folder import RawFolder
@@ -35,7 +35,7 @@ class Ratings(Dataset):
 
     Some users rated an item several times. Each rating is a link, unless `keep_repeated` is off: then only the last
     row of each pair stays, as in FederatedScope-GNN, and no pair can be both trained on and held out. Pairs that are
-    both carry no messages (`learn/tasks/link.py`).
+    both carry no messages (`learn/tasks/link_task.py`).
 
     The nodes come without features. The choices:
 

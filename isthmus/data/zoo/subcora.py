@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from isthmus.core.errors import BadInput
+from isthmus.data.dataset import Dataset
 from isthmus.data.graph import SPLITS, Graph
 from isthmus.data.zoo.cora import Cora
 from isthmus.data.zoo.csbm import components
-from isthmus.data.zoo.dataset import Dataset
 
 NUM_DRAWN, NUM_NODES, DEPTH = 800, 300, 2
 MIN_TRAIN, MAX_TRAIN, MAX_DEVIATION = 30, 50, 2.5

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput
+from isthmus.data.dataset import Dataset
 from isthmus.data.edges import directed
 from isthmus.data.features import normalized_rows
-from isthmus.data.graphs import GraphSet
-from isthmus.data.zoo.dataset import Dataset
+from isthmus.data.graph_set import GraphSet
 from isthmus.data.zoo.one_hot import one_hot
 from isthmus.data.zoo.raw_folder import RawFolder
 from isthmus.data.zoo.text_tables import check_lengths, check_range, read_numbers

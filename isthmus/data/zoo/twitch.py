@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from isthmus.core.errors import nearest
+from isthmus.data.dataset import Dataset
 from isthmus.data.edges import undirected
 from isthmus.data.features import compact, normalized_rows
 from isthmus.data.graph import Graph
-from isthmus.data.zoo.dataset import Dataset
 from isthmus.data.zoo.digests import damaged, verified
 from isthmus.data.zoo.raw import known_digest, matrix, read_arrays, require
 

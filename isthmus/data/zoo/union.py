@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput, nearest
+from isthmus.data.dataset import Dataset
 from isthmus.data.features import compact
 from isthmus.data.graph import Graph
-from isthmus.data.zoo.dataset import Dataset
 
 CHOICES = ("svd", "side_by_side")
 

@@ -5,7 +5,7 @@ from isthmus.learn.tasks.graph_classification import GraphClassification
 from isthmus.learn.tasks.graph_regression import GraphRegression
 from isthmus.learn.tasks.link_classification import LinkClassification
 from isthmus.learn.tasks.link_prediction import LinkPrediction
-from isthmus.learn.tasks.node import NodeClassification
+from isthmus.learn.tasks.node_classification import NodeClassification
 from isthmus.learn.tasks.node_samples import NodeSamples
 from isthmus.learn.tasks.task import Predictions, Task
 

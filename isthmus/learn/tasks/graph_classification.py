@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from isthmus.learn import metrics
-from isthmus.learn.losses import cross_entropy
-from isthmus.learn.tasks.graph import GraphTask, Metric
+from isthmus.learn.metrics import classification as metrics
+from isthmus.learn.metrics.losses import cross_entropy
+from isthmus.learn.tasks.graph_task import GraphTask, Metric
 from isthmus.learn.tasks.task import Predictions
 
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from isthmus.learn import task_metrics
-from isthmus.learn.tasks.graph import GraphTask, Metric
+from isthmus.learn.metrics import several_tasks as task_metrics
+from isthmus.learn.tasks.graph_task import GraphTask, Metric
 from isthmus.learn.tasks.task import Predictions
 
 

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from isthmus.core.errors import BadInput
-from isthmus.data.links import LinkGraph
-from isthmus.learn.metrics import ADDITIVE, CLASSIFICATION, defined, of_finite_rows
-from isthmus.learn.ranking import RANKINGS, mean_ranks
-from isthmus.learn.row_sets import RowSets
-from isthmus.learn.tasks.link import MAX_SCORES, LinkExamples, LinkTask, PreparedLinks, link_part, positions
+from isthmus.data.link_graph import LinkGraph
+from isthmus.learn.metrics.classification import ADDITIVE, CLASSIFICATION, defined, of_finite_rows
+from isthmus.learn.metrics.ranking import RANKINGS, mean_ranks
+from isthmus.learn.tasks.link_task import MAX_SCORES, LinkExamples, LinkTask, PreparedLinks, link_part, positions
+from isthmus.learn.tasks.row_sets import RowSets
 from isthmus.learn.tasks.task import Predictions
 
 
@@ -46,7 +46,7 @@ class LinkClassification(LinkTask):
     Hits@n is the share of links whose true class is among the n best of all classes, MRR the mean of 1 / rank: what
     FS-G reports for knowledge graphs, where it calls the task relation prediction. Its Table 4 cannot mean ranks among
     entities: GraphSAGE with FedAvg has 23, 79 and 94 % for n = 1, 5, 10 on WN18, whose 1, 5 and 10 most frequent
-    relations are 25, 80 and 94 % of the test links. Ties count half (`learn/ranking.py`).
+    relations are 25, 80 and 94 % of the test links. Ties count half (`learn/metrics/ranking.py`).
 
     Fields:
         metrics:          those of node classification ("accuracy", "loss", "f1_micro", "f1_macro", "roc_auc", "ap"),

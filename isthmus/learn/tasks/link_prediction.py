@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from isthmus.core.errors import BadInput
 from isthmus.core.random import torch_generator
-from isthmus.data.links import LinkGraph
-from isthmus.learn.known_links import KnownLinks, complete, has_negatives
-from isthmus.learn.metrics import defined, of_finite
-from isthmus.learn.ranking import RANKINGS, ranks_of_ends
-from isthmus.learn.task_metrics import f1_of_yes
-from isthmus.learn.tasks.link import MAX_SCORES, LinkExamples, LinkTask, PreparedLinks, link_part, positions
+from isthmus.data.link_graph import LinkGraph
+from isthmus.learn.metrics.classification import defined, of_finite
+from isthmus.learn.metrics.ranking import RANKINGS, ranks_of_ends
+from isthmus.learn.metrics.several_tasks import f1_of_yes
+from isthmus.learn.tasks.known_links import KnownLinks, complete, has_negatives
+from isthmus.learn.tasks.link_task import MAX_SCORES, LinkExamples, LinkTask, PreparedLinks, link_part, positions
 from isthmus.learn.tasks.task import Predictions
 
 
@@ -90,7 +90,7 @@ class LinkPrediction(LinkTask):
     accuracy, loss, roc_auc, ap (average precision) and f1 (of the answer "link") are over the links of a split and
     their negatives. hits@n and mrr are over ranks of each link's head and tail among all nodes, filtered: other known
     links are left out. They are measured on validation and test links only; for training links they would cost most
-    and say least. Ties count half (`learn/ranking.py`).
+    and say least. Ties count half (`learn/metrics/ranking.py`).
 
     Nodes with an attribute "side" (users and items) are replaced by nodes of their side, and ranked among those. A
     client all of whose pairs are links, such as one user with its items, has no negatives, and so no examples: it

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from isthmus.core.errors import BadInput
 from isthmus.data.graph import SPLITS, Graph
-from isthmus.learn.tasks.node import NodeClassification, PreparedNodes
+from isthmus.learn.tasks.node_classification import NodeClassification, PreparedNodes
 from isthmus.learn.tasks.task import StackedData
 from isthmus.models.inputs import GraphInput
-from isthmus.models.streams import Streams
+from isthmus.models.together.streams import Streams
 
 
 @dataclass

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from isthmus.models.checks import require_count, require_fraction
-from isthmus.models.gnn.stack import LayerStack, StackSpec
+from isthmus.models.gnn.layers import LayerStack, StackSpec
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import Linear
-from isthmus.models.propagation import pagerank_weights, propagate
-from isthmus.models.sparse import Features
+from isthmus.models.products.propagation import pagerank_weights, propagate
+from isthmus.models.products.sparse import Features
 
 
 @dataclass(frozen=True)

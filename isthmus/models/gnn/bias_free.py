@@ -10,16 +10,16 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from isthmus.models.affine import affine
 from isthmus.models.gnn.appnp import APPNP
 from isthmus.models.gnn.gat import GAT, GATStack
 from isthmus.models.gnn.gcn import GCN, GCNStack
+from isthmus.models.gnn.layers import LayerStack, StackSpec
 from isthmus.models.gnn.sage import SAGE, SAGEStack
-from isthmus.models.gnn.stack import LayerStack, StackSpec
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import Part, glorot, shape_of
-from isthmus.models.propagation import pagerank_weights, propagate
-from isthmus.models.sparse import Features
+from isthmus.models.products.affine import affine
+from isthmus.models.products.propagation import pagerank_weights, propagate
+from isthmus.models.products.sparse import Features
 
 Stack = TypeVar("Stack", bound=LayerStack)
 

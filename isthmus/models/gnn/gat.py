@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
-from isthmus.models.affine import affine, per_row
 from isthmus.models.checks import require_count, require_dropout
 from isthmus.models.dropout import dropout
-from isthmus.models.gnn.stack import LayerStack, StackSpec
+from isthmus.models.gnn.layers import LayerStack, StackSpec
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import Part, glorot, lack_of
-from isthmus.models.sparse import Features, Pattern, SparseMatrix
+from isthmus.models.products.affine import affine, per_row
+from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
 
 
 @dataclass(frozen=True)

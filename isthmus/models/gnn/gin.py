@@ -11,13 +11,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from isthmus.models.affine import affine, per_row
 from isthmus.models.checks import require_count
-from isthmus.models.gnn.stack import LayerStack, StackSpec
+from isthmus.models.gnn.layers import LayerStack, StackSpec
 from isthmus.models.inputs import GraphInput
 from isthmus.models.norm import BatchNorm
 from isthmus.models.parts import Linear, Part, glorot, shape_of
-from isthmus.models.sparse import Features, dense
+from isthmus.models.products.affine import affine, per_row
+from isthmus.models.products.sparse import Features, dense
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from isthmus.models.checks import require_count, require_dropout, require_fraction
 from isthmus.models.dropout import dropout
-from isthmus.models.gnn.stack import LayerStack, StackSpec
+from isthmus.models.gnn.layers import LayerStack, StackSpec
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import Linear
-from isthmus.models.propagation import pagerank_weights, propagate
-from isthmus.models.sparse import Features
+from isthmus.models.products.propagation import pagerank_weights, propagate
+from isthmus.models.products.sparse import Features
 
 
 @dataclass(frozen=True)

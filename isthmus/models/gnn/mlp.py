@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from isthmus.models.gnn.stack import LayerStack, StackSpec
+from isthmus.models.gnn.layers import LayerStack, StackSpec
 from isthmus.models.parts import Linear
 
 

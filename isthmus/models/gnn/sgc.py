@@ -8,14 +8,14 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from isthmus.models.affine import affine, per_row
 from isthmus.models.checks import require_count, require_dropout
 from isthmus.models.dropout import dropout
-from isthmus.models.gnn.stack import GNN
+from isthmus.models.gnn.layers import GNN
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import Linear
-from isthmus.models.propagation import propagate
-from isthmus.models.sparse import Features, dense
+from isthmus.models.products.affine import affine, per_row
+from isthmus.models.products.propagation import propagate
+from isthmus.models.products.sparse import Features, dense
 
 
 @dataclass(frozen=True)

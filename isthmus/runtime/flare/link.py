@@ -35,7 +35,7 @@ from isthmus.runtime.flare.driver import Credentials as Credentials
 from isthmus.runtime.flare.driver import Door as Door
 from isthmus.runtime.flare.driver import use_door, use_gate
 from isthmus.runtime.flare.gate import Gate, Visitor
-from isthmus.runtime.flare.parts import PART_BYTES, Assembly, num_parts
+from isthmus.runtime.flare.message_parts import PART_BYTES, Assembly, num_parts
 from isthmus.runtime.seldom import Seldom, SeldomHandler
 
 SERVER = "server"

@@ -6,8 +6,8 @@ from typing import Any
 import networkx
 import pytest
 
+from isthmus.data.folders.tables.reading import Problems, RawGraph
 from isthmus.data.imports.network import read_network
-from isthmus.data.tables import Problems, RawGraph
 
 
 def network(directed: bool = False) -> Any:

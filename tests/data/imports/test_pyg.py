@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+from isthmus.data.folders.tables.reading import Problems, RawGraph
 from isthmus.data.imports.pyg import read_pyg
-from isthmus.data.tables import Problems, RawGraph
 
 
 def parts(**changes: Any) -> dict[str, Any]:

@@ -13,11 +13,10 @@ from uuid import UUID
 import pytest
 
 from isthmus.core.errors import BadInput, MissingExtra
+from isthmus.data.folders.tables.reading import Problems, RawGraph, as_column
 from isthmus.data.imports.sql import database_address, read_sql, shown_url
-from isthmus.data.tables import Problems, RawGraph, as_column
 from tests.cli.command import call
-
-from . import postgres
+from tests.data.imports import postgres
 
 pytest.importorskip("sqlalchemy", reason="install it with: pip install 'isthmus[sql]'")
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from isthmus.data.edges import undirected
 from isthmus.data.graph import Graph
-from isthmus.data.graphs import GraphSet
+from isthmus.data.graph_set import GraphSet
 from isthmus.data.holding import Holding
-from isthmus.data.links import LinkGraph
+from isthmus.data.link_graph import LinkGraph
 
 from ..strategies import make_graph, rng, seeds
 

@@ -20,7 +20,7 @@ from isthmus.data.splitters import CommunitySplitter, RandomSplitter
 from isthmus.data.splitters.community import METHODS, _pieces
 from isthmus.data.splitters.dealing import groups_of
 from isthmus.data.splitters.facts import item_values
-from isthmus.data.statistics import missing_edge_fraction
+from isthmus.data.survey.statistics import missing_edge_fraction
 from isthmus.data.zoo import Cora
 
 from ..strategies import graphs, make_graph, many, rng, seeds

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from isthmus.data.edges import count_pairs
 from isthmus.data.graph import Graph
 from isthmus.data.splitters import RandomSplitter, cross_edges, split_with_cross_edges
-from isthmus.data.statistics import missing_edge_fraction
+from isthmus.data.survey.statistics import missing_edge_fraction
 
 from ..strategies import graphs, many, pairs_by_id, rng, seeds
 from .holdings import make_nodes

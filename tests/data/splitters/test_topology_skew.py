@@ -4,7 +4,7 @@ import pytest
 
 from isthmus.core.errors import BadInput
 from isthmus.data.splitters import InstanceSpaceSplitter, TopologySkewSplitter
-from isthmus.data.statistics import edge_homophily
+from isthmus.data.survey.statistics import edge_homophily
 from isthmus.testing import toy_graph
 
 from ..strategies import rng

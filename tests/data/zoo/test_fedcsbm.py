@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from isthmus.data.statistics import edge_homophily
+from isthmus.data.survey.statistics import edge_homophily
 from isthmus.data.zoo.fedcsbm import FedcSBM
 
 

@@ -14,7 +14,7 @@ from isthmus.core.errors import BadInput
 from isthmus.data.zoo import DATASETS, Cora
 from isthmus.data.zoo.csbm import CSBM
 from isthmus.data.zoo.links_of import LinksOf
-from isthmus.simulation import Simulation, load_scenario
+from isthmus.runs.simulation import Simulation, load_scenario
 from tests.cli.command import call
 
 WORDS = ["dataset.name=links_of", "task.name=link_prediction", "model.decoder.name=dot", "splitter.name=random"]

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from isthmus.core.errors import BadInput, MissingData
-from isthmus.data.graphs import GraphSet
+from isthmus.data.graph_set import GraphSet
 from isthmus.data.zoo.multi_task import MultiTaskMol, MultiTaskMoleculeNet, join
+from tests.data.test_graph_set import make_set
 
 from ..strategies import dense
-from ..test_graphs import make_set
 
 Root = Callable[..., Path]
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from isthmus.core.errors import BadInput, MissingData
-from isthmus.data.statistics import edge_homophily
+from isthmus.data.survey.statistics import edge_homophily
 from isthmus.data.zoo.acm import ACM
 from isthmus.data.zoo.amazon import AmazonComputers, AmazonPhoto
 from isthmus.data.zoo.citation_full import CitationDBLP, CoraML

@@ -13,7 +13,7 @@ import torch
 
 from isthmus.core.errors import BadInput, MissingData
 from isthmus.data.graph import SPLITS
-from isthmus.data.statistics import edge_homophily
+from isthmus.data.survey.statistics import edge_homophily
 from isthmus.data.zoo import CiteSeer, PubMed
 from isthmus.data.zoo import planetoid as module
 from isthmus.data.zoo.digests import digests

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from isthmus.core.errors import BadInput, MissingData
-from isthmus.data.graphs import GraphSet
+from isthmus.data.graph_set import GraphSet
 from isthmus.data.zoo.tu import (
     AIDS,
     BZR,

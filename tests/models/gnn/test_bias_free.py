@@ -19,9 +19,9 @@ from isthmus.models import (
     BiasFreeSAGE,
     ModelSpec,
 )
-from isthmus.models.gnn.stack import StackSpec
+from isthmus.models.gnn.layers import StackSpec
 from isthmus.models.inputs import GraphInput
-from isthmus.models.stackable import stackable
+from isthmus.models.together.stackable import stackable
 from isthmus.testing import toy_graph
 
 PAIRS = [(MLP, BiasFreeMLP), (APPNP, BiasFreeAPPNP), (GCN, BiasFreeGCN), (SAGE, BiasFreeSAGE), (GAT, BiasFreeGAT)]

@@ -8,7 +8,7 @@ from torch_geometric.nn import GATConv
 
 from isthmus.models.gnn.gat import GAT, GATLayer, row_softmax
 from isthmus.models.inputs import GraphInput
-from isthmus.models.sparse import Pattern, SparseMatrix
+from isthmus.models.products.sparse import Pattern, SparseMatrix
 
 from ..toys import FEATURES, UNWEIGHTED, assert_close, assert_same_as_pyg, cotangent, randomise, toy
 

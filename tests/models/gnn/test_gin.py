@@ -7,7 +7,7 @@ from torch_geometric.nn import GINConv, GINEConv
 
 from isthmus.models import GraphInput
 from isthmus.models.gnn.gin import GIN, GINELayer, GINLayer
-from isthmus.models.sparse import SparseMatrix
+from isthmus.models.products.sparse import SparseMatrix
 
 from ..toys import FEATURES, TOYS, UNWEIGHTED, assert_close, assert_same_as_pyg, randomise, toy
 

@@ -1,0 +1,644 @@
+"""FedGL: global pseudo labels and a global pseudo graph for clients with nodes in common.
+
+Chen, Hu, Xu and Zheng (2021), "FedGL: Federated graph learning framework with global self-supervision".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from isthmus.algorithms.fedavg import ModelUpdate
+from isthmus.algorithms.fedgl.top_products import approximate_top_products, exact_top_products
+from isthmus.core.errors import BadInput, TooFewReplies
+from isthmus.core.federation import Federation
+from isthmus.core.folds import weighted_mean
+from isthmus.core.protocol import Algorithm, Request, cohort, on, told
+from isthmus.core.record import Params, Record
+from isthmus.learn.batching import FullBatch
+from isthmus.learn.fit import Loss, load_params
+from isthmus.learn.graph_client import GraphClient, check_local_steps
+from isthmus.learn.metrics.losses import cross_entropy
+from isthmus.learn.optimizers import Adam, Optimizer
+from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification, PreparedNodes
+from isthmus.learn.tasks.task import StackedData
+from isthmus.learn.together.stacked_clients import Frozen, GraphCohort, StackedLoss
+from isthmus.models.inputs import GraphInput
+from isthmus.models.model import Model
+from isthmus.models.products.sparse import Pattern, SparseMatrix, block_diagonal
+from isthmus.models.together.streams import Streams
+
+FUSIONS = ("sum", "mean")
+REDUCTIONS = ("mean", "sum")
+EMBEDDINGS = ("output", "hidden")
+VIEWS = ("round", "latest")
+DEGREES = ("counts", "weights")
+NO_LABEL = -1
+MAX_EMBEDDING = 1e15
+
+
+# ---- what crosses
+
+
+@dataclass(frozen=True)
+class NodeList(Record):
+    """Which nodes a client holds."""
+
+    ids: Tensor
+    """(nodes,), int64: the same number at two clients is the same node. Between sites a keyed hash, whose key the
+    server does not have: it learns how many nodes each client has, which nodes clients have in common, and nothing
+    that could be looked up. In simulation, the node's index."""
+    classes: tuple[str, ...]
+    """The names of the classes, in the order of the predictions' columns."""
+
+
+@dataclass(frozen=True)
+class ShareNodes(Request[NodeList]):
+    """Asks a client that the server has not met which nodes it holds."""
+
+    def problem(self, reply: NodeList) -> str:
+        """Return what is wrong with a list of nodes."""
+        if reply.ids.ndim != 1 or reply.ids.dtype != torch.int64:
+            return f"ids has shape {tuple(reply.ids.shape)} of {reply.ids.dtype}, expected (nodes,) of torch.int64"
+        if not reply.classes:
+            return "classes is empty; there is nothing to predict"
+        repeated = _repeated(reply.ids)
+        return f"ids holds {repeated} twice; every node has an id of its own" if repeated is not None else ""
+
+    def num_nodes(self, reply: NodeList) -> int:
+        """Return how many nodes are named."""
+        return len(reply.ids)
+
+    def common(self, reply: NodeList) -> tuple[str, ...]:
+        """Return the classes in their order: predictions are fused class by class."""
+        return reply.classes
+
+
+@dataclass(frozen=True)
+class Guidance(Record):
+    """What the server has found out about a client's own nodes, and about no others."""
+
+    labels: Tensor
+    """(nodes,), int32: the pseudo label of each of the client's nodes, -1 for none: what others think of the node."""
+    start: Tensor
+    """(nodes + 1,), int32: the pseudo graph's edges of node i are those from start[i] to start[i + 1]."""
+    neighbors: Tensor
+    """(edges,), int32: which of the client's own nodes are similar in the eyes of all clients that hold them."""
+    weights: Tensor
+    """(edges,): how similar, as a share of what the node has in the pseudo graph of all nodes."""
+
+    def problem(self, num_nodes: int) -> str:
+        """Return what keeps this from being about so many nodes; nothing if it is.
+
+        Kernels for sparse matrices trust their indices, and memory is taken by what `start` says.
+        """
+        whole = (self.labels, self.start, self.neighbors)
+        if any(t.ndim != 1 or t.dtype != torch.int32 for t in whole) or self.weights.shape != self.neighbors.shape:
+            return "labels, start and neighbors are lists of int32, weights one of as many numbers as neighbors"
+        if len(self.labels) != num_nodes or len(self.start) != num_nodes + 1:
+            return f"it is about {len(self.labels)} nodes, with {len(self.start)} beginnings of rows, not {num_nodes}"
+        ends = int(self.start[0]), int(self.start[-1])
+        if ends != (0, len(self.neighbors)) or bool((self.start.diff() < 0).any()):
+            return f"rows lie from {ends[0]} to {ends[1]} of {len(self.neighbors)} edges, or not one after the other"
+        if len(self.neighbors) and not 0 <= int(self.neighbors.min()) <= int(self.neighbors.max()) < num_nodes:
+            return f"neighbors is from {int(self.neighbors.min())} to {int(self.neighbors.max())}"
+        return ""
+
+    @property
+    def graph(self) -> SparseMatrix:
+        """The projection of the pseudo graph on the client's nodes, (nodes, nodes)."""
+        nodes = len(self.labels)
+        return SparseMatrix(Pattern(self.start, self.neighbors, (nodes, nodes)), self.weights)
+
+
+@dataclass(frozen=True)
+class View(Record):
+    """How a client sees its nodes."""
+
+    predictions: Tensor
+    """(nodes, classes): the class probabilities P_k; labels of training nodes can be read off them."""
+    embeddings: Tensor
+    """(nodes, width): the representations H_k; close to what the predictions are made of, and as telling."""
+
+
+@dataclass(frozen=True)
+class LocalView(Record):
+    """What a client has learned: its model, and how it sees its nodes."""
+
+    params: Params
+    """The client's parameters W_k; alone they reveal much about its graph, and the server sees each client's."""
+    weight: float
+    """The client's number of nodes N_k; 0 if it had nothing to train on."""
+    view: View
+    """Predictions and embeddings of the client's nodes."""
+
+
+@dataclass(frozen=True)
+class TrainWithGuidance(Request[LocalView]):
+    """Asks a client to train the global model on its own graph, complemented by what others know of its nodes."""
+
+    params: Params
+    """The global model."""
+    guidance: Guidance
+    """What the server has found out about this client's nodes."""
+    num_classes: int = 0
+    """How many columns predictions have; 0 for any number."""
+    width: int = 0
+    """How many columns embeddings have; 0 as long as nobody has said."""
+
+    def problem(self, reply: LocalView) -> str:
+        """Return what is wrong with the shapes or the numbers of a view."""
+        nodes, view = len(self.guidance.labels), reply.view
+        for name, columns in (("predictions", self.num_classes), ("embeddings", self.width)):
+            found = getattr(view, name)
+            fits = found.ndim == 2 and len(found) == nodes and found.shape[1] == (columns or found.shape[1])
+            if not fits or not found.is_floating_point():
+                wanted = f"({nodes}, {columns or 'any'})"
+                return f"view.{name} has shape {tuple(found.shape)} of {found.dtype}, expected {wanted} of floats"
+        if view.predictions.numel() and not all(
+            -1e-3 <= float(end) <= 1.0 + 1e-3 for end in view.predictions.aminmax()
+        ):
+            return "view.predictions holds numbers that are no probabilities"
+        if view.embeddings.numel() and float(view.embeddings.abs().max()) > MAX_EMBEDDING:
+            return f"view.embeddings holds numbers beyond {MAX_EMBEDDING:g}, whose products overflow"
+        return ""
+
+    def common(self, reply: LocalView) -> int:
+        """Return the width of the embeddings, which nobody knows before the first views."""
+        return reply.view.embeddings.shape[1]
+
+
+@dataclass(frozen=True)
+class FedGLState(Record):
+    """The server's knowledge after a round."""
+
+    params: Params
+    """The global model."""
+    nodes: dict[str, NodeList]
+    """Who holds what."""
+    views: dict[str, View]
+    """The views that the next guidance is made of."""
+
+
+# ---- what the server discovers
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """The global pseudo labels and the global pseudo graph, over all nodes that some view is about.
+
+    Fields:
+        ids:    (nodes,), int64, ascending
+        place:  (nodes,), int64; the row of each of `ids` in what follows
+        labels: (nodes,), int64; -1 for none
+        graph:  (nodes, nodes)
+    """
+
+    ids: Tensor
+    place: Tensor
+    labels: Tensor
+    graph: SparseMatrix
+
+    def projected(self, ids: Tensor) -> Guidance:
+        """Return what there is for a client with these nodes: rows and columns of others are left out (Fig. 4)."""
+        rank = torch.searchsorted(self.ids, ids)  # (client's nodes,)
+        known = (rank < len(self.ids)) & (torch.cat([self.ids, self.ids.new_zeros(1)])[rank] == ids)
+        place = torch.where(known, torch.cat([self.place, self.place.new_zeros(1)])[rank], -1)
+        graph = self.graph.between(place)
+        labels = torch.cat([self.labels, self.labels.new_full((1,), NO_LABEL)])[place]
+        return Guidance(labels.int(), graph.pattern.crow.int(), graph.pattern.col.int(), graph.values)
+
+
+def aligned(held: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Return all ids in ascending order, the row of each, and the rows of each client's nodes.
+
+    Rows are numbered as nodes first appear, client after client, so that results do not depend on what the ids are.
+    """
+    every = torch.cat([*held, torch.empty(0, dtype=torch.int64)])
+    ids, inverse = torch.unique(every, return_inverse=True)
+    first = torch.full((len(ids),), len(every)).scatter_reduce_(0, inverse, torch.arange(len(every)), "amin")
+    place = torch.empty_like(first)
+    place[torch.argsort(first)] = torch.arange(len(ids))
+    return ids, place, list(torch.split(place[inverse], [len(each) for each in held]))
+
+
+def fuse(
+    parts: Sequence[Tensor], places: Sequence[Tensor], weights: Sequence[float], num_nodes: int, mean: bool
+) -> Tensor:
+    """Return sum_k w_k X_k over the clients that hold each node (eq. 11 and 13), (nodes, columns).
+
+    w_k = N_k / M; a client that does not hold a node contributes zero. With `mean`, a node's sum is divided by the
+    weights of the clients that do hold it.
+    """
+    total = sum(weights)
+    fused = torch.zeros(num_nodes, parts[0].shape[1])
+    held = torch.zeros(num_nodes)
+    for part, place, weight in zip(parts, places, weights, strict=True):
+        fused.index_add_(0, place, part.float(), alpha=weight / total)
+        held[place] += weight / total
+    return fused / held.unsqueeze(1) if mean else fused
+
+
+def pseudo_labels(predictions: Tensor, threshold: float) -> Tensor:
+    """Return argmax P_i where max P_i > threshold, else -1 (eq. 12), (nodes,)."""
+    largest, label = predictions.max(dim=1)
+    return torch.where(largest > threshold, label, NO_LABEL)
+
+
+def pseudo_graph(
+    embeddings: Tensor, num_neighbors: int, exact_nodes: int, generator: torch.Generator | None = None
+) -> SparseMatrix:
+    """Return relu(H H^T), the `num_neighbors` largest entries of each row, rows adding up to one (eq. 14).
+
+    A node is its own neighbour if its product with itself is among the largest, for the paper takes none out. Above
+    `exact_nodes` nodes, neighbours come from an approximate search. The result holds nodes x num_neighbors entries at
+    most, and no matrix of all products is made on the way.
+    """
+    if len(embeddings) <= exact_nodes:
+        found = exact_top_products(embeddings, num_neighbors)
+    else:
+        assert generator is not None
+        found = approximate_top_products(embeddings, num_neighbors, generator)
+    size = (len(embeddings), len(embeddings))
+    graph = SparseMatrix(Pattern(found.start, found.column, size), found.products)
+    return graph.with_values(graph.values / graph.row_sums()[graph.pattern.row])
+
+
+# ---- the algorithm
+
+
+@dataclass(frozen=True)
+class FedGL(Algorithm[FedGLState]):
+    """Clients with common nodes share predictions and embeddings; the server makes labels and edges of them for all.
+
+        setup:  server -> client  ShareNodes()                           again in a round with clients it has not met
+                client -> server  NodeList(ids, classes)                 the server sees each client's
+        round:  server -> client  TrainWithGuidance(params, guidance)    about the client's own nodes alone
+                client -> server  LocalView(params, weight, view)        the server sees each client's
+
+    Client k trains on A_k + beta D^-1/2 A^(k) D^-1/2 (eq. 9; A_k is normalised, A^(k) the projection of the pseudo
+    graph, D its degrees) with the loss L_GCN + alpha L_SSL (eq. 8; L_SSL is the cross-entropy with the pseudo
+    labels, on nodes that are not training nodes of the client), and reports the parameters W_k, and the predictions
+    P_k and embeddings H_k of its nodes, which the trained model gives without dropout on the complemented graph. The
+    server averages, with N_k nodes of client k and M = sum_k N_k over the clients it hears of:
+
+        W = sum_k N_k/M W_k (eq. 10),   P = sum_k N_k/M P_k (eq. 11),   H = sum_k N_k/M H_k (eq. 13)
+        Y_i = argmax P_i where max P_i > threshold (eq. 12)
+        A = relu(H H^T), the num_neighbors largest of each row, rows adding up to one (eq. 14)
+
+    The embeddings of equation 2 are the scores before the softmax of equation 3. Models are scored on the clients'
+    own graphs, without the pseudo graph. In the first round there is no guidance. A client without training labels
+    trains on pseudo labels alone, once it has some. With alpha = beta = 0 this is FedAvg weighted by nodes.
+
+    What the server learns: each client's parameters; for each node that a client holds, which class it is thought to
+    have and how sure that is, hence roughly the client's labels; who holds the same nodes. It does not learn ids,
+    features or edges, though similar embeddings make edges likely. A client learns, of its own nodes only, what
+    class the others' predictions and its own give them together, and which of them are similar.
+
+    Fields:
+        alpha:         strength of the pseudo labels; 0 leaves them out
+        beta:          strength of the pseudo graph; 0 leaves it out
+        threshold:     how probable a class must be to become a pseudo label; in [0, 1)
+        num_neighbors: neighbours of a node in the pseudo graph, s
+        fusion:        "sum", as printed: clients that do not hold a node contribute zero, so that a node that few
+                       clients hold never reaches the threshold; or "mean" over the clients that hold it
+        reduction:     L_SSL is the "mean" over the pseudo-labelled nodes, as L_GCN is over the training nodes; or the
+                       "sum" that equation 8 prints, both losses being divided by the number of training nodes
+        embeddings:    H_k is the model's "output" (eq. 2), or its last "hidden" layer
+        views:         guidance comes from the clients of the last "round", or from the "latest" view of each client
+        degrees:       what D counts in equation 9: a node's neighbours in A^(k) ("counts"), or their weights
+                       ("weights"). The paper calls D the degree matrix and says no more. By weights, A^(k) counts as
+                       much as the client's own graph, and clients learn to repeat the predictions of the round
+                       before; by neighbours, it counts about 1 / num_neighbors of that, and only so the paper's
+                       finding holds that the pseudo graph alone changes little
+        exact_nodes:   above this number of nodes in all, neighbours are searched for approximately
+        local_steps:   steps between two messages
+        step_unit:     a step is one "batch", or one "epoch" (the same here: only full batches are taken)
+        optimizer:     the clients' optimiser, started anew every round
+    """
+
+    alpha: float = 0.2
+    beta: float = 1.0
+    threshold: float = 0.5
+    num_neighbors: int = 100
+    fusion: str = "sum"
+    reduction: str = "mean"
+    embeddings: str = "output"
+    views: str = "round"
+    degrees: str = "counts"
+    exact_nodes: int = 20_000
+    local_steps: int = 10
+    step_unit: str = "batch"
+    optimizer: Optimizer = Adam(lr=0.01, weight_decay=5e-4)
+
+    def __post_init__(self) -> None:
+        check_local_steps(self.local_steps, self.step_unit)
+        for name in ("alpha", "beta"):
+            if not 0.0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least 0")
+        if not 0.0 <= self.threshold < 1.0:
+            raise ValueError(f"threshold is {self.threshold!r}; a probability that can be exceeded is in [0, 1)")
+        if self.num_neighbors < 1:
+            raise ValueError(
+                f"num_neighbors is {self.num_neighbors!r}; it must be at least 1 (beta=0: no pseudo graph)"
+            )
+        if self.exact_nodes < 0:
+            raise ValueError(f"exact_nodes is {self.exact_nodes!r}; it must be at least 0")
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; choose from {', '.join(known)}")
+
+    @property
+    def learns_without_labels(self) -> bool:
+        """Whether pseudo labels can stand in for labels."""
+        return self.alpha > 0
+
+    # ---- server
+
+    def setup(self, fed: Federation) -> FedGLState:
+        """Start from the course's initial model, without any guidance, knowing who holds what."""
+        return FedGLState(fed.initial_params, self._met({}, fed), {})
+
+    def round(self, state: FedGLState, fed: Federation) -> FedGLState:
+        """Guide the clients by the last views, average their models, keep their new views (Algorithm 1)."""
+        nodes = self._met(state.nodes, fed)
+        found = self.discover(nodes, state.views, fed.generator("index"))
+        known = [client for client in fed.clients if client in nodes]
+        num_classes = len(nodes[known[0]].classes)
+        widths = [num_classes] if self.embeddings == "output" else [v.embeddings.shape[1] for v in state.views.values()]
+        replies = fed.ask(
+            {
+                client: TrainWithGuidance(
+                    state.params, found.projected(nodes[client].ids), num_classes, widths[0] if widths else 0
+                )
+                for client in known
+            }
+        )
+        mean = weighted_mean([ModelUpdate(reply.params, reply.weight) for reply in replies.values()])
+        assert isinstance(mean, ModelUpdate)
+        views = {client: reply.view for client, reply in replies.items()}
+        return FedGLState(mean.params, nodes, state.views | views if self.views == "latest" else views)
+
+    def discover(
+        self, nodes: Mapping[str, NodeList], views: Mapping[str, View], generator: torch.Generator
+    ) -> Discovery:
+        """Return the pseudo labels and the pseudo graph that the views give together (eq. 11 to 14)."""
+        held = [nodes[client].ids for client in views]
+        ids, place, places = aligned(held)
+        labels, graph = torch.full_like(ids, NO_LABEL), _no_edges(len(ids))
+        if len(ids):
+            weights = [float(len(each)) for each in held]
+            mean = self.fusion == "mean"
+            if self.alpha:
+                parts = [view.predictions for view in views.values()]
+                labels = pseudo_labels(fuse(parts, places, weights, len(ids), mean), self.threshold)
+            if self.beta:
+                parts = [view.embeddings for view in views.values()]
+                fused = fuse(parts, places, weights, len(ids), mean)
+                graph = pseudo_graph(fused, self.num_neighbors, self.exact_nodes, generator)
+        return Discovery(ids, place, labels, graph)
+
+    def _met(self, known: Mapping[str, NodeList], fed: Federation) -> dict[str, NodeList]:
+        """Return who holds what, after asking the clients of the round that are new."""
+        new = [client for client in fed.clients if client not in known]
+        if not new:
+            return dict(known)
+        replies = fed.ask(ShareNodes(), clients=new, min_replies=0)
+        nodes = {**known, **self._alike(known, replies, fed)}
+        found, needed = sum(client in nodes for client in fed.clients), min(fed.min_replies, len(fed.clients))
+        if found < needed:
+            reasons = "; ".join(told(replies.failures.values())[:3])
+            raise TooFewReplies(
+                f"round {fed.round}, ShareNodes: {found} of {len(fed.clients)} clients said which nodes they hold, "
+                f"{needed} needed ({reasons})"
+            )
+        nodes = {client: nodes[client] for client in fed.all_clients if client in nodes}
+        ids = torch.cat([held.ids for held in nodes.values()])
+        if len(nodes) == len(fed.all_clients) > 1 and len(torch.unique(ids)) == len(ids):
+            fed.note(
+                "no two clients hold a common node: guidance is nothing but each client's own predictions, and "
+                "similarities among its own nodes"
+            )
+        return nodes
+
+    def _alike(
+        self, known: Mapping[str, NodeList], found: Mapping[str, NodeList], fed: Federation
+    ) -> dict[str, NodeList]:
+        """Return the newcomers that have the classes of those who were there before; the others stay out, named."""
+        first = next(iter(known), None)
+        if first is None:
+            return dict(found)
+        other = [client for client, held in found.items() if held.classes != known[first].classes]
+        for client in other:
+            fed.note(
+                f"round {fed.round}: {client} stays out: it has the classes {_listed(found[client].classes)}, {first} "
+                f"has {_listed(known[first].classes)}; FedGL fuses predictions class by class: give all clients the "
+                "same classes in the same order"
+            )
+        return {client: held for client, held in found.items() if client not in other}
+
+    # ---- client
+
+    @on(ShareNodes)
+    def share_nodes(self, request: ShareNodes, client: GraphClient) -> NodeList:
+        """Say which nodes the client holds, under the names that others know them by."""
+        self.require_able(client)
+        keys = client.node_keys
+        if keys is None:
+            raise BadInput(
+                f"{client.id} cannot say which of its nodes others hold too: start it with "
+                "isthmus join --id-secret-file FILE, the same file at all silos"
+            )
+        repeated = _repeated(keys)
+        if repeated is not None:
+            raise BadInput(f"{client.id} holds the id {repeated} twice; every node needs an id of its own")
+        data = client.data
+        return NodeList(keys, data.class_names or tuple(str(number) for number in range(data.num_classes)))
+
+    @on(TrainWithGuidance)
+    def train(self, request: TrainWithGuidance, client: GraphClient) -> LocalView:
+        """Train the received model on the complemented graph, with the pseudo labels as further labels."""
+        self.require_able(client)
+        if problem := request.guidance.problem(client.num_nodes):
+            raise BadInput(f"the guidance cannot be used: {problem}")
+        prepared, loss = self.guided(client.prepared, request.guidance)
+        fitted = client.fit(
+            request.params,
+            steps=self.local_steps,
+            step_unit=self.step_unit,
+            optimizer=self.optimizer,
+            loss=loss,
+            prepared=prepared,
+        )
+        load_params(client.model, client.complete(fitted.params))
+        with torch.no_grad():
+            output, embeddings = self._seen(client.model, prepared.graph)
+        weight = float(client.num_nodes) if fitted.steps else 0.0
+        return LocalView(fitted.params, weight, View(output.softmax(dim=1), embeddings))
+
+    @cohort(TrainWithGuidance)
+    def train_together(self, requests: Sequence[TrainWithGuidance], clients: GraphCohort) -> list[LocalView]:
+        """Train the received model for many clients at once, each on its own complemented graph."""
+        if not all(client.num_examples for client in clients) or any(
+            r.params is not requests[0].params for r in requests
+        ):
+            return [self.train(request, client) for request, client in zip(requests, clients, strict=True)]
+        data, loss = self.guided_together(clients, [request.guidance for request in requests])
+        fitted = clients.fit(
+            requests[0].params,
+            steps=self.local_steps,
+            step_unit=self.step_unit,
+            optimizer=self.optimizer,
+            loss=loss,
+            data=data,
+            observe=lambda model, data: self._seen(model, data.graph),
+        )
+        output, embeddings = fitted.observed
+        views = zip(_apart(output.softmax(dim=1), data), _apart(embeddings, data), strict=True)
+        return [
+            LocalView(fitted.member(k), float(client.num_nodes), View(*view))
+            for k, (client, view) in enumerate(zip(clients, views, strict=True))
+        ]
+
+    def guided(self, prepared: PreparedNodes, guidance: Guidance) -> tuple[PreparedNodes, Loss | None]:
+        """Return a client's data with the pseudo graph and the pseudo labels in it, and the loss of equation 8.
+
+        Without pseudo labels the loss is the task's own: None.
+        """
+        graph = self._complemented(prepared.graph, guidance)
+        train, pseudo = prepared.index["train"], self._pseudo_nodes(prepared, guidance)
+        if not len(pseudo):
+            return replace(prepared, graph=graph), None
+        index = {**prepared.index, "train": torch.cat([train, pseudo])}
+        labels = {**prepared.labels, "train": torch.cat([prepared.labels["train"], guidance.labels[pseudo].long()])}
+        weights = torch.cat(
+            [
+                torch.full((len(nodes),), w)
+                for nodes, w in zip((train, pseudo), self._weights(len(train), len(pseudo)), strict=True)
+            ]
+        )
+
+        def loss(model: nn.Module, batch: NodeBatch, generator: torch.Generator) -> Tensor:
+            output: Tensor = model(batch.graph, generator)  # (nodes, classes)
+            return torch.dot(cross_entropy(output.index_select(0, batch.index), batch.labels, "none"), weights)
+
+        return replace(prepared, graph=graph, index=index, labels=labels), loss
+
+    def guided_together(
+        self, clients: GraphCohort, guidance: Sequence[Guidance]
+    ) -> tuple[StackedData, StackedLoss | None]:
+        """Return what `guided` does for many clients side by side."""
+        data = clients.data
+        if self.beta and any(len(each.weights) for each in guidance):
+            stacked = block_diagonal([self.complement(each) for each in guidance], data.rows)
+            data = replace(data, graph=data.graph.replace(complement=stacked))
+        pseudo = [self._pseudo_nodes(c.prepared, g) for c, g in zip(clients, guidance, strict=True)]
+        if not any(map(len, pseudo)):
+            return data, None
+        target = data.target.clone()
+        weights = torch.zeros(len(target))
+        for k, (client, nodes) in enumerate(zip(clients, pseudo, strict=True)):
+            train = client.prepared.index["train"]
+            labelled, guessed = self._weights(len(train), len(nodes))
+            target[nodes + k * data.rows] = guidance[k].labels[nodes].long()
+            weights[train + k * data.rows] = labelled
+            weights[nodes + k * data.rows] = guessed
+
+        def loss(model: nn.Module, data: StackedData, streams: Streams, frozen: Frozen) -> Tensor:
+            output: Tensor = model(data.graph, streams)  # (clients * rows, classes)
+            each = cross_entropy(output, data.target, "none") * weights
+            return each.view(len(data.sizes), -1).sum(dim=1)
+
+        return replace(data, target=target), loss
+
+    def _complemented(self, graph: GraphInput, guidance: Guidance) -> GraphInput:
+        """Return the graph of equation 9."""
+        if not self.beta or not len(guidance.weights):
+            return graph
+        return graph.replace(complement=self.complement(guidance))
+
+    def complement(self, guidance: Guidance) -> SparseMatrix:
+        """Return beta D^-1/2 A^(k) D^-1/2 (eq. 9), (nodes, nodes)."""
+        graph = guidance.graph
+        degree = graph.row_sums() if self.degrees == "weights" else graph.pattern.crow.diff().float()
+        scale = torch.where(degree > 0, degree.pow(-0.5), 0.0)  # (nodes,)
+        return graph.with_values(self.beta * scale[graph.pattern.row] * graph.values * scale[graph.pattern.col])
+
+    def _pseudo_nodes(self, prepared: PreparedNodes, guidance: Guidance) -> Tensor:
+        """Return the nodes with a pseudo label that are not training nodes, V_GPL."""
+        if not self.alpha:
+            return torch.empty(0, dtype=torch.int64)
+        usable = guidance.labels >= 0
+        usable[prepared.index["train"]] = False
+        return usable.nonzero().flatten()
+
+    def _weights(self, num_labelled: int, num_pseudo: int) -> tuple[float, float]:
+        """Return what a training node and a pseudo-labelled node count in the loss."""
+        labelled = 1.0 / max(num_labelled, 1)
+        return labelled, self.alpha * (1.0 / max(num_pseudo, 1) if self.reduction == "mean" else labelled)
+
+    def _seen(self, model: nn.Module, graph: GraphInput) -> tuple[Tensor, Tensor]:
+        """Return the model's output, and the embeddings that the server is told."""
+        output: Tensor = model(graph, None)
+        if self.embeddings == "output":
+            return output, output
+        assert isinstance(model, Model)
+        return output, model.embed(graph, None)
+
+    def require_able(self, client: GraphClient) -> None:
+        """Refuse tasks, batches and models that pseudo labels or the pseudo graph cannot be made for."""
+        if type(client.task) is not NodeClassification:
+            raise BadInput(
+                f"FedGL makes pseudo labels for nodes; the task is {type(client.task).__name__}: use "
+                "task.name=node_classification"
+            )
+        if not isinstance(client.batching, FullBatch):
+            raise BadInput(
+                f"FedGL trains on the whole graph, complemented by the pseudo graph, and on all pseudo labels; "
+                f"batching is {client.batching!r}: use full batches (batching.name=full)"
+            )
+        if self.embeddings == "hidden":
+            _require_hidden(client.model)
+
+
+_CHOICES = {"fusion": FUSIONS, "reduction": REDUCTIONS, "embeddings": EMBEDDINGS, "views": VIEWS, "degrees": DEGREES}
+
+
+def _no_edges(num_nodes: int) -> SparseMatrix:
+    empty = torch.empty(0, dtype=torch.int64)
+    return SparseMatrix(
+        Pattern(torch.zeros(num_nodes + 1, dtype=torch.int64), empty, (num_nodes, num_nodes)), torch.empty(0)
+    )
+
+
+def _require_hidden(model: nn.Module) -> None:
+    if not isinstance(model, Model):
+        raise BadInput(
+            f"embeddings is 'hidden', but {type(model).__name__} is no model of this package's; use 'output'"
+        )
+    layers = getattr(model.gnn, "layers", ())
+    if model.encoder is None and model.decoder is None and len(layers) < 2:
+        raise BadInput(
+            "embeddings is 'hidden', but the model has one learnable layer: before it there are the client's features, "
+            "which must not leave it; use 'output', or a model with more layers"
+        )
+
+
+def _repeated(ids: Tensor) -> int | None:
+    ordered = ids.sort().values
+    twice = ordered[1:] == ordered[:-1]
+    return int(ordered[1:][twice][0]) if bool(twice.any()) else None
+
+
+def _listed(classes: Iterable[str]) -> str:
+    names = list(classes)
+    return f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''} ({len(names)})"
+
+
+def _apart(stacked: Tensor, data: StackedData) -> list[Tensor]:
+    """Return each client's rows of a stacked tensor, in memory of their own."""
+    blocks = stacked.view(len(data.sizes), data.rows, -1)
+    return [blocks[k, :size].clone() for k, size in enumerate(data.sizes)]

@@ -1,0 +1,194 @@
+"""FGSSL: node semantic contrast and graph structure distillation against the global model.
+
+Huang, Wan, Ye and Du (2023), "Federated graph semantic and structural learning".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
+from isthmus.algorithms.fgssl.distillation import structure_divergence
+from isthmus.core.errors import BadInput
+from isthmus.core.protocol import cohort, on
+from isthmus.core.record import Params
+from isthmus.core.stacked_replies import Stack
+from isthmus.learn.augment import Augmentation, views_together
+from isthmus.learn.batching import FullBatch
+from isthmus.learn.contrast import node_contrast
+from isthmus.learn.fit import Loss
+from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.optimizers import SGD, Optimizer
+from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification, PreparedNodes
+from isthmus.learn.tasks.task import StackedData
+from isthmus.learn.together.stacked_clients import Frozen, GraphCohort, StackedLoss
+from isthmus.models.inputs import GraphInput
+from isthmus.models.model import Model
+from isthmus.models.together.stackable import replaced
+from isthmus.models.together.streams import Streams
+
+
+@dataclass(frozen=True)
+class FGSSL(FedAvg):
+    """Clients learn labels, to tell classes apart as the global model does, and whom a node resembles, as it does.
+
+        round:  server -> client  TrainModel(params)
+                client -> server  ModelUpdate(params, weight)     the server sees only the weighted mean
+
+    A client keeps the received model as it is, frozen, beside the one it trains: G is all but the last layer, F the
+    last one. In every local step it takes a strong view of its graph for its own model and a weak view for the frozen
+    one, h and z being the outputs of G and F there, and minimises
+
+        L = L_CE + lambda_c L_FNSC + lambda_d L_FGSD                                             (eq. 12)
+
+    L_CE:   the cross-entropy of the training nodes on the graph as it is (eq. 5)
+    L_FNSC: the mean over training nodes i of the contrast of h_i with the frozen model's h_j, positives being the
+            training nodes of i's class, i's own among them, negatives those of other classes (eq. 8):
+            -1/|P_i| sum_p log( e_ip / (e_ip + sum_k e_ik) ),   e_ij = exp(cos(h_i, h_j) / tau)
+            Equation 7 prints exp(cos) / tau; a factor 1 / tau on every e would cancel, so tau is read as the
+            temperature inside. A client with one class only has no negatives, and L_FNSC is 0 there
+    L_FGSD: the mean over all nodes i of the divergence sum_j S^g_ij log(S^g_ij / S_ij) from the frozen model's to the
+            own distribution over i's neighbours j, S_ij = softmax_j(<z_i, z_j> / omega) (eq. 9 to 11). The neighbours
+            are those of the graph as it is; nodes with one neighbour or none contribute 0
+
+    The own model runs with dropout, the frozen one without. With lambda_c = lambda_d = 0 this is FedAvg. Nothing more
+    is sent than in FedAvg.
+
+    Fields:
+        lambda_c:          strength of the contrast; 0 leaves it out
+        lambda_d:          strength of the distillation; 0 leaves it out
+        tau:               temperature of the contrast
+        omega:             temperature of the distillation
+        strong:            view of the own model: rates of removed edges and masked feature columns
+        weak:              view of the frozen model
+        max_contrast:      a client with more training nodes contrasts each with so many that are drawn at random in
+                           every step, and with its own
+        local_steps, step_unit, optimizer, weighting, keep_moments: as in FedAvg
+    """
+
+    lambda_c: float = 3.0
+    lambda_d: float = 1.0
+    tau: float = 0.1
+    omega: float = 5.0
+    strong: Augmentation = Augmentation(edges=0.8, features=0.5)
+    weak: Augmentation = Augmentation(edges=0.3, features=0.3)
+    max_contrast: int = 4096
+    optimizer: Optimizer = SGD(lr=0.1, momentum=0.9, weight_decay=5e-4)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("lambda_c", "lambda_d"):
+            if not 0.0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least 0")
+        for name in ("tau", "omega"):
+            if not 0.0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; a temperature is above 0")
+        if self.max_contrast < 1:
+            raise ValueError(f"max_contrast is {self.max_contrast!r}; it must be at least 1")
+
+    def require_able(self, client: GraphClient) -> None:
+        """Refuse clients that neither term can be taken of, where one counts."""
+        if self.lambda_c or self.lambda_d:
+            _require_able(client)
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        """Train the received model, held near it in what nodes mean and whom they resemble."""
+        fitted = self.fitted(request, client, loss=self.loss(client.complete(request.params), client))
+        return ModelUpdate(fitted.params, self.weight(client))
+
+    @cohort(TrainModel)
+    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
+        """Train the received model for many clients at once."""
+        loss = self.loss_together(clients)
+        return self.updates(requests, clients, loss=loss, alters_features=loss is not None)
+
+    def loss(self, frozen: Params, client: GraphClient) -> Loss | None:
+        """Return the loss of equation 12; the task's own when neither term counts."""
+        if not self.lambda_c and not self.lambda_d:
+            return None
+        _require_able(client)
+        prepared: PreparedNodes = client.prepared
+        train, labels = prepared.index["train"], prepared.labels["train"]
+        neighbors = prepared.graph.operator("sum")
+
+        def loss(model: nn.Module, batch: NodeBatch, generator: torch.Generator) -> Tensor:
+            assert isinstance(model, Model)
+            total = client.task.loss(model, batch, generator)
+            strong = self.strong.view(batch.graph, generator)
+            h = model.embed(strong, generator)  # (nodes, width)
+            weak = self.weak.view(batch.graph, generator)
+            with torch.no_grad(), replaced(model, frozen):
+                frozen_h = model.embed(weak, None)
+                frozen_z = model.classify(weak, frozen_h, None) if self.lambda_d else None
+            if self.lambda_c:
+                drawn = self._drawn(len(train), generator)
+                contrast = node_contrast(h[train], frozen_h[train], labels, self.tau, sample=drawn)
+                total = total + self.lambda_c * contrast
+            if frozen_z is not None:
+                z = model.classify(strong, h, generator)  # (nodes, classes)
+                total = total + self.lambda_d * structure_divergence(z, frozen_z, neighbors, self.omega).mean()
+            return total
+
+        return loss
+
+    def loss_together(self, clients: GraphCohort) -> StackedLoss | None:
+        """Return what `loss` does for many clients side by side; each draws what it would draw alone."""
+        if not self.lambda_c and not self.lambda_d:
+            return None
+        graphs: list[GraphInput] = [client.prepared.graph for client in clients]
+        sides = [(client.prepared.index["train"], client.prepared.labels["train"]) for client in clients]
+        for client in clients:
+            _require_able(client)
+
+        def loss(model: nn.Module, data: StackedData, streams: Streams, frozen: Frozen) -> Tensor:
+            assert isinstance(model, Model)
+            total = clients.task.stacked_loss(model, data, streams)  # (clients,)
+            strong = views_together(self.strong, graphs, data, streams)
+            h = model.embed(strong, streams)  # type: ignore[arg-type]  # (clients * rows, width)
+            weak = views_together(self.weak, graphs, data, streams)
+            with torch.no_grad(), replaced(model, frozen()):
+                frozen_h = model.embed(weak, None)
+                frozen_z = model.classify(weak, frozen_h, None) if self.lambda_d else None
+            if self.lambda_c:
+                parts = []
+                for k, (train, labels) in enumerate(sides):
+                    rows = train + k * data.rows
+                    drawn = self._drawn(len(train), streams.generators[k])
+                    parts.append(node_contrast(h[rows], frozen_h[rows], labels, self.tau, sample=drawn))
+                total = total + self.lambda_c * torch.stack(parts)
+            if frozen_z is not None:
+                z = model.classify(strong, h, streams)  # type: ignore[arg-type]  # (clients * rows, classes)
+                each = structure_divergence(z, frozen_z, data.graph.operator("sum"), self.omega)
+                total = total + self.lambda_d * each.view(len(sides), -1).sum(dim=1) / torch.tensor(data.sizes)
+            return total
+
+        return loss
+
+    def _drawn(self, number: int, generator: torch.Generator) -> Tensor | None:
+        """Return the nodes that all are contrasted with, or None for all of them."""
+        if number <= self.max_contrast:
+            return None
+        return torch.randperm(number, generator=generator)[: self.max_contrast]
+
+
+def _require_able(client: GraphClient) -> None:
+    if type(client.task) is not NodeClassification:
+        raise BadInput(
+            f"FGSSL contrasts classes of nodes; the task is {type(client.task).__name__}: use "
+            "task.name=node_classification"
+        )
+    if not isinstance(client.batching, FullBatch):
+        raise BadInput(
+            f"FGSSL takes views of the whole graph; batching is {client.batching!r}: use full batches "
+            "(batching.name=full)"
+        )
+    if not isinstance(client.model, Model):
+        raise BadInput(
+            f"FGSSL needs a model in two pieces, representations and classifier; {type(client.model).__name__} is none "
+            "of this package's"
+        )

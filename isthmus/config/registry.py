@@ -1,0 +1,105 @@
+"""Every kind of exchangeable part with its table of names; entry points and import paths add to the tables.
+
+A package adds a part by an entry point in the group `isthmus.<family>`, for example in its pyproject.toml:
+
+    [project.entry-points."isthmus.algorithms"]
+    my_method = "my_package.my_method:MyMethod"
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from isthmus.algorithms import ALGORITHMS
+from isthmus.algorithms.fedgrl.downstream import DOWNSTREAMS, Downstream
+from isthmus.algorithms.fedgrl.selfsup import SELF_SUPERVISIONS, SelfSupervision
+from isthmus.core.errors import BadInput, nearest
+from isthmus.core.protocol import Algorithm
+from isthmus.data.masks import MASKS, MaskRule
+from isthmus.data.splitters import SPLITTERS, Splitter
+from isthmus.data.zoo import DATASETS, Dataset
+from isthmus.learn.batching import BATCHINGS, Batching
+from isthmus.learn.optimizers import OPTIMIZERS, SCHEDULES, Optimizer, Schedule
+from isthmus.learn.tasks import TASKS, Task
+from isthmus.models import DECODERS, ENCODERS, GNNS, READOUTS, DecoderSpec, EncoderSpec, GNNSpec, ReadoutSpec
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of part: what it is called, and the parts that ship with the package."""
+
+    name: str
+    table: Mapping[str, type[Any]]
+
+
+FAMILIES: dict[type[Any], Family] = {
+    Algorithm: Family("algorithms", ALGORITHMS),
+    Dataset: Family("datasets", DATASETS),
+    Splitter: Family("splitters", SPLITTERS),
+    MaskRule: Family("masks", MASKS),
+    Task: Family("tasks", TASKS),
+    Batching: Family("batchings", BATCHINGS),
+    Optimizer: Family("optimizers", OPTIMIZERS),
+    Schedule: Family("schedules", SCHEDULES),
+    SelfSupervision: Family("objectives", SELF_SUPERVISIONS),
+    Downstream: Family("downstreams", DOWNSTREAMS),
+    GNNSpec: Family("models", GNNS),
+    EncoderSpec: Family("encoders", ENCODERS),
+    DecoderSpec: Family("decoders", DECODERS),
+    ReadoutSpec: Family("readouts", READOUTS),
+}
+
+
+def known_names(family: Family) -> list[str]:
+    """Return the names of a family: the package's own, then those of installed packages."""
+    return [*family.table, *(name for name in _installed(family.name) if name not in family.table)]
+
+
+def find_part(family: Family, name: str, where: str, allow_import: bool = True) -> type[Any]:
+    """Return the class of a name: from the table, an entry point, or an import path `package.module:Class`."""
+    if name in family.table:
+        return family.table[name]
+    if name in _installed(family.name):
+        return _load(_installed(family.name)[name], where)
+    if ":" in name:
+        if not allow_import:
+            raise BadInput(
+                f"{where} is {name!r}; import paths are not allowed here: install the part as an entry point"
+            )
+        return _load(name, where)
+    raise BadInput(f"{where} is {name!r}; {nearest(name, known_names(family))}")
+
+
+def name_of(kind: type[Any]) -> str:
+    """Return the name by which `find_part` finds a class."""
+    for family in FAMILIES.values():
+        for name, listed in family.table.items():
+            if listed is kind:
+                return name
+    path = f"{kind.__module__}:{kind.__qualname__}"
+    installed = (pair for family in FAMILIES.values() for pair in _installed(family.name).items())
+    return next((name for name, value in installed if value == path), path)
+
+
+@cache
+def _installed(family: str) -> dict[str, str]:
+    return {point.name: point.value for point in entry_points(group=f"isthmus.{family}")}
+
+
+def _load(path: str, where: str) -> type[Any]:
+    module, _, attribute = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # a module that is imported may raise anything
+        reason = error if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
+        raise BadInput(f"{where} is {path!r}, which cannot be imported: {reason}") from None
+    if not isinstance(found, type):
+        raise BadInput(f"{where} is {path!r}, which is not a class")
+    return found

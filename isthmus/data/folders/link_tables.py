@@ -1,0 +1,170 @@
+"""Bring your own links: a folder with a table of nodes and a table of labelled links between them.
+
+nodes.parquet or nodes.csv    id; side if nodes are users and items; every other numeric column is a feature; columns of
+                              text are attributes of links' ends, to split by; a number is one in `attribute.<name>`
+links.parquet or links.csv    source, target; label and split if known; further columns are attributes, to split by
+                              a label may say that a pair is no link (`negatives`): an example, and never a link
+features.npz                  in place of feature columns: `x` (dense), or a matrix saved by scipy.sparse
+
+Without feature columns and without features.npz, every node has one feature, 1.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isthmus.core.errors import BadInput
+from isthmus.data.features import compact
+from isthmus.data.folders.own_data import OwnData
+from isthmus.data.folders.tables import columns, link_truth
+from isthmus.data.folders.tables.attributes import PREFIX, attribute_columns, read_attributes
+from isthmus.data.folders.tables.columns import EDGE_COLUMNS, Integers
+from isthmus.data.folders.tables.reading import Problems, Table, read_table, text
+from isthmus.data.folders.tables.writing import (
+    feature_columns,
+    features_archive,
+    label_column,
+    split_column,
+    write_folder,
+)
+from isthmus.data.link_graph import LinkGraph
+
+NODE_COLUMNS = ("id", "side")
+LINK_COLUMNS = (*EDGE_COLUMNS, "label", "split")
+SIDES = {"user": 0, "item": 1, "0": 0, "1": 1}
+
+
+def read_link_folder(
+    path: str | Path,
+    class_names: tuple[str, ...] = (),
+    undirected: bool = False,
+    negatives: str = "",
+    all_links: bool = False,
+) -> OwnData[LinkGraph]:
+    """Return the links of a folder, or raise one BadInput that tells all problems by row.
+
+    Ids are compared as text. Every row of the table is a link, also one of a node with itself and one that is told
+    again. Labels are names out of `class_names`, or numbers from 0; an empty label (or -1) means none. Without
+    `class_names`, names get numbers in alphabetical order, so silos of one federation must give them. Without a column
+    of labels, all links are of one class, 0; where `class_names` has several, none has a label. A link may be in a
+    split without a label: the graph network reads it when it is for training.
+
+    With `negatives`, rows with that label are pairs that are no links, and rows without a label may be links or not;
+    without a column of labels, all rows are links. `all_links` says that labels of yes and no mean something else.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise BadInput(f"no folder {str(path)!r}; a link folder holds nodes.(parquet|csv) and links.(parquet|csv)")
+    problems = Problems(f"link folder {path}")
+    nodes = read_table(path, "nodes", NODE_COLUMNS, problems)
+    links = read_table(path, "links", LINK_COLUMNS, problems)
+    ids: Any = None
+    x = ends = None
+    if nodes is not None:
+        columns.note_misplaced(nodes, ("label", "split"), "the table of links", problems)
+        columns.note_misplaced(nodes, (f"{PREFIX}side",), "the column 'side'", problems)
+        ids = columns.node_ids(nodes, problems)
+        x = columns.features(path, nodes, problems, (*NODE_COLUMNS, "label", "split"), constant=True)
+        feature_names = columns.names_of_features(path, nodes, problems, (*NODE_COLUMNS, "label", "split"))
+        node_facts, node_fact_names = read_attributes(nodes, (*NODE_COLUMNS, "label", "split"), False, problems)
+        node_facts |= _sides(nodes, problems)
+    if links is not None:
+        if links.num_rows == 0:
+            problems.add(links.file, "the table is empty; at least one link is needed")
+        ends = columns.edge_ends(links, ids, "nodes" if nodes is None else nodes.file, problems)
+        label, class_names, linked = _labels(links, class_names, negatives, problems)
+        if linked is not None and ends is not None:
+            link_truth.note_contradictions(links, ends, linked, undirected, problems)
+        masks = columns.split_masks(links, None, problems)
+        facts, fact_names = read_attributes(links, LINK_COLUMNS, True, problems)
+    problems.raise_if_any()
+    if x is None or ends is None:
+        raise AssertionError("whatever is absent has been noted as a problem")
+    num_classes = len(class_names) if class_names else int(label.max()) + 1
+    sure = negatives or all_links or links is None or "label" not in links.columns
+    data = LinkGraph(
+        x=compact(x),
+        links=ends,
+        label=torch.from_numpy(label),
+        num_classes=num_classes,
+        node_ids=torch.arange(len(ids)),
+        link_ids=torch.arange(ends.shape[1]),
+        masks=masks,
+        attributes=facts,
+        attribute_names=fact_names,
+        node_attributes=node_facts,
+        node_attribute_names=node_fact_names,
+        class_names=class_names,
+        linked=linked,
+        negatives=negatives,
+        doubtful="" if sure else link_truth.doubtful_class(class_names, num_classes),
+        undirected=undirected,
+        name=path.resolve().name,
+        feature_names=feature_names,
+    )
+    named = np.asarray(ids.to_pylist(), dtype=object)
+    told = {name: tuple(named[end.numpy()].tolist()) for name, end in zip(EDGE_COLUMNS, ends, strict=True)}
+    numbered = links is not None and columns.are_numbered(links, class_names)
+    return OwnData(data, told, tuple(named.tolist()), numbered)
+
+
+def _labels(
+    links: Table, class_names: tuple[str, ...], negatives: str, problems: Problems
+) -> tuple[Integers, tuple[str, ...], Tensor | None]:
+    """Return the classes, their names, and with `negatives` which pairs are links."""
+    told = "label" in links.columns
+    if told or len(class_names) > 1:
+        label, class_names = columns.labels(links, class_names, problems)
+    else:
+        label = np.zeros(links.num_rows, dtype=np.int64)
+    if not negatives:
+        return label, class_names, None
+    number = link_truth.number_of(negatives, label[:0] if not told else label, class_names, links.file, problems)
+    if told:
+        return label, class_names, link_truth.truth(label, number)
+    # All rows are links, and none may be written with the class that says that it is none.
+    others = [c for c in range(max(len(class_names), 2)) if c != number]
+    if len(others) == 1:
+        label = np.full(links.num_rows, others[0], dtype=np.int64)
+    return label, class_names, torch.ones(links.num_rows, dtype=torch.int64)
+
+
+def _sides(nodes: Table, problems: Problems) -> dict[str, Tensor]:
+    column = text(nodes, "side", problems) if "side" in nodes.columns else None
+    if column is None:
+        return {}
+    values = column.to_pylist()
+    problems.add_rows(
+        nodes.file,
+        (row for row, value in enumerate(values) if value not in SIDES),
+        lambda row: f"side is {values[row]!r}; user (or 0) and item (or 1) are known",
+    )
+    return {"side": torch.tensor([SIDES.get(value, -1) for value in values])}
+
+
+def write_link_folder(data: LinkGraph, path: str | Path, format: str = "parquet") -> None:
+    """Write a graph of links as a folder that `read_link_folder` reads; all of it or nothing.
+
+    Ids are `data.node_ids`. Sparse features go to features.npz, dense ones into columns; where there are none, the
+    folder is read with one constant feature. Attributes of several values for each link or node are not written.
+    """
+    import pyarrow as pa
+
+    ids = data.node_ids.numpy()
+    nodes = {"id": pa.array(ids), **feature_columns(data.x, names=data.feature_names)}
+    facts = dict(data.node_attributes)
+    if "side" in facts:
+        nodes["side"] = pa.array(facts.pop("side").numpy())
+    nodes |= attribute_columns(facts, data.node_attribute_names)
+    links = {name: pa.array(ids[end.numpy()]) for name, end in zip(EDGE_COLUMNS, data.links, strict=True)}
+    # Without labels, rows are links; with a column of empty ones, nobody would know.
+    if data.linked is None or not bool((data.is_link & (data.label < 0)).all()):
+        links["label"] = label_column(data.label, data.class_names)
+    links |= split_column(data.masks, data.item) | attribute_columns(data.attributes, data.attribute_names)
+    tables = {"nodes": pa.table(nodes), "links": pa.table(links)}
+    write_folder(path, tables, features_archive(data.x), format=format, feature_names=data.feature_names)

@@ -1,0 +1,1 @@
+"""What feature columns mean: schemas, their vocabularies, their union, and columns encoded by them."""

@@ -1,0 +1,267 @@
+"""The owner's columns as features, the way a schema says; what does not fit is told by row or counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from isthmus.core.errors import nearest
+from isthmus.data.features import SPARSE_DENSITY
+from isthmus.data.folders.schema.schema import Category, Feature, Number, Schema, Text, Vector
+from isthmus.data.folders.schema.vocabulary import words
+from isthmus.data.folders.tables.number_block import BlockColumn, not_finite, num_set, read_only_numbers, sparse_rows_of
+from isthmus.data.folders.tables.reading import Problems, Table, is_numeric, is_text, listed, parsed_numbers, text
+
+# More columns than this, or any of words or vectors, and the features go to features.npz.
+MOST_COLUMNS = 200
+# So many notes are told.
+MOST_NOTES = 20
+# So many columns of numbers are put next to each other in one go.
+SIDE_BY_SIDE = 64
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Features by a schema.
+
+    Fields:
+        matrix: (nodes, columns), float32; a numpy array, or a scipy CSR matrix when few entries are set
+        notes:  what was not in a vocabulary or filled in, in words
+    """
+
+    matrix: Any
+    notes: tuple[str, ...]
+
+
+def encode(table: Table, schema: Schema, problems: Problems) -> Encoded | None:
+    """Return the features of a table's rows, or None after noting what keeps them from being made."""
+    from scipy import sparse
+
+    before = problems.num_found
+    blocks: list[Any] = []
+    notes: list[str] = []
+    for kind, run in groupby(schema.features, key=type):
+        if kind is Number:
+            blocks.append(_number_block(table, list(run), problems, notes))
+        else:
+            blocks += [_block(table, feature, problems, notes) for feature in run]
+    if problems.num_found > before:
+        return None
+    size = table.num_rows * sum(block.shape[1] for block in blocks)
+    few = sum(block.nnz if sparse.issparse(block) else num_set(block) for block in blocks) < SPARSE_DENSITY * size
+    if named_columns(schema) or not few:
+        dense = [block.toarray() if sparse.issparse(block) else block for block in blocks]
+        return Encoded(dense[0] if len(dense) == 1 else np.concatenate(dense, axis=1), _few(notes))
+    rows = [block if sparse.issparse(block) else sparse_rows_of(block) for block in blocks]
+    return Encoded(sparse.hstack(rows, format="csr", dtype=np.float32), _few(notes))
+
+
+def _is_there(table: Table, feature: Feature, problems: Problems) -> bool:
+    if feature.name in table.columns:
+        return True
+    what = f"no column {feature.name!r}, which the schema has as {feature.type}"
+    problems.add(table.file, f"{what}; {nearest(feature.name, table.columns)}")
+    return False
+
+
+def _few(notes: list[str]) -> tuple[str, ...]:
+    more = (f"... ({len(notes)} such notes in all)",) if len(notes) > MOST_NOTES else ()
+    return (*notes[:MOST_NOTES], *more)
+
+
+def named_columns(schema: Schema) -> bool:
+    """Return whether the features go into columns of the table of nodes."""
+    return len(schema.columns) <= MOST_COLUMNS and all(isinstance(f, Number | Category) for f in schema.features)
+
+
+def _block(table: Table, feature: Feature, problems: Problems, notes: list[str]) -> Any:
+    """Return the columns of one feature, (nodes, its columns)."""
+    if not _is_there(table, feature, problems):
+        return None
+    if isinstance(feature, Vector):
+        return _vectors(table, feature, problems)
+    strings = text(table, feature.name, problems)
+    if strings is None:
+        return None
+    if isinstance(feature, Category):
+        return _categories(table, feature, strings.to_pylist(), problems, notes)
+    assert isinstance(feature, Text)
+    return _bags_of_words(feature, strings.to_pylist(), notes)
+
+
+def _number_block(
+    table: Table, features: Sequence[Feature], problems: Problems, notes: list[str]
+) -> npt.NDArray[np.float32]:
+    """Return numbers side by side, (nodes, features)."""
+    block, others = _taken_over(table, features)
+    for start in range(0, len(others), SIDE_BY_SIDE):
+        group = others[start : start + SIDE_BY_SIDE]
+        columns = [_numbers(table, features[place], problems, notes) for place in group]
+        found = [column for column in columns if column is not None]
+        if len(found) == len(group):
+            # Some at a time, so that a row's numbers are written next to each other; + 0 makes -0 a plain 0.
+            block[:, group] = np.stack(found).T + np.float32(0)
+    return block
+
+
+def _taken_over(table: Table, features: Sequence[Feature]) -> tuple[npt.NDArray[np.float32], list[int]]:
+    """Return numbers side by side as far as they are read so and stay as they are, and the places of all others."""
+    columns = [_unscaled(table, feature) for feature in features]
+    ready = [place for place, column in enumerate(columns) if column is not None]
+    read = [column for column in columns if column is not None]
+    if not read:
+        return np.zeros((table.num_rows, len(features)), dtype=np.float32), list(range(len(features)))
+    matrix, order = read[0].matrix, [column.place for column in read]
+    odd = not_finite(matrix)
+    if not odd and len(ready) == len(features) and order == list(range(matrix.shape[1])):
+        return matrix, []
+    block = np.zeros((table.num_rows, len(features)), dtype=np.float32)
+    block[:, ready] = matrix[:, order]
+    bad = set(odd)
+    done = {place for place, column in zip(ready, order, strict=True) if column not in bad}
+    return block, [place for place in range(len(features)) if place not in done]
+
+
+def _unscaled(table: Table, feature: Feature) -> BlockColumn | None:
+    """Return the column of a number that is given on as it is, if it is read side by side with others."""
+    column = table.columns.get(feature.name)
+    plain = isinstance(feature, Number) and (feature.mean, feature.std) == (0.0, 1.0)
+    return column if plain and isinstance(column, BlockColumn) else None
+
+
+def _numbers(table: Table, feature: Feature, problems: Problems, notes: list[str]) -> npt.NDArray[np.float32] | None:
+    if not _is_there(table, feature, problems):
+        return None
+    assert isinstance(feature, Number)
+    name, column = table.name(feature.name), table.columns[feature.name]
+    if not (is_numeric(column) or is_text(column)):
+        problems.add(table.file, f"column {name!r} is of type {column.type}; numbers are needed")
+        return None
+    values, stray = parsed_numbers(column)
+    problems.add_rows(table.file, stray, lambda row: f"{name} is {column[row].as_py()!r}; a number is needed")
+    missing = np.isnan(values)
+    missing[stray] = False
+    if feature.fill is not None and missing.any():
+        values[missing] = feature.fill
+        notes.append(f"{name}: {_count(int(missing.sum()), 'missing number')}, filled in with {feature.fill:g}")
+    with np.errstate(over="ignore"):
+        scaled = ((values - feature.mean) / feature.std).astype(np.float32)
+    wrong = ~np.isfinite(scaled)
+    wrong[stray] = False
+    problems.add_rows(
+        table.file,
+        np.flatnonzero(wrong).tolist(),
+        lambda row: f"{name} is {values[row]}; a finite number is needed",
+    )
+    return scaled
+
+
+def _vectors(table: Table, feature: Vector, problems: Problems) -> npt.NDArray[np.float32] | None:
+    import pyarrow as pa
+    from pyarrow import compute
+
+    name, column = table.name(feature.name), table.columns[feature.name]
+    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    if not any(kind(column.type) for kind in kinds) or not is_numeric(pa.array([], column.type.value_type)):
+        problems.add(table.file, f"column {name!r} is of type {column.type}; lists of numbers are needed")
+        return None
+    lengths = compute.fill_null(compute.list_value_length(column), -1).to_numpy()
+    odd = np.flatnonzero(lengths != feature.size).tolist()
+    problems.add_rows(
+        table.file,
+        odd,
+        lambda row: (
+            f"{name} is {'missing' if lengths[row] < 0 else f'of length {lengths[row]}'}; "
+            f"{feature.size} numbers are needed"
+        ),
+    )
+    if odd:
+        return None
+    values = np.empty((len(column), feature.size), dtype=np.float32)
+    start = 0
+    for chunk in column.chunks:
+        with np.errstate(over="ignore"):
+            values[start : start + len(chunk)] = _flat(chunk).reshape(len(chunk), feature.size)
+        start += len(chunk)
+    wrong = np.flatnonzero(~np.isfinite(values).all(axis=1)).tolist()
+    problems.add_rows(table.file, wrong, lambda row: f"{name} holds a value that is not finite")
+    return values
+
+
+def _flat(lists: Any) -> npt.NDArray[np.floating[Any]]:
+    """Return the numbers of lists one after the other; of single precision where they are."""
+    import pyarrow as pa
+
+    flat = lists.flatten()
+    single = pa.types.is_float32(flat.type) and flat.null_count == 0
+    found: npt.NDArray[np.floating[Any]] = flat.to_numpy() if single else read_only_numbers(flat)
+    return found
+
+
+def _categories(
+    table: Table, feature: Category, values: list[str], problems: Problems, notes: list[str]
+) -> npt.NDArray[np.float32]:
+    place = {value: number for number, value in enumerate(feature.vocabulary or ())}
+    block = np.zeros((len(values), len(feature.columns)), dtype=np.float32)
+    unknown = [row for row, value in enumerate(values) if value and value not in place]
+    for row, value in enumerate(values):
+        if value in place:
+            block[row, place[value]] = 1.0
+    if feature.unknown == "refuse":
+        problems.add_rows(
+            table.file,
+            unknown,
+            lambda row: (
+                f"{table.name(feature.name)} is {values[row]!r}, which is none of the schema's values {listed(place)}"
+            ),
+        )
+        return block
+    if feature.unknown == "other":
+        block[unknown, -1] = 1.0
+    if unknown:
+        fate = f"counted in {feature.columns[-1]!r}" if feature.unknown == "other" else "dropped"
+        many = _count(len(unknown), "value")
+        notes.append(f"{feature.name}: {many} not in the vocabulary, {fate}: {_most(values[row] for row in unknown)}")
+    missing = sum(not value for value in values)
+    if missing:
+        notes.append(f"{feature.name}: {_count(missing, 'missing value')}, given on as zeros")
+    return block
+
+
+def _bags_of_words(feature: Text, texts: list[str], notes: list[str]) -> Any:
+    from scipy import sparse
+
+    place = {word: number for number, word in enumerate(feature.vocabulary or ())}
+    known: Counter[tuple[int, int]] = Counter()
+    unknown: Counter[str] = Counter()
+    for row, value in enumerate(texts):
+        for word in words(value):
+            if word in place:
+                known[row, place[word]] += 1
+            else:
+                unknown[word] += 1
+    if unknown:
+        total = sum(unknown.values()) + sum(known.values())
+        most = _most(unknown.elements())
+        notes.append(f"{feature.name}: {unknown.total()} of {total} words not in the vocabulary, dropped: {most}")
+    entries = np.asarray(list(known), dtype=np.int64).reshape(-1, 2)
+    counts = np.asarray(list(known.values()), dtype=np.float32)
+    return sparse.csr_matrix((counts, (entries[:, 0], entries[:, 1])), shape=(len(texts), len(place)))
+
+
+def _most(values: Any) -> str:
+    """Return the most frequent values with their counts, for a note."""
+    counts = Counter(values)
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    shown = ", ".join(f"{value!r} {count}" for value, count in ordered[:5])
+    return f"{shown}, ... ({len(ordered)} in all)" if len(ordered) > 5 else shown
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

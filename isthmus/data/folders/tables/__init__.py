@@ -1,0 +1,1 @@
+"""Tables of own folders: reading, what their columns mean, writing."""

@@ -1,0 +1,132 @@
+"""Folders of tables, written as a whole or not at all, and the columns that they have in common."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isthmus.core.errors import BadInput
+from isthmus.data.folders.schema.schema import SCHEMA_FILE, Schema, to_yaml
+from isthmus.data.folders.tables.columns import CONSTANT, FEATURES_FILE
+from isthmus.data.folders.tables.reading import FORMATS
+
+# More numbers than this are written as they are: to compress them takes longer than all the rest.
+MOST_COMPRESSED = 2_000_000
+
+
+def write_folder(
+    path: str | Path,
+    tables: Mapping[str, Any],
+    features: Any = None,
+    schema: Schema | None = None,
+    format: str = "parquet",
+    feature_names: Sequence[str] = (),
+) -> None:
+    """Write a folder of Arrow tables, given by the stems of their files; all of it or nothing.
+
+    `features` is a scipy matrix or a numpy array that goes into features.npz, or None if the table of nodes has them;
+    `feature_names` go there beside it.
+    """
+    path = Path(path)
+    check_new_folder(path, format)
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        temporary.mkdir(parents=True)
+        for stem, table in tables.items():
+            _write_table(table, temporary / f"{stem}.{format}")
+        if features is not None:
+            _write_features(features, temporary / FEATURES_FILE, feature_names)
+        if schema is not None:
+            (temporary / SCHEMA_FILE).write_text(to_yaml(schema), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise BadInput(f"{str(path)!r} cannot be written: {error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_new_folder(path: Path, format: str = "parquet") -> None:
+    """Refuse a format that is not known and a place where something is already."""
+    if format not in FORMATS:
+        raise BadInput(f"format is {format!r}; known: {', '.join(sorted(FORMATS))}")
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise BadInput(f"{str(path)!r} is there already and not an empty folder; give another path")
+
+
+def label_column(labels: Tensor, class_names: Sequence[str]) -> Any:
+    """Return classes as a column of names, or of numbers where they have no names; nothing where there is none."""
+    import pyarrow as pa
+
+    if class_names:
+        return pa.array([class_names[c] if c >= 0 else None for c in labels.tolist()], pa.string())
+    return pa.array(labels.numpy(), mask=(labels < 0).numpy())
+
+
+def split_column(masks: Mapping[str, Tensor], item: str) -> dict[str, Any]:
+    """Return masks as a column `split`, or no column without masks; an item may be in one of them only."""
+    import pyarrow as pa
+
+    if not masks:
+        return {}
+    stacked = torch.stack(list(masks.values()))
+    if stacked.numel() and int(stacked.sum(dim=0).max()) > 1:
+        raise BadInput(f"a {item} is in more than one of the masks; a folder has one split for each {item}")
+    split = np.full(stacked.shape[1], "", dtype=object)
+    for name, mask in masks.items():
+        split[mask.numpy()] = name
+    return {"split": pa.array(split, pa.string())}
+
+
+def feature_columns(x: Tensor, letter: str = "x", names: Sequence[str] = ()) -> dict[str, Any]:
+    """Return dense features as columns, of the names given or x0, x1, ...; sparse ones go into `features_archive`."""
+    import pyarrow as pa
+
+    if x.layout == torch.sparse_csr:
+        return {}
+    if len(names) != x.shape[1]:
+        names = [f"{letter}{number}" for number in range(x.shape[1])]
+    if tuple(names) == (CONSTANT,):
+        return {}  # a folder without features is read so
+    return {name: pa.array(column) for name, column in zip(names, x.t().numpy(), strict=True)}
+
+
+def features_archive(x: Tensor) -> Any:
+    """Return sparse features as a scipy matrix for features.npz; None for dense ones, which are columns."""
+    from scipy import sparse
+
+    if x.layout != torch.sparse_csr:
+        return None
+    parts = (x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy())
+    return sparse.csr_matrix(parts, shape=tuple(x.shape))
+
+
+def _write_table(table: Any, path: Path) -> None:
+    from pyarrow import csv, parquet
+
+    if path.suffix == ".csv":
+        csv.write_csv(table, path)
+    else:
+        parquet.write_table(table, path)
+
+
+def _write_features(features: Any, path: Path, names: Sequence[str] = ()) -> None:
+    from scipy import sparse
+
+    named: dict[str, Any] = {"names": np.asarray(names, dtype=np.str_)} if len(names) == features.shape[1] else {}
+    is_sparse = sparse.issparse(features)
+    compressed = (features.nnz if is_sparse else features.size) <= MOST_COMPRESSED
+    if is_sparse and not named:
+        sparse.save_npz(path, features, compressed)
+        return
+    parts: dict[str, Any] = {"x": features}
+    if is_sparse:  # as save_npz has it, with the names beside it
+        parts = {"indices": features.indices, "indptr": features.indptr, "data": features.data}
+        parts |= {"format": np.array(b"csr"), "shape": np.array(features.shape)}
+    (np.savez_compressed if compressed else np.savez)(path, **parts, **named)

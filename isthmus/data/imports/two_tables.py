@@ -1,0 +1,207 @@
+"""A graph from two tables in CSV or Parquet, with any names of columns; wide ones are read block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from isthmus.data.folders.tables.attributes import PREFIX
+from isthmus.data.folders.tables.number_block import BlockWriter
+from isthmus.data.folders.tables.reading import NO_NUMBER, Problems, RawGraph, Table, as_table, is_numeric
+
+# Ending -> what separates the values of a text file; Parquet has no such thing.
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".parquet": "", ".pq": ""}
+# So many bytes of a text file, or numbers of a Parquet file, are looked at in one go.
+BLOCK_BYTES = 16 << 20
+MOST_BLOCKS = 16
+BLOCK_NUMBERS = 1 << 19
+COLUMNS_AT_ONCE = 256
+SCANNED_BYTES = 1 << 20
+# So many columns may turn from numbers to words in their middle before all are read as text.
+MOST_TURNS = 3
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the columns of a table are read.
+
+    Fields:
+        as_told: columns whose values stay as they are told: text of a text file; None for all
+        single:  whether the numbers of the others are rounded to single precision at once, as features will be
+    """
+
+    as_told: frozenset[str] | None = field(default=None)
+    single: bool = False
+
+    def may_be_number(self, name: str) -> bool:
+        """Return whether a column of numbers may be read as such."""
+        return self.as_told is not None and name not in self.as_told and not name.startswith(PREFIX)
+
+
+AS_TOLD = Reading()
+
+
+def read_tables(
+    nodes: Path, edges: Path, delimiter: str, problems: Problems, reading: Reading = AS_TOLD
+) -> RawGraph | None:
+    """Return the graph in two files, or None after noting why they cannot be read; `reading` is that of the nodes."""
+    tables = [read_file(path, delimiter, problems, how) for path, how in ((nodes, reading), (edges, AS_TOLD))]
+    return RawGraph(tables[0], tables[1]) if tables[0] is not None and tables[1] is not None else None
+
+
+def read_file(path: Path, delimiter: str, problems: Problems, reading: Reading = AS_TOLD) -> Table | None:
+    """Return the table in a file, or None after noting why there is none. `reading` says what stays text.
+
+    In a text file, the first row has the names of the columns, and the encoding is UTF-8.
+    """
+    file, ending = path.name, path.suffix.lower()
+    if ending not in DELIMITERS:
+        problems.add(str(path), f"its name ends in {ending!r}; known: {', '.join(sorted(DELIMITERS))}")
+        return None
+    try:
+        with path.open("rb") as content:
+            start = content.read(4)
+        if (start == b"PAR1") == bool(DELIMITERS[ending]):
+            kind = "is a Parquet file, not text" if DELIMITERS[ending] else "is no Parquet file"
+            problems.add(str(path), f"by its content it {kind}; its name must end accordingly")
+            return None
+        if DELIMITERS[ending]:
+            names, columns, num_rows = _read_text(path, delimiter or DELIMITERS[ending], reading)
+        else:
+            names, columns, num_rows = _read_parquet(path, reading)
+    except OSError as error:
+        problems.add(str(path), f"cannot be read: {' '.join((error.strerror or str(error)).split())}")
+        return None
+    except ValueError as error:  # pyarrow's errors are kinds of this
+        problems.add(str(path), f"cannot be read: {' '.join(str(error).split())}")
+        return None
+    other = next((mark for mark in (";", "\t", "|", ",") if len(names) == 1 and mark in names[0]), "")
+    if other:
+        problems.add(file, f"has the one column {names[0]!r}; add --delimiter {other!r}")
+        return None
+    return as_table(file, names, columns, num_rows, problems)
+
+
+Columns = tuple[list[str], list[Any], int]
+
+
+def _read_text(path: Path, delimiter: str, reading: Reading) -> Columns:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    num_lines, quotes = _scanned(path)
+    # Where no value has quotes, no line ends within one: Arrow need not look for such before it parses.
+    parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=quotes)
+    first = csv.ReadOptions(use_threads=False)
+    with csv.open_csv(path, read_options=first, parse_options=parse) as reader:
+        found = reader.schema
+    names = found.names
+    # As text, but for what begins with numbers: a column that turns to words in its middle is read again, as text.
+    number = {
+        name
+        for name, kind in zip(names, found.types, strict=True)
+        if reading.may_be_number(name) and (pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    }
+    # Arrow knows words for "no number" by their spelling only.
+    missing = sorted({spelt for word in NO_NUMBER for spelt in (word, word.upper(), word.title(), word.capitalize())})
+    for _ in range(MOST_TURNS):
+        types = {name: pa.float64() if name in number else pa.string() for name in names}
+        convert = csv.ConvertOptions(column_types=types, null_values=missing, strings_can_be_null=False)
+        options = csv.ReadOptions(block_size=max(BLOCK_BYTES, path.stat().st_size // MOST_BLOCKS), use_threads=False)
+        try:
+            with csv.open_csv(path, read_options=options, parse_options=parse, convert_options=convert) as reader:
+                return _gathered(names, reader, number if reading.single else set(), num_lines)
+        except pa.ArrowInvalid as error:
+            turned = [name for place, name in enumerate(names) if f"CSV column #{place}:" in str(error)]
+            if not number & set(turned):
+                raise
+            number -= set(turned)
+    convert = csv.ConvertOptions(column_types={name: pa.string() for name in names}, strings_can_be_null=False)
+    table = csv.read_csv(path, parse_options=parse, convert_options=convert)
+    return names, table.columns, table.num_rows
+
+
+def _read_parquet(path: Path, reading: Reading) -> Columns:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    file = parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+    kinds = file.schema_arrow
+    names, num_rows = kinds.names, file.metadata.num_rows
+    flat = [f.name for f in kinds if reading.single and reading.may_be_number(f.name) and is_numeric(f)]
+    lists = [f.name for f in kinds if reading.single and reading.may_be_number(f.name) and _holds_doubles(f.type)]
+    if len(set(names)) < len(names) or not (flat or lists):
+        table = file.read()
+        return table.column_names, table.columns, table.num_rows
+    taken = {*flat, *lists}
+    rest = file.read(columns=[name for name in names if name not in taken])
+    found = dict(zip(rest.column_names, rest.columns, strict=True))
+    block = BlockWriter(num_rows, len(flat))
+    for start in range(0, len(flat), COLUMNS_AT_ONCE):
+        table = file.read(columns=flat[start : start + COLUMNS_AT_ONCE], use_threads=False)
+        block.write([table.column(name) for name in flat[start : start + COLUMNS_AT_ONCE]], place=start)
+    found |= zip(flat, block.columns(num_rows), strict=True)
+    for name in lists:
+        size = max(1, BLOCK_NUMBERS * max(num_rows, 1) // max(_num_values(file.metadata, name), 1))
+        batches = file.iter_batches(batch_size=min(size, 1 << 16), columns=[name], use_threads=False)
+        parts = [_single_lists(batch.column(0)) for batch in batches]
+        found[name] = pa.chunked_array(parts, None if parts else kinds.field(name).type)
+    return names, [found[name] for name in names], num_rows
+
+
+def _num_values(metadata: Any, name: str) -> int:
+    """Return how many numbers the lists of a column hold in all."""
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    chunks = (group.column(column) for group in groups for column in range(group.num_columns))
+    return sum(chunk.num_values for chunk in chunks if chunk.path_in_schema.split(".")[0] == name)
+
+
+def _scanned(path: Path) -> tuple[int, bool]:
+    """Return how many lines a text file has, and whether there is a quotation mark after the first."""
+    num_lines, quotes = 0, False
+    with path.open("rb") as content:
+        content.readline()
+        while piece := content.read(SCANNED_BYTES):
+            num_lines += piece.count(b"\n")
+            quotes = quotes or b'"' in piece
+    return num_lines + 1, quotes
+
+
+def _gathered(names: list[str], batches: Iterable[Any], side_by_side: set[str], num_rows: int) -> Columns:
+    """Return the columns of record batches; those of numbers go side by side, in single precision, batch by batch.
+
+    `num_rows` is how many rows to expect.
+    """
+    import pyarrow as pa
+
+    inside = [place for place, name in enumerate(names) if name in side_by_side]
+    outside = [place for place, name in enumerate(names) if name not in side_by_side]
+    block = BlockWriter(num_rows, len(inside))
+    parts: dict[int, list[Any]] = {place: [] for place in outside}
+    row = 0
+    for batch in batches:
+        columns = batch.columns
+        block.write([columns[place] for place in inside], row)
+        for place in outside:
+            parts[place].append(columns[place])
+        row += batch.num_rows
+    pa.default_memory_pool().release_unused()  # what the batches needed
+    found: dict[int, Any] = dict(zip(inside, block.columns(row), strict=True))
+    found |= {place: pa.chunked_array(part, None if part else pa.string()) for place, part in parts.items()}
+    return names, [found[place] for place in range(len(names))], row
+
+
+def _holds_doubles(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool((pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)) and pa.types.is_float64(kind.value_type))
+
+
+def _single_lists(column: Any) -> Any:
+    """Return lists of numbers in single precision."""
+    import pyarrow as pa
+
+    size = column.type.list_size if pa.types.is_fixed_size_list(column.type) else -1
+    return column.cast(pa.list_(pa.float32(), size), safe=False)

@@ -1,0 +1,1 @@
+"""Who holds what: statistics, heterogeneity, and all of it as one survey."""

@@ -1,0 +1,194 @@
+"""Who holds what: the figures that tell one client's data from another's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from isthmus.core.errors import BadInput
+from isthmus.data.edges import pair_keys, undirected
+from isthmus.data.graph import Graph
+from isthmus.data.graph_set import GraphSet
+from isthmus.data.holding import Holding
+from isthmus.data.link_graph import LinkGraph
+
+Matrix = npt.NDArray[np.int64]
+
+QUARTERS = ("lowest quarter", "second quarter", "third quarter", "highest quarter")
+
+
+@dataclass(frozen=True)
+class ClientStatistics:
+    """Figures of one client's data. An item is a node, a link or a graph, whichever the data is divided by.
+
+    Fields:
+        num_items:     items
+        num_nodes:     nodes; of all graphs together, where items are graphs
+        num_edges:     pairs of nodes that an edge or link joins, either way; a node's edge to itself does not count
+        num_features:  feature columns of the nodes
+        num_train:     labelled items of the training mask; `num_val` and `num_test` alike
+        num_classes:   classes with at least one labelled item here
+        label_counts:  labelled items of each class of the whole dataset, as `label_names` has them
+        mean_degree:   neighbours of a node, on average
+        homophily:     share of the edges between labelled nodes that join nodes of one class, or None
+        degree_counts: nodes with 0 neighbours, with 1, with 2, and so on to the largest degree
+        num_links:     items that are links, and not told to be none; None where items are nodes or graphs
+    """
+
+    num_items: int
+    num_nodes: int
+    num_edges: int
+    num_features: int
+    num_train: int
+    num_val: int
+    num_test: int
+    num_classes: int
+    label_counts: tuple[int, ...]
+    mean_degree: float
+    homophily: float | None
+    degree_counts: tuple[int, ...]
+    num_links: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """How the labels of a dataset are counted: a class each, or several tasks for an item.
+
+    Tasks of yes or no count their two answers apart; tasks of numbers count the quarters of the whole dataset.
+
+    Fields:
+        names:   one for each count
+        kind:    "class", "binary" or "value"
+        borders: (3, tasks) quartiles of the whole dataset's numbers, for the kind "value"
+    """
+
+    names: tuple[str, ...]
+    kind: str
+    borders: Tensor | None = None
+
+    @staticmethod
+    def of(whole: Holding) -> Labels:
+        """Return how the whole dataset's labels are counted."""
+        kind = whole.target if isinstance(whole, GraphSet) and whole.labels.dim() > 1 else "class"
+        plain = whole.class_names or tuple(str(number) for number in range(whole.num_classes))
+        if kind == "class":
+            return Labels(plain, kind)
+        if kind == "binary":
+            return Labels(tuple(f"{name}: {answer}" for name in plain for answer in ("no", "yes")), kind)
+        borders = torch.nanquantile(whole.labels.double(), torch.tensor([0.25, 0.5, 0.75]).double(), dim=0)
+        return Labels(tuple(f"{name}: {quarter}" for name in plain for quarter in QUARTERS), kind, borders)
+
+    def counts(self, part: Holding) -> Tensor:
+        """Return how many labels of each name a part has, (names,), int64."""
+        labels = part.labels
+        if self.kind == "class":
+            return torch.bincount(labels[labels >= 0], minlength=len(self.names))
+        tasks = torch.arange(labels.shape[1])
+        if self.borders is None:
+            number = 2 * tasks + (labels > 0.5)
+        else:
+            number = len(QUARTERS) * tasks + (labels.double() > self.borders[:, None]).sum(dim=0)
+        return torch.bincount(number[~labels.isnan()], minlength=len(self.names))
+
+
+def label_names(whole: Holding) -> tuple[str, ...]:
+    """Return what each of `ClientStatistics.label_counts` counts."""
+    return Labels.of(whole).names
+
+
+def describe_clients(whole: Holding, parts: Sequence[Holding]) -> list[ClientStatistics]:
+    """Return the figures of every client, with the classes of the whole dataset."""
+    labels = Labels.of(whole)
+    return [_describe(part, labels) for part in parts]
+
+
+def _describe(part: Holding, labels: Labels) -> ClientStatistics:
+    counts = labels.counts(part)
+    edge_index, num_nodes = simple_edges(part)
+    degree = torch.bincount(edge_index[0], minlength=num_nodes)
+    labelled = part.labels >= 0 if part.labels.dim() == 1 else (~part.labels.isnan()).any(dim=1)
+    train, val, test = (
+        int((part.masks[split] & labelled).sum()) if split in part.masks else 0 for split in ("train", "val", "test")
+    )
+    return ClientStatistics(
+        num_items=part.num_items,
+        num_nodes=num_nodes,
+        num_edges=edge_index.shape[1] // 2,
+        num_features=_known(part).num_features,
+        num_train=train,
+        num_val=val,
+        num_test=test,
+        num_classes=int((counts > 0).sum()),
+        label_counts=tuple(counts.tolist()),
+        mean_degree=edge_index.shape[1] / max(num_nodes, 1),
+        homophily=edge_homophily(part) if isinstance(part, Graph) else None,
+        degree_counts=tuple(torch.bincount(degree).tolist()),
+        num_links=int(part.is_link.sum()) if isinstance(part, LinkGraph) else None,
+    )
+
+
+def simple_edges(part: Holding) -> tuple[Tensor, int]:
+    """Return the edges beneath a client's data, both ways, sorted, without loops or repetition; and how many nodes.
+
+    Those of a link graph are the pairs that any link joins; those of a set of graphs are of all graphs together.
+    """
+    known = _known(part)
+    ends = known.links[:, known.is_link] if isinstance(known, LinkGraph) else known.edge_index
+    return undirected(ends, known.num_nodes)[0], known.num_nodes
+
+
+def _known(part: Holding) -> Graph | LinkGraph | GraphSet:
+    if isinstance(part, Graph | LinkGraph | GraphSet):
+        return part
+    raise BadInput(f"{part!r} is a {type(part).__name__}; known: Graph, GraphSet, LinkGraph")
+
+
+def edge_homophily(graph: Graph) -> float | None:
+    """Return the share of edges between labelled nodes whose ends have one class; None without such edges."""
+    ends = graph.y[graph.edge_index]  # (2, edges)
+    ends = ends[:, (ends >= 0).all(dim=0)]
+    if ends.shape[1] == 0:
+        return None
+    return float((ends[0] == ends[1]).double().mean())
+
+
+def missing_edge_fraction(whole: Graph, parts: Sequence[Graph]) -> float:
+    """Return the share of the whole graph's undirected edges that no client holds; 0 without edges."""
+    num_ids = int(whole.node_ids.max()) + 1 if whole.num_nodes else 1
+    pairs = _pairs_by_id(whole, num_ids)
+    if len(pairs) == 0:
+        return 0.0
+    held = torch.cat([_pairs_by_id(part, num_ids) for part in parts]) if parts else pairs[:0]
+    return 1.0 - float(torch.isin(pairs, held).double().mean())
+
+
+def missing_item_fraction(whole: Holding, parts: Sequence[Holding]) -> float:
+    """Return the share of the whole dataset's items that no client holds; 0 without items."""
+    if whole.num_items == 0:
+        return 0.0
+    held = torch.cat([part.item_ids for part in parts]) if parts else whole.item_ids[:0]
+    return 1.0 - float(torch.isin(whole.item_ids, held).double().mean())
+
+
+def overlap_matrix(ids: Sequence[Tensor]) -> Matrix:
+    """Return how many ids each two clients share, (clients, clients); the diagonal has how many each holds."""
+    from scipy import sparse
+
+    held = [np.unique(each.numpy()) for each in ids]
+    _, column = np.unique(np.concatenate([np.empty(0, np.int64), *held]), return_inverse=True)
+    start = np.concatenate([[0], np.cumsum([len(each) for each in held])]).astype(np.int64)
+    ones = np.ones(len(column), dtype=np.int64)
+    who_holds_what = sparse.csr_matrix((ones, column, start), shape=(len(held), int(column.max(initial=-1)) + 1))
+    shared: Matrix = (who_holds_what @ who_holds_what.T).toarray()
+    return shared
+
+
+def _pairs_by_id(graph: Graph, num_ids: int) -> Tensor:
+    ends = graph.node_ids[graph.edge_index]
+    keys: Tensor = torch.unique(pair_keys(ends[0], ends[1], num_ids))
+    return keys

@@ -1,0 +1,149 @@
+"""A client with a graph, a task and a model: what algorithms' handlers work with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from isthmus.core.client import Client
+from isthmus.core.protocol import Holdings
+from isthmus.core.record import Params
+from isthmus.data.graph import SPLITS
+from isthmus.learn.batching import Batching
+from isthmus.learn.fit import Fitted, Loss, Penalty, fit, load_params
+from isthmus.learn.optimizers import Optimizer, OptimizerState
+from isthmus.learn.tasks.task import Predictions, Task
+
+STEP_UNITS = ("batch", "epoch")
+
+
+def check_local_steps(local_steps: int, step_unit: str) -> None:
+    """Raise ValueError unless the amount of local training makes sense."""
+    if local_steps < 1:
+        raise ValueError(f"local_steps is {local_steps!r}; it must be at least 1")
+    if step_unit not in STEP_UNITS:
+        raise ValueError(f"step_unit is {step_unit!r}; choose from {', '.join(STEP_UNITS)}")
+
+
+class ForeignEdges(NamedTuple):
+    """Edges from a client's nodes to nodes that others host.
+
+    Fields:
+        node:   (edges,), int64; a node of the client
+        key:    (edges,), int64; the key of the other end, as the `node_keys` of its host
+        weight: (edges,), float32; None where all are one
+    """
+
+    node: Tensor
+    key: Tensor
+    weight: Tensor | None
+
+
+class GraphClient(Client):
+    """One silo's data and the means to learn from it. The module is scratch: parameters are loaded before each use.
+
+    Attributes:
+        node_keys: the name under which other clients know the same node, (nodes,), int64, all different; None where
+                   this client cannot say. In simulation these are the data's `node_ids`. Between sites, where those
+                   are row numbers that mean nothing to others, the silo puts its own here: keys made of ids and a
+                   secret (`isthmus.sites.silo.identities`), or None
+        foreign:   edges to nodes of others by their keys, where a silo's folder has a table of them; else None
+        own:       what its personal parameters begin with: those that no message holds (`Course.shared`). Later ones
+                   are in `state["personal"]`
+    """
+
+    def __init__(
+        self, id: str, data: Any, task: Task, model: nn.Module, batching: Batching, own: Params | None = None
+    ) -> None:
+        super().__init__(id)
+        self.data = data
+        self.task = task
+        self.model = model
+        self.batching = batching
+        self.own: Params = own or {}
+        self.node_keys: Tensor | None = getattr(data, "node_ids", None)  # a set of graphs has none
+        self.foreign: ForeignEdges | None = None
+
+    @cached_property
+    def prepared(self) -> Any:
+        """The data as the task works on it; rebuilt from the data after a restart."""
+        return self.task.prepare(self.data)
+
+    @cached_property
+    def num_examples(self) -> int:
+        """Number of training examples."""
+        return self.task.count(self.data, "train")
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes in the client's graph, labelled or not."""
+        return int(self.data.num_nodes)
+
+    @cached_property
+    def holdings(self) -> Holdings:
+        """How much data the client has, which bounds what it may count for."""
+        return Holdings(self.num_nodes, {split: self.task.count(self.data, split) for split in SPLITS})
+
+    def complete(self, params: Params) -> Params:
+        """Return parameters together with the client's personal ones, where they are not among them."""
+        if not self.own:
+            return params
+        personal: Params = self.state.get("personal", self.own)
+        return {**personal, **params}
+
+    def keep_personal(self, trained: Params, given: Params) -> Params:
+        """Keep what was trained beyond the given parameters as the client's personal ones; return the others."""
+        if trained.keys() == given.keys():
+            return trained
+        self.state = {**self.state, "personal": {name: trained[name] for name in trained if name not in given}}
+        return {name: trained[name] for name in given}
+
+    def fit(
+        self,
+        params: Params,
+        *,
+        steps: int,
+        optimizer: Optimizer,
+        step_unit: str = "batch",
+        penalty: Penalty | None = None,
+        optimizer_state: OptimizerState | None = None,
+        loss: Loss | None = None,
+        prepared: Any = None,
+    ) -> Fitted:
+        """Train from `params` on the client's own graph; the learning rate is the schedule's for this round.
+
+        A step is one batch, or one pass over the training examples; on a full batch they are the same. `loss` takes
+        the place of the task's, `penalty` is added to either. `prepared` takes the place of the client's own data:
+        the same with other edges or labels. Parameters that are missing in `params` are the client's personal ones:
+        they are trained with the others and stay in its memory.
+        """
+        prepared = self.prepared if prepared is None else prepared
+        per_epoch = self.task.batches_per_epoch(prepared, self.batching) if step_unit == "epoch" else 1
+        fitted = fit(
+            self.model,
+            self.complete(params),
+            self.task,
+            prepared,
+            steps=steps * per_epoch,
+            optimizer=optimizer,
+            lr=optimizer.lr * optimizer.schedule.factor(max(self.position.round, 1)),
+            batching=self.batching,
+            generator=self.generator("fit"),
+            penalty=penalty,
+            optimizer_state=optimizer_state,
+            loss=loss,
+        )
+        return replace(fitted, params=self.keep_personal(fitted.params, params))
+
+    def evaluate(self, params: Params, splits: tuple[str, ...]) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+        """Return metrics and example counts per split of a model on the client's own graph."""
+        load_params(self.model, self.complete(params))
+        return self.task.evaluate(self.model, self.prepared, splits)
+
+    def predict(self, params: Params) -> Predictions:
+        """Return a model's probabilities for every example of the client."""
+        load_params(self.model, self.complete(params))
+        return self.task.predict(self.model, self.prepared)

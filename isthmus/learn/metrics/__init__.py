@@ -1,0 +1,1 @@
+"""Losses and metrics: of classes, of ranks, of several tasks at once."""

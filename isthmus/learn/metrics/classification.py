@@ -1,0 +1,130 @@
+"""Metrics of classification from logits and labels, and the rule for scores that are not finite.
+
+A model that gives a score that is not finite for one of the examples it is measured on, as one that diverged does, has
+no metrics there: all are undefined, whatever the task. An undefined metric is NaN here, and is left out of an
+evaluation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from isthmus.learn.metrics.losses import cross_entropy
+
+# Every metric of every task, by the one name that it has in all of them; each task takes those that make sense for it.
+DEFINITIONS: dict[str, str] = {
+    "loss": "what training makes small, on the examples of a split, without what regularises it",
+    "accuracy": "share of examples whose answer is right",
+    "f1_micro": "F1 over the decisions of all classes pooled; with one class for each example it is the accuracy",
+    "f1_macro": "mean of the classes' F1, over the classes that occur among labels or answers",
+    "f1": "F1 of the answer yes",
+    "roc_auc": "area under the ROC curve; of several classes the mean of one against the rest",
+    "ap": "average precision, the area under precision by recall as steps; of several classes as roc_auc",
+    "auc": "roc_auc, by the name that link prediction had for it before",
+    "hits@1": "share of links whose truth is ranked first",
+    "hits@5": "share of links whose truth is among the first five",
+    "hits@10": "share of links whose truth is among the first ten",
+    "mrr": "mean of one over the rank of the truth",
+    "rmse": "root of the mean squared error",
+    "mae": "mean absolute error",
+}
+
+
+def of_finite(measure: Callable[[Tensor, Tensor], float]) -> Callable[[Tensor, Tensor], float]:
+    """Return a metric of scores and labels that is undefined, NaN, where a score is not finite."""
+    return lambda scores, labels: measure(scores, labels) if bool(scores.isfinite().all()) else math.nan
+
+
+def of_finite_rows(scores: Tensor, each: Tensor) -> Tensor:
+    """Return numbers of examples, (examples,), with NaN for those with a score that is not finite."""
+    return each.masked_fill(~scores.isfinite().all(dim=1), math.nan)
+
+
+def defined(values: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics that are defined, which includes that they are finite."""
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def loss(logits: Tensor, labels: Tensor) -> float:
+    """Mean cross-entropy."""
+    return float(cross_entropy(logits, labels))
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> float:
+    """Share of examples whose largest logit is their label's."""
+    return float((logits.argmax(dim=1) == labels).double().mean())
+
+
+def f1_micro(logits: Tensor, labels: Tensor) -> float:
+    """F1 over all decisions pooled; with one label per example it equals accuracy."""
+    return accuracy(logits, labels)
+
+
+def f1_macro(logits: Tensor, labels: Tensor) -> float:
+    """Mean of the per-class F1 over the classes that occur among labels or predictions, as scikit-learn does."""
+    num_classes = logits.shape[1]
+    predicted = logits.argmax(dim=1)
+    hits = torch.bincount(labels[predicted == labels], minlength=num_classes).double()
+    occurring = torch.bincount(labels, minlength=num_classes) + torch.bincount(predicted, minlength=num_classes)
+    present = occurring > 0
+    return float((2 * hits[present] / occurring[present]).mean())
+
+
+def roc_auc(logits: Tensor, labels: Tensor) -> float:
+    """Area under the ROC curve; for more than two classes the mean of one against the rest; NaN if undefined."""
+    from sklearn.metrics import roc_auc_score
+
+    present = torch.unique(labels).tolist()
+    if len(present) < 2:
+        return math.nan
+    ranked = [1] if logits.shape[1] == 2 else present
+    areas = [roc_auc_score((labels == c).numpy(), _log_odds(logits, c).numpy()) for c in ranked]
+    return float(sum(areas) / len(areas))
+
+
+def average_precision(logits: Tensor, labels: Tensor) -> float:
+    """Area under precision by recall, as steps; for more than two classes the mean of one against the rest."""
+    from sklearn.metrics import average_precision_score
+
+    present = torch.unique(labels).tolist()
+    if len(present) < 2:
+        return math.nan
+    ranked = [1] if logits.shape[1] == 2 else present
+    areas = [average_precision_score((labels == c).numpy(), _log_odds(logits, c).numpy()) for c in ranked]
+    return float(sum(areas) / len(areas))
+
+
+def _log_odds(logits: Tensor, c: int) -> Tensor:
+    """Return log(p / (1 - p)) of a class, (examples,): ranked as p is, but p itself would be 1 for many at once."""
+    others = torch.cat([logits[:, :c], logits[:, c + 1 :]], dim=1).double()
+    # Rounded far below the precision of the logits, so that equal odds are ties whatever the order of their sum.
+    return (logits[:, c].double() - others.logsumexp(dim=1)).round(decimals=9)
+
+
+def _each_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return of_finite_rows(logits, cross_entropy(logits, labels, reduction="none").double())
+
+
+def _each_right(logits: Tensor, labels: Tensor) -> Tensor:
+    return of_finite_rows(logits, (logits.argmax(dim=1) == labels).double())
+
+
+# Metrics that are means over examples, as what each example contributes, (examples,), float64.
+ADDITIVE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "loss": _each_loss,
+    "accuracy": _each_right,
+    "f1_micro": _each_right,
+}
+
+CLASSIFICATION: dict[str, Callable[[Tensor, Tensor], float]] = {
+    "loss": of_finite(loss),
+    "accuracy": of_finite(accuracy),
+    "f1_micro": of_finite(f1_micro),
+    "f1_macro": of_finite(f1_macro),
+    "roc_auc": of_finite(roc_auc),
+    "ap": of_finite(average_precision),
+}

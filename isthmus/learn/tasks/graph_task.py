@@ -1,0 +1,220 @@
+"""What the tasks on sets of graphs have in common: batches of graphs, blocks for evaluation, which labels count.
+
+A graph is an example; its label is one class (`graph_classification.py`), one yes or no for each of several tasks
+(`graph_binary.py`) or one number for each (`graph_regression.py`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from isthmus.core.errors import BadInput
+from isthmus.data.graph import SPLITS
+from isthmus.data.graph_set import GraphSet
+from isthmus.learn.batching import Batching, FullBatch, MiniBatch
+from isthmus.learn.metrics.classification import defined
+from isthmus.learn.tasks.graph_batches import GraphPile
+from isthmus.learn.tasks.task import Predictions, Task
+from isthmus.models.inputs import GraphInput
+
+# From scores (graphs, outputs) and labels to a number; NaN where it is undefined.
+Metric = Callable[[Tensor, Tensor], float]
+
+# The task for each kind of label.
+TASK_OF = {"class": "graph_classification", "binary": "graph_binary", "value": "graph_regression"}
+
+
+@dataclass(frozen=True)
+class GraphBatch:
+    """Some graphs side by side, and the label of each."""
+
+    graph: GraphInput
+    labels: Tensor  # (graphs,) or (graphs, tasks)
+
+
+@dataclass
+class PreparedGraphs:
+    """A client's graphs, ready to be cut into batches.
+
+    Fields:
+        data:   the graphs
+        pile:   what batches are cut from
+        index:  for each split, the positions of its labelled graphs
+        blocks: for each split that was evaluated, its graphs in blocks, with the operators that models keep on them
+        full:   all training graphs as one batch, once it was asked for
+    """
+
+    data: GraphSet
+    pile: GraphPile
+    index: dict[str, Tensor]
+    blocks: dict[str, tuple[GraphInput, ...]] = field(default_factory=dict, repr=False)
+    full: GraphBatch | None = field(default=None, repr=False)
+
+    def split_blocks(self, split: str) -> tuple[GraphInput, ...]:
+        """Return the graphs of a split in blocks, cut once and kept."""
+        if split not in self.blocks:
+            self.blocks[split] = tuple(self.pile.blocks(self.index[split]))
+        return self.blocks[split]
+
+
+@dataclass(frozen=True)
+class GraphTask(Task):
+    """A task whose examples are graphs; one without a label is in no split."""
+
+    data_type: ClassVar[type[Any]] = GraphSet
+    known_batchings: ClassVar[tuple[type[Batching], ...]] = (FullBatch, MiniBatch)
+    target: ClassVar[str]  # the kind of labels in `GraphSet.target`
+    table: ClassVar[Mapping[str, Metric]]
+
+    @abstractmethod
+    def graph_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss of graphs, from (graphs, outputs) scores."""
+
+    @abstractmethod
+    def predictions(self, ids: Tensor, scores: Tensor) -> Predictions:
+        """Return what scores say of the graphs."""
+
+    # ---- data
+
+    def input_dim(self, data: GraphSet) -> int:
+        """Return the number of feature columns; of categories, where columns are numbers of categories."""
+        self._require_target(data)
+        return sum(data.x_sizes) or data.num_features
+
+    def output_dim(self, data: GraphSet) -> int:
+        """Return the number of classes, or of tasks."""
+        self._require_target(data)
+        return data.num_classes
+
+    def require_model(self, model: nn.Module, data: GraphSet) -> None:
+        """Raise BadInput unless the model gives one row of scores for each graph; the first two are tried."""
+        super().require_model(model, data)
+        tried = torch.arange(min(2, data.num_items))
+        if not len(tried):
+            return
+        try:
+            with torch.no_grad():
+                scores = model(GraphPile(data).batch(tried), None)
+        except ValueError as error:
+            raise BadInput(f"the model cannot read the graphs of {data.name!r}: {error}") from None
+        if len(scores) != len(tried):
+            raise BadInput(
+                f"the model gives {len(scores)} rows of scores for {len(tried)} graphs, one for each node; set "
+                "model.readout to mean, sum, max or set2set, and model.decoder to linear or mlp"
+            )
+
+    def count(self, data: GraphSet, split: str) -> int:
+        """Return the number of labelled graphs in a split."""
+        return int((data.mask(split) & labelled(data)).sum())
+
+    def holds(self, data: GraphSet) -> str:
+        """Return the numbers of graphs, of their nodes, and of examples."""
+        examples = "/".join(str(self.count(data, split)) for split in SPLITS)
+        mean = data.num_nodes / max(data.num_items, 1)
+        return f"{data.num_items} graphs of {mean:.1f} nodes, {examples} train/val/test"
+
+    def to_predict(self, data: GraphSet) -> GraphSet:
+        """Return the graphs without their labels, which may answer another question than the model does."""
+        if data.target == self.target:
+            return data
+        if self.target == "class":
+            unknown = torch.full((data.num_items,), -1, dtype=torch.int64)
+        else:
+            unknown = torch.full((data.num_items, 1), torch.nan)
+        return replace(data, y=unknown, num_classes=1, target=self.target, class_names=(), masks={})
+
+    def prepare(self, data: GraphSet) -> PreparedGraphs:
+        """Return the graphs ready for batches, and which of them are in each split."""
+        self._require_target(data)
+        known = labelled(data)
+        return PreparedGraphs(
+            data, GraphPile(data), {split: (data.mask(split) & known).nonzero().flatten() for split in SPLITS}
+        )
+
+    def _require_target(self, data: GraphSet) -> None:
+        if data.target != self.target:
+            words = {"class": "one class", "binary": "tasks of yes or no", "value": "numbers"}
+            raise BadInput(
+                f"the labels of {data.name!r} are {words[data.target]} for each graph, the task "
+                f"{TASK_OF[self.target]!r} learns {words[self.target]}; set task.name={TASK_OF[data.target]}"
+            )
+
+    # ---- training
+
+    def batches_per_epoch(self, prepared: PreparedGraphs, batching: Batching) -> int:
+        """Return how many batches show every training graph once."""
+        count = len(prepared.index["train"])
+        return -(-count // batching.batch_size) if isinstance(batching, MiniBatch) else min(count, 1)
+
+    def batches(self, prepared: PreparedGraphs, batching: Batching, generator: torch.Generator) -> Iterator[GraphBatch]:
+        """Yield all training graphs again and again, or batches of them in an order drawn for each epoch."""
+        train = prepared.index["train"]
+        if not isinstance(batching, FullBatch | MiniBatch):
+            raise BadInput(self.batching_problem(batching))
+        if len(train) == 0:
+            return
+        if isinstance(batching, FullBatch):
+            if prepared.full is None:
+                prepared.full = GraphBatch(prepared.pile.batch(train), prepared.data.y[train])
+            while True:
+                yield prepared.full
+        while True:
+            order = train[torch.randperm(len(train), generator=generator)]
+            for graphs in torch.split(order, batching.batch_size):
+                yield GraphBatch(prepared.pile.batch(graphs), prepared.data.y[graphs])
+
+    def loss(self, model: nn.Module, batch: GraphBatch, generator: torch.Generator) -> Tensor:
+        """Return the mean loss over the batch's labels."""
+        return self.graph_loss(model(batch.graph, generator), batch.labels)
+
+    # ---- evaluation
+
+    def evaluate(
+        self, model: nn.Module, prepared: PreparedGraphs, splits: tuple[str, ...]
+    ) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+        """Run the model over the graphs of every split, block by block, and measure it."""
+        counts = {split: len(prepared.index[split]) for split in splits}
+        found = {
+            split: self._measure(_scores(model, prepared.split_blocks(split)), prepared.data.y[prepared.index[split]])
+            if counts[split]
+            else {}
+            for split in splits
+        }
+        return found, counts
+
+    def evaluate_groups(
+        self, model: nn.Module, prepared: PreparedGraphs, split: str, groups: Sequence[Tensor]
+    ) -> list[dict[str, float]]:
+        """Run the model over the graphs of a split and measure each group's."""
+        index = prepared.index[split]
+        if len(index) == 0:
+            return [{} for _ in groups]
+        scores, labels = _scores(model, prepared.split_blocks(split)), prepared.data.y[index]
+        chosen = [torch.isin(index, group) for group in groups]
+        return [self._measure(scores[rows], labels[rows]) if bool(rows.any()) else {} for rows in chosen]
+
+    def predict(self, model: nn.Module, prepared: PreparedGraphs) -> Predictions:
+        """Return what the model says of every graph, labelled or not."""
+        blocks = prepared.pile.blocks(torch.arange(prepared.data.num_items))
+        return self.predictions(prepared.data.graph_ids, _scores(model, blocks))
+
+    def _measure(self, scores: Tensor, labels: Tensor) -> dict[str, float]:
+        return defined({name: self.table[name](scores, labels) for name in self.metrics})
+
+
+def labelled(data: GraphSet) -> Tensor:
+    """Return which graphs have a class, or a label for some task, (graphs,)."""
+    return data.y >= 0 if data.y.dim() == 1 else ~data.y.isnan().all(dim=1)
+
+
+def _scores(model: nn.Module, blocks: Iterator[GraphInput] | Sequence[GraphInput]) -> Tensor:
+    """Return the model's scores for the graphs of all blocks, (graphs, outputs)."""
+    # Not inference_mode: what the model keeps on the graphs here must serve training later.
+    with torch.no_grad():
+        return torch.cat([model(block, None) for block in blocks])

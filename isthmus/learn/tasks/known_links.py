@@ -1,0 +1,192 @@
+"""What is known of a client's links: who stands at the other end, who could, and pairs that are no link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from isthmus.core.errors import BadInput
+from isthmus.data.link_graph import LinkGraph
+from isthmus.learn.tasks.row_sets import RowSets
+
+HEAD, TAIL = 0, 1
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Which nodes could stand in a node's place: all of its side (users, items), or all where there are no sides.
+
+    Fields:
+        side:  (nodes,), the side of each node, from 0
+        place: (nodes,), its number among the nodes of its side
+        nodes: (nodes,), those of side 0, then those of side 1, ...; ascending within each
+        first: (sides + 1,), where each side begins in `nodes`
+    """
+
+    side: Tensor
+    place: Tensor
+    nodes: Tensor
+    first: Tensor
+
+    @staticmethod
+    def of(data: LinkGraph) -> Candidates:
+        """Read the sides off the node attribute "side", if there is one."""
+        found = data.node_attributes.get("side")
+        side = torch.zeros(data.num_nodes, dtype=torch.int64)
+        if found is not None:
+            side = torch.unique(found, return_inverse=True)[1]
+        nodes = torch.argsort(side, stable=True)
+        count = torch.bincount(side, minlength=1)
+        first = torch.cat([count.new_zeros(1), count.cumsum(0)])
+        place = torch.empty_like(nodes).index_copy_(0, nodes, torch.arange(len(nodes)))
+        return Candidates(side, place - first[side], nodes, first)
+
+    @property
+    def num_sides(self) -> int:
+        """Number of sides."""
+        return len(self.first) - 1
+
+    @property
+    def sizes(self) -> Tensor:
+        """Number of nodes of each side, (sides,)."""
+        return self.first.diff()
+
+    def members(self, side: int) -> Tensor:
+        """Return the nodes of a side, ascending."""
+        return self.nodes[self.first[side] : self.first[side + 1]]
+
+    def node_at(self, side: Tensor, place: Tensor) -> Tensor:
+        """Return the nodes of given sides and places."""
+        return self.nodes[self.first[side] + place]
+
+
+@dataclass(frozen=True)
+class KnownLinks:
+    """All links of a client's graph, whatever split they are in: what no negative may be, and what a rank leaves out.
+
+    Pairs that are told to be no links, or of which that is not known, are none of them.
+
+    A link is known by its ends, or by its ends and its relation where relations are told apart. A link of an undirected
+    graph is known in both directions.
+
+    Fields:
+        links:         (2, links), as the graph has them
+        relation:      (links,), that of each; 0 where relations are not told apart
+        candidates:    who could stand at an end
+        partners:      for HEAD and TAIL: known nodes at that end, for each row of other end, relation and side
+        num_relations: how many relations are told apart, or 1
+        name:          name of the graph, for errors
+    """
+
+    links: Tensor
+    relation: Tensor
+    candidates: Candidates
+    partners: tuple[RowSets, RowSets]
+    num_relations: int
+    name: str
+
+    @staticmethod
+    def of(data: LinkGraph, by_relation: bool, self_pairs: bool) -> KnownLinks:
+        """Sort all links of a graph; without `self_pairs`, a pair of a node with itself counts as known."""
+        candidates = Candidates.of(data)
+        kept = data.is_link & (data.label >= 0) if by_relation else data.is_link
+        links = data.links[:, kept]
+        relation = data.label[kept] if by_relation else torch.zeros(links.shape[1], dtype=torch.int64)
+        num_relations = max(data.num_classes, 1) if by_relation else 1
+        known = KnownLinks(links, relation, candidates, (_NONE, _NONE), num_relations, data.name)
+        if data.undirected:
+            links, relation = torch.cat([links, links.flip(0)], dim=1), relation.repeat(2)
+        partners = []
+        for end in (HEAD, TAIL):
+            row, place = known.rows(links, relation, end), candidates.place[links[end]]
+            if not self_pairs:
+                own = candidates.side[links[HEAD]] == candidates.side[links[TAIL]]
+                row = torch.cat([row, row[own]])
+                place = torch.cat([place, candidates.place[links[1 - end, own]]])
+            partners.append(RowSets.of(row, place, max(data.num_nodes, 1)))
+        return replace(known, partners=(partners[HEAD], partners[TAIL]))
+
+    @cached_property
+    def open(self) -> Tensor:
+        """Which links have a negative of their own: an end that another node could take, (open,)."""
+        rooms = [self.room(self.links, self.relation, end) for end in (HEAD, TAIL)]
+        return (torch.stack(rooms) > 0).any(dim=0).nonzero().flatten()
+
+    def rows(self, links: Tensor, relation: Tensor, end: int) -> Tensor:
+        """Return the row of `partners[end]` of each link, (links,)."""
+        row = links[1 - end] * self.num_relations + relation
+        return row * self.candidates.num_sides + self.candidates.side[links[end]]
+
+    def room(self, links: Tensor, relation: Tensor, end: int) -> Tensor:
+        """Return how many nodes could replace an end of each link and make a pair that is no known link, (links,)."""
+        size = self.candidates.sizes[self.candidates.side[links[end]]]
+        return size - self.partners[end].count(self.rows(links, relation, end))
+
+    def negatives(
+        self, links: Tensor, relation: Tensor, number: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Return `number` pairs for each known link, (2, links * number), that are no known links, and their relations.
+
+        One end, head or tail with the same chance, is replaced by a node of its side, drawn evenly from those that do
+        not make a known link. Where an end has no such node, it is the other that is replaced; where neither has, the
+        negatives are those of another of the links, drawn evenly; where none of these has any, of any known link. When
+        no known link has any, the graph is complete (`has_negatives`): an error.
+        """
+        rooms = torch.stack([self.room(links, relation, end) for end in (HEAD, TAIL)])  # (2, links)
+        possible = (rooms > 0).any(dim=0).nonzero().flatten()
+        if links.shape[1] and len(possible) == 0:
+            if len(self.open) == 0:
+                raise BadInput(complete(self.name, len(self.candidates.side)))
+            others = self.open[_below(torch.full((links.shape[1],), len(self.open)), generator)]
+            return self.negatives(self.links[:, others], self.relation[others], number, generator)
+        which = torch.arange(links.shape[1])
+        spare = possible[_below(torch.full_like(which, len(possible)), generator)] if len(which) else which
+        which = torch.where((rooms > 0).any(dim=0), which, spare).repeat_interleave(number)
+        rooms = rooms[:, which]
+        coin = torch.randint(2, which.shape, generator=generator)
+        end = torch.where(rooms[HEAD] == 0, TAIL, torch.where(rooms[TAIL] == 0, HEAD, coin))
+        draw = _below(rooms.gather(0, end.unsqueeze(0)).squeeze(0), generator)
+        pairs, kind = links[:, which].clone(), relation[which]
+        for each in (HEAD, TAIL):
+            mine = (end == each).nonzero().flatten()
+            old = links[:, which[mine]]
+            place = self.partners[each].absent(self.rows(old, kind[mine], each), draw[mine])
+            pairs[each, mine] = self.candidates.node_at(self.candidates.side[old[each]], place)
+        return pairs, kind
+
+
+def has_negatives(data: LinkGraph, by_relation: bool, self_pairs: bool) -> bool:
+    """Whether a graph has links, and replacing an end of some link gives a pair that is no known link.
+
+    It has not where everybody is linked to everybody, which with sides is soon the case: one user and its items.
+    """
+    known = data.is_link & (data.label >= 0) if by_relation else data.is_link
+    if not bool(known.any()):
+        return False
+    # The first link answers for nearly all graphs, and only links that share an end with it say how much room it has.
+    near = known & torch.isin(data.links, data.links[:, known][:, 0]).any(dim=0)
+    part = replace(data, links=data.links[:, near], label=data.label[near], masks={}, attributes={}, linked=None)
+    few = KnownLinks.of(part, by_relation, self_pairs)
+    if any(int(few.room(few.links[:, :1], few.relation[:1], end)) > 0 for end in (HEAD, TAIL)):
+        return True
+    return len(KnownLinks.of(data, by_relation, self_pairs).open) > 0
+
+
+def complete(name: str, num_nodes: int) -> str:
+    """Return what is wrong with a graph that has no negatives, and what would do."""
+    return (
+        f"the graph {name!r}, of {num_nodes} nodes, is complete: replacing an end of a link gives a known link each "
+        "time, so there are no negatives; link prediction needs a graph with gaps"
+    )
+
+
+_NONE = RowSets(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64), 1)
+
+
+def _below(limits: Tensor, generator: torch.Generator) -> Tensor:
+    """Return an even draw from 0, ..., limit - 1 for each limit, int64."""
+    drawn = torch.rand(len(limits), dtype=torch.float64, generator=generator) * limits
+    return torch.minimum(drawn.long(), limits - 1)

@@ -1,0 +1,309 @@
+"""How one parameter of many clients is held while they train together.
+
+Plain        (clients, ...): a copy for each
+FullRows     sparse features: (clients * features, out), a copy for each, multiplied by a block-diagonal matrix
+CompactRows  sparse features and a common start: for each client only the rows of the features that occur at it,
+             and once for all what becomes of a row that no data touches
+Span         sparse features, few nodes and a linear optimiser: what training added, one row for each node
+             (`models/together/span.py`)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isthmus.core.record import largest
+from isthmus.core.stacked_replies import Stacked, StackedTensor
+from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
+from isthmus.models.together.span import SpanFeatures, SpanWeight, block_gram
+
+# What clients start from: the same tensor for all, or one for each.
+Start = Tensor | Sequence[Tensor]
+
+
+class Layout(ABC):
+    """How a parameter is held; `live` is the tensor that the optimiser moves."""
+
+    @abstractmethod
+    def live(self, start: Start) -> Tensor:
+        """Return the tensor to train, a fresh one."""
+
+    def installed(self, live: Tensor, start: Start) -> Any:
+        """Return what the model finds in the parameter's place."""
+        return live
+
+    @abstractmethod
+    def finished(self, live: Tensor, start: Start) -> Stacked:
+        """Return what became of each client's parameter."""
+
+
+class Plain(Layout):
+    """A copy for each client."""
+
+    def __init__(self, num_clients: int) -> None:
+        self.num_clients = num_clients
+
+    def live(self, start: Start) -> Tensor:
+        """Return (clients, ...)."""
+        if isinstance(start, Tensor):
+            return start.expand(self.num_clients, *start.shape).clone()
+        return torch.stack(list(start))
+
+    def finished(self, live: Tensor, start: Start) -> Stacked:
+        """Return the rows."""
+        return StackedTensor(live)
+
+
+class StackedFeatures:
+    """The sparse features of many clients, in the forms that the layouts need; each is built when it is asked for.
+
+    Fields:
+        matrix:      (clients * rows, features), the clients' rows one below the other
+        num_clients: how many clients there are
+    """
+
+    def __init__(self, matrix: SparseMatrix, num_clients: int) -> None:
+        self.matrix, self.num_clients = matrix, num_clients
+        self.num_features = matrix.shape[1]
+
+    @cached_property
+    def _column(self) -> Tensor:
+        """For each entry, its column when every client has columns of its own."""
+        pattern = self.matrix.pattern
+        owner = pattern.row.long().div(max(pattern.shape[0] // self.num_clients, 1), rounding_mode="floor")
+        return pattern.col.long() + owner * self.num_features
+
+    @cached_property
+    def _used(self) -> tuple[Tensor, Tensor]:
+        """The columns that occur, ascending, (used,), and which of them each entry is in, (entries,)."""
+        used, inverse = torch.unique(self._column, return_inverse=True)
+        return used, inverse
+
+    @property
+    def used(self) -> Tensor:
+        """The number client * features + feature for each feature that occurs at a client, ascending."""
+        return self._used[0]
+
+    @cached_property
+    def feature(self) -> Tensor:
+        """Which feature each used column is, (used,)."""
+        return self.used % self.num_features
+
+    @cached_property
+    def owner(self) -> Tensor:
+        """Which client each used column belongs to, (used,)."""
+        return self.used.div(self.num_features, rounding_mode="floor")
+
+    @cached_property
+    def full(self) -> SparseMatrix:
+        """(clients * rows, clients * features), block-diagonal."""
+        return self._with_columns(self._column, self.num_clients * self.num_features)
+
+    @cached_property
+    def compact(self) -> SparseMatrix:
+        """(clients * rows, used + features): the used columns, and empty ones for rows that no data touches."""
+        return self._with_columns(self._used[1], len(self.used) + self.num_features)
+
+    @cached_property
+    def span(self) -> SpanFeatures:
+        """The features with their Gram matrix."""
+        return SpanFeatures(self.matrix, block_gram(self.matrix, self.num_clients))
+
+    @cached_property
+    def collected(self) -> SparseMatrix:
+        """(features, used): adds up the clients' rows of each feature."""
+        pattern, _ = Pattern.from_pairs(self.feature, torch.arange(len(self.used)), (self.num_features, len(self.used)))
+        return SparseMatrix(pattern, torch.ones(len(self.used)))
+
+    @cached_property
+    def span_pays(self) -> bool:
+        """Whether steps in the span of the features cost less than steps on rows."""
+        counts = torch.bincount(self._used[1], minlength=1)
+        products = int((counts * counts).sum())  # a bound on the entries of the Gram matrix
+        rows = self.matrix.shape[0]
+        bound = min(products, rows * (rows // self.num_clients))
+        # Measured on Cora: moving a row of weights costs as much as 50 entries of the Gram matrix; both layouts take
+        # the same time at about 10 clients, and at 50 the span takes half.
+        return bound <= 50 * len(self.used) + 2 * self.matrix.pattern.nnz
+
+    def gathered(self, start: Sequence[Tensor]) -> Tensor:
+        """Return the used rows of each client's weights, (used, out)."""
+        parts = torch.split(self.feature, torch.bincount(self.owner, minlength=self.num_clients).tolist())
+        return torch.cat([weight.index_select(0, part) for weight, part in zip(start, parts, strict=True)])
+
+    def _with_columns(self, column: Tensor, num_columns: int) -> SparseMatrix:
+        pattern = self.matrix.pattern
+        return SparseMatrix(Pattern(pattern.crow, column, (pattern.shape[0], num_columns)), self.matrix.values)
+
+
+class FeatureLayout(Layout):
+    """A layout of weights that multiply sparse features; `x` is what the model is fed in place of the features."""
+
+    def __init__(self, features: StackedFeatures) -> None:
+        self.features = features
+
+    @property
+    @abstractmethod
+    def x(self) -> Features | SpanFeatures:
+        """The features in the form that goes with these weights."""
+
+
+class FullRows(FeatureLayout):
+    """A copy for each client, one below the other."""
+
+    @property
+    def x(self) -> SparseMatrix:
+        """The block-diagonal features."""
+        return self.features.full
+
+    def live(self, start: Start) -> Tensor:
+        """Return (clients * features, out)."""
+        return Plain(self.features.num_clients).live(start).flatten(0, 1)
+
+    def finished(self, live: Tensor, start: Start) -> Stacked:
+        """Return the copies."""
+        return StackedTensor(live.view(self.features.num_clients, -1, live.shape[1]))
+
+
+class CompactRows(FeatureLayout):
+    """The rows of the features that occur at a client; the others move alike at all clients and are held once."""
+
+    @property
+    def x(self) -> SparseMatrix:
+        """The features with compact columns."""
+        return self.features.compact
+
+    def live(self, start: Start) -> Tensor:
+        """Return (used + features, out)."""
+        if isinstance(start, Tensor):
+            return torch.cat([start.index_select(0, self.features.feature), start])
+        used = self.features.gathered(start)
+        return torch.cat([used, used.new_zeros(self.features.num_features, used.shape[1])])
+
+    def finished(self, live: Tensor, start: Start) -> Stacked:
+        """Return the rows."""
+        if not isinstance(start, Tensor):
+            raise TypeError("compact rows need a common start: the rows that no data touches are held once")
+        return _CompactStack(live[: len(self.features.used)], live[len(self.features.used) :], self.features)
+
+
+class _CompactStack(Stacked):
+    """Tensors that agree with `rest` but for the rows that occur at a client."""
+
+    def __init__(self, values: Tensor, rest: Tensor, features: StackedFeatures) -> None:
+        self.values, self.rest, self.features = values, rest, features
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.rest.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.rest.dtype
+
+    def __len__(self) -> int:
+        return self.features.num_clients
+
+    def member(self, position: int) -> Tensor:
+        bounds = torch.searchsorted(self.features.owner, torch.tensor([position, position + 1])).tolist()
+        mine = slice(*bounds)
+        return self.rest.index_copy(0, self.features.feature[mine], self.values[mine])
+
+    def bound(self) -> Tensor:
+        # A row of `rest` that no client uses is everybody's, and the largest of those that all use is no smaller.
+        sums = torch.zeros(len(self)).index_add_(0, self.features.owner, self.values.abs().sum(dim=1))
+        return (sums + largest(self.rest)).double()
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        features = self.features
+        each = weights.index_select(0, features.owner)  # (used,)
+        covered = torch.zeros(features.num_features, dtype=torch.float64).index_add_(0, features.feature, each)
+        collected, values = features.collected, self.values
+        if not bool(weights.all()):  # who has no weight may hold anything, NaN too
+            values = torch.where((each != 0.0).unsqueeze(1), values, 0.0)
+        rows = collected.with_values(each.float().index_select(0, collected.pattern.col)).matmul(values)
+        left = (weights.sum() - covered).clamp_(min=0.0)
+        return torch.addcmul(rows.double(), self.rest.double(), left.unsqueeze(1))
+
+
+class Span(FeatureLayout):
+    """What training added to the start, one row for each node, and how much of the start is left."""
+
+    @property
+    def x(self) -> SpanFeatures:
+        """The features with their Gram matrix."""
+        return self.features.span
+
+    def live(self, start: Start) -> Tensor:
+        """Return (clients * rows + 1, out): zeros, and ones in the last row."""
+        like = start if isinstance(start, Tensor) else start[0]
+        coordinates = like.new_zeros(self.features.matrix.shape[0] + 1, like.shape[1])
+        coordinates[-1] = 1.0
+        return coordinates
+
+    def installed(self, live: Tensor, start: Start) -> SpanWeight:
+        """Return the coordinates with what they start from."""
+        features = self.features
+        if isinstance(start, Tensor):
+            return SpanWeight(live, features.matrix.matmul(start))
+        return SpanWeight(live, features.compact.matmul(CompactRows(features).live(start)))
+
+    def finished(self, live: Tensor, start: Start) -> Stacked:
+        """Return the start, scaled, plus what was added."""
+        if isinstance(start, Tensor):
+            return _SpanStack(live, start, self.features)
+        added = self.features.compact.t().matmul(live[:-1])[: len(self.features.used)]  # (used, out)
+        values = torch.stack(list(start)).mul_(live[-1])  # (clients, features, out)
+        values.view(-1, values.shape[2]).index_add_(0, self.features.used, added)
+        return StackedTensor(values)
+
+
+class _SpanStack(Stacked):
+    """c W_0 + X_k^T A_k for each client k."""
+
+    def __init__(self, coordinates: Tensor, start: Tensor, features: StackedFeatures) -> None:
+        self.coordinates, self.scale = coordinates[:-1], coordinates[-1]
+        self.start, self.features = start, features
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.start.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.start.dtype
+
+    def __len__(self) -> int:
+        return self.features.num_clients
+
+    def member(self, position: int) -> Tensor:
+        pattern = self.features.matrix.pattern
+        rows = pattern.shape[0] // len(self)
+        first, last = pattern.crow[[position * rows, (position + 1) * rows]].tolist()
+        entries = self.features.matrix.values[first:last].unsqueeze(1)
+        added = entries * self.coordinates.index_select(0, pattern.row[first:last])  # (entries, out)
+        return (self.start * self.scale).index_add_(0, pattern.col[first:last], added)
+
+    def bound(self) -> Tensor:
+        by_client = self.coordinates.view(len(self), -1)
+        # No entry of X^T A is larger than this; where it is not enough, the weights themselves are looked at. They are
+        # rounded on the way, so close to the largest number there is they may overflow below it.
+        bound = by_client.abs().sum(dim=1, dtype=torch.float64) * largest(self.features.matrix.values)
+        return 2.0 * (bound + largest(self.start) * largest(self.scale))
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        by_client = self.coordinates.view(len(self), -1, self.coordinates.shape[1])
+        each = weights.float().view(-1, 1, 1)
+        matrix = self.features.matrix
+        if not bool(weights.all()):  # who has no weight may hold anything, NaN too
+            by_client = torch.where(each != 0.0, by_client, 0.0)
+            owner = matrix.pattern.row.long().div(by_client.shape[1], rounding_mode="floor")
+            matrix = matrix.with_values(torch.where(weights[owner] != 0.0, matrix.values, 0.0))
+        added = matrix.t().matmul((by_client * each).flatten(0, 1))
+        return torch.addcmul(added.double(), self.start.double(), self.scale.double(), value=float(weights.sum()))

@@ -1,1 +1,0 @@
-"""The one record of a run: journal, checkpoints, sinks."""

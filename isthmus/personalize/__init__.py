@@ -1,1 +1,0 @@
-"""Which parameters clients share, and which stay with them."""

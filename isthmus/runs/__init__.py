@@ -1,0 +1,1 @@
+"""The life of a run: scenario, simulation, journal, checkpoint, folder, result."""

@@ -1,0 +1,292 @@
+"""The journal: JSON lines, one object per event, the one record of a run. Reports are made from it alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+from isthmus.core.errors import BadInput
+from isthmus.core.federation import ExchangeReport
+from isthmus.core.outside.files import naming
+from isthmus.core.outside.files import replace_file as replace_file
+from isthmus.core.outside.text import some
+from isthmus.core.training import RoundReport, weighted_metric
+
+FILE_NAME = "journal.jsonl"
+MOST_REASONS = 3  # of failures that are told one by one
+_Number = (int, float)
+_Score = (int, float, type(None))
+# What readers of a journal rely on, by the kind of event; events of other kinds, and more fields, may stand in it.
+FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "setup": {"load_seconds": _Number, "build_seconds": _Number},
+    "client": {"client": str, "text": str},
+    "note": {"text": str},
+    "exchange": {
+        "round": int,
+        "request": str,
+        "bytes_down": int,
+        "bytes_up": int,
+        "seconds": _Number,
+        "client_seconds": _Number,
+        "failures": list,
+    },
+    "round": {"round": int, "metrics": dict, "score": _Score, "seconds": _Number},
+    "checkpoint": {"round": int, "seconds": _Number},
+    "monitor": {"name": str, "round": int, "clients": list, "absent": list, "seconds": _Number},
+    "scored": {"seconds": _Number},
+    "end": {
+        "num_rounds": int,
+        "best_round": int,
+        "best_score": _Score,
+        "seconds": _Number,
+        "metrics": dict,
+        "client_scores": dict,
+    },
+}
+# Of these the events of other versions may have some or none.
+MORE_FIELDS = dict.fromkeys(
+    ("time", "seconds", "wall_seconds", "codec_seconds", "check_seconds", "fold_seconds"), (int, float)
+)
+FAILURE_FIELDS: dict[str, type | tuple[type, ...]] = {"client": str, "kind": str, "reason": str}
+
+
+class StoredEvents(Sequence[dict[str, Any]]):
+    """The events of a journal file, read from it whenever they are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return read_whole_journal(self.path) if self.path.is_file() else iter(())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        return list(self)[index]
+
+
+class Journal:
+    """Appends events to `journal.jsonl`, or keeps them in memory when there is no folder.
+
+    With `keep` False nothing is kept in memory: a server's course may go on for days, so its events are read back.
+    """
+
+    def __init__(self, path: Path | None, keep: bool = True) -> None:
+        self.path = path
+        self._kept: list[dict[str, Any]] | None = [] if keep or path is None else None
+
+    @property
+    def events(self) -> Sequence[dict[str, Any]]:
+        """What was written so far."""
+        if self._kept is not None:
+            return self._kept
+        assert self.path is not None
+        return StoredEvents(self.path)
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Append one event with the time it happened."""
+        entry = {"event": event, "time": round(time.time(), 3), **fields}
+        if self._kept is not None:
+            self._kept.append(entry)
+        if self.path is not None:
+            with naming(self.path), self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(without_infinity(entry), default=str) + "\n")
+
+    def exchanged(self, report: ExchangeReport) -> None:
+        """Write an exchange."""
+        self.write(
+            "exchange",
+            round=report.position.round,
+            exchange=report.position.exchange,
+            request=report.request,
+            num_clients=report.num_clients,
+            bytes_down=report.bytes_down,
+            bytes_up=report.bytes_up,
+            seconds=round(report.seconds, 6),
+            client_seconds=round(report.client_seconds, 6),
+            codec_seconds=round(report.codec_seconds, 6),
+            check_seconds=round(report.check_seconds, 6),
+            fold_seconds=round(report.fold_seconds, 6),
+            failures=[dataclasses.asdict(failure) for failure in report.failures],
+        )
+
+    def failure_notes(self) -> list[str]:
+        """Return a line for each reason for which clients gave no reply: who, in how many rounds, what was asked."""
+        found: dict[tuple[str, str, str], dict[str, set[int]]] = {}
+        for event in self.events:
+            for failure in event.get("failures", ()) if event["event"] == "exchange" else ():
+                why = (event["request"], failure["kind"], failure["reason"])
+                found.setdefault(why, {}).setdefault(failure["client"], set()).add(event["round"])
+        total = sum(event["event"] == "round" for event in self.events)
+        lines = []
+        for (request, kind, reason), clients in list(found.items())[:MOST_REASONS]:
+            more = f" and {len(clients) - 3} more clients" if len(clients) > 3 else ""
+            rounds = set().union(*clients.values()) - {0}  # 0 is the setup
+            when = f"in {len(rounds)} of {total} rounds" if rounds else "before the first round"
+            lines.append(f"{', '.join(list(clients)[:3])}{more} failed {when}: {request}: {kind}: {reason}")
+        if len(found) > MOST_REASONS:
+            lines.append(f"clients failed for {len(found) - MOST_REASONS} more reasons, which the journal has")
+        return lines
+
+    def scoring_notes(self, best_round: int) -> list[str]:
+        """Return lines on who did not score the round that is kept, and on the rounds it was not compared with."""
+        scored = [e for e in self.events if e["event"] == "round" and e.get("score") is not None and "num_scored" in e]
+        kept = next((event for event in scored if event["round"] == best_round), None)
+        if kept is None:
+            return []
+        lines = []
+        if kept["unscored"]:
+            total = kept["num_scored"] + len(kept["unscored"])
+            lines.append(
+                f"round {best_round}, which is kept, was scored by {kept['num_scored']} of {total} clients: "
+                f"{some(kept['unscored'])} missing"
+            )
+        fewer = [event for event in scored if event["num_scored"] < kept["num_scored"]]
+        if fewer:
+            away = dict.fromkeys(client for event in fewer for client in event["unscored"])
+            who = f" ({some(list(away))} missing)" if away else ""
+            lines.append(
+                f"{len(fewer)} of {len(scored)} scored rounds were scored by fewer clients than round {best_round}, "
+                f"which is kept, and are not compared with it{who}; stopping.keep=last would keep the last round"
+            )
+        return lines
+
+    def round_done(self, report: RoundReport) -> None:
+        """Write a round with its metrics, pooled over clients by their number of examples and client by client."""
+        found = report.evaluations
+        names = {(s, m) for e in found.values() for s, values in e.metrics.items() for m in values}
+        self.write(
+            "round",
+            round=report.round,
+            num_clients=len(report.cohort) - len(report.missing),  # of whom everything that was asked came back
+            num_asked=len(report.cohort),
+            cohort=list(report.cohort),
+            missing=list(report.missing),
+            num_scored=len(report.scorers),
+            unscored=list(report.unscored),
+            seconds=round(report.seconds, 6),
+            wall_seconds=round(report.wall_seconds, 6),
+            bytes_down=report.bytes_down,
+            bytes_up=report.bytes_up,
+            metrics={f"{s}/{m}": weighted_metric(found, s, m) for s, m in sorted(names)},
+            score=report.score,
+            is_best=report.is_best,
+        )
+
+    def rewind(self, round: int) -> bool:
+        """Forget what was written after `round`, so that a resumed run tells each round once.
+
+        Return False where the journal is lost: then it begins anew, and says so.
+        """
+        if self.path is None:
+            return True
+        found = self.path.is_file()
+        entries = [
+            entry
+            for entry in (read_journal(self.path) if found else ())
+            if entry.get("round", 0) <= round and entry["event"] != "end" and not entry.get("at_end")
+        ]
+        if self._kept is not None:
+            self._kept = entries
+        replace_file(
+            self.path, "".join(json.dumps(without_infinity(entry), default=str) + "\n" for entry in entries).encode()
+        )
+        if not found:
+            self.write("note", text=f"the journal was missing: it has nothing of the rounds up to {round}")
+        return found
+
+
+def without_infinity(value: Any) -> Any:
+    """Return a value for JSON in which a number that is infinite is nothing: no score is, and no reader expects one."""
+    if isinstance(value, dict):
+        return {key: without_infinity(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_infinity(item) for item in value]
+    return None if isinstance(value, float) and math.isinf(value) else value
+
+
+def read_journal(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events of a journal; a last line that was cut off is left out, any other bad line is an error."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            number, line = 0, ""
+            for number, next_line in enumerate(file):
+                if number:
+                    yield _event(path, number, line)
+                line = next_line
+            if line:
+                try:
+                    last = json.loads(line)
+                except (ValueError, RecursionError):
+                    return
+                yield _checked(path, number + 1, last, line)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _event(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        raise BadInput(f"{path}: line {number} is not JSON: {line[:60]!r}") from None
+    return _checked(path, number, entry, line)
+
+
+def _checked(path: Path, number: int, entry: Any, line: str) -> dict[str, Any]:
+    """Return an event that is at least that."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
+        raise BadInput(f"{path}: line {number} is no event: {line[:60]!r}")
+    if type(entry.get("round", 0)) is not int:
+        problem = f"its 'round' is {str(entry['round'])[:40]!r}"
+        raise BadInput(f"{path}: line {number}, the event {entry['event'][:40]!r}, is damaged: {problem}")
+    return entry
+
+
+def read_whole_journal(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events of a journal, each with all that readers rely on; one with holes is an error."""
+    for number, entry in enumerate(read_journal(path), start=1):
+        more = {name: kind for name, kind in MORE_FIELDS.items() if name in entry}
+        problem = _problem(entry, {**more, **FIELDS.get(entry["event"], {})})
+        if not problem and entry["event"] == "exchange":
+            problem = next((found for failure in entry["failures"] if (found := _problem(failure, FAILURE_FIELDS))), "")
+        if not problem and entry["event"] == "end":
+            for name in ("metrics", "client_scores"):
+                if not all(_are_scores(scores) for scores in entry[name].values()):
+                    problem = f"its {name!r} are no scores"
+        if problem:
+            raise BadInput(f"{path}: line {number}, the event {entry['event'][:40]!r}, is damaged: {problem}")
+        yield entry
+
+
+def _are_scores(found: Any) -> bool:
+    return isinstance(found, dict) and all(
+        isinstance(value, _Score) and not _is_huge(value) for value in found.values()
+    )
+
+
+def _is_huge(value: Any) -> bool:
+    """Whether a whole number is more than anything that is counted, and than a float can hold."""
+    return isinstance(value, int) and abs(value) > 2**63
+
+
+def _problem(entry: Any, fields: dict[str, type | tuple[type, ...]]) -> str:
+    if not isinstance(entry, dict):
+        return f"{str(entry)[:40]!r} is no record"
+    for name, kind in fields.items():
+        if name not in entry:
+            return f"it has no {name!r}"
+        if not isinstance(entry[name], kind) or _is_huge(entry[name]):
+            return f"its {name!r} is {str(entry[name])[:40]!r}"
+    return ""

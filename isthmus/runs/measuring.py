@@ -1,0 +1,168 @@
+"""Measures the monitors that a course asks for, while it runs in this process, and writes them into the journal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from isthmus.config.course import Course
+from isthmus.core.errors import BadInput
+from isthmus.core.federation import Runtime
+from isthmus.core.record import Params
+from isthmus.core.training import Standing
+from isthmus.monitors import MONITORS, View
+from isthmus.monitors.tapped_runtime import TappedRuntime, fits
+from isthmus.report.monitors import figure, last_measured
+from isthmus.runs.folder import RunFolder
+from isthmus.runs.journal import Journal, replace_file
+from isthmus.runs.simulation import Simulation
+
+
+def check_monitors(course: Course, simulation: Simulation) -> None:
+    """Raise BadInput if something that the course asks for cannot be measured in it."""
+    for name in course.monitors:
+        problem = MONITORS[name]().problem(_view(course, simulation, 0, Models()))
+        if simulation.own_models and MONITORS[name].changes:
+            problem = (
+                f"it compares models, and {simulation.own_models[0]} has a model of its own kind (client_settings)"
+            )
+        if problem:
+            raise BadInput(f"monitors has {name!r}: {problem}")
+
+
+@dataclass(frozen=True, eq=False)
+class Models:
+    """The clients' models of a round, what they were trained from, and their shares in the mean; see `View`."""
+
+    own: Mapping[str, Params] = field(default_factory=dict)
+    starts: Mapping[str, Params] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+
+class Monitoring:
+    """The monitors of one run.
+
+    A client's model of a round is what its last reply of the round held as `params`. For methods without such replies
+    (`local`) it is the model that the client would use, made of its memory. Monitors of the data are measured once,
+    as of round 0. An event that the journal has already is not written again, so a resumed run tells each once. What a
+    client's model was trained from is what had been sent to it last; in a run that goes on, the `standing`'s model.
+
+    Fields:
+        runtime: carries the course's exchanges; the simulation's own if no monitor looks at models
+        seconds: what measuring took so far
+    """
+
+    def __init__(
+        self, course: Course, simulation: Simulation, journal: Journal, standing: Standing | None = None
+    ) -> None:
+        self.course, self.simulation, self.journal = course, simulation, journal
+        self.seconds = 0.0
+        self._of_models = [name for name in course.monitors if MONITORS[name].changes]
+        known = None if standing is None else course.algorithm.global_params(standing.state)
+        self._tap = TappedRuntime(simulation.runtime, self._may_be_due, self._marked, known)
+        self.runtime: Runtime = self._tap if self._of_models else simulation.runtime
+
+    def start(self) -> None:
+        """Measure what does not change from round to round."""
+        self._measure([name for name in self.course.monitors if not MONITORS[name].changes], 0, Models(), {})
+
+    def finish(self, round: int) -> None:
+        """Measure the last round; where its models are not known any more, leave a note."""
+        if self._of_models and not self._measure_models(round):
+            text = (
+                f"{', '.join(self._of_models)}: the clients' models of round {round} are not known, since no round "
+                "was run after the resume; run one more, or the course anew"
+            )
+            if not any(event.get("text") == text for event in self.journal.events):
+                self.journal.write("note", round=round, text=text)
+
+    def draw(self, folder: RunFolder) -> None:
+        """Write the last numbers of each monitor into the run folder, as a figure."""
+        for name, event in last_measured(self.journal.events, self.course.monitors).items():
+            drawn = figure(event)
+            if drawn:
+                replace_file(folder.monitor(name), drawn.encode())
+
+    def _may_be_due(self, round: int) -> bool:
+        """Whether a round is measured, as far as can be told before it; patience may end a course at any evaluation."""
+        course = self.course
+        may_end = course.stopping.patience > 0 and round % course.evaluate_every == 0
+        return round > 0 and (self._is_due(round) or may_end or round >= course.rounds)
+
+    def _is_due(self, round: int) -> bool:
+        every = self.course.monitor_every
+        return every > 0 and round > 0 and round % every == 0
+
+    def _marked(self, round: int) -> None:
+        if self._is_due(round):
+            self._measure_models(round)
+
+    def _measure_models(self, round: int) -> bool:
+        """Measure a round unless that is done; return False if there is no model to measure."""
+        todo = [name for name in self._of_models if not self._is_written(name, round)]
+        if not todo:
+            return True
+        started = time.perf_counter()
+        models, source = self._models(round)
+        self.seconds += time.perf_counter() - started
+        if models.own:
+            self._measure(todo, round, models, {"models": source})
+        return bool(models.own)
+
+    def _models(self, round: int) -> tuple[Models, str]:
+        """Return the clients' models of a round, and where they come from."""
+        initial = self.simulation.initial.params
+        memories = self.simulation.memories()
+        replied = self._tap.models(round, initial)
+        if replied:
+            own = {c: {**self.simulation.clients[c].own, **memories[c].get("personal", {})} for c in replied}
+            models = {client: {**own[client], **trained.params} for client, trained in replied.items()}
+            starts = {client: {**own[client], **trained.start} for client, trained in replied.items() if trained.start}
+            weights = {client: trained.weight for client, trained in replied.items() if trained.weight is not None}
+            return Models(models, starts, weights), "replies"
+        shared = self._tap.shared(round)
+        whole = {
+            client: {**self.simulation.clients[client].own, **self.course.algorithm.client_params(shared, memory)}
+            for client, memory in memories.items()
+        }
+        start = {**self.simulation.clients[self.simulation.runtime.clients[0]].own, **initial}
+        return Models({client: params for client, params in whole.items() if fits(params, start)}), "memory"
+
+    def _measure(self, names: Sequence[str], round_: int, models: Models, facts: dict[str, str]) -> None:
+        for name in names:
+            if self._is_written(name, round_):
+                continue
+            started = time.perf_counter()
+            try:
+                measured = MONITORS[name]().measure(_view(self.course, self.simulation, round_, models))
+            except Exception as error:  # whatever a monitor raises must not end the course that it looks at
+                text = f"{name} could not be measured in round {round_}: {type(error).__name__}: {error}"
+                self.journal.write("note", round=round_, text=text)
+                continue
+            spent = time.perf_counter() - started
+            self.seconds += spent
+            self.journal.write("monitor", name=name, round=round_, **facts, **measured.facts(), seconds=round(spent, 6))
+
+    def _is_written(self, name: str, round: int) -> bool:
+        return any(
+            event["event"] == "monitor" and event["name"] == name and event["round"] == round
+            for event in self.journal.events
+        )
+
+
+def _view(course: Course, simulation: Simulation, round: int, models: Models) -> View:
+    return View(
+        round=round,
+        seed=course.seed,
+        task=course.task,
+        algorithm=course.algorithm,
+        module=simulation.model,
+        whole=simulation.scenario.whole,
+        prepared=simulation.whole,
+        parts=simulation.scenario.parts,
+        clients=simulation.runtime.clients,
+        models=models.own,
+        starts=models.starts,
+        weights=models.weights,
+    )

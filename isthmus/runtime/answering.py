@@ -1,0 +1,154 @@
+"""The silo's side of a remote runtime: bytes in, bytes out, memories in a folder of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isthmus.core.client import Client
+from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode, opened, pack
+from isthmus.core.errors import BadMessage
+from isthmus.core.outside.files import Damaged, replace_file, sealed, unsealed
+from isthmus.core.protocol import Algorithm, Failure, Request
+from isthmus.core.record import Record, State
+from isthmus.runtime.envelope import BLANK, Answer, Envelope
+from isthmus.runtime.handling import Site
+from isthmus.runtime.reasons import Reasons, Refusal
+
+_NAME = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Memory(Record):
+    """A client's memory as it lies in a file."""
+
+    owner: str
+    """Which course and algorithm it belongs to: no other finds it."""
+    state: State
+    """What the client remembers."""
+
+
+def memory_owner(algorithm: Algorithm[Any], course: str) -> str:
+    """Return what memories of an algorithm in a course are bound to; `course` names the course with its settings.
+
+    What one algorithm keeps to itself, the requests of another may ask for: one course id proposed again with another
+    algorithm, other settings or other kinds of requests has memories of its own.
+    """
+    kind = type(algorithm)
+    kinds = sorted(request.__name__ for request in kind.handlers())
+    parts = (course, f"{kind.__module__}.{kind.__qualname__}", *kinds)
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+class MemoryStore:
+    """A client's memories as files, each written whole or not at all, under names that reveal nothing."""
+
+    def __init__(self, folder: Path, owner: str = "") -> None:
+        self.folder = folder
+        self.owner = owner
+
+    def load(self, name: str) -> State:
+        """Return a memory; the blank one is always there. One that is lost or damaged is refused by its file's name."""
+        if name == BLANK:
+            return {}
+        if not _NAME.fullmatch(name):  # names become paths, so nothing else may pass
+            raise BadMessage(f"{name[:60]!r} is not the name of a memory")
+        path = self.folder / name
+        try:
+            # What we wrote ourselves must be readable at any size.
+            content = unsealed(path.read_bytes())
+            memory: Memory = decode(content, Memory, max_bytes=len(content))
+        except FileNotFoundError:
+            raise Refusal("memory", f"the memory {path} is lost: there is no such file") from None
+        except OSError as error:
+            raise Refusal("memory", f"the memory {path} cannot be read: {error.strerror or error}") from None
+        except (Damaged, BadMessage) as error:
+            raise Refusal("memory", f"the memory {path} is damaged: {error}") from None
+        if memory.owner != self.owner:
+            raise Refusal("memory", f"the memory {path} belongs to another course or algorithm")
+        return memory.state
+
+    def save(self, state: State, before: str, old: State) -> str:
+        """Keep a memory and return its name; one that did not change keeps the name it had."""
+        content = encode(Memory(self.owner, state))
+        if content == encode(Memory(self.owner, old)):
+            return before
+        name = secrets.token_hex(16)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        replace_file(self.folder / name, sealed(content))
+        return name
+
+    def drop_all_but(self, names: Iterable[str]) -> None:
+        """Remove every other memory."""
+        kept = set(names)
+        for path in self.folder.iterdir() if self.folder.is_dir() else ():
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
+
+
+class Silo:
+    """One client of a course at its own site."""
+
+    def __init__(
+        self,
+        course: str,
+        algorithm: Algorithm[Any],
+        client: Callable[[], Client],
+        store: MemoryStore,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        reasons: Reasons | None = None,
+    ) -> None:
+        self.course = course
+        self.algorithm = algorithm
+        self.store = store
+        self.max_bytes = max_bytes
+        self.reasons = reasons or Reasons()
+        self._make = client
+        self._client: Client | None = None
+        self._kinds = {kind.__name__: kind for kind in type(algorithm).handlers()}
+
+    @property
+    def client(self) -> Any:
+        """The client, made when it is first needed."""
+        if self._client is None:
+            self._client = self._make()
+        return self._client
+
+    def answer(self, message: bytes) -> bytes:
+        """Answer the bytes of an envelope with the bytes of an answer, whatever they are."""
+        try:
+            envelope: Envelope = decode(message, Envelope, max_bytes=self.max_bytes, share=True)
+            if envelope.course != self.course:
+                raise BadMessage(f"the request is for course {envelope.course!r}; this silo agreed to {self.course!r}")
+            kind = self._kinds.get(envelope.kind)
+            if kind is None:
+                raise BadMessage(f"{type(self.algorithm).__name__} has no handler for {envelope.kind[:60]!r}")
+            request: Request[Any] = decode(opened(envelope.payload), kind, max_bytes=self.max_bytes)
+            before = self.store.load(envelope.memory)
+        except BadMessage as error:
+            return self._failed("malformed", "message", str(error))
+        except Refusal as error:
+            todo = "it starts the course anew if its method allows that, else it leaves the course"
+            self.reasons.say(f"{error}; put it back from a backup if there is one, else this silo cannot go on: {todo}")
+            return self._failed("memory", error.kind, str(error), said=True)
+        return self._carried_out(envelope, request, before)
+
+    def _carried_out(self, envelope: Envelope, request: Request[Any], before: State) -> bytes:
+        self.client.state = dict(before)
+        reply = Site(self.algorithm, self.client).answer(envelope.position, request)
+        if isinstance(reply, Failure):
+            return self._failed(reply.kind, "error", f"{envelope.kind}: {reply.reason}", envelope.memory)
+        memory = self.store.save(self.client.state, envelope.memory, before)
+        self.store.drop_all_but({memory, envelope.memory, *envelope.keep})
+        return encode(Answer(pack(encode(reply)), None, memory, envelope.question))
+
+    def _failed(self, kind: str, why: str, reason: str, memory: str = BLANK, said: bool = False) -> bytes:
+        """Say here why there is no reply, and tell the server that there is none."""
+        if not said:
+            self.reasons.say(f"could not answer: {reason}")
+        return encode(Answer(pack(b""), Failure("", kind, self.reasons.crossing(why, reason)), memory))

@@ -1,0 +1,1 @@
+"""Where the metrics of a run can be sent while it runs."""

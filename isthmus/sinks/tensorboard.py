@@ -1,0 +1,33 @@
+"""A sink for TensorBoard: the metrics of each round as scalars."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from isthmus.core.errors import MissingExtra
+from isthmus.core.federation import ExchangeReport
+from isthmus.core.training import RoundReport, weighted_metric
+
+
+class TensorBoardSink:
+    """Writes event files that `tensorboard --logdir RUN/tensorboard` shows."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise MissingExtra("tensorboard", "sinks", "the TensorBoard sink") from None
+        self._writer = SummaryWriter(str(folder))
+
+    def exchanged(self, report: ExchangeReport) -> None:
+        """Exchanges are in the journal."""
+
+    def round_done(self, report: RoundReport) -> None:
+        """Write the round's metrics, seconds and bytes."""
+        found = report.evaluations
+        names = {(s, m) for e in found.values() for s, values in e.metrics.items() for m in values}
+        scalars = {f"{s}/{m}": weighted_metric(found, s, m) for s, m in sorted(names)}
+        scalars |= {"bytes/up": report.bytes_up, "bytes/down": report.bytes_down, "seconds/round": report.seconds}
+        for name, value in scalars.items():
+            self._writer.add_scalar(name, value, report.round)
+        self._writer.flush()

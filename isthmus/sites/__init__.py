@@ -1,0 +1,1 @@
+"""A course between sites. The verbs are files: serve, join, submit, up."""

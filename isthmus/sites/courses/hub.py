@@ -1,0 +1,315 @@
+"""What the server needs of the network: who is there, and a way to ask them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Protocol
+
+from isthmus.core.codec import decode, encode
+from isthmus.core.errors import BadMessage, CourseFailed
+from isthmus.core.outside.text import MAX_NAME, foreign
+from isthmus.core.protocol import Failure, Holdings
+from isthmus.data.graph import SPLITS
+from isthmus.sites.courses.agreement import OTHER_COLUMNS, Agreement, Freedom, agree, outputs_of
+from isthmus.sites.courses.messages import NOT_AGREED, AskColumns, Columns, Proposal, Receipt, Terms, Verdict
+from isthmus.sites.silo.consent import Consent
+
+LATE_BEFORE_LOST = 2
+PING_SECONDS = 5.0
+MAX_TERMS_BYTES = 10**6
+MAX_COLUMNS_BYTES = 2 * 10**6
+MAX_CLASS_NAME = 300
+MAX_INPUT_DIM = 10**7
+MAX_OUTPUT_DIM = 10**6
+MAX_HELD = 10**10
+
+
+class Hub(Protocol):
+    """The server's end of the links to all sites."""
+
+    check: Callable[[], None]  # called while answers are waited for; it may raise to end the wait
+
+    def connected(self) -> set[str]:
+        """Return the parties that are connected now."""
+
+    def generation(self, site: str) -> int:
+        """Return how often a site has connected: a higher number means that it came back, perhaps restarted."""
+
+    def heard(self, site: str) -> int:
+        """Return how many messages have come from a site, in time or not."""
+
+    def ping(self, site: str) -> None:
+        """Ask a site for a sign of life, without waiting for it."""
+
+    def ask(
+        self, kind: str, messages: Mapping[str, bytes], timeout_seconds: float
+    ) -> Iterator[tuple[str, bytes | Failure]]:
+        """Send each party its message; yield each one's answer, or why there is none, once, as they come."""
+
+
+class Silence:
+    """Which sites are connected and do not answer: late twice in a row, and nothing heard of them since."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self._num_late: dict[str, int] = {}
+        self._silent: dict[str, tuple[int, int]] = {}  # site -> what had been heard of it, and its generation, then
+        self._pinged: dict[str, float] = {}
+
+    def judge(self, site: str, answer: bytes | Failure) -> None:
+        """Take note of what a site answered, or that it did not."""
+        if not isinstance(answer, Failure) or answer.kind != "late":
+            self._num_late.pop(site, None)
+            return
+        self._num_late[site] = self._num_late.get(site, 0) + 1
+        if self._num_late[site] >= LATE_BEFORE_LOST:
+            self._silent[site] = (self.hub.heard(site), self.hub.generation(site))
+
+    def has(self, site: str) -> bool:
+        """Whether a site is silent; asks it for a sign of life now and then, and hears of late answers too."""
+        if site not in self._silent:
+            return False
+        if self._silent[site] != (self.hub.heard(site), self.hub.generation(site)):
+            for notes in (self._silent, self._num_late, self._pinged):
+                notes.pop(site, None)
+            return False
+        if time.monotonic() - self._pinged.get(site, -PING_SECONDS) >= PING_SECONDS:
+            self._pinged[site] = time.monotonic()
+            self.hub.ping(site)
+        return True
+
+
+class SiteTransport:
+    """Brings exchanges to the sites that agreed to the course; one that comes back is asked to agree again.
+
+    One that was late twice in a row counts as lost, and is not waited for until it is heard of again.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        proposal: Proposal,
+        version: str,
+        timeout_seconds: float,
+        note: Callable[[str, str], None] = lambda site, text: None,
+        class_names: tuple[str, ...] = (),
+        free: Freedom | None = None,
+        problem: Callable[[str, Terms], str] = lambda site, terms: "",
+    ) -> None:
+        self.class_names, self.free, self.problem = class_names, free or Freedom(), problem
+        self.hub, self.proposal, self.version, self.timeout_seconds = hub, proposal, version, timeout_seconds
+        self.note = note
+        self.agreement: Agreement | None = None
+        self._silence = Silence(hub)
+        self.holdings: dict[str, Holdings] = {}  # of the sites that agreed, as they said first
+        # When a site agreed, and when it was refused, by its generation: one that comes back is asked anew.
+        self._agreed: dict[str, int] = {}
+        self._consents: dict[str, Consent] = {}
+        self._refused: dict[str, tuple[int, str]] = {}
+
+    def agree(self) -> Agreement:
+        """Propose the course to everybody who is connected, compare their terms and tell them the verdict.
+
+        A site that does not answer is not refused: it is asked again when it is next needed.
+        """
+        present = [site for site in self.proposal.sites if site in self.hub.connected()]
+        generations = {site: self.hub.generation(site) for site in present}
+        terms = self._terms(present)
+        if not terms:
+            raise CourseFailed("no silo answered the proposal")
+        self.agreement = agree(terms, self.version, self.class_names, self.free)
+        self._agreed = {site: generations[site] for site in self.agreement.holds}
+        self.holdings = {site: terms[site].holdings for site in self.agreement.holds}
+        self._refused = {site: (generations[site], why) for site, why in self.agreement.refused.items()}
+        for site, text in self.agreement.notes.items():
+            self.note(site, text)
+        self._tell({site: self.agreement.refused.get(site, "") for site in terms})
+        return self.agreement
+
+    def _terms(self, sites: list[str]) -> dict[str, Terms]:
+        """Return the terms of the sites that answered."""
+        message = encode(self.proposal)
+        found: dict[str, Terms] = {}
+        for site, answer in self.hub.ask("propose", dict.fromkeys(sites, message), self.timeout_seconds):
+            self._silence.judge(site, answer)
+            if isinstance(answer, Failure):
+                self.note(site, f"did not answer the proposal: {foreign(answer.reason)}")
+                continue
+            try:
+                found[site] = checked_terms(decode(answer, Terms, max_bytes=MAX_TERMS_BYTES))
+                consent = found[site].consent
+                if consent is not None:
+                    self._consents[site] = consent
+            except BadMessage as error:
+                found[site] = Terms(f"it answered nonsense: {error}", "", 0, 0, (), "")
+        return {site: found[site] for site in sites if site in found}
+
+    def _tell(self, verdicts: Mapping[str, str]) -> None:
+        """Tell every site whether it takes part; one with other feature columns gets those that are wanted."""
+        columns = self._columns() if OTHER_COLUMNS in verdicts.values() else ()
+        consents = {site: consent for site, consent in self._consents.items() if site in self._agreed}
+        messages = {
+            site: encode(
+                Verdict(
+                    self.proposal.course_id,
+                    refusal=why,
+                    columns=columns if why == OTHER_COLUMNS else (),
+                    consents={} if why else consents,
+                )
+            )
+            for site, why in verdicts.items()
+        }
+        for site, why in verdicts.items():
+            if why:
+                self.note(site, f"is refused: {why}")
+        for site, problem in receipts(self.hub.ask("verdict", messages, self.timeout_seconds)).items():
+            if problem:
+                self.note(site, f"leaves again: {problem}")
+
+    def _columns(self) -> tuple[str, ...]:
+        """Return what the feature columns of a site that takes part are called; nothing if it does not say."""
+        message = encode(AskColumns(self.proposal.course_id))
+        for site in sorted(self._agreed):
+            for _, answer in self.hub.ask("columns", {site: message}, self.timeout_seconds):
+                if isinstance(answer, Failure):
+                    continue
+                try:
+                    found: Columns = decode(answer, Columns, max_bytes=MAX_COLUMNS_BYTES)
+                except BadMessage:
+                    continue
+                if found.names:
+                    return tuple(foreign(name, MAX_CLASS_NAME) for name in found.names)
+        return ()
+
+    def _take_back(self, sites: list[str]) -> None:
+        """Let sites that connected anew agree again; their terms must be those of the course."""
+        assert self.agreement is not None
+        generations = {site: self.hub.generation(site) for site in sites}
+        verdicts = {}
+        for site, terms in self._terms(sites).items():
+            why = terms.refusal or self._change(site, terms)
+            verdicts[site] = why
+            self._refused.pop(site, None)
+            if why:
+                self._refused[site] = (generations[site], why)
+            else:
+                self._agreed[site] = generations[site]
+                self.holdings.setdefault(site, terms.holdings)
+                self.note(site, "takes part again")
+        self._tell(verdicts)
+
+    def _change(self, site: str, terms: Terms) -> str:
+        """Return what keeps a site from taking part again, or from coming late; nothing if its terms are as before."""
+        assert self.agreement is not None
+        late = site not in self.agreement.holds
+        outputs = self.agreement.own.get(site, (self.agreement.output_dim, self.agreement.class_names))
+        inputs = self.agreement.inputs.get(site, self.agreement.input_dim)
+        same_columns = terms.features == self.agreement.features or self._free_columns(site, terms)
+        own_model = site in self.free.models
+        if late and (own_model or (self.free.classes and not self.class_names)):
+            outputs = outputs_of(terms)
+        if late and (own_model or self.free.features):
+            inputs = terms.input_dim
+        if (terms.version, terms.input_dim, outputs_of(terms)) != (self.version, inputs, outputs) or not same_columns:
+            return "it came back with another version, other features or other classes than the course has"
+        held = self.holdings.get(site)
+        if held is not None and _exceeds(terms.holdings, held):
+            return "it came back with more data than it agreed to hold; the course has to be started anew with it"
+        return self.problem(site, terms) if late else ""
+
+    def _free_columns(self, site: str, terms: Terms) -> bool:
+        """Whether a site may have feature columns of other names than the course has."""
+        nameless = not terms.features or (self.agreement is not None and not self.agreement.features)
+        return self.free.features or site in self.free.models or (self.free.by_position and nameless)
+
+    def _is_settled(self, site: str) -> bool:
+        """Whether a site has agreed or was refused since it last connected."""
+        return self._agreed.get(site) == self.hub.generation(site) or self._is_refused(site)
+
+    def send(
+        self, messages: Mapping[str, bytes], timeout_seconds: float | None
+    ) -> Iterator[tuple[str, bytes | Failure]]:
+        """Deliver exchanges; a site that is away, or was refused, is a failure at once."""
+        present = self.hub.connected()
+        silent = {site for site in messages if site in present and self._silence.has(site)}
+        back = [site for site in messages if site in present - silent and not self._is_settled(site)]
+        if back:
+            self._take_back(back)
+        reachable = {}
+        for site, message in messages.items():
+            if site not in present:
+                yield site, Failure(site, "lost", "it is not connected")
+            elif site in silent:
+                yield site, Failure(site, "lost", f"it was late {LATE_BEFORE_LOST} times in a row and is silent since")
+            elif site in self._refused:
+                yield site, Failure(site, "refused", self._refused[site][1])
+            elif not self._is_settled(site):
+                yield site, Failure(site, "lost", "it came back, but does not answer")
+            else:
+                reachable[site] = message
+        for site, answer in self.hub.ask("exchange", reachable, timeout_seconds or self.timeout_seconds):
+            self._silence.judge(site, answer)
+            if answer == NOT_AGREED:
+                # It was restarted without our seeing it go; it is asked to agree before the next exchange.
+                self._agreed.pop(site, None)
+                answer = Failure(site, "lost", "it was restarted and has to agree again")
+            yield site, answer
+
+    def available(self) -> set[str]:
+        """Return the sites that can be asked: connected, not silent, and not refused since they last connected."""
+        present = self.hub.connected() & set(self.proposal.sites)
+        return {site for site in present if not self._is_refused(site) and not self._silence.has(site)}
+
+    def _is_refused(self, site: str) -> bool:
+        return self._refused.get(site, (None, ""))[0] == self.hub.generation(site)
+
+
+def checked_terms(terms: Terms) -> Terms:
+    """Refuse terms with impossible numbers, and take control characters out of texts that will be shown."""
+    if not 0 <= terms.input_dim <= MAX_INPUT_DIM:
+        raise BadMessage(f"it states {float(terms.input_dim):.3g} features")
+    if not 0 <= terms.output_dim <= MAX_OUTPUT_DIM:
+        raise BadMessage(f"it states {float(terms.output_dim):.3g} outputs")
+    if len(terms.class_names) > MAX_OUTPUT_DIM:
+        raise BadMessage(f"it names {len(terms.class_names)} classes")
+    _check_holdings(terms.holdings)
+    return replace(
+        terms,
+        refusal=foreign(terms.refusal),
+        version=foreign(terms.version, MAX_NAME),
+        features=foreign(terms.features, MAX_NAME),
+        schema=foreign(terms.schema, MAX_NAME),
+        holds=foreign(terms.holds, MAX_CLASS_NAME),
+        class_names=tuple(foreign(name, MAX_CLASS_NAME) for name in terms.class_names),
+    )
+
+
+def _check_holdings(held: Holdings) -> None:
+    odd = next((split for split in held.examples if split not in SPLITS), None)
+    if odd is not None:
+        raise BadMessage(f"it states examples of {foreign(odd, MAX_NAME)!r}; known: {', '.join(SPLITS)}")
+    for what, number in (("nodes", held.nodes), *held.examples.items()):
+        if not 0 <= number <= MAX_HELD:
+            raise BadMessage(f"it states {float(number):.3g} {what}")
+
+
+def _exceeds(now: Holdings, before: Holdings) -> bool:
+    more = [count > before.examples.get(split, 0) for split, count in now.examples.items()]
+    return now.nodes > before.nodes or any(more)
+
+
+def receipts(answers: Iterator[tuple[str, bytes | Failure]]) -> dict[str, str]:
+    """Return what went wrong at each party; empty texts where nothing did."""
+    problems: dict[str, str] = {}
+    for site, answer in answers:
+        if isinstance(answer, Failure):
+            problems[site] = foreign(answer.reason)
+            continue
+        try:
+            receipt: Receipt = decode(answer, Receipt)
+            problems[site] = foreign(receipt.problem)
+        except BadMessage as error:
+            problems[site] = foreign(str(error))
+    return problems

@@ -1,0 +1,95 @@
+"""The silo's process: it connects to the server and answers, until it is told to stop."""
+
+from __future__ import annotations
+
+import importlib.util
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from isthmus.core.errors import MissingExtra
+from isthmus.runtime.seldom import Seldom
+from isthmus.sites.parties.entrance import LIST_KIND, Entrance
+from isthmus.sites.parties.kit import SERVER, Kit, hold
+from isthmus.sites.parties.kit_watch import Watch
+from isthmus.sites.parties.preflight import wait_for_server
+from isthmus.sites.parties.revocation import REVOKED
+from isthmus.sites.silo.consent import Identity
+from isthmus.sites.silo.policy import Policy
+from isthmus.sites.silo.service import SiloService
+
+
+def join(
+    kit: Kit,
+    data: Path,
+    policy: Policy,
+    *,
+    id_secret: bytes | None = None,
+    say: Callable[[str], None] = print,
+    stop: threading.Event | None = None,
+) -> None:
+    """Serve courses on the graph in `data` until `stop` is set; refused in one course, it waits for the next.
+
+    With a secret that the silos share, algorithms can match nodes that they have in common.
+    """
+    if importlib.util.find_spec("nvflare") is None:
+        raise MissingExtra("nvflare", "sites", "joining a federation")
+    stop = stop or threading.Event()
+    service = SiloService(kit.party, data, kit.path / "state", policy, say, id_secret)
+    if not wait_for_server(kit, say, stop.is_set):
+        return
+    with hold(kit):
+        _answer(kit, service, policy, say, stop)
+
+
+def _answer(kit: Kit, service: SiloService, policy: Policy, say: Callable[[str], None], stop: threading.Event) -> None:
+    from isthmus.runtime.flare.link import Credentials, Link
+
+    inbox: queue.Queue[tuple[str, str, bytes]] = queue.Queue()
+    entrance, seldom = Entrance(kit, say), Seldom(say)
+    service.expelled = entrance.expelled
+    service.identity = Identity(kit.root, kit.certificate, kit.key, lambda: entrance.revocations.current.serials)
+
+    def hear(kind: str, ident: str, message: bytes) -> None:
+        if kind == LIST_KIND:
+            entrance.heard_list(message)  # at once, whatever else is under way
+        else:
+            inbox.put((kind, ident, message))
+
+    def refuse(ident: str, why: str) -> None:
+        seldom("refused", f"refused a message of the server's: {why}")
+        link.send(SERVER, "refused", ident, why.encode())
+
+    def up() -> None:
+        entrance.came_in()
+        say("connected to the server")
+
+    link = Link(
+        kit.party,
+        f"{kit.host}:{kit.port}",
+        Credentials(kit.root, kit.certificate, kit.key),
+        {SERVER},
+        lambda peer, kind, ident, message: hear(kind, ident, message),
+        on_up=lambda peer: up(),
+        on_down=lambda peer: say("lost the server; waiting for it"),
+        on_refused=lambda peer, ident, why: refuse(ident, why),
+        max_bytes=policy.max_message_bytes,
+        door=entrance.door(),
+    )
+    watch = Watch([kit.path / REVOKED], entrance.look_again)
+    try:
+        while not stop.is_set():
+            entrance.check()
+            try:
+                kind, ident, message = inbox.get(timeout=0.2)
+            except queue.Empty:
+                continue
+            answer = service.handle(kind, message)
+            entrance.check()
+            problem = link.send(SERVER, "answer", ident, answer)
+            if problem:
+                say(f"the answer could not be sent: {problem}")
+    finally:
+        watch.stop()
+        link.stop()

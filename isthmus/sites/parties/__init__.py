@@ -1,0 +1,1 @@
+"""Who is of a federation: kits, certificates, members, and who may come in."""

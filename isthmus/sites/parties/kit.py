@@ -1,0 +1,239 @@
+"""Kits: what each party of a federation gets, once and out of band: certificate, key, and where the server is."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from isthmus.core.errors import BadInput
+from isthmus.runs.journal import replace_file
+from isthmus.sites.parties.authority import AUTHORITY, Authority, Facts, alone, create_authority, has_authority
+from isthmus.sites.parties.authority import OPERATOR as OPERATOR
+from isthmus.sites.parties.authority import SERVER as SERVER
+from isthmus.sites.parties.authority import open_authority as open_authority
+from isthmus.sites.parties.revocation import REVOKED
+
+KIT_FILE = "kit.json"
+SITE = "site"
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+
+
+@dataclass(frozen=True)
+class Kit:
+    """One party's kit."""
+
+    path: Path
+    federation: str
+    party: str
+    role: str  # "server", "operator" or "site"
+    host: str
+    port: int
+    sites: tuple[str, ...]
+    operators: tuple[str, ...] = (OPERATOR,)  # as in kits from before there could be several
+
+    @property
+    def root(self) -> Path:
+        """The federation's root certificate."""
+        return self.path / "rootCA.pem"
+
+    @property
+    def certificate(self) -> Path:
+        """The party's certificate."""
+        return self.path / "party.crt"
+
+    @property
+    def key(self) -> Path:
+        """The party's private key."""
+        return self.path / "party.key"
+
+
+def open_kit(path: Path, role: str) -> Kit:
+    """Read a kit that must be of a given role."""
+    try:
+        facts = json.loads((path / KIT_FILE).read_text(encoding="utf-8"))
+        kit = Kit(path=path, **{**facts, **{key: _names(facts[key]) for key in ("sites", "operators") if key in facts}})
+        _names([kit.party])
+        if not isinstance(kit.role, str) or not isinstance(kit.federation, str):
+            raise ValueError(f"the role is {kit.role!r}, the federation {kit.federation!r}")
+        if not isinstance(kit.host, str) or type(kit.port) is not int or not 0 < kit.port < 65536:
+            raise ValueError(f"the server is at {kit.host!r}:{kit.port!r}")
+    except OSError as error:
+        raise BadInput(f"{path} is not a kit: {KIT_FILE} cannot be read ({error.strerror or error})") from None
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise BadInput(f"{path / KIT_FILE} is damaged: {str(error)[:200]}; ask for a new kit") from None
+    if kit.role != role:
+        verb = {"server": "isthmus serve", "site": "isthmus join", "operator": "isthmus submit"}
+        raise BadInput(
+            f"{path} is the kit of the {kit.role[:40]} {kit.party!r}; this command needs a kit for the role {role} "
+            f"(a {kit.role[:40]}'s kit is for: {verb.get(kit.role, 'nothing known')})"
+        )
+    for needed in (kit.root, kit.certificate, kit.key):
+        if not needed.is_file():
+            raise BadInput(f"{path} is incomplete: {needed.name} is missing; ask for a new kit")
+    return kit
+
+
+def _names(found: object) -> tuple[str, ...]:
+    """Return names as a kit lists them; raises ValueError for anything else."""
+    if not isinstance(found, list) or not all(isinstance(name, str) and _NAME.fullmatch(name) for name in found):
+        raise ValueError(f"{found!r} are no names")
+    return tuple(found)
+
+
+@contextmanager
+def hold(kit: Kit) -> Iterator[None]:
+    """Hold the kit's lock: a second process with the same name would push the first one out."""
+    kit.path.joinpath("state").mkdir(exist_ok=True)
+    with (kit.path / "state" / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BadInput(f"{kit.path} is in use by another process") from None
+        yield
+
+
+def parse_server(text: str) -> tuple[str, int]:
+    """Return host and port of HOST:PORT."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise BadInput(f"--server is {text!r}; give HOST:PORT, for example fl.example.org:8443")
+    return host, int(port)
+
+
+@dataclass(frozen=True)
+class Enrolment:
+    """What making or enlarging a federation did."""
+
+    facts: Facts
+    kits: dict[str, Path]
+    """Every party's kit that lies in the folder."""
+    added: tuple[str, ...]
+    """Who is new."""
+
+
+def make_federation(
+    out: Path, server: str | None, sites: Sequence[str], name: str | None = None, operators: Sequence[str] = ()
+) -> dict[str, Path]:
+    """Make a federation, or add to one; return the folder of each party's kit."""
+    return enrol(out, server, sites, operators, name).kits
+
+
+def enrol(
+    out: Path, server: str | None, sites: Sequence[str], operators: Sequence[str] = (), name: str | None = None
+) -> Enrolment:
+    """Make a federation of one folder per party; with one that exists, parties are added under the same root.
+
+    Nobody is ever dropped, and a kit that exists keeps its key. The folder `authority` holds the root key: whoever has
+    it can make parties, so it stays with the one who runs this.
+    """
+    if not has_authority(out):
+        return _found(out, server, sites, operators or (OPERATOR,), name or "federation")
+    with alone(out):
+        authority = open_authority(out)
+        _check_same(out, authority.facts, server, name)
+        port = authority.facts.port if server is None else parse_server(server)[1]
+        _check_names(authority.facts, sites, operators)
+        return _admit(out, authority, replace(authority.facts, port=port), sites, operators)
+
+
+def _found(out: Path, server: str | None, sites: Sequence[str], operators: Sequence[str], name: str) -> Enrolment:
+    if server is None:
+        raise BadInput(f"{out} is no federation yet: say where its server will be, with --server HOST:PORT")
+    host, port = parse_server(server)
+    if not _NAME.fullmatch(name):
+        raise BadInput(f"--name is {name!r}; a federation's name is of small letters, digits and hyphens")
+    if not sites:
+        raise BadInput("--sites is empty; name the sites, for example bank-a,bank-b,bank-c")
+    facts = Facts(federation=name, host=host, port=port, sites=(), operators=())
+    _check_names(facts, sites, operators)
+    if out.exists() and any(out.iterdir()):
+        raise BadInput(f"{out} exists already and is no federation; choose another folder")
+    (out / AUTHORITY).mkdir(parents=True)
+    with alone(out):
+        return _admit(out, create_authority(out, facts), facts, sites, operators)
+
+
+def _admit(out: Path, authority: Authority, facts: Facts, sites: Sequence[str], operators: Sequence[str]) -> Enrolment:
+    """Give every new party a certificate and a kit, and all kits the new facts."""
+    authority.facts = replace(
+        facts,
+        sites=tuple(dict.fromkeys((*facts.sites, *sites))),
+        operators=tuple(dict.fromkeys((*facts.operators, *operators))),
+    )
+    parties = (SERVER, *authority.facts.operators, *authority.facts.sites)
+    added = tuple(party for party in parties if party not in authority.issued or party in authority.expelled)
+    for party in authority.expelled & set(added):
+        authority.take_back(party)  # with another certificate
+    pairs = {party: authority.issue(party) for party in added}
+    return Enrolment(authority.facts, hand_out(out, authority, pairs), added)
+
+
+def hand_out(out: Path, authority: Authority, pairs: Mapping[str, tuple[bytes, bytes]]) -> dict[str, Path]:
+    """Write the ledger, then new certificates with their keys, then to all kits what all know; return the kits."""
+    authority.save()
+    for party, (certificate, key) in pairs.items():
+        write_credentials(out / party, authority.root, certificate, key)
+    kits = write_facts(out, authority.facts, tuple(pairs))
+    for folder in (out, *kits.values()) if authority.signed_list else ():
+        replace_file(folder / REVOKED, authority.signed_list)
+    return kits
+
+
+def _check_same(out: Path, facts: Facts, server: str | None, name: str | None) -> None:
+    host = facts.host if server is None else parse_server(server)[0]
+    if facts.host != host:
+        raise BadInput(
+            f"--server is {server!r}, but the server's certificate in {out} is for {facts.host!r}; "
+            "make a new federation for another host"
+        )
+    if name not in (None, facts.federation):
+        raise BadInput(f"--name is {name!r}, but {out} is the federation {facts.federation!r}; leave --name out")
+
+
+def _check_names(facts: Facts, sites: Sequence[str], operators: Sequence[str]) -> None:
+    """Refuse names that are no names, are taken, or come twice."""
+    taken = {
+        "--sites": {SERVER, OPERATOR, AUTHORITY, facts.host, *facts.operators, *operators},
+        "--operators": {SERVER, AUTHORITY, facts.host, *facts.sites},
+    }
+    for option, names in (("--sites", sites), ("--operators", operators)):
+        for party in names:
+            if not _NAME.fullmatch(party):
+                raise BadInput(f"{option} has {party!r}; a name is of small letters, digits and hyphens")
+            if party in taken[option]:
+                raise BadInput(f"{option} has {party!r}, which is taken in this federation; choose another name")
+        twice = [party for party in names if list(names).count(party) > 1]
+        if twice:
+            raise BadInput(f"{option} has {twice[0]!r} twice")
+
+
+def write_credentials(folder: Path, root: bytes, certificate: bytes, key: bytes) -> None:
+    """Put certificate and key into a party's kit; a new folder appears whole or not at all."""
+    new = not folder.exists()
+    target = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent)) if new else folder
+    for file, content in (("rootCA.pem", root), ("party.key", key), ("party.crt", certificate)):
+        replace_file(target / file, content)
+        (target / file).chmod(0o600)
+    if new:
+        target.chmod(0o700)
+        target.rename(folder)
+
+
+def write_facts(out: Path, facts: Facts, new: Sequence[str] = ()) -> dict[str, Path]:
+    """Tell every kit in the folder, and those of new parties, who is of the federation; return where they lie."""
+    roles = {SERVER: SERVER, **dict.fromkeys(facts.operators, OPERATOR), **dict.fromkeys(facts.sites, SITE)}
+    kits = {}
+    for party, role in roles.items():
+        path = out / party / KIT_FILE
+        if party in new or path.is_file():
+            content = json.dumps({**asdict(facts), "party": party, "role": role}, indent=2).encode()
+            if not path.is_file() or path.read_bytes() != content:
+                replace_file(path, content)
+            kits[party] = path.parent
+    return kits

@@ -1,0 +1,105 @@
+"""Changes to a federation that exists: certificates are renewed, parties are expelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from isthmus.core.errors import BadInput, nearest
+from isthmus.runs.journal import replace_file
+from isthmus.sites.parties.authority import SERVER, Authority, alone, has_authority, open_authority
+from isthmus.sites.parties.certificates import Passport, read_passport
+from isthmus.sites.parties.kit import hand_out
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """What a renewal made."""
+
+    kits: dict[str, Path]
+    """The kits with a new certificate."""
+    passports: dict[str, Passport]
+    """What the new certificates say."""
+    root: Passport
+    everybody: dict[str, Path]
+    """All kits in the folder."""
+
+
+@dataclass(frozen=True)
+class Expulsion:
+    """What an expulsion did."""
+
+    number: int
+    """The number of the list of revoked certificates."""
+    num_certificates: int
+    kits: dict[str, Path]
+
+
+def renew(out: Path, parties: Sequence[str] = (), *, root: bool = False, revoke_old: bool = False) -> Renewal:
+    """Make new certificates and keys for some parties, or for all, under the same root; before or after the old end.
+
+    With `root`, the root certificate is renewed too, under the same key. With `revoke_old`, what the parties had before
+    counts no more, at once.
+    """
+    with _changing(out) as authority:
+        members = (SERVER, *authority.facts.operators, *authority.facts.sites)
+        chosen = tuple(dict.fromkeys(parties)) or (() if root else members)
+        for party in chosen:
+            _require(authority, party)
+        for party in chosen if revoke_old else ():
+            authority.revoke(party, expelled=False)
+        if root:
+            authority.renew_root()
+        above = read_passport(authority.root)
+        if above.days_left <= 0:
+            raise BadInput(
+                f"the root certificate ended on {above.last_day}; renew it too: isthmus federation renew --root"
+            )
+        pairs = {party: authority.issue(party) for party in chosen}
+        kits = hand_out(out, authority, pairs)
+        for path in kits.values() if root else ():
+            replace_file(path / "rootCA.pem", authority.root)
+            (path / "rootCA.pem").chmod(0o600)
+        passports = {party: read_passport(certificate) for party, (certificate, _) in pairs.items()}
+        return Renewal({party: kits[party] for party in chosen}, passports, above, kits)
+
+
+def expel(out: Path, parties: Sequence[str]) -> Expulsion:
+    """Revoke all certificates of some sites or operators and take them off every kit's list."""
+    with _changing(out) as authority:
+        for party in parties:
+            _require(authority, party)
+            if party == SERVER:
+                raise BadInput(
+                    "the server cannot be expelled; if its key is in wrong hands, make it another and revoke the old: "
+                    "isthmus federation renew server --revoke-old"
+                )
+        revoked = [entry for party in dict.fromkeys(parties) for entry in authority.revoke(party, expelled=True)]
+        facts = authority.facts
+        authority.facts = replace(
+            facts,
+            sites=tuple(site for site in facts.sites if site not in parties),
+            operators=tuple(operator for operator in facts.operators if operator not in parties),
+        )
+        return Expulsion(authority.list_number, len(revoked), hand_out(out, authority, {}))
+
+
+@contextmanager
+def _changing(out: Path) -> Iterator[Authority]:
+    if not has_authority(out):
+        raise BadInput(f"{out} is no federation; give the folder that holds its `authority` with --folder")
+    with alone(out):
+        yield open_authority(out)
+
+
+def _require(authority: Authority, party: str) -> None:
+    facts = authority.facts
+    members = (SERVER, *facts.operators, *facts.sites)
+    if party in authority.expelled:
+        raise BadInput(
+            f"{party!r} was expelled; take it back, with another certificate: isthmus federation add {party}"
+        )
+    if party not in members:
+        raise BadInput(f"{party!r} is not of this federation; {nearest(party, members)}")

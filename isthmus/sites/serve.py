@@ -1,0 +1,153 @@
+"""The server's process: it runs courses on the sites, its own or those that operators submit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from isthmus.config.course import Course
+from isthmus.core.errors import BadInput, MissingExtra
+from isthmus.runs.life import Watcher
+from isthmus.runs.result import Result
+from isthmus.runtime.seldom import Seldom
+from isthmus.sites.courses.course_runner import CourseRunner, leave_alone
+from isthmus.sites.courses.desk import Desk
+from isthmus.sites.courses.ledger import STATUS_FILE, Entry, Ledger
+from isthmus.sites.courses.messages import desk_answer
+from isthmus.sites.courses.site_course import Patience, SiteCourse, course_of
+from isthmus.sites.parties.kit import KIT_FILE, SERVER, Kit, open_kit
+from isthmus.sites.parties.kit_watch import Watch
+from isthmus.sites.parties.preflight import port_problem
+from isthmus.sites.parties.revocation import REVOKED
+from isthmus.sites.parties.roll import Roll
+
+NO_DESK = "this server runs a course of its own; it takes courses of operators when it is started without one"
+MAX_COMINGS_SAID = 50  # of one party in a minute: that it is connected, or gone
+LINGER_SECONDS = 20.0  # how long a server that ends after one course waits for its operator to fetch the result
+
+
+class Server:
+    """A federation's server: listens from the moment it is made until `stop`; "0" is every interface."""
+
+    def __init__(self, kit: Kit, *, interface: str = "0", say: Callable[[str], None] = print) -> None:
+        try:
+            from isthmus.runtime.flare.link import Credentials, LinkHub
+        except ImportError:
+            raise MissingExtra("nvflare", "sites", "serving a federation") from None
+        self.roll = Roll(kit, say)
+        problem = port_problem(kit.port)
+        if problem:
+            raise BadInput(problem)
+        self.kit, self.say = kit, say
+        self.desk: Desk | None = None
+        self._runs_its_own = False
+        self.runner = CourseRunner(say)
+        self._comings = Seldom(say, burst=MAX_COMINGS_SAID)
+        self.hub = LinkHub(
+            f"{interface}:{kit.port}",
+            Credentials(kit.root, kit.certificate, kit.key),
+            {*kit.sites, *kit.operators},
+            on_unasked=self._unasked,
+            on_change=self._changed,
+            on_up=lambda peer: self.roll.greet(peer, self.hub),
+            gate=self.roll.gate(),
+        )
+        self._watch = Watch([kit.path / KIT_FILE, kit.path / REVOKED], self._read_kit_again)
+
+    def stop(self) -> None:
+        """Close every connection."""
+        self._watch.stop()
+        if self.desk is not None:
+            self.desk.stop()
+        self.hub.stop()
+
+    def _read_kit_again(self) -> None:
+        """Take what changed in the kit while the server runs: who is of the federation, and who is not any more."""
+        before = self.kit
+        try:
+            self.kit = open_kit(before.path, SERVER)
+        except BadInput as error:
+            self.say(f"{error}; the server goes on with what it read before")
+            return
+        if (self.kit.host, self.kit.port) != (before.host, before.port):
+            self.say(f"{before.path} names another address now; it counts when the server is started again")
+        parties = {*self.kit.sites, *self.kit.operators}
+        # The gate must let nobody in to whom the hub would not listen: a newcomer is heard before it is let in, and
+        # one that has to go is let in no more before it is not heard.
+        self.hub.set_parties({*parties, *before.sites, *before.operators})
+        self.roll.take(self.kit, self.hub)
+        self.hub.set_parties(parties)
+        if self.desk is not None:
+            self.desk.sites = self.kit.sites
+        for new in sorted(parties - {*before.sites, *before.operators}):
+            self.say(f"{new} is of the federation now")
+
+    def run(
+        self, course: Course, run_dir: Path, *, patience: Patience | None = None, watchers: Sequence[Watcher] = ()
+    ) -> Result:
+        """Run one course."""
+        self._runs_its_own = True
+        made = SiteCourse(course, self.hub, self.kit.sites, run_dir, patience=patience, watchers=watchers, say=self.say)
+        return made.run()
+
+    def resume(self, run_dir: Path, *, patience: Patience | None = None, watchers: Sequence[Watcher] = ()) -> Result:
+        """Go on with a run."""
+        self._runs_its_own = True
+        course = course_of(run_dir)
+        if (run_dir / STATUS_FILE).is_file():
+            ledger = Ledger(run_dir.parent, self.say)
+            (entry,) = [entry for entry in ledger.entries if entry.path.name == run_dir.name]
+            return self.runner.carry_out(entry, self.hub, patience, watchers)
+        made = SiteCourse(course, self.hub, self.kit.sites, run_dir, patience=patience, watchers=watchers, say=self.say)
+        return made.resume()
+
+    # ---- courses of operators
+
+    def serve(self, runs: Path, *, patience: Patience | None = None, once: bool = False, take_up: bool = True) -> None:
+        """Run the courses that operators submit, in order; `runs` is where their folders go.
+
+        What an earlier server left queued, running or paused is taken up first, unless `take_up` is false.
+        """
+        ledger = Ledger(runs, self.say)
+        self.runner.take_up(ledger) if take_up else leave_alone(ledger)
+        self.desk = Desk(ledger, self.kit.sites, self._reply, self.say)
+        self.desk.start()
+        self.say(f"listening on port {self.kit.port} for {', '.join((*self.kit.sites, *self.kit.operators))}")
+        while True:
+            entry = ledger.next()
+            if entry is None:
+                with ledger.changed:
+                    ledger.changed.wait(0.2)
+                continue
+            self.runner.serve_one(entry, self.hub, patience)
+            if once:
+                self._linger(entry)
+                return
+
+    def _linger(self, entry: Entry) -> None:
+        """Wait until the operator has the result, as long as there is one that asks."""
+        assert self.desk is not None
+        while entry.status.course_id not in self.desk.taken:
+            if time.monotonic() - self.desk.last_question > LINGER_SECONDS:
+                return
+            time.sleep(0.05)
+
+    # ---- what operators say
+
+    def _unasked(self, peer: str, kind: str, ident: str, data: bytes) -> None:
+        if peer not in self.kit.operators:
+            self.roll.seldom(f"unasked {peer}", f"{peer} said something that nobody asked for; ignored")
+        elif self.desk is not None:
+            self.desk.hear(peer, kind, ident, data)
+        elif self._runs_its_own:  # otherwise it is about to serve, and operators ask again
+            self._reply(peer, ident, desk_answer(NO_DESK))
+
+    def _reply(self, operator: str, ident: str, data: bytes) -> None:
+        # One that does not read must not keep the others waiting; it asks again.
+        self.hub.link.send(operator, "answer", ident, data, patience_seconds=0.0)
+
+    def _changed(self, peer: str, what: str) -> None:
+        self._comings(peer, f"{peer} {what}")
+        if self.runner.current is not None and peer in self.runner.current.status.sites:
+            self.runner.current.tell(f"{peer} {what}")

@@ -1,0 +1,109 @@
+"""A silo's own secret: made at its first start, kept in its folder, never sent; noise is drawn from it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from isthmus.core.errors import BadInput
+from isthmus.core.outside.files import replace_file
+from isthmus.core.secrets import SECRET_BYTES, Secret
+
+SECRET_FILE = "secret"
+USED_FOLDER = "secret-used"
+_HEAD, _SIMULATED = "isthmus silo secret 1", "isthmus simulated secret 1"
+
+
+class OwnSecret:
+    """The secret in a silo's folder, and which courses were answered with it.
+
+    A file that is lost or damaged is told, and a new secret is made. Courses that drew from the old one are not gone on
+    with: what was answered could not be repeated, and the same reply with another noise would tell more than one did.
+    """
+
+    def __init__(self, folder: Path, say: Callable[[str], None] = print) -> None:
+        self.folder = folder
+        self.secret = self._load(say)
+
+    def for_course(self, course_id: str, course: str) -> Secret:
+        """Return the secret for a course of this id and text; raises BadInput if it began with one that is lost."""
+        used = self._used(course_id)
+        if used.is_file() and used.read_text().strip() != self.secret.fingerprint():
+            raise BadInput(
+                "the noise of this course was drawn from a secret that this silo no longer has, so it cannot go on "
+                f"with it: put the old file {SECRET_FILE!r} back into the silo's state folder, or start a new course"
+            )
+        return self.secret if self.secret.simulated else self.secret.derive("course", course_id, course)
+
+    def begun(self, course_id: str) -> None:
+        """Take note that answers of a course are about to draw from this secret."""
+        used = self._used(course_id)
+        if not used.is_file():
+            used.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(used, self.secret.fingerprint().encode())
+
+    def ended(self, course_id: str) -> None:
+        """Take note that a course is over."""
+        self._used(course_id).unlink(missing_ok=True)
+
+    def _used(self, course_id: str) -> Path:
+        return self.folder / USED_FOLDER / course_id
+
+    def _load(self, say: Callable[[str], None]) -> Secret:
+        path = self.folder / SECRET_FILE
+        began = sorted(used.name for used in (self.folder / USED_FOLDER).glob("*"))
+        if path.is_file():
+            found = _read(path)
+            if found is not None:
+                if found.simulated:
+                    say(f"{path} holds the secret of a simulation: the noise of this silo protects from nobody")
+                return found
+            aside = path.with_name(f"{SECRET_FILE}.damaged")
+            path.replace(aside)
+            say(f"{path} is damaged and was renamed to {aside.name}; this silo draws its noise from a new secret")
+        elif began:
+            say(f"{path} is lost; this silo draws its noise from a new secret")
+        if began:
+            say(
+                f"{len(began)} courses that drew from the old secret cannot go on here unless it is put back: "
+                f"{', '.join(began[:3])}"
+            )
+        _write(path, _HEAD, key := secrets.token_bytes(SECRET_BYTES).hex())
+        return Secret(bytes.fromhex(key))
+
+
+def simulate(folder: Path, seed: int, client: str) -> None:
+    """Give a silo the secret of a simulated client, so that its course can be compared with the simulation."""
+    _write(folder / SECRET_FILE, _SIMULATED, f"{seed} {client}")
+
+
+def _check(head: str, content: str) -> str:
+    return hashlib.blake2b(f"{head}\n{content}".encode(), digest_size=8).hexdigest()
+
+
+def _read(path: Path) -> Secret | None:
+    """Return the secret in a file; None if it is damaged."""
+    try:
+        head, content, check = path.read_text(encoding="utf-8").split("\n")[:3]
+        if check != _check(head, content):
+            return None
+        if head == _SIMULATED:
+            seed, client = content.split(" ", 1)
+            return Secret.of_simulation(int(seed), client)
+        return Secret(bytes.fromhex(content)) if head == _HEAD else None
+    except ValueError:
+        return None
+
+
+def _write(path: Path, head: str, content: str) -> None:
+    """Write a secret whole or not at all, for its owner's eyes only."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with open(temporary, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(f"{head}\n{content}\n{_check(head, content)}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

@@ -1,0 +1,247 @@
+"""A silo's own policy: which courses it takes part in, whatever the server says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from isthmus.config.build import Builder
+from isthmus.config.client_settings import clients_with_own_models, weaker
+from isthmus.config.course import Course
+from isthmus.config.load import read_yaml
+from isthmus.config.registry import FAMILIES, find_part, known_names, name_of
+from isthmus.core.errors import BadInput, nearest
+from isthmus.core.exposure import exposure
+from isthmus.core.protocol import Algorithm, EvaluateModel
+from isthmus.core.sampling import UniformSampling
+from isthmus.data.graph import SPLITS
+from isthmus.runs.simulation import output_dim, require_kind
+from isthmus.runtime.reasons import Refusal, refused_as
+from isthmus.sites.silo.course_size import (
+    algorithms_of,
+    largest_steps,
+    num_parameters,
+    problem_of_sizes,
+    smallest_batch,
+)
+
+# Fewer examples than this in a training set can be told from a trained model, even from a mean of models.
+FEW_EXAMPLES = 10
+MAX_SITES = 10_000
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a silo allows. Without a policy file the bounds below hold too, and any installed algorithm may run.
+
+    What `min_sites` means: that many distinct sites are in the course and in every cohort, the course goes on with no
+    fewer replies, and, where the silo can check certificates, that many distinct certified silos signed this very
+    course. What no policy can see is what the server does with the replies: a dishonest one can leave others out of
+    the mean, or look at each reply. Only a secure sum prevents that. `only_folded` binds the algorithm in the same way.
+
+    Fields:
+        algorithms:          names of the algorithms that may run here; null allows all that are installed
+        min_sites:           with fewer sites in the course, in a round, or in a mean, the silo stays away
+        only_folded:         whether the algorithm must look at nothing of a client's replies but their fold (metrics
+                             excepted)
+        min_examples:        a course is refused in which this silo would have fewer examples, but some, for training,
+                             validation or test, or in a batch; null: 10 where `only_folded` or `min_sites` promise
+                             that nobody stands alone, else 1
+        own_settings:        whether a course may have other settings of the algorithm for single clients: with a step
+                             of 0 for all others, a mean is one client's; null: only where no fold is promised
+        protections:         least protection by algorithm and field, such as {fedgnn: {noise: 0.2, clip: 0.1}}
+        required_defences:   names of defences that a course must have
+        tell_reasons:        whether the server is told in full why this silo refuses or fails, with rows, values and
+                             paths; else only the kind crosses. For federations that only try things out
+        share_columns:       whether the server is told what this silo's feature columns are called when another silo's
+                             have other names, so that that one learns which; it always gets a digest of the names
+        max_rounds:          rounds of a course
+        max_steps:           steps or epochs that an algorithm takes in one answer
+        max_parameters:      numbers in a model
+        max_message_bytes:   a larger message is refused
+        max_request_seconds: an answer that takes longer is given up
+        keep_courses:        of how many courses that did not end their memories are kept
+        keep_days:           and for how long after they were last used
+        keep_models:         how many models of courses that ended are kept
+    """
+
+    algorithms: tuple[str, ...] | None = None
+    min_sites: int = 1
+    only_folded: bool = False
+    min_examples: int | None = None
+    own_settings: bool | None = None
+    protections: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    required_defences: tuple[str, ...] = ()
+    tell_reasons: bool = False
+    share_columns: bool = True
+    max_rounds: int = 10_000
+    max_steps: int = 10_000
+    max_parameters: int = 50_000_000
+    max_message_bytes: int = 2**29
+    max_request_seconds: float = 900.0
+    keep_courses: int = 10
+    keep_days: float = 30.0
+    keep_models: int = 20
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name.startswith(("min_", "max_", "keep_")) and value is not None and not value > 0:
+                raise ValueError(f"{each.name} is {value!r}; it must be positive")
+        known = known_names(FAMILIES[Algorithm])
+        for name in (*(self.algorithms or ()), *self.protections):
+            if name not in known:
+                raise ValueError(f"there is no algorithm {name[:60]!r}; {nearest(name, known)}")
+        for name, least in self.protections.items():
+            kind: type[Algorithm[Any]] = find_part(FAMILIES[Algorithm], name, "protections", allow_import=False)
+            strange = [key for key in least if key not in kind.protects]
+            if strange:
+                raise ValueError(f"protections.{name} has {strange[0]!r}; {nearest(strange[0], kind.protects)}")
+
+    @property
+    def promises_folds(self) -> bool:
+        """Whether this policy is about not standing alone."""
+        return self.only_folded or self.min_sites > 1
+
+    @property
+    def fewest_examples(self) -> int:
+        """What `min_examples` comes to."""
+        return self.min_examples or (FEW_EXAMPLES if self.promises_folds else 1)
+
+    def lines(self) -> list[str]:
+        """Return in a few lines what this policy amounts to, for the silo's own people."""
+        who = "any installed algorithm" if self.algorithms is None else f"only {', '.join(self.algorithms)}"
+        what = "only what the server folds" if self.only_folded else "single replies too, where the algorithm has some"
+        return [
+            f"policy: {who}; {self.min_sites} sites at least; the server may ask for {what}",
+            f"        {self.fewest_examples} examples at least, {self.max_rounds} rounds, {self.max_steps} steps, "
+            f"{self.max_parameters} parameters, {self.max_message_bytes} bytes a message, "
+            f"{self.max_request_seconds:g} s an answer at most",
+        ]
+
+    # ---- before the data is looked at
+
+    def refusal(self, course: Course, sites: tuple[str, ...]) -> str:
+        """Return why this silo stays away from a course, or nothing."""
+        for reason in (
+            self._of_algorithm(course),
+            self._of_sites(course, sites),
+            self._of_folds(course),
+            self._of_protections(course),
+            self._of_sizes(course),
+        ):
+            if reason:
+                return reason
+        return ""
+
+    def _of_algorithm(self, course: Course) -> str:
+        name = name_of(type(course.algorithm))
+        if self.algorithms is not None and name not in self.algorithms:
+            return f"its policy allows the algorithms {', '.join(self.algorithms)}, not {name}"
+        if course.algorithm.pooled:
+            return f"{name} needs the whole graph in one place, and this silo's graph stays here"
+        missing = [defence for defence in self.required_defences if defence not in getattr(course, "defences", ())]
+        return f"its policy requires the defence {missing[0]!r}, which the course does not have" if missing else ""
+
+    def _of_sites(self, course: Course, sites: tuple[str, ...]) -> str:
+        asks = f"its policy asks for {self.min_sites} sites at least"
+        if len(sites) > MAX_SITES:
+            return f"the course has {len(sites)} sites, more than {MAX_SITES}"
+        twice = next((site for site, number in Counter(sites).items() if number > 1), None)
+        if twice is not None:
+            return f"the course has the site {twice[:40]!r} twice"
+        if len(sites) < self.min_sites:
+            return f"{asks}; this course has {len(sites)}"
+        if course.min_replies < self.min_sites:
+            return f"{asks}; this course goes on with min_replies={course.min_replies}"
+        cohort = course.sampling.size(len(sites)) if isinstance(course.sampling, UniformSampling) else 0
+        if cohort < self.min_sites:
+            return f"{asks}; with sampling.fraction={course.sampling.fraction:g} a round of this course has {cohort}"
+        return ""
+
+    def _of_folds(self, course: Course) -> str:
+        if self.only_folded:
+            seen = [e.request for e in exposure(type(course.algorithm)) if e.server_sees == "each client's"]
+            seen = [request for request in seen if request != EvaluateModel.__name__]
+            if seen:
+                name = name_of(type(course.algorithm))
+                return f"its policy lets the server see only folds; {name} shows it each client's reply to {seen[0]}"
+        allowed = not self.promises_folds if self.own_settings is None else self.own_settings
+        if not allowed and course.client_settings:
+            client = next(iter(course.client_settings))
+            return (
+                f"the course has other settings for {client[:40]!r}, by which a mean can become one client's; its "
+                "policy allows that only with own_settings: true"
+            )
+        batch = smallest_batch(course)
+        if batch is not None and batch < self.fewest_examples:
+            return f"a batch of the course has {batch} examples, its policy asks for {self.fewest_examples} at least"
+        return ""
+
+    def _of_protections(self, course: Course) -> str:
+        for name, least in self.protections.items():
+            if name != name_of(type(course.algorithm)):
+                continue
+            for key, value in least.items():
+                if weaker(course.algorithm, key, getattr(course.algorithm, key), value):
+                    return (
+                        f"its policy asks for {name}.{key} of {value:g} or what protects more; the course has "
+                        f"{getattr(course.algorithm, key)!r}"
+                    )
+        return ""
+
+    def _of_sizes(self, course: Course) -> str:
+        if course.rounds > self.max_rounds:
+            return f"the course has {course.rounds} rounds, its policy allows {self.max_rounds}"
+        for where, algorithm in algorithms_of(course):
+            key, steps = largest_steps(algorithm)
+            if steps > self.max_steps:
+                return f"{where}.{key} is {steps}, its policy allows {self.max_steps}"
+        return problem_of_sizes(course, self.max_parameters)
+
+    # ---- when the data is at hand
+
+    def require(self, course: Course, data: Any, client: str) -> None:
+        """Refuse what the course makes of this silo's data, where this policy forbids it."""
+        task = course.task
+        with refused_as("task"):
+            require_kind(course, data)
+        with refused_as("classes"):
+            into, out = task.input_dim(data), output_dim(course, data, client)
+        refusal = self.refusal_of_data({split: task.count(data, split) for split in SPLITS})
+        refusal = refusal or self.refusal_of_model(course, into, out, client)
+        if refusal:
+            raise Refusal("policy", refusal)
+
+    def refusal_of_data(self, counts: Mapping[str, int]) -> str:
+        """Return why this silo stays away when it would have so many examples in each split, or nothing."""
+        few = [split for split in SPLITS if 0 < counts.get(split, 0) < self.fewest_examples]
+        if few:
+            return (
+                f"it would have fewer than {self.fewest_examples} examples for {few[0]} by this course, the least of "
+                "its policy (min_examples)"
+            )
+        return ""
+
+    def refusal_of_model(self, course: Course, input_dim: int, output_dim: int, client: str) -> str:
+        """Return why a model for this silo's data is too large, or nothing; no model is built."""
+        whose = {None, client, *clients_with_own_models(course)}  # all are built here, if only to know their names
+        number = max(num_parameters(course, input_dim, output_dim, each) for each in whose)
+        if number > self.max_parameters:
+            return f"the model of the course has {number} parameters, its policy allows {self.max_parameters}"
+        return ""
+
+
+def load_policy(path: Path | None) -> Policy:
+    """Read a policy file; without one, the defaults hold."""
+    if path is None:
+        return Policy()
+    found = read_yaml(path)
+    if not isinstance(found, Mapping):
+        raise BadInput(f"{path} is {type(found).__name__}, expected keys and values")
+    policy = Builder(str(path)).fields(Policy, found, "")
+    assert isinstance(policy, Policy)
+    return policy

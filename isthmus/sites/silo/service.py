@@ -1,0 +1,343 @@
+"""The silo's side, apart from the network: proposals, exchanges and the end of a course, bytes in, bytes out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isthmus import __version__
+from isthmus.config.client_settings import own_algorithm, own_batching
+from isthmus.config.course import Course
+from isthmus.config.load import course_digest, course_to_yaml, load_course
+from isthmus.config.registry import name_of
+from isthmus.core.codec import decode, encode, pack
+from isthmus.core.errors import BadInput, BadMessage, quoted
+from isthmus.core.outside.files import replace_file
+from isthmus.core.outside.text import foreign
+from isthmus.core.outside.yaml_text import parse_yaml
+from isthmus.core.protocol import Failure
+from isthmus.core.record import Params, Record
+from isthmus.data.folders.graph_tables import GraphFolder
+from isthmus.data.folders.own_data import OwnData
+from isthmus.data.folders.own_folder import OwnFolder
+from isthmus.data.folders.own_kinds import OWN_FOLDERS
+from isthmus.data.folders.schema.column_names import feature_facts, name_differences
+from isthmus.learn.graph_client import ForeignEdges, GraphClient
+from isthmus.runs.folder import ID_FILE, RunFolder, save_model_file
+from isthmus.runs.simulation import build_model, columns_of, known_parameters, output_dim, personal_start, torch_threads
+from isthmus.runtime.answering import MemoryStore, Silo, memory_owner
+from isthmus.runtime.envelope import BLANK, Answer
+from isthmus.runtime.reasons import Reasons, Refusal, refused_as
+from isthmus.runtime.seldom import Seldom
+from isthmus.sites.courses.agreement import OTHER_COLUMNS
+from isthmus.sites.courses.messages import NOT_AGREED, AskColumns, Columns, Finish, Proposal, Receipt, Terms, Verdict
+from isthmus.sites.silo.consent import Identity
+from isthmus.sites.silo.identities import course_secret, neighbor_keys, node_keys
+from isthmus.sites.silo.own_secret import OwnSecret
+from isthmus.sites.silo.policy import Policy
+from isthmus.sites.silo.pruning import mark_finished, prune
+from isthmus.sites.silo.terms import read_own, terms_of
+from isthmus.sites.silo.time_limit import TookTooLong, time_limit
+
+MAX_COURSE_CHARACTERS = 2**16
+MAX_COLUMNS_CHARACTERS = 10**6  # of names that are told where another silo has other ones
+MAX_SAID = 50  # lines of one kind that messages of the server bring about, in a minute; the rest are counted
+_COURSE_ID = re.compile(r"[0-9a-f]{8,64}")
+
+
+class SiloService:
+    """One silo: its data, its policy, its folder for memories and models; the secret it shares with other silos."""
+
+    def __init__(
+        self,
+        name: str,
+        data: Path,
+        state: Path,
+        policy: Policy | None = None,
+        say: Callable[[str], None] = print,
+        id_secret: bytes | None = None,
+        identity: Identity | None = None,
+    ) -> None:
+        self.name = name
+        self.data = data
+        self.state = state
+        self.policy = policy or Policy()
+        self.say = say
+        self.id_secret = id_secret
+        self.own_secret = OwnSecret(state, say)
+        self.identity = identity  # of a silo with a certificate: it signs what it agrees to, and counts who else did
+        self._tell = Seldom(lambda text: self.say(text), burst=MAX_SAID)
+        self.expelled: Callable[[], Collection[str]] = frozenset  # whose names count no more
+        self._sites: tuple[str, ...] = ()  # who takes part in the course, as proposed
+        self.refused: str = ""  # why the federation does not want this silo, if so
+        self._courses: dict[str, tuple[Course, Silo]] = {}
+        self._uncounted: dict[str, Proposal] = {}  # courses of which is not yet seen that enough silos agreed
+        prune(state, self.policy)
+
+    def handle(self, kind: str, data: bytes) -> bytes:
+        """Answer a message of the server's, whatever it is."""
+        if len(data) > self.policy.max_message_bytes:
+            problem = f"message of {len(data)} bytes is above this silo's limit of {self.policy.max_message_bytes}"
+            return self._failure(kind, "policy", problem)
+        try:
+            with time_limit(self.policy.max_request_seconds):
+                return self._answer(kind, data)
+        except TookTooLong:
+            problem = f"it took longer than this silo's limit of {self.policy.max_request_seconds:g} s"
+            return self._failure(kind, "policy", problem, "late")
+        except Refusal as error:
+            return self._failure(kind, error.kind, str(error))
+        except BadMessage as error:
+            return self._failure(kind, "message", str(error))
+        except Exception as error:  # whatever a message brings about must not end the silo's process
+            return self._failure(kind, "error", f"{type(error).__name__}: {error}")
+
+    @property
+    def reasons(self) -> Reasons:
+        """How this silo tells why it does not do something."""
+        return Reasons(lambda text: self._tell("could not", text), self.policy.tell_reasons)
+
+    def _answer(self, kind: str, data: bytes) -> bytes:
+        if kind == "exchange":
+            return self._exchange(data)
+        if kind == "propose":
+            return encode(self._propose(decode(data, Proposal)))
+        if kind == "columns":
+            return encode(self._columns(decode(data, AskColumns)))
+        if kind == "verdict":
+            return encode(self._verdict(decode(data, Verdict)))
+        if kind == "finish":
+            return encode(self._finish(decode(data, Finish)))
+        if kind == "ping":
+            return encode(Receipt(""))
+        raise BadMessage(f"there is no message of the kind {kind[:40]!r}")
+
+    def _failure(self, kind: str, why: str, problem: str, failure: str = "refused") -> bytes:
+        """Say here what is wrong with a message, and tell the server of which kind that is."""
+        self._tell("refused", f"refused a message of the kind {kind[:40]!r}: {problem}")
+        told = self.reasons.crossing(why, problem)
+        if kind == "exchange":
+            return encode(Answer(pack(b""), Failure(self.name, failure, told), BLANK))
+        answer: Record = self._terms(told) if kind == "propose" else Receipt(told)
+        return encode(answer)
+
+    # ---- before the course
+
+    def _propose(self, proposal: Proposal) -> Terms:
+        try:
+            course = self._readable(proposal)
+            with refused_as("course"):
+                refusal = self.policy.refusal(course, self._counted(proposal.sites))
+            if refusal:
+                raise Refusal("policy", refusal)
+            with refused_as("data"):
+                folder = self._read(course)
+            self.policy.require(course, folder.data, self.name)
+            terms = terms_of(course, folder, self.name)
+            self._sites = proposal.sites
+            if self.identity is not None:
+                terms = replace(terms, consent=self.identity.sign(proposal.course_id, proposal.course))
+                self._uncounted = {proposal.course_id: proposal} if self.policy.min_sites > 1 else {}
+            with refused_as("course"):
+                silo = self._silo(proposal, course, folder)
+            prune(self.state, self.policy, silo.store.folder)
+            self._courses = {proposal.course_id: (course, silo)}
+        except Refusal as error:
+            self._tell("stays away", f"stays away from a course: {error}")
+            return self._terms(self.reasons.crossing(error.kind, str(error)))
+        own = "; its own split stands, masks are not used" if folder.own_split else ""
+        algorithm = type(course.algorithm).__name__
+        self._tell("takes part", f"takes part in a course of {len(proposal.sites)} sites: {algorithm}{own}")
+        return terms
+
+    def _counted(self, sites: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the sites of a course without those that were expelled."""
+        return tuple(site for site in sites if site not in self.expelled())
+
+    def _readable(self, proposal: Proposal) -> Course:
+        """Return the course of a proposal, if it is one that this version of the package can carry out."""
+        if not _COURSE_ID.fullmatch(proposal.course_id):
+            raise Refusal("course", f"{proposal.course_id[:40]!r} cannot name a course")
+        if proposal.version != __version__:
+            raise Refusal(
+                "version",
+                f"the server runs isthmus {proposal.version}, this silo {__version__}; install the same version",
+            )
+        with refused_as("course"):
+            return read_course(proposal.course)
+
+    def _terms(self, refusal: str) -> Terms:
+        return Terms(refusal, __version__, 0, 0, (), "")
+
+    def _read(self, course: Course) -> OwnData[Any]:
+        dataset = course.dataset
+        if not isinstance(dataset, OwnFolder):
+            raise Refusal(
+                "course",
+                f"dataset.name is {name_of(type(dataset))!r}; between sites every silo brings its own folder: "
+                f"use dataset.name={' or '.join(reversed(OWN_FOLDERS))}",
+            )
+        return read_own(course, dataset, self.data, self.name)
+
+    def _silo(self, proposal: Proposal, course: Course, folder: OwnData[Any]) -> Silo:
+        course_id = proposal.course_id
+        data, keys = folder.data, self._node_keys(course_id, folder.node_ids)
+        neighbors = self._foreign(course_id, folder)
+        into, out = course.task.input_dim(data), output_dim(course, data, self.name)
+        # Settings come with the course, from elsewhere: they may name installed parts only, as the course itself.
+        with torch.device("meta"):  # only their names count: the models of the others take no memory here
+            known = known_parameters(course, allow_import=False)
+        batching = own_batching(course, self.name, allow_import=False)
+        algorithm = own_algorithm(course, self.name, allow_import=False)
+        secret = self.own_secret.for_course(course_id, proposal.course)
+        if (algorithm or course.algorithm).protecting_streams:
+            self.own_secret.begun(course_id)
+
+        def client() -> GraphClient:
+            model = build_model(course, into, out, self.name, allow_import=False)
+            own = personal_start(course, model, known)
+            made = GraphClient(self.name, data, course.task, model, batching, own)
+            made.node_keys, made.foreign = keys, neighbors
+            made.algorithm, made.secret = algorithm, secret
+            return made
+
+        owner = memory_owner(course.algorithm, f"{course_id} {course_digest(course)}")
+        store = MemoryStore(self.state / "memories" / f"{course_id}-{owner[:16]}", owner)
+        return Silo(course_id, course.algorithm, client, store, self.policy.max_message_bytes, self.reasons)
+
+    def _node_keys(self, course_id: str, ids: tuple[str, ...] | None) -> Tensor | None:
+        if self.id_secret is None or ids is None:
+            return None
+        with refused_as("data"):
+            return node_keys(ids, course_secret(self.id_secret, course_id))
+
+    def _foreign(self, course_id: str, folder: OwnData[Any]) -> ForeignEdges | None:
+        """Return the edges to nodes of other silos, by keys; without the secret nobody can be told of them."""
+        listed = folder.foreign if isinstance(folder, GraphFolder) else None
+        if self.id_secret is None or listed is None:
+            return None
+        return ForeignEdges(
+            listed.node, neighbor_keys(listed.ids, course_secret(self.id_secret, course_id)), listed.weight
+        )
+
+    def _columns(self, question: AskColumns) -> Columns:
+        """Return what this silo's feature columns are called, so that one that has other ones can be told which."""
+        found = self._courses.get(question.course_id)
+        if found is None or not self.policy.share_columns:
+            return Columns(())
+        names = columns_of(found[0], found[1].client.data)
+        if sum(map(len, names)) > MAX_COLUMNS_CHARACTERS:
+            return Columns(())
+        self._tell("columns", f"told the names of its {len(names)} feature columns: another silo has other ones")
+        return Columns(names)
+
+    def _verdict(self, verdict: Verdict) -> Receipt:
+        verdict = replace(verdict, refusal=foreign(verdict.refusal))
+        if verdict.refusal:
+            found = self._courses.pop(verdict.course_id, None)
+            own = columns_of(found[0], found[1].client.data) if found else ()
+            self.refused = verdict.refusal
+            self._tell("was refused", f"was refused: {verdict.refusal}{_difference(own, verdict)}")
+        elif verdict.course_id in self._uncounted:
+            self._count_consents(verdict)
+        return Receipt("")
+
+    def _count_consents(self, verdict: Verdict) -> None:
+        """See whether as many silos as the policy asks for signed this very course; else leave it."""
+        assert self.identity is not None
+        proposal = self._uncounted[verdict.course_id]
+        signed = {site: verdict.consents[site] for site in proposal.sites if site in verdict.consents}
+        number, problems = self.identity.count(proposal.course_id, proposal.course, signed)
+        if number < self.policy.min_sites:
+            self._courses.pop(verdict.course_id, None)
+            wrong = "".join(f"; {site}: {problem}" for site, problem in sorted(problems.items())[:3])
+            raise Refusal(
+                "policy",
+                f"{number} silos with a certificate of the federation signed this course, the policy asks for "
+                f"{self.policy.min_sites}{wrong}",
+            )
+        del self._uncounted[verdict.course_id]
+        self._tell("signed", f"{number} silos of the federation signed this course")
+
+    # ---- during and after the course
+
+    def _exchange(self, data: bytes) -> bytes:
+        if not self._courses:
+            return NOT_AGREED
+        ((course_id, (course, silo)),) = self._courses.items()
+        if course_id in self._uncounted:
+            raise Refusal("policy", "it is not yet seen that as many silos signed this course as the policy asks for")
+        least = self.policy.min_sites
+        if len(self._counted(self._sites)) < least:
+            raise Refusal("policy", f"its policy asks for {least} sites at least; some of this course's were expelled")
+        # The last bits of a result depend on the number of threads; more than there are cores help nobody.
+        with torch_threads(min(course.threads, os.cpu_count() or 1)):
+            return silo.answer(data)
+
+    def _finish(self, finish: Finish) -> Receipt:
+        """Keep the model that this silo would use: the global one, or its own where the method has personal parts."""
+        found: tuple[Course, Silo] | None = self._courses.get(finish.course_id)
+        if found is None:
+            raise Refusal("message", f"course {finish.course_id[:40]!r} is over, but this silo has not agreed to it")
+        course, silo = found
+        memory = course.algorithm.best_memory(silo.store.load(finish.memory))
+        params = course.algorithm.client_params(finish.params, memory)
+        if params:
+            params = silo.client.complete(params)
+            data = self._read(course).data
+            facts = {
+                "input_dim": str(course.task.input_dim(data)),
+                "output_dim": str(output_dim(course, data, self.name)),
+                "class_names": json.dumps(list(course.task.output_names(data))),
+                **feature_facts(columns_of(course, data)),
+                "client": self.name,
+            }
+            path = self.state / "models" / f"{finish.course_id}.safetensors"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_model_file(path, params, facts)
+            self._tell("over", f"the course is over; this silo's model: {path}")
+            parts = course.algorithm.client_parts(memory)
+            run = self._keep_run(finish.course_id, course, params, parts, facts)
+            self._tell("use", f"to use it: isthmus predict {quoted(run)} --client {quoted(self.name)} --graph FOLDER")
+        self.own_secret.ended(finish.course_id)
+        mark_finished(silo.store.folder)
+        prune(self.state, self.policy, silo.store.folder)
+        return Receipt("")
+
+    def _keep_run(
+        self, course_id: str, course: Course, params: Params, parts: Params, facts: Mapping[str, str]
+    ) -> Path:
+        """Write what `isthmus predict` needs: a run folder with this silo's model, and what its method adds to it."""
+        folder = RunFolder(self.state / "runs" / course_id)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        # A course that came from elsewhere may name installed parts only, also when it is read again.
+        replace_file(folder.path / ID_FILE, course_id.encode())
+        replace_file(folder.course, course_to_yaml(course).encode())
+        folder.save_models({}, {self.name: params}, lambda client: facts)
+        folder.save_parts({self.name: parts})
+        return folder.path
+
+
+def _difference(own: tuple[str, ...], verdict: Verdict) -> str:
+    """Return for this silo's own screen what is different about its columns, where that is the reason."""
+    if verdict.columns:
+        return ": " + "; ".join(name_differences(own, verdict.columns, "the others'"))
+    if verdict.refusal == OTHER_COLUMNS:
+        return "; which ones, nobody tells: compare schemas (isthmus data schema)"
+    return ""
+
+
+def read_course(text: str) -> Course:
+    """Return the course in a YAML text from elsewhere: installed parts only, never an import path."""
+    raw = parse_yaml(text, "the course", max_characters=MAX_COURSE_CHARACTERS)
+    if not isinstance(raw, dict):
+        raise BadInput(f"the course is {type(raw).__name__}, expected keys and values")
+    return load_course(raw, allow_import=False)

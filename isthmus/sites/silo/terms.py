@@ -1,0 +1,78 @@
+"""What a silo says of its data to a proposal: read from its folder, divided, and put into terms.
+
+The same for a silo's process and for a simulation of several folders, so that a rehearsal finds what the sites would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from isthmus import __version__
+from isthmus.config.course import Course
+from isthmus.core.protocol import Holdings
+from isthmus.core.random import numpy_generator
+from isthmus.data.folders.graph_tables import GraphFolder
+from isthmus.data.folders.own_data import OwnData
+from isthmus.data.folders.own_folder import OwnFolder
+from isthmus.data.folders.schema.column_names import names_digest
+from isthmus.data.folders.schema.vocabulary import is_whole
+from isthmus.data.graph import SPLITS
+from isthmus.data.masks import labelled_items, without_examples
+from isthmus.runs.simulation import build_model, columns_of, output_dim, require_kind
+from isthmus.runtime.reasons import Refusal, refused_as
+from isthmus.sites.courses.messages import Terms
+
+
+def read_own(course: Course, dataset: OwnFolder, path: Path, name: str, needs_labels: bool = True) -> OwnData[Any]:
+    """Return what a silo holds, with the masks that it has in the course.
+
+    Its own split stands; without one, the course's masks divide it, by random numbers of its own. One without labels is
+    refused where the algorithm, or else the caller, needs them.
+    """
+    folder = replace(dataset, path=str(path)).read()
+    _require_named_classes(dataset, folder)
+    if folder.own_split:
+        return folder
+    needs_labels = needs_labels and not course.algorithm.learns_without_labels
+    if not needs_labels and not len(labelled_items(folder.data)):
+        return replace(folder, data=without_examples(folder.data))
+    rng = numpy_generator(course.seed, "masks", name)
+    return replace(folder, data=course.masks.apply(folder.data, rng))
+
+
+def _require_named_classes(dataset: OwnFolder, folder: OwnData[Any]) -> None:
+    """Refuse numbers for labels where the course has names: which is which, only their order would say."""
+    names = dataset.class_names
+    if names and folder.numbered and not dataset.by_position and not all(is_whole(name) for name in names):
+        raise Refusal(
+            "classes",
+            f"its labels are numbers, the course's classes have names ({', '.join(names[:3])}, ...); write the names "
+            "into the column label, or set dataset.by_position=true in the course: 0 is the first name then",
+        )
+
+
+def terms_of(course: Course, folder: OwnData[Any], name: str, allow_import: bool = False) -> Terms:
+    """Return the terms for a silo's data; refuses a task, classes or a model made for something else."""
+    task, data = course.task, folder.data
+    with refused_as("task"):
+        require_kind(course, data)
+        into = task.input_dim(data)
+    with refused_as("classes"):
+        out = output_dim(course, data, name)
+    with refused_as("model"):
+        if task.count(data, "train"):  # a silo that has nothing to train on only measures
+            task.require_model(build_model(course, into, out, name, allow_import=allow_import), data)
+    schema = folder.schema if isinstance(folder, GraphFolder) else None
+    return Terms(
+        refusal="",
+        version=__version__,
+        input_dim=into,
+        output_dim=out,
+        class_names=task.output_names(data),
+        holds=task.holds(data),
+        features=names_digest(columns_of(course, data)),
+        schema=schema.digest if schema else "",
+        holdings=Holdings(int(data.num_nodes), {split: task.count(data, split) for split in SPLITS}),
+    )

@@ -1,0 +1,171 @@
+"""The operator's process: it hands courses to the server, lists, follows, cancels them, and brings results home."""
+
+from __future__ import annotations
+
+import importlib.util
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from isthmus import __version__
+from isthmus.config.course import Course
+from isthmus.config.load import course_to_yaml
+from isthmus.core.errors import BadInput, CourseFailed, MissingExtra
+from isthmus.runs.folder import RunFolder
+from isthmus.sites.courses import desk
+from isthmus.sites.courses.ledger import DONE, OPEN
+from isthmus.sites.courses.line import MAX_ANSWER_BYTES, Line
+from isthmus.sites.courses.messages import (
+    AskCourse,
+    AskPart,
+    CourseEvent,
+    Courses,
+    CourseStatus,
+    FilePart,
+    FollowCourse,
+    ListCourses,
+    Manifest,
+    News,
+    Receipt,
+    Submission,
+)
+from isthmus.sites.courses.transfer import take_folder
+from isthmus.sites.parties.entrance import Entrance
+from isthmus.sites.parties.kit import SERVER, Kit, hold
+from isthmus.sites.parties.preflight import connection_problem, wait_for_server
+
+CONNECT_SECONDS = 30.0
+SILENCE_SECONDS = 3600.0  # how long an operator who follows a course waits for a server that is gone
+
+OnEvent = Callable[[CourseEvent], None]
+OnStatus = Callable[[CourseStatus], None]
+
+
+class Operator:
+    """What an operator can do, over a line to the server."""
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+
+    def courses(self) -> tuple[CourseStatus, ...]:
+        """Return all courses at the server, first submitted first."""
+        return self.line.ask(desk.LIST, ListCourses(), Courses).courses
+
+    def sites(self) -> tuple[str, ...]:
+        """Return who takes part in a course that is submitted now; an operator's kit may be older than that."""
+        return self.line.ask(desk.LIST, ListCourses(), Courses).sites
+
+    def find(self, prefix: str) -> CourseStatus:
+        """Return the course whose id begins with `prefix`; without one, the only course that is not over."""
+        found = self.courses()
+        if not prefix:
+            going = [course for course in found if course.state in OPEN]
+            if len(going) != 1:
+                raise BadInput(f"{len(going)} courses are queued or running; name one by its id")
+            return going[0]
+        fitting = [course for course in found if course.course_id.startswith(prefix)]
+        if len(fitting) != 1:
+            known = ", ".join(course.course_id[:8] for course in found[-5:]) or "none"
+            raise BadInput(f"{len(fitting)} courses have an id that begins with {prefix!r}; the last ones are {known}")
+        return fitting[0]
+
+    def submit(self, course: Course, submission: str = "") -> CourseStatus:
+        """Hand a course in; again with the same submission, it is the same course."""
+        named = Submission(submission or secrets.token_hex(16), course_to_yaml(course), __version__)
+        return self.line.ask(desk.SUBMIT, named, CourseStatus)
+
+    def follow(self, course_id: str, on_event: OnEvent, on_status: OnStatus = lambda status: None) -> CourseStatus:
+        """Hear what happens in a course until it is over; a server that is gone is waited for."""
+        life, after = "", 0
+        while True:
+            asked = FollowCourse(course_id, life, after)
+            news = self.line.ask(desk.FOLLOW, asked, News, patience_seconds=SILENCE_SECONDS)
+            if news.life != life:
+                life, after = news.life, 0
+            for event in news.events:
+                if event.number > after:
+                    after = event.number
+                    on_event(event)
+            on_status(news.status)
+            if news.status.state not in OPEN:
+                return news.status
+
+    def cancel(self, course_id: str) -> CourseStatus:
+        """Tell the server to end a course; its checkpoint stays."""
+        return self.line.ask(desk.CANCEL, AskCourse(course_id), CourseStatus)
+
+    def resume(self, course_id: str) -> CourseStatus:
+        """Tell the server to go on with a course that failed or was cancelled."""
+        return self.line.ask(desk.RESUME, AskCourse(course_id), CourseStatus)
+
+    def fetch(self, course_id: str, run_dir: Path) -> None:
+        """Bring the run folder of a course that is over to `run_dir`, whole or not at all."""
+        RunFolder.check_new(run_dir)
+        manifest = self.line.ask(desk.FILES, AskCourse(course_id), Manifest)
+
+        def ask(name: str, offset: int) -> FilePart:
+            return self.line.ask(desk.PART, AskPart(course_id, name, offset), FilePart)
+
+        take_folder(manifest, course_id, ask, run_dir)
+        self.line.ask(desk.TAKEN, AskCourse(course_id), Receipt)
+
+
+def finished(status: CourseStatus) -> CourseStatus:
+    """Return the status of a course that is done; one that ended otherwise is an error."""
+    if status.state != DONE:
+        raise CourseFailed(f"the course {status.course_id[:8]} {_ended(status)}")
+    return status
+
+
+def _ended(status: CourseStatus) -> str:
+    return f"was cancelled {status.reason}" if status.state == "cancelled" else f"failed: {status.reason}"
+
+
+@contextmanager
+def connected(kit: Kit, say: Callable[[str], None] = print, patience_seconds: float = 60.0) -> Iterator[Operator]:
+    """Connect to the server with an operator's kit."""
+    if importlib.util.find_spec("nvflare") is None:
+        raise MissingExtra("nvflare", "sites", "speaking to a federation's server")
+    deadline = time.monotonic() + patience_seconds
+    if not wait_for_server(kit, say, lambda: time.monotonic() > deadline):
+        raise BadInput(connection_problem(kit) or "the server came too late; try again")
+    with hold(kit):
+        from isthmus.runtime.flare.link import Credentials, Link
+
+        up, entrance = threading.Event(), Entrance(kit, say)
+
+        def came(peer: str) -> None:
+            entrance.came_in()
+            if up.is_set():
+                say("the server is back")
+            up.set()
+
+        link = Link(
+            kit.party,
+            f"{kit.host}:{kit.port}",
+            Credentials(kit.root, kit.certificate, kit.key),
+            {SERVER},
+            lambda peer, kind, ident, data: line.heard(kind, ident, data),
+            on_up=came,
+            on_down=lambda peer: say("lost the server; waiting for it"),
+            max_bytes=MAX_ANSWER_BYTES,
+            door=entrance.door(),
+        )
+
+        def send(kind: str, ident: str, data: bytes) -> str:
+            entrance.check()
+            return link.send(SERVER, kind, ident, data)
+
+        line = Line(send)
+        try:
+            deadline = time.monotonic() + CONNECT_SECONDS
+            while not up.wait(0.2):
+                entrance.check()
+                if time.monotonic() > deadline:
+                    raise CourseFailed(f"the server did not greet within {CONNECT_SECONDS:.0f} s")
+            yield Operator(line)
+        finally:
+            link.stop()

@@ -1,0 +1,118 @@
+"""A whole federation on one machine, on loopback: for a first try, and for tests of the real engine."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from isthmus.config.course import Course
+from isthmus.data.folders.own_kinds import have_own_classes, kind_for, names_for_tables
+from isthmus.data.zoo import Folders
+from isthmus.data.zoo import data_root as locate_data
+from isthmus.runs.life import Watcher
+from isthmus.runs.result import Result
+from isthmus.runs.simulation import Scenario, load_scenario, require_kind
+from isthmus.sites.courses.site_course import Patience
+from isthmus.sites.parties.kit import SERVER, make_federation, open_kit
+from isthmus.sites.serve import Server
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def ignore_interrupts() -> None:
+    """Let nothing interrupt the clean-up that follows; outside the main thread, signals do not arrive anyway."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda number, frame: None)
+
+
+def write_secret(path: Path) -> None:
+    """Write a new random secret to a new file that only its owner can read."""
+    with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(secrets.token_hex(32) + "\n")
+
+
+class Rehearsal:
+    """Splits a course's data into folders, makes kits, starts a silo process for each, and serves the course here."""
+
+    def __init__(self, course: Course, data_root: str | Path | None = None, say: Callable[[str], None] = print) -> None:
+        scenario = load_scenario(course, locate_data(data_root))
+        require_kind(course, scenario.whole)
+        self.say = say
+        self._scratch = tempfile.TemporaryDirectory(prefix="isthmus-")
+        self.folder = Path(self._scratch.name)
+        if isinstance(course.dataset, Folders):  # each silo has its folder already
+            self.course = replace(course, dataset=course.dataset.one)
+            self.data = {site: path.resolve() for site, path in course.dataset.places.items()}
+        else:
+            self.course, self.data = self._divided(course, scenario)
+        self.kits = make_federation(self.folder / "federation", f"localhost:{free_port()}", list(self.data))
+        self.id_secret_file = self.folder / "id-secret"  # for the silos; the server in this process never reads it
+        write_secret(self.id_secret_file)
+        self.policy_file = self.folder / "policy.yaml"  # all is one person's here, so nothing need be kept from them
+        self.policy_file.write_text("tell_reasons: true\n")
+        self.silos: dict[str, subprocess.Popen[bytes]] = {}
+        self.server: Server | None = None
+
+    def _divided(self, course: Course, scenario: Scenario) -> tuple[Course, dict[str, Path]]:
+        """Write a folder for each part of the data; return the course that the sites read them by, and the folders."""
+        kind = kind_for(type(scenario.whole))
+        own = have_own_classes(scenario.whole, scenario.parts.values())  # then the course names none
+        names = () if own else names_for_tables(scenario.whole)
+        places = {site: self.folder / "data" / site for site in scenario.parts}
+        (self.folder / "data").mkdir()
+        for site, part in scenario.parts.items():
+            kind.write(replace(part, class_names=names or names_for_tables(part)), places[site])
+        return replace(course, dataset=kind.like(replace(scenario.whole, class_names=names))), places
+
+    def __enter__(self) -> Rehearsal:
+        self.server = Server(open_kit(self.kits[SERVER], "server"), interface="localhost", say=self.say)
+        for site in self.data:
+            self.start(site)
+        return self
+
+    def start(self, site: str) -> None:
+        """Start a silo's process."""
+        command = [sys.executable, "-m", "isthmus", "join", str(self.kits[site]), "--data", str(self.data[site])]
+        command += ["--id-secret-file", str(self.id_secret_file), "--policy", str(self.policy_file), "--until-eof"]
+        with (self.folder / f"{site}.log").open("ab") as log:
+            # A silo ends when its standard input does: also when this process is killed and cannot say goodbye.
+            self.silos[site] = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def run(self, run_dir: Path, watchers: Sequence[Watcher] = (), patience: Patience | None = None) -> Result:
+        """Run the course on the silos."""
+        assert self.server is not None
+        return self.server.run(self.course, run_dir, watchers=watchers, patience=patience)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        ignore_interrupts()  # a second Ctrl-C must not leave half of this undone
+        for process in self.silos.values():
+            process.terminate()
+        for process in self.silos.values():
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if self.server is not None:
+            self.server.stop()
+        self._scratch.cleanup()
