@@ -164,8 +164,8 @@ def _read(
     """Return the tables of the one source that is given, and where its problems are noted."""
     from isthmus.core.errors import BadInput
     from isthmus.data.folders.tables.reading import Problems
-    from isthmus.data.imports import read_sql, read_tables
     from isthmus.data.imports.importing import reading_of
+    from isthmus.data.imports.two_tables import read_tables
 
     given = [name for name, value in (("SOURCE", source), ("--nodes", nodes or edges), ("--sql", sql)) if value]
     if len(given) != 1:
@@ -178,6 +178,8 @@ def _read(
     if sql:
         if not nodes_query or not edges_query:
             raise BadInput("--sql needs two queries: --nodes-query and --edges-query")
+        from isthmus.data.imports.sql import read_sql
+
         problems = Problems("import from the database")
         return read_sql(sql, nodes_query, edges_query, problems), problems
     if nodes_query or edges_query:
@@ -193,8 +195,8 @@ def _read(
 def _read_source(source: str, delimiter: str, wishes: Wishes) -> tuple[RawGraph | None, Problems]:
     from isthmus.core.errors import BadInput
     from isthmus.data.folders.tables.reading import Problems, find_table
-    from isthmus.data.imports import read_network, read_pyg, read_tables
     from isthmus.data.imports.importing import reading_of
+    from isthmus.data.imports.two_tables import read_tables
 
     if "://" in source:  # not repeated: it may hold a password
         raise BadInput("SOURCE is the address of a database; give it as --sql, with --nodes-query and --edges-query")
@@ -210,8 +212,12 @@ def _read_source(source: str, delimiter: str, wishes: Wishes) -> tuple[RawGraph 
             )
         return read_tables(found[0][0], found[1][0], delimiter, problems, reading_of(wishes)), problems
     if ending in (".graphml", ".gexf"):
+        from isthmus.data.imports.network import read_network
+
         return read_network(path, wishes.roles.id or "", wishes.roles.label or "", problems), problems
     if ending in (".pt", ".pth"):
+        from isthmus.data.imports.pyg import read_pyg
+
         return read_pyg(path, problems), problems
     remedy = "; tables are given as --nodes and --edges" if ending in (".csv", ".tsv", ".parquet", ".pq") else ""
     raise BadInput(f"SOURCE is {source!r}; known: a folder, .gexf, .graphml, .pt, .pth{remedy}")
@@ -220,6 +226,11 @@ def _read_source(source: str, delimiter: str, wishes: Wishes) -> tuple[RawGraph 
 def _refuse_other_kinds(path: Path) -> None:
     """Refuse a folder of links or of graphs, of which no graph can be made."""
     from isthmus.core.errors import BadInput
+    from isthmus.data.folders.tables.reading import FORMATS
+
+    stems = {file.stem for file in path.iterdir() if file.suffix.removeprefix(".") in FORMATS}
+    if stems <= {"nodes", "edges"}:
+        return  # such are graphs; the kinds of folders come with torch, which takes longer than many an import
     from isthmus.data.folders.own_kinds import kind_at
     from isthmus.data.zoo import Folder
 

@@ -7,10 +7,7 @@ import warnings
 import torch
 from torch import Tensor
 
-# Below this share of set entries a CSR matrix is smaller, and its product with a weight matrix faster: at 13 % (Wiki)
-# and 10 % (PubMed) a product with its gradient took a fifth of the time of the dense one with 16 columns, a quarter
-# with 128.
-SPARSE_DENSITY = 0.25
+from isthmus.data.conventions import SPARSE_DENSITY
 
 
 def sparse_rows(start: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from isthmus.data.cuts import EdgesByNode, spans
 
-SPLITS = ("train", "val", "test")
-
 
 @dataclass(frozen=True, eq=False)
 class Graph:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput
-from isthmus.data.graph import SPLITS
+from isthmus.data.conventions import SPLITS
 from isthmus.data.holding import Holding
 
 Held = TypeVar("Held", bound=Holding)

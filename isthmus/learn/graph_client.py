@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from isthmus.core.client import Client
 from isthmus.core.protocol import Holdings
 from isthmus.core.record import Params
-from isthmus.data.graph import SPLITS
+from isthmus.data.conventions import SPLITS
 from isthmus.learn.batching import Batching
 from isthmus.learn.fit import Fitted, Loss, Penalty, fit, load_params
 from isthmus.learn.optimizers import Optimizer, OptimizerState

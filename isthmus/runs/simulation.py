@@ -29,10 +29,11 @@ from isthmus.core.protocol import Algorithm
 from isthmus.core.random import numpy_generator, seeded
 from isthmus.core.record import Params, State
 from isthmus.core.secrets import Secret
+from isthmus.data.conventions import SPLITS
 from isthmus.data.folders.own_folder import OwnFolder
 from isthmus.data.folders.schema.column_names import feature_facts, input_names
 from isthmus.data.folders.several_folders import Folders
-from isthmus.data.graph import SPLITS, Graph
+from isthmus.data.graph import Graph
 from isthmus.data.masks import PublicSplit, has_split
 from isthmus.data.pooling import merged
 from isthmus.learn.evaluate import Scores, one_by_one, score_on_global_graph, score_on_local_graphs

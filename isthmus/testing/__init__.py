@@ -1,22 +1,22 @@
 """Checks and toy data, shipped so that users can hold their own algorithms to the same standard."""
 
 from isthmus.testing.conformance import CHECKS, check_algorithm
-from isthmus.testing.counting import Bound, Cost, Meter, require_within
-from isthmus.testing.hostile import HostileRuntime, HostileSilo, Liar, Lie, lies_about
-from isthmus.testing.lying import (
+from isthmus.testing.hostile.counting import Bound, Cost, Meter, require_within
+from isthmus.testing.hostile.lies import HostileRuntime, HostileSilo, Liar, Lie, lies_about
+from isthmus.testing.hostile.lying import (
     check_lies_between_sites,
     check_lies_in_bytes,
     check_stale_messages,
     check_stale_replies,
 )
-from isthmus.testing.malicious_server import SIEGES, besiege, check_steps
-from isthmus.testing.mutations import Mutator
+from isthmus.testing.hostile.malicious_server import SIEGES, besiege, check_steps
+from isthmus.testing.hostile.mutations import Mutator
+from isthmus.testing.hostile.sites import World, toy_world, trace_sites
+from isthmus.testing.hostile.weighing import check_claims, check_claims_between_sites
 from isthmus.testing.scripted import ScriptedClients
-from isthmus.testing.sites import World, toy_world, trace_sites
 from isthmus.testing.splitters import check_splitter
 from isthmus.testing.toys import toy_client, toy_course, toy_graph, toy_scenario
 from isthmus.testing.traces import trace_course
-from isthmus.testing.weighing import check_claims, check_claims_between_sites
 
 __all__ = [
     "CHECKS",

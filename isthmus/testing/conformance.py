@@ -25,7 +25,8 @@ from isthmus.core.record import Record, field_types, leaves
 from isthmus.core.sampling import UniformSampling
 from isthmus.learn.together.blocks import can_stack
 from isthmus.runs.simulation import Scenario, Simulation
-from isthmus.testing.hostile import Liar, lies_about, some_lies_about
+from isthmus.testing.hostile.lies import Liar, lies_about, some_lies_about
+from isthmus.testing.hostile.lying import require_found_out
 from isthmus.testing.inspection import (
     generator_states,
     global_generators,
@@ -34,7 +35,6 @@ from isthmus.testing.inspection import (
     variants,
     with_nested,
 )
-from isthmus.testing.lying import require_found_out
 from isthmus.testing.toys import toy_course, toy_scenario
 from isthmus.testing.traces import Fault, Trace, require_close, require_same, same, trace_course
 
@@ -358,8 +358,8 @@ def check_lies(algorithm: Algorithm[Any], course: Course | None = None, *, thoro
 
     One client answers one kind of request with replies that are wrong in one place, each time another, in as many
     courses as it takes to tell a lie about every field of every reply; with `thorough` every lie there is
-    (`isthmus.testing.hostile`). The liar is the first client, then the last. A lie that no honest client could tell
-    must be a failure in the exchange in which it was told. Returns the number of lies.
+    (`isthmus.testing.hostile.lies`). The liar is the first client, then the last. A lie that no honest client could
+    tell must be a failure in the exchange in which it was told. Returns the number of lies.
     """
     course = _course(algorithm, course)
     scenario = toy_scenario()

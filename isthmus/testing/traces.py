@@ -21,7 +21,7 @@ from isthmus.core.training import Listener, RoundReport, Standing, run_course
 from isthmus.runs.simulation import Scenario, Simulation, torch_threads
 from isthmus.runtime.loop import LoopRuntime
 from isthmus.runtime.together import StackedRuntime
-from isthmus.testing.hostile import Dishonest, HostileRuntime
+from isthmus.testing.hostile.lies import Dishonest, HostileRuntime
 
 # What the clock says of an exchange, left out of comparisons.
 NO_CLOCK: dict[str, Any] = {

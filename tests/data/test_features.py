@@ -4,7 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.data.features import SPARSE_DENSITY, compact, normalized_rows
+from isthmus.data.conventions import SPARSE_DENSITY
+from isthmus.data.features import compact, normalized_rows
 
 from .strategies import dense, many, rng, seeds
 

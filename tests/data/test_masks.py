@@ -11,7 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from isthmus.core.errors import BadInput
-from isthmus.data.graph import SPLITS, Graph
+from isthmus.data.conventions import SPLITS
+from isthmus.data.graph import Graph
 from isthmus.data.holding import Holding
 from isthmus.data.masks import MASKS, NoSplit, PerClassSplit, PublicSplit, RatioSplit
 from isthmus.data.zoo import Cora

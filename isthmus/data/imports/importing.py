@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from isthmus.core.errors import nearest
-from isthmus.data.edges import pair_keys
 from isthmus.data.folders.schema.derive import Choices, derive_features, fill_in, lacking
 from isthmus.data.folders.schema.encoding import Encoded, encode, named_columns
 from isthmus.data.folders.schema.schema import Feature, Number, Schema, Vector, repeated
@@ -75,8 +72,8 @@ class Prepared:
         from pyarrow import compute
 
         places = (compute.index_in(self.edges[name], value_set=self.nodes["id"]) for name in columns.EDGE_COLUMNS)
-        source, target = (torch.from_numpy(place.to_numpy().astype(np.int64)) for place in places)
-        return int(torch.unique(pair_keys(source, target, self.nodes.num_rows)).numel())
+        ends = np.stack([place.to_numpy().astype(np.int64) for place in places])  # (2, edges)
+        return len(np.unique(columns.edge_keys(ends, self.nodes.num_rows, undirected=True)))
 
     @property
     def attributes(self) -> tuple[str, ...]:
@@ -150,7 +147,7 @@ def prepare(raw: RawGraph | None, wishes: Wishes, problems: Problems) -> Prepare
         problems.add(nodes.file, f"has labels ({nodes.name('label')}), but the schema names no classes")
         nodes = replace(nodes, columns={name: c for name, c in nodes.columns.items() if name != "label"})
     y, class_names = columns.labels(nodes, schema.classes, problems)
-    masks = columns.split_masks(nodes, y, problems)
+    splits = columns.split_names(nodes, y, problems)
     table = _edges_table(links, ids, nodes.file, wishes.edge_rules, problems, notes)
     problems.raise_if_any()
     if encoded is None or table is None:
@@ -158,8 +155,8 @@ def prepare(raw: RawGraph | None, wishes: Wishes, problems: Problems) -> Prepare
     written: dict[str, Any] = {"id": ids}
     if class_names:
         written["label"] = pa.array([class_names[c] if c >= 0 else None for c in y.tolist()], pa.string())
-    if masks:
-        written["split"] = pa.array(_split_names(masks), pa.string())
+    if splits is not None:
+        written["split"] = pa.array([split or None for split in splits.tolist()], pa.string())
     written |= attributes
     named = named_columns(schema)
     if named:
@@ -204,7 +201,8 @@ def _without_attributes(others: Table, wishes: Wishes, problems: Problems) -> tu
     for name in wishes.attributes:
         if name not in others.columns:
             problems.add(others.file, f"--attribute names {name!r}; {nearest(name, others.columns)}")
-    kept = [name for name in others.columns if name in (*wishes.attributes, *stated_attributes(others))]
+    stated = {*wishes.attributes, *stated_attributes(others)}
+    kept = [name for name in others.columns if name in stated]
     attributes = {}
     for name in kept:
         column, plain = others.columns[name], name.removeprefix(PREFIX)
@@ -213,7 +211,7 @@ def _without_attributes(others: Table, wishes: Wishes, problems: Problems) -> tu
         attributes[PREFIX + plain] = column if is_numeric(column) else text(others, name, problems)
     choices, features = wishes.choices, wishes.schema.features if wishes.schema else ()
     both = {*choices.number, *choices.category, *choices.text, *choices.ignore, *(feature.name for feature in features)}
-    rest = {name: column for name, column in others.columns.items() if name not in kept or name in both}
+    rest = {name: column for name, column in others.columns.items() if name not in stated or name in both}
     return replace(others, columns=rest), attributes
 
 
@@ -273,13 +271,6 @@ def _encoded(others: Table, schema: Schema, problems: Problems, notes: list[str]
     return encoded
 
 
-def _split_names(masks: Mapping[str, Tensor]) -> npt.NDArray[np.object_]:
-    names = np.full(len(next(iter(masks.values()))), None, dtype=object)
-    for split, mask in masks.items():
-        names[mask.numpy()] = split
-    return names
-
-
 def _edges_table(
     links: Table, ids: Any, nodes_file: str, rules: EdgeRules, problems: Problems, notes: list[str]
 ) -> Any:
@@ -288,23 +279,25 @@ def _edges_table(
 
     if not set(columns.EDGE_COLUMNS) <= set(links.columns):
         return None  # which has been noted
-    ends = columns.edge_ends(links, ids, nodes_file, problems, may_be_unknown=rules.unknown_ends == "drop")
+    ends = columns.end_places(links, ids, nodes_file, problems, may_be_unknown=rules.unknown_ends == "drop")
     weight = _weights(links, ends, rules, problems)
     if ids is None or ends is None:
         return None
-    known = (ends >= 0).all(dim=0)
+    known = (ends >= 0).all(axis=0)
     loops = known & (ends[0] == ends[1])
     for count, what in ((int((~known).sum()), "to unknown nodes"), (int(loops.sum()), "from a node to itself")):
         if count:
             notes.append(f"{links.file}: {count} edge{'' if count == 1 else 's'} {what} dropped")
-    kept = (known & ~loops).numpy()
+    kept = known & ~loops
     ends, weight = ends[:, kept], None if weight is None else weight[kept]
     ends, weight = _once(ends, weight, len(ids), rules)
-    names = dict(zip(columns.EDGE_COLUMNS, (ids.take(pa.array(end.numpy())) for end in ends), strict=True))
+    names = dict(zip(columns.EDGE_COLUMNS, (ids.take(pa.array(end)) for end in ends), strict=True))
     return pa.table(names if weight is None else names | {"weight": pa.array(weight.astype(np.float32))})
 
 
-def _weights(links: Table, ends: Tensor | None, rules: EdgeRules, problems: Problems) -> npt.NDArray[np.float64] | None:
+def _weights(
+    links: Table, ends: columns.Integers | None, rules: EdgeRules, problems: Problems
+) -> npt.NDArray[np.float64] | None:
     import pyarrow as pa
 
     if "weight" not in links.columns:
@@ -315,17 +308,16 @@ def _weights(links: Table, ends: Tensor | None, rules: EdgeRules, problems: Prob
     if stray:
         return None
     parsed = replace(links, columns=links.columns | {"weight": pa.array(values)})
-    columns.edge_weights(parsed, ends if rules.repeated == "refuse" else None, not rules.directed, problems)
+    columns.weights_of(parsed, ends if rules.repeated == "refuse" else None, not rules.directed, problems)
     return values
 
 
 def _once(
-    ends: Tensor, weight: npt.NDArray[np.float64] | None, num_nodes: int, rules: EdgeRules
-) -> tuple[Tensor, npt.NDArray[np.float64] | None]:
+    ends: columns.Integers, weight: npt.NDArray[np.float64] | None, num_nodes: int, rules: EdgeRules
+) -> tuple[columns.Integers, npt.NDArray[np.float64] | None]:
     """Return each edge once, in the order of first mention, with one weight made of all that it was told with."""
-    apart = ends[0] * num_nodes + ends[1]
-    keys = apart if rules.directed or rules.repeated == "refuse" else pair_keys(ends[0], ends[1], num_nodes)
-    _, first, edge_of = np.unique(keys.numpy(), return_index=True, return_inverse=True)
+    keys = columns.edge_keys(ends, num_nodes, undirected=not rules.directed and rules.repeated != "refuse")
+    _, first, edge_of = np.unique(keys, return_index=True, return_inverse=True)
     order = np.argsort(first)
     if weight is not None:
         combined: npt.NDArray[np.float64] = weight[first]
@@ -335,7 +327,7 @@ def _once(
         elif rules.repeated == "max":
             np.maximum.at(combined, edge_of, weight)
         weight = combined[order]
-    return ends[:, torch.from_numpy(first[order])], weight
+    return ends[:, first[order]], weight
 
 
 def described(schema: Schema, verbose: bool = False) -> list[str]:

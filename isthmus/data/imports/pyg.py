@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from isthmus.data.conventions import SPLITS
 from isthmus.data.folders.tables.reading import Problems, RawGraph, Table
-from isthmus.data.graph import SPLITS
 
 # What files of torch.save begin with: an archive since 1.6, a pickle of protocol 2 before.
 ZIP_START, PICKLE_START = b"PK\x03\x04", b"\x80\x02"

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.data.folders.tables.attributes import PREFIX
-from isthmus.data.folders.tables.number_block import BlockWriter
+from isthmus.data.folders.tables.number_block import BlockWriter, single_lists
 from isthmus.data.folders.tables.reading import NO_NUMBER, Problems, RawGraph, Table, as_table, is_numeric
+from isthmus.data.imports.wide_text import is_wide, read_wide_text
 
 # Ending -> what separates the values of a text file; Parquet has no such thing.
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".parquet": "", ".pq": ""}
@@ -91,9 +92,7 @@ def _read_text(path: Path, delimiter: str, reading: Reading) -> Columns:
     import pyarrow as pa
     from pyarrow import csv
 
-    num_lines, quotes = _scanned(path)
-    # Where no value has quotes, no line ends within one: Arrow need not look for such before it parses.
-    parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=quotes)
+    parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     first = csv.ReadOptions(use_threads=False)
     with csv.open_csv(path, read_options=first, parse_options=parse) as reader:
         found = reader.schema
@@ -106,6 +105,13 @@ def _read_text(path: Path, delimiter: str, reading: Reading) -> Columns:
     }
     # Arrow knows words for "no number" by their spelling only.
     missing = sorted({spelt for word in NO_NUMBER for spelt in (word, word.upper(), word.title(), word.capitalize())})
+    if reading.single and is_wide(len(number), len(names) - len(number)):
+        wide = read_wide_text(path, delimiter, names, number, missing)
+        if wide is not None:
+            return names, *wide
+    num_lines, quotes = _scanned(path)
+    # Where no value has quotes, no line ends within one: Arrow need not look for such before it parses.
+    parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=quotes)
     for _ in range(MOST_TURNS):
         types = {name: pa.float64() if name in number else pa.string() for name in names}
         convert = csv.ConvertOptions(column_types=types, null_values=missing, strings_can_be_null=False)
@@ -124,7 +130,6 @@ def _read_text(path: Path, delimiter: str, reading: Reading) -> Columns:
 
 
 def _read_parquet(path: Path, reading: Reading) -> Columns:
-    import pyarrow as pa
     from pyarrow import parquet
 
     file = parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
@@ -140,14 +145,14 @@ def _read_parquet(path: Path, reading: Reading) -> Columns:
     found = dict(zip(rest.column_names, rest.columns, strict=True))
     block = BlockWriter(num_rows, len(flat))
     for start in range(0, len(flat), COLUMNS_AT_ONCE):
-        table = file.read(columns=flat[start : start + COLUMNS_AT_ONCE], use_threads=False)
+        table = file.read(columns=flat[start : start + COLUMNS_AT_ONCE])
         block.write([table.column(name) for name in flat[start : start + COLUMNS_AT_ONCE]], place=start)
     found |= zip(flat, block.columns(num_rows), strict=True)
     for name in lists:
-        size = max(1, BLOCK_NUMBERS * max(num_rows, 1) // max(_num_values(file.metadata, name), 1))
+        num_values = _num_values(file.metadata, name)
+        size = max(1, BLOCK_NUMBERS * max(num_rows, 1) // max(num_values, 1))
         batches = file.iter_batches(batch_size=min(size, 1 << 16), columns=[name], use_threads=False)
-        parts = [_single_lists(batch.column(0)) for batch in batches]
-        found[name] = pa.chunked_array(parts, None if parts else kinds.field(name).type)
+        found[name] = single_lists((batch.column(0) for batch in batches), num_values)
     return names, [found[name] for name in names], num_rows
 
 
@@ -197,11 +202,3 @@ def _holds_doubles(kind: Any) -> bool:
     import pyarrow as pa
 
     return bool((pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)) and pa.types.is_float64(kind.value_type))
-
-
-def _single_lists(column: Any) -> Any:
-    """Return lists of numbers in single precision."""
-    import pyarrow as pa
-
-    size = column.type.list_size if pa.types.is_fixed_size_list(column.type) else -1
-    return column.cast(pa.list_(pa.float32(), size), safe=False)

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 
 from isthmus.core.errors import MissingData
+from isthmus.data.conventions import SPLITS
 from isthmus.data.dataset import Dataset
 from isthmus.data.edges import undirected
 from isthmus.data.features import normalized_rows, sparse_rows
-from isthmus.data.graph import SPLITS, Graph
+from isthmus.data.graph import Graph
 
 
 @dataclass(frozen=True)

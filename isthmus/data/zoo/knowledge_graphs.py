@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput
+from isthmus.data.conventions import SPLITS
 from isthmus.data.dataset import Dataset
-from isthmus.data.graph import SPLITS
 from isthmus.data.link_graph import LinkGraph
 from isthmus.data.zoo.raw_folder import RawFolder
 from isthmus.data.zoo.text_tables import check_range, read_numbers

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from isthmus.core.errors import BadInput
+from isthmus.data.conventions import SPLITS
 from isthmus.data.dataset import Dataset
-from isthmus.data.graph import SPLITS, Graph
+from isthmus.data.graph import Graph
 from isthmus.data.zoo.cora import Cora
 from isthmus.data.zoo.csbm import components
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.core.errors import BadInput
-from isthmus.data.graph import SPLITS
+from isthmus.data.conventions import SPLITS
 from isthmus.data.graph_set import GraphSet
 from isthmus.learn.batching import Batching, FullBatch, MiniBatch
 from isthmus.learn.metrics.classification import defined

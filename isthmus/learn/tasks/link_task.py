@@ -29,7 +29,8 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.core.errors import BadInput
-from isthmus.data.graph import SPLITS, select_rows
+from isthmus.data.conventions import SPLITS
+from isthmus.data.graph import select_rows
 from isthmus.data.link_graph import LinkGraph
 from isthmus.learn.batching import Batching, FullBatch, LinkBatch, NeighborBatch
 from isthmus.learn.neighbors import Adjacency, sample_neighborhood

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.core.errors import BadInput
-from isthmus.data.graph import SPLITS, Graph, select_rows
+from isthmus.data.conventions import SPLITS
+from isthmus.data.graph import Graph, select_rows
 from isthmus.learn.batching import Batching, FullBatch, NeighborBatch
 from isthmus.learn.metrics import classification as metrics
 from isthmus.learn.metrics.losses import IGNORED, cross_entropy

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.core.errors import BadInput
-from isthmus.data.graph import SPLITS, Graph
+from isthmus.data.conventions import SPLITS
+from isthmus.data.graph import Graph
 from isthmus.learn.tasks.node_classification import NodeClassification, PreparedNodes
 from isthmus.learn.tasks.task import StackedData
 from isthmus.models.inputs import GraphInput

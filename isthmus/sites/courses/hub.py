@@ -11,7 +11,7 @@ from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadMessage, CourseFailed
 from isthmus.core.outside.text import MAX_NAME, foreign
 from isthmus.core.protocol import Failure, Holdings
-from isthmus.data.graph import SPLITS
+from isthmus.data.conventions import SPLITS
 from isthmus.sites.courses.agreement import OTHER_COLUMNS, Agreement, Freedom, agree, outputs_of
 from isthmus.sites.courses.messages import NOT_AGREED, AskColumns, Columns, Proposal, Receipt, Terms, Verdict
 from isthmus.sites.silo.consent import Consent

@@ -17,7 +17,7 @@ from isthmus.core.errors import BadInput, nearest
 from isthmus.core.exposure import exposure
 from isthmus.core.protocol import Algorithm, EvaluateModel
 from isthmus.core.sampling import UniformSampling
-from isthmus.data.graph import SPLITS
+from isthmus.data.conventions import SPLITS
 from isthmus.runs.simulation import output_dim, require_kind
 from isthmus.runtime.reasons import Refusal, refused_as
 from isthmus.sites.silo.course_size import (

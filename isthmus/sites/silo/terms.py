@@ -13,12 +13,12 @@ from isthmus import __version__
 from isthmus.config.course import Course
 from isthmus.core.protocol import Holdings
 from isthmus.core.random import numpy_generator
+from isthmus.data.conventions import SPLITS
 from isthmus.data.folders.graph_tables import GraphFolder
 from isthmus.data.folders.own_data import OwnData
 from isthmus.data.folders.own_folder import OwnFolder
 from isthmus.data.folders.schema.column_names import names_digest
 from isthmus.data.folders.schema.vocabulary import is_whole
-from isthmus.data.graph import SPLITS
 from isthmus.data.masks import labelled_items, without_examples
 from isthmus.runs.simulation import build_model, columns_of, output_dim, require_kind
 from isthmus.runtime.reasons import Refusal, refused_as

@@ -252,13 +252,32 @@ def test_vectors_and_numbers_of_parquet_are_rounded_block_by_block(
     columns = {"id": pa.array(range(9)), "v": vectors if fixed else vectors.cast(pa.list_(pa.float64()))}
     columns |= {"a": pa.array(values[:, 0]), "b": pa.array([None, *range(8)]), "c": pa.array([True] * 9)}
     parquet.write_table(pa.table(columns), tmp_path / "nodes.parquet", row_group_size=5)
+    sizes = []
+    plain = number_block.read_only_numbers
+    monkeypatch.setattr(number_block, "read_only_numbers", lambda column: sizes.append(len(column)) or plain(column))
     table = read_file(tmp_path / "nodes.parquet", "", Problems("x"), Reading(frozenset({"id"}), single=True))
-    assert table is not None and list(table.columns) == list(columns)
-    assert table.columns["v"].type.value_type == pa.float32() and table.columns["v"].num_chunks > 1
+    assert table is not None and list(table.columns) == list(columns) and max(sizes) == 12
+    assert table.columns["v"].type.value_type == pa.float32() and table.columns["v"].num_chunks == 1
     assert table.columns["v"].to_pylist() == values.astype(np.float32).tolist()
     assert table.columns["a"].to_pylist() == values[:, 0].astype(np.float32).tolist()
     assert np.isnan(table.columns["b"][0].as_py()) and table.columns["c"].to_pylist() == [1.0] * 9
     assert table.columns["id"].type == pa.int64()
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_lists_and_numbers_that_are_missing_stay_so_in_single_precision(
+    tmp_path: Path, fixed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "BLOCK_NUMBERS", 4)
+    lists = [[1.5, -0.0], None, [None, 2.0], [1e39, 0.1], [3.0, 4.0] if fixed else []]
+    columns = {"id": pa.array(range(5)), "v": pa.array(lists, pa.list_(pa.float64(), 2 if fixed else -1))}
+    parquet.write_table(pa.table(columns), tmp_path / "nodes.parquet", row_group_size=3)
+    table = read_file(tmp_path / "nodes.parquet", "", Problems("x"), Reading(frozenset({"id"}), single=True))
+    assert table is not None and table.columns["v"].null_count == 1
+    found = table.columns["v"].to_pylist()
+    assert found[0] == [1.5, 0.0] and np.signbit(found[0][1]) and found[1] is None
+    assert np.isnan(found[2][0]) and found[2][1] == 2.0 and found[3] == [np.inf, float(np.float32(0.1))]
+    assert found[4] == lists[4]
 
 
 def test_many_features_are_told_in_a_line_for_each_kind() -> None:

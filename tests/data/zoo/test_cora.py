@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from isthmus.data.graph import SPLITS
+from isthmus.data.conventions import SPLITS
 from isthmus.data.zoo import DATASETS, CiteSeer, Cora, Folder, PubMed
 
 FILES = files("isthmus.data.zoo") / "files"

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from isthmus.core.errors import BadInput
-from isthmus.data.graph import SPLITS, Graph
+from isthmus.data.conventions import SPLITS
+from isthmus.data.graph import Graph
 from isthmus.data.zoo.csbm import (
     CSBM,
     StochasticCSBM,

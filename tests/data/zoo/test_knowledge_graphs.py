@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from isthmus.core.errors import BadInput, MissingData
-from isthmus.data.graph import SPLITS
+from isthmus.data.conventions import SPLITS
 from isthmus.data.zoo.knowledge_graphs import WN18, FB15k237, KnowledgeGraph, read_named, read_numbered
 
 Root = Callable[..., Path]

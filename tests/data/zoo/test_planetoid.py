@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from isthmus.core.errors import BadInput, MissingData
-from isthmus.data.graph import SPLITS
+from isthmus.data.conventions import SPLITS
 from isthmus.data.survey.statistics import edge_homophily
 from isthmus.data.zoo import CiteSeer, PubMed
 from isthmus.data.zoo import planetoid as module

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from isthmus.core.errors import BadInput
-from isthmus.data.graph import SPLITS
+from isthmus.data.conventions import SPLITS
 from isthmus.data.zoo import subcora as module
 from isthmus.data.zoo.cora import Cora
 from isthmus.data.zoo.csbm import is_connected

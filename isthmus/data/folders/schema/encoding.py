@@ -12,10 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from isthmus.core.errors import nearest
-from isthmus.data.features import SPARSE_DENSITY
+from isthmus.data.conventions import SPARSE_DENSITY
 from isthmus.data.folders.schema.schema import Category, Feature, Number, Schema, Text, Vector
 from isthmus.data.folders.schema.vocabulary import words
-from isthmus.data.folders.tables.number_block import BlockColumn, not_finite, num_set, read_only_numbers, sparse_rows_of
+from isthmus.data.folders.tables.number_block import (
+    BlockColumn,
+    not_finite,
+    num_set,
+    pieces,
+    read_only_numbers,
+    sparse_rows_of,
+)
 from isthmus.data.folders.tables.reading import Problems, Table, is_numeric, is_text, listed, parsed_numbers, text
 
 # More columns than this, or any of words or vectors, and the features go to features.npz.
@@ -41,8 +48,6 @@ class Encoded:
 
 def encode(table: Table, schema: Schema, problems: Problems) -> Encoded | None:
     """Return the features of a table's rows, or None after noting what keeps them from being made."""
-    from scipy import sparse
-
     before = problems.num_found
     blocks: list[Any] = []
     notes: list[str] = []
@@ -54,11 +59,13 @@ def encode(table: Table, schema: Schema, problems: Problems) -> Encoded | None:
     if problems.num_found > before:
         return None
     size = table.num_rows * sum(block.shape[1] for block in blocks)
-    few = sum(block.nnz if sparse.issparse(block) else num_set(block) for block in blocks) < SPARSE_DENSITY * size
+    few = sum(num_set(b) if isinstance(b, np.ndarray) else b.nnz for b in blocks) < SPARSE_DENSITY * size
     if named_columns(schema) or not few:
-        dense = [block.toarray() if sparse.issparse(block) else block for block in blocks]
+        dense = [block if isinstance(block, np.ndarray) else block.toarray() for block in blocks]
         return Encoded(dense[0] if len(dense) == 1 else np.concatenate(dense, axis=1), _few(notes))
-    rows = [block if sparse.issparse(block) else sparse_rows_of(block) for block in blocks]
+    from scipy import sparse
+
+    rows = [sparse_rows_of(block) if isinstance(block, np.ndarray) else block for block in blocks]
     return Encoded(sparse.hstack(rows, format="csr", dtype=np.float32), _few(notes))
 
 
@@ -183,14 +190,25 @@ def _vectors(table: Table, feature: Vector, problems: Problems) -> npt.NDArray[n
     )
     if odd:
         return None
-    values = np.empty((len(column), feature.size), dtype=np.float32)
+    values = _side_by_side(column, feature.size)
+    finite = [np.isfinite(piece).all(axis=1) for piece in pieces(values)]
+    wrong = np.flatnonzero(~np.concatenate(finite)).tolist() if finite else []
+    problems.add_rows(table.file, wrong, lambda row: f"{name} holds a value that is not finite")
+    return values
+
+
+def _side_by_side(column: Any, size: int) -> npt.NDArray[np.float32]:
+    """Return lists of `size` numbers as rows; it may be the column's own memory."""
+    if column.num_chunks == 1:
+        only = _flat(column.chunk(0))
+        if only.dtype == np.float32:
+            return only.reshape(len(column), size)
+    values = np.empty((len(column), size), dtype=np.float32)
     start = 0
     for chunk in column.chunks:
         with np.errstate(over="ignore"):
-            values[start : start + len(chunk)] = _flat(chunk).reshape(len(chunk), feature.size)
+            values[start : start + len(chunk)] = _flat(chunk).reshape(len(chunk), size)
         start += len(chunk)
-    wrong = np.flatnonzero(~np.isfinite(values).all(axis=1)).tolist()
-    problems.add_rows(table.file, wrong, lambda row: f"{name} holds a value that is not finite")
     return values
 
 

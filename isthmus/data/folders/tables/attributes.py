@@ -7,13 +7,14 @@ called `attribute.<name>`; whatever such a column holds, it is the attribute `<n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from isthmus.data.folders.tables.reading import Problems, Table, is_numeric, is_text, numbers, text
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PREFIX = "attribute."
 
@@ -32,6 +33,8 @@ def read_attributes(
     them. Whole numbers are taken as such. Of columns that do not say in their names that they are attributes, numbers
     are taken where `numeric` says so, and columns of other kinds (lists) are not.
     """
+    import torch
+
     found: dict[str, Tensor] = {}
     names: dict[str, tuple[str, ...]] = {}
     for column_name, column in table.columns.items():
@@ -65,6 +68,7 @@ def _is_attribute(name: str, column: Any, numeric: bool) -> bool:
 def _numbers(column: Any) -> Tensor:
     """Return a column of numbers, as whole ones if they are."""
     import pyarrow as pa
+    import torch
 
     if pa.types.is_signed_integer(column.type) and column.null_count == 0:
         return torch.from_numpy(column.to_numpy().astype(np.int64))  # floats would not hold large ones

@@ -5,19 +5,19 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from isthmus.data.edges import pair_keys
-from isthmus.data.features import sparse_rows
+from isthmus.data.conventions import SPLITS
 from isthmus.data.folders.schema.vocabulary import is_whole
 from isthmus.data.folders.tables.attributes import PREFIX
 from isthmus.data.folders.tables.reading import Problems, Table, is_numeric, listed, numbers, stray_text, text
-from isthmus.data.graph import SPLITS
+
+# torch is imported where tensors are made: an import of tables makes none, and would wait for torch longest.
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Integers = npt.NDArray[np.int64]
 
@@ -69,6 +69,8 @@ def features(
 
     Where there are none, that is a problem, or with `constant` every node has one feature, 1.
     """
+    import torch
+
     numeric = feature_names(nodes, reserved)
     if (folder / FEATURES_FILE).is_file():
         if numeric:
@@ -114,6 +116,8 @@ def _archived_names(path: Path, problems: Problems) -> tuple[str, ...]:
 
 def finite_numbers(table: Table, names: tuple[str, ...], problems: Problems) -> Tensor:
     """Return numeric columns side by side, (rows, columns), after noting the rows where one is missing or infinite."""
+    import torch
+
     with np.errstate(over="ignore"):
         x = np.stack([numbers(table.columns[name]) for name in names], axis=1).astype(np.float32)
     first_wrong = (~np.isfinite(x)).argmax(axis=1)
@@ -145,6 +149,7 @@ def _note_stray_text(file: str, name: str, column: Any, problems: Problems) -> N
 
 
 def _features_file(path: Path, nodes: Table, problems: Problems) -> Tensor | None:
+    import torch
     from scipy import sparse
 
     try:
@@ -166,6 +171,10 @@ def _features_file(path: Path, nodes: Table, problems: Problems) -> Tensor | Non
 
 
 def _sparse(matrix: Any) -> Tensor:
+    import torch
+
+    from isthmus.data.features import sparse_rows
+
     matrix.sum_duplicates()
     start, indices = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
     return sparse_rows(start, indices, torch.from_numpy(matrix.data), matrix.shape)
@@ -232,9 +241,17 @@ def _numbered(
 
 def split_masks(nodes: Table, y: Integers | None, problems: Problems) -> dict[str, Tensor]:
     """Return a mask for each split when there is a column of splits; with `y`, only what has a label may be in one."""
+    import torch
+
+    values = split_names(nodes, y, problems)
+    return {} if values is None else {split: torch.from_numpy(values == split) for split in SPLITS}
+
+
+def split_names(nodes: Table, y: Integers | None, problems: Problems) -> npt.NDArray[np.object_] | None:
+    """Return each row's split, '' for none, when there is a column of them; what `split_masks` notes is noted."""
     column = text(nodes, "split", problems) if "split" in nodes.columns else None
     if column is None:
-        return {}
+        return None
     values = np.asarray(column.to_pylist(), dtype=object)
     name = nodes.name("split")
     known = np.isin(values.astype(str), SPLITS)
@@ -248,22 +265,37 @@ def split_masks(nodes: Table, y: Integers | None, problems: Problems) -> dict[st
         [] if y is None else np.flatnonzero(known & (y == -1)).tolist(),
         lambda row: f"{name} is {values[row]!r}, but there is no label",
     )
-    return {split: torch.from_numpy(values == split) for split in SPLITS}
+    return values
 
 
-def edge_ends(
+def edge_ends(edges: Table, ids: Any, nodes_file: str, problems: Problems) -> Tensor | None:
+    """Return the node indices of both ends of every edge as a tensor, (2, edges), -1 where unknown."""
+    return _tensor(end_places(edges, ids, nodes_file, problems))
+
+
+def end_places(
     edges: Table, ids: Any, nodes_file: str, problems: Problems, may_be_unknown: bool = False
-) -> Tensor | None:
+) -> Integers | None:
     """Return the node indices of both ends of every edge, (2, edges), -1 where unknown."""
-    ends = [node_places(edges, name, ids, nodes_file, problems, may_be_unknown) for name in EDGE_COLUMNS]
+    ends = [_places(edges, name, ids, nodes_file, problems, may_be_unknown) for name in EDGE_COLUMNS]
     known = [end for end in ends if end is not None]
-    return torch.stack(known) if len(known) == len(EDGE_COLUMNS) else None
+    return np.stack(known) if len(known) == len(EDGE_COLUMNS) else None
 
 
-def node_places(
+def node_places(edges: Table, name: str, ids: Any, nodes_file: str, problems: Problems) -> Tensor | None:
+    """Return the node index of each row's id in a column as a tensor, (rows,), -1 where unknown."""
+    return _tensor(_places(edges, name, ids, nodes_file, problems))
+
+
+def _tensor(values: npt.NDArray[Any] | None) -> Tensor | None:
+    import torch
+
+    return None if values is None else torch.from_numpy(values)
+
+
+def _places(
     edges: Table, name: str, ids: Any, nodes_file: str, problems: Problems, may_be_unknown: bool = False
-) -> Tensor | None:
-    """Return the node index of each row's id in a column, (rows,), -1 where unknown."""
+) -> Integers | None:
     from pyarrow import compute
 
     column = text(edges, name, problems)
@@ -278,10 +310,18 @@ def node_places(
         [] if may_be_unknown else np.flatnonzero(nodes < 0).tolist(),
         lambda row: f"{edges.name(name)} {column[row].as_py()!r} is no id of {nodes_file}",
     )
-    return torch.from_numpy(nodes.astype(np.int64))
+    places: Integers = nodes.astype(np.int64)
+    return places
 
 
 def edge_weights(edges: Table, ends: Tensor | None, undirected: bool, problems: Problems) -> Tensor | None:
+    """Return as a tensor what `weights_of` returns."""
+    return _tensor(weights_of(edges, None if ends is None else ends.numpy(), undirected, problems))
+
+
+def weights_of(
+    edges: Table, ends: Integers | None, undirected: bool, problems: Problems
+) -> npt.NDArray[np.float32] | None:
     """Return the weights, positive, and the same wherever an edge is told again; None without the column."""
     column = edges.columns.get("weight")
     if column is None:
@@ -297,8 +337,8 @@ def edge_weights(edges: Table, ends: Tensor | None, undirected: bool, problems: 
         lambda row: f"{name} is {weight[row]}; a finite number above 0 is needed",
     )
     if ends is None or len(weight) == 0:
-        return torch.from_numpy(weight)
-    earlier, known = first_told(ends, undirected)  # what else is wrong with the others has been noted
+        return weight
+    earlier, known = _first_rows(ends, undirected)  # what else is wrong with the others has been noted
     problems.add_rows(
         edges.file,
         np.flatnonzero(known & (weight != weight[earlier]) & np.isfinite(weight + weight[earlier])).tolist(),
@@ -306,13 +346,21 @@ def edge_weights(edges: Table, ends: Tensor | None, undirected: bool, problems: 
             f"{name} is {weight[row]}, but row {earlier[row] + 1} tells the same edge with {weight[earlier[row]]}"
         ),
     )
-    return torch.from_numpy(weight)
+    return weight
 
 
 def first_told(ends: Tensor, undirected: bool) -> tuple[Integers, npt.NDArray[np.bool_]]:
     """Return for each edge the first row that tells the same one, and whether both of its ends are known."""
+    return _first_rows(ends.numpy(), undirected)
+
+
+def _first_rows(ends: Integers, undirected: bool) -> tuple[Integers, npt.NDArray[np.bool_]]:
     num_ids = int(ends.max()) + 2  # an unknown end is -1
-    low, high = ends + 1
-    keys = pair_keys(low, high, num_ids) if undirected else low * num_ids + high
-    _, first, edge_of = np.unique(keys.numpy(), return_index=True, return_inverse=True)
-    return first[edge_of], (ends >= 0).all(dim=0).numpy()
+    _, first, edge_of = np.unique(edge_keys(ends + 1, num_ids, undirected), return_index=True, return_inverse=True)
+    return first[edge_of], (ends[0] >= 0) & (ends[1] >= 0)
+
+
+def edge_keys(ends: Integers, num_ids: int, undirected: bool) -> Integers:
+    """Return one number for each edge, (edges,); if undirected, one for both directions. Ids are below `num_ids`."""
+    keys: Integers = ends.min(axis=0) * num_ids + ends.max(axis=0) if undirected else ends[0] * num_ids + ends[1]
+    return keys

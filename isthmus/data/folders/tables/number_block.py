@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,10 @@ import numpy.typing as npt
 Matrix = npt.NDArray[np.float32]
 
 # So many columns are turned into rows in one go, so many rows of them at a time: what a processor's cache holds.
-COLUMNS_AT_ONCE = 256
+COLUMNS_AT_ONCE = 64
 ROWS_AT_ONCE = 512
-# So many numbers of a matrix are looked at in one go.
-NUMBERS_AT_ONCE = 4 << 20
+# So many numbers of a matrix are looked at in one go; what is found of them stays in the cache too.
+NUMBERS_AT_ONCE = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +75,8 @@ class BlockWriter:
     def __init__(self, num_rows: int, num_columns: int) -> None:
         self._matrix: Matrix = np.empty((num_rows, num_columns), dtype=np.float32)
         self._num_null = np.zeros(num_columns, dtype=np.int64)
+        # Columns on their way into rows; kept, for fresh memory costs more time than the numbers in it.
+        self._across = np.empty((0, 0), dtype=np.float32)
 
     def write(self, columns: Sequence[Any], row: int = 0, place: int = 0) -> None:
         """Write Arrow columns of one length next to each other; the first number goes to `row` and `place`."""
@@ -84,6 +86,11 @@ class BlockWriter:
             self._num_null[first : first + len(some)] += [column.null_count for column in some]
             rows = self._rows(row, len(some[0]))
             self._write_some(some, rows[:, first : first + len(some)])
+
+    def write_rows(self, numbers: Matrix, num_null: npt.NDArray[np.int64], row: int) -> None:
+        """Write whole rows, the first one to `row`, of which so many numbers are missing in each column."""
+        self._num_null += num_null
+        np.add(numbers, 0, out=self._rows(row, len(numbers)))
 
     def columns(self, num_rows: int) -> list[BlockColumn]:
         """Return the columns of the first rows, which must have been written."""
@@ -98,12 +105,39 @@ class BlockWriter:
         return self._matrix[row : row + number]
 
     def _write_some(self, columns: Sequence[Any], into: Matrix) -> None:
-        across = np.empty((len(columns), len(into)), dtype=np.float32)
+        if self._across.shape[1] < len(into):
+            self._across = np.empty((COLUMNS_AT_ONCE, len(into)), dtype=np.float32)
+        across = self._across[: len(columns), : len(into)]
         with np.errstate(over="ignore"):
             for line, column in zip(across, columns, strict=True):
                 line[:] = read_only_numbers(column)
         for start in range(0, len(into), ROWS_AT_ONCE):
             np.add(across[:, start : start + ROWS_AT_ONCE].T, 0, out=into[start : start + ROWS_AT_ONCE])
+
+
+def single_lists(columns: Iterable[Any], num_values: int) -> Any:
+    """Return Arrow columns of lists of numbers as one, in single precision, NaN where a number is missing.
+
+    `num_values` is how many numbers there are at most. All of them go one after the other into one piece of memory.
+    """
+    import pyarrow as pa
+    from pyarrow import compute
+
+    values = np.empty(num_values, dtype=np.float32)
+    ends = [np.zeros(1, dtype=np.int64)]
+    missing = [np.zeros(0, dtype=np.bool_)]
+    for column in columns:
+        flat = column.flatten()
+        start = ends[-1][-1]
+        with np.errstate(over="ignore"):
+            values[start : start + len(flat)] = read_only_numbers(flat)
+        lengths = compute.fill_null(compute.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+        ends.append(start + np.cumsum(lengths, dtype=np.int64))
+        missing.append(column.is_null().to_numpy(zero_copy_only=False))
+    found = pa.ListArray if ends[-1][-1] < 1 << 31 else pa.LargeListArray
+    offsets = np.concatenate(ends).astype(np.int32 if found is pa.ListArray else np.int64)
+    is_null = pa.array(np.concatenate(missing))
+    return pa.chunked_array([found.from_arrays(pa.array(offsets), pa.array(values[: offsets[-1]]), mask=is_null)])
 
 
 def pieces(matrix: Matrix) -> Iterator[Matrix]:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from isthmus.core.errors import BadInput
 from isthmus.data.folders.schema.schema import SCHEMA_FILE, Schema, to_yaml
 from isthmus.data.folders.tables.columns import CONSTANT, FEATURES_FILE
 from isthmus.data.folders.tables.reading import FORMATS
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # More numbers than this are written as they are: to compress them takes longer than all the rest.
 MOST_COMPRESSED = 2_000_000
@@ -75,12 +76,12 @@ def split_column(masks: Mapping[str, Tensor], item: str) -> dict[str, Any]:
 
     if not masks:
         return {}
-    stacked = torch.stack(list(masks.values()))
-    if stacked.numel() and int(stacked.sum(dim=0).max()) > 1:
+    stacked = np.stack([mask.numpy() for mask in masks.values()])  # (splits, items)
+    if stacked.size and int(stacked.sum(axis=0).max()) > 1:
         raise BadInput(f"a {item} is in more than one of the masks; a folder has one split for each {item}")
     split = np.full(stacked.shape[1], "", dtype=object)
-    for name, mask in masks.items():
-        split[mask.numpy()] = name
+    for name, mask in zip(masks, stacked, strict=True):
+        split[mask] = name
     return {"split": pa.array(split, pa.string())}
 
 
@@ -88,7 +89,7 @@ def feature_columns(x: Tensor, letter: str = "x", names: Sequence[str] = ()) -> 
     """Return dense features as columns, of the names given or x0, x1, ...; sparse ones go into `features_archive`."""
     import pyarrow as pa
 
-    if x.layout == torch.sparse_csr:
+    if x.is_sparse_csr:
         return {}
     if len(names) != x.shape[1]:
         names = [f"{letter}{number}" for number in range(x.shape[1])]
@@ -101,7 +102,7 @@ def features_archive(x: Tensor) -> Any:
     """Return sparse features as a scipy matrix for features.npz; None for dense ones, which are columns."""
     from scipy import sparse
 
-    if x.layout != torch.sparse_csr:
+    if not x.is_sparse_csr:
         return None
     parts = (x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy())
     return sparse.csr_matrix(parts, shape=tuple(x.shape))
@@ -117,12 +118,12 @@ def _write_table(table: Any, path: Path) -> None:
 
 
 def _write_features(features: Any, path: Path, names: Sequence[str] = ()) -> None:
-    from scipy import sparse
-
     named: dict[str, Any] = {"names": np.asarray(names, dtype=np.str_)} if len(names) == features.shape[1] else {}
-    is_sparse = sparse.issparse(features)
+    is_sparse = not isinstance(features, np.ndarray)
     compressed = (features.nnz if is_sparse else features.size) <= MOST_COMPRESSED
     if is_sparse and not named:
+        from scipy import sparse
+
         sparse.save_npz(path, features, compressed)
         return
     parts: dict[str, Any] = {"x": features}

@@ -34,7 +34,7 @@ from isthmus.runtime.remote import RemoteRuntime
 from isthmus.sites.silo.course_size import MAX_DEPTH_OF_ALL
 from isthmus.sites.silo.policy import Policy
 from isthmus.testing import toy_client, toy_course
-from isthmus.testing.forging import altered, forged
+from isthmus.testing.hostile.forging import altered, forged
 from tests.algorithms.fedgnn.test_fedgnn import client_of
 
 CLIENT = toy_client()

@@ -26,7 +26,7 @@ from isthmus.core.record import Params, Record, field_types
 from isthmus.runtime.envelope import Answer, Envelope
 from isthmus.runtime.loop import measured
 from isthmus.runtime.strict import StrictRuntime
-from isthmus.testing.forging import altered, forged
+from isthmus.testing.hostile.forging import altered, forged
 
 HUGE = 2**62
 LONG = 160_000

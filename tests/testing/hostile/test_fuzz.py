@@ -36,7 +36,7 @@ from isthmus.sites.parties.kit import KIT_FILE, open_kit
 from isthmus.sites.silo.policy import load_policy
 from isthmus.sites.silo.service import read_course
 from isthmus.testing import toy_course, toy_scenario
-from isthmus.testing.mutations import Mutator
+from isthmus.testing.hostile.mutations import Mutator
 
 PARAMS = {"gnn.layers.0.weight": torch.arange(12.0).reshape(3, 4), "decoder.bias": torch.zeros(2)}
 RECORDS: list[Any] = [

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.record import DTYPE_NAMES, Record
-from isthmus.testing.forging import EMPTY_ROWS, Claimed, Nested, altered, grown, rows_of
+from isthmus.testing.hostile.forging import EMPTY_ROWS, Claimed, Nested, altered, grown, rows_of
 
 LONG_KEY = "k" * 10_000
 MANY_ROWS = 4_000

@@ -30,9 +30,9 @@ from isthmus.sites.courses.messages import NOT_AGREED, Proposal, Terms
 from isthmus.sites.silo.course_size import MAX_DEPTH_OF_ALL
 from isthmus.sites.silo.policy import Policy
 from isthmus.sites.silo.service import SiloService
-from isthmus.testing.counting import Bound, Cost, Meter, require_within
-from isthmus.testing.forging import forged, num_tensors
-from isthmus.testing.sites import ID_SECRET, AnySilo, World, toy_world, trace_sites
+from isthmus.testing.hostile.counting import Bound, Cost, Meter, require_within
+from isthmus.testing.hostile.forging import forged, num_tensors
+from isthmus.testing.hostile.sites import ID_SECRET, AnySilo, World, toy_world, trace_sites
 
 OTHER_ID = "cd" * 16
 FAILURES = ("error", "malformed", "refused", "late", "memory")

@@ -28,11 +28,11 @@ from isthmus.testing import (
     lies_about,
     toy_world,
 )
-from isthmus.testing.malicious_server import known_here
-from isthmus.testing.sites import HASTE, SiteTrace, trace_sites
+from isthmus.testing.hostile.malicious_server import known_here
+from isthmus.testing.hostile.sites import HASTE, SiteTrace, trace_sites
 from isthmus.testing.traces import require_same
 from tests.quick import quick
-from tests.testing.worlds import world_of
+from tests.testing.hostile.worlds import world_of
 
 NAMES = [name for name, kind in ALGORITHMS.items() if not kind.pooled]
 

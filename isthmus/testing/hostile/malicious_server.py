@@ -31,8 +31,8 @@ from isthmus.runtime.envelope import BLANK
 from isthmus.sites.courses.messages import Finish, Receipt, Verdict
 from isthmus.sites.silo.course_size import largest_steps
 from isthmus.sites.silo.policy import Policy
-from isthmus.testing.counting import Cost, require_within
-from isthmus.testing.siege import (
+from isthmus.testing.hostile.counting import Cost, require_within
+from isthmus.testing.hostile.siege import (
     MAX_REFUSAL_BYTES,
     MESSAGE,
     OTHER_ID,
@@ -42,8 +42,8 @@ from isthmus.testing.siege import (
     lay_siege,
     require_declared,
 )
-from isthmus.testing.sites import World
-from isthmus.testing.spoiling import nudged, spoilt
+from isthmus.testing.hostile.sites import World
+from isthmus.testing.hostile.spoiling import nudged, spoilt
 
 Attack: TypeAlias = "Callable[[Siege], None]"
 

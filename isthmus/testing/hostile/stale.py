@@ -18,7 +18,7 @@ from isthmus.core.federation import Position
 from isthmus.core.protocol import Failure, Request, reply_type
 from isthmus.core.record import Record
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
-from isthmus.testing.hostile import Lie, Told
+from isthmus.testing.hostile.lies import Lie, Told
 
 Given = tuple[str, Position, Any]  # kind of request, where, and what was answered
 Place = tuple[str, Position]

@@ -25,11 +25,11 @@ from isthmus.core.record import Record
 from isthmus.runs.simulation import Simulation
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.runtime.remote import RemoteRuntime
-from isthmus.testing.counting import Bound, Cost, Meter, require_within
-from isthmus.testing.forging import MANY_NODES, claims_about, forged, grown, num_tensors, rows_of
-from isthmus.testing.hostile import HostileSilo, Lie, Told, lies_about
-from isthmus.testing.lying import require_found_out
-from isthmus.testing.sites import RECEIVED, Weighed, World, toy_world, trace_sites
+from isthmus.testing.hostile.counting import Bound, Cost, Meter, require_within
+from isthmus.testing.hostile.forging import MANY_NODES, claims_about, forged, grown, num_tensors, rows_of
+from isthmus.testing.hostile.lies import HostileSilo, Lie, Told, lies_about
+from isthmus.testing.hostile.lying import require_found_out
+from isthmus.testing.hostile.sites import RECEIVED, Weighed, World, toy_world, trace_sites
 from isthmus.testing.traces import Message, trace_course
 
 # What claims may add to all that the server does in a course, by the bytes of all messages of the one who claims.

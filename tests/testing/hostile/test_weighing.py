@@ -16,10 +16,10 @@ from isthmus.core.protocol import ModelState, Request, on
 from isthmus.core.record import Record
 from isthmus.learn.graph_client import GraphClient
 from isthmus.testing import check_claims, check_claims_between_sites
-from isthmus.testing.siege import known_here
+from isthmus.testing.hostile.siege import known_here
 from tests.quick import quick
-from tests.testing.test_lying import some
-from tests.testing.worlds import world_of
+from tests.testing.hostile.test_lying import some
+from tests.testing.hostile.worlds import world_of
 
 
 @pytest.mark.parametrize("name", some("fedgl"))

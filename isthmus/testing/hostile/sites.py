@@ -29,7 +29,7 @@ from isthmus.sites.courses.site_course import Patience, SiteCourse
 from isthmus.sites.silo.own_secret import simulate
 from isthmus.sites.silo.policy import Policy
 from isthmus.sites.silo.service import SiloService
-from isthmus.testing.counting import Bound, Cost, Meter, require_within
+from isthmus.testing.hostile.counting import Bound, Cost, Meter, require_within
 from isthmus.testing.toys import toy_course, toy_scenario
 
 ID_SECRET = b"a secret of all silos"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from isthmus.testing import Bound, Cost, Meter, require_within
-from isthmus.testing.forging import Claimed, forged
+from isthmus.testing.hostile.forging import Claimed, forged
 
 
 def test_operations_and_the_bytes_of_their_results_are_counted() -> None:

@@ -24,10 +24,10 @@ from isthmus.core.federation import ExchangeReport, Position
 from isthmus.core.outside.text import MAX_TEXT
 from isthmus.core.protocol import Algorithm, Request
 from isthmus.core.record import Record, non_finite
-from isthmus.testing.counting import Meter
-from isthmus.testing.hostile import HostileSilo, Liar, Lie, Told, some_lies_about
-from isthmus.testing.sites import SiteTrace, World, toy_world, trace_sites
-from isthmus.testing.stale import CHOICES, FailingSilo, Given, RecordingSilo, Stale, StaleSilo
+from isthmus.testing.hostile.counting import Meter
+from isthmus.testing.hostile.lies import HostileSilo, Liar, Lie, Told, some_lies_about
+from isthmus.testing.hostile.sites import SiteTrace, World, toy_world, trace_sites
+from isthmus.testing.hostile.stale import CHOICES, FailingSilo, Given, RecordingSilo, Stale, StaleSilo
 from isthmus.testing.traces import Trace, require_same, trace_course
 
 Lies = Callable[[Record], Sequence[Lie]]

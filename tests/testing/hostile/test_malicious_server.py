@@ -14,9 +14,9 @@ from isthmus.core.client import Client
 from isthmus.core.protocol import Algorithm, EvaluateModel
 from isthmus.runtime.reasons import Reasons
 from isthmus.testing import SIEGES, besiege, check_steps
-from isthmus.testing.siege import lay_siege
+from isthmus.testing.hostile.siege import lay_siege
 from tests.quick import quick
-from tests.testing.worlds import world_of
+from tests.testing.hostile.worlds import world_of
 
 NAMES = [name for name, kind in ALGORITHMS.items() if not kind.pooled]
 SOME = ("local",)
