@@ -9,16 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
-
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
 from isthmus.core.protocol import cohort, on
 from isthmus.core.record import Params
 from isthmus.core.stacked_replies import Stack
-from isthmus.learn.fit import Penalty
 from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.optimizers import OptimizerState, check_pull
+from isthmus.learn.optimizers import check_pull
+from isthmus.learn.penalties import proximal
 from isthmus.learn.together.stacked_clients import GraphCohort
 
 
@@ -81,22 +78,16 @@ class Ditto(FedAvg):
         start = _own_model(client, request.params)
         update = super().train(request, client)
         if client.num_examples:
-            fitted = client.fit(
-                start,
-                steps=self._personal_steps,
-                step_unit=self.step_unit,
-                optimizer=self.optimizer,
-                penalty=self.pull(request.params),
-                optimizer_state=client.state.get("own_optimizer") if self.keep_moments else None,
-            )
-            self._remember(client, fitted.params, fitted.optimizer_state)
+            pull = proximal(self.strength, request.params)
+            fitted = self.fit(start, client, penalty=pull, steps=self.personal_steps, moments="own_optimizer")
+            client.state["model"] = fitted.params
         return update
 
     @cohort(TrainModel)
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
         """Train both models of many clients at once."""
         starts = [_own_model(c, r.params) for c, r in zip(clients, requests, strict=True)]
-        stack = self.updates(requests, clients)
+        stack = super().train_together(requests, clients)
         if not all(client.num_examples for client in clients):  # a cohort without examples
             return stack
         before = [client.state for client in clients]
@@ -104,37 +95,20 @@ class Ditto(FedAvg):
             own = {name: start[name] for name in client.own}
             client.state = {**client.state, "personal": own}
         shared = [{n: start[n] for n in r.params} for r, start in zip(requests, starts, strict=True)]
-        fitted = clients.fit(
+        fitted = self.fit_together(
             shared,
-            steps=self._personal_steps,
-            step_unit=self.step_unit,
-            optimizer=self.optimizer,
+            clients,
+            steps=self.personal_steps,
+            moments="own_optimizer",
             # lambda (v - w) is lambda (v - start), which fit knows, and lambda (start - w), which is constant.
             proximal=self.strength,
             drifts=self._offsets(requests, shared, clients) if self.strength else None,
-            optimizer_states=[state.get("own_optimizer") for state in before] if self.keep_moments else None,
         )
         for k, client in enumerate(clients):
             trained = {**fitted.member(k), **(client.state["personal"] if client.own else {})}
-            client.state = before[k]
-            kept = fitted.optimizer_states[k] if self.keep_moments else {}
-            self._remember(client, {name: trained[name] for name in starts[k]}, kept)
+            kept = {"own_optimizer": client.state["own_optimizer"]} if self.keep_moments else {}
+            client.state = {**before[k], **kept, "model": {name: trained[name] for name in starts[k]}}
         return stack
-
-    def pull(self, received: Params) -> Penalty | None:
-        """Return lambda/2 |v - w|^2 over the trainable parameters that are shared."""
-        if self.strength == 0:
-            return None
-
-        def proximal(live: Mapping[str, Tensor]) -> Tensor:
-            squares = [(v - received[name]).square().sum() for name, v in live.items() if name in received]
-            return 0.5 * self.strength * torch.stack(squares).sum()
-
-        return proximal
-
-    @property
-    def _personal_steps(self) -> int:
-        return self.local_steps if self.personal_steps is None else self.personal_steps
 
     def _offsets(self, requests: Sequence[TrainModel], starts: Sequence[Params], clients: GraphCohort) -> list[Params]:
         """Return lambda (start - w) of each client, over the trainable parameters that are shared."""
@@ -143,11 +117,6 @@ class Ditto(FedAvg):
             {name: self.strength * (start[name] - request.params[name]) for name in trained}
             for request, start in zip(requests, starts, strict=True)
         ]
-
-    def _remember(self, client: GraphClient, model: Params, moments: OptimizerState) -> None:
-        client.state["model"] = model
-        if self.keep_moments:
-            client.state["own_optimizer"] = moments
 
 
 def _own_model(client: GraphClient, received: Params) -> Params:

@@ -12,15 +12,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
+from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.algorithms.scaffold import ClientWeight, ShareWeight
 from isthmus.core.federation import Federation
-from isthmus.core.folds import weighted_mean
+from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import ModelState, cohort, on
 from isthmus.core.record import Params
-from isthmus.core.stacked_replies import Each, Stack
+from isthmus.core.stacked_replies import Stack
 from isthmus.learn.fit import Penalty
 from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.local_training import LocalTraining
 from isthmus.learn.optimizers import check_pull
 from isthmus.learn.together.stacked_clients import GraphCohort
 
@@ -36,7 +37,7 @@ class DynState(ModelState):
 
 
 @dataclass(frozen=True)
-class FedDyn(FedAvg):
+class FedDyn(LocalTraining[DynState]):
     """Clients minimise their loss with a linear and a quadratic term that follow the course; the server corrects.
 
         setup:  server -> client  ShareWeight()
@@ -67,13 +68,14 @@ class FedDyn(FedAvg):
 
     Fields:
         alpha: strength of the quadratic term; with gradient descent, lr alpha must be below 2
-        local_steps, step_unit, optimizer, weighting, keep_moments: as in FedAvg
+        local_steps, step_unit, optimizer, weighting, keep_moments, fold: as in FedAvg
     """
 
     # The server's h holds the h_k that the client would have forgotten, and would hold it for ever.
     starts_anew: ClassVar[bool] = False
 
     alpha: float = 1.0
+    fold: Fold = weighted_mean
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,10 +91,9 @@ class FedDyn(FedAvg):
         trained = {name: w for name, w in fed.initial_params.items() if name not in fed.buffers}
         return DynState(fed.initial_params, {n: torch.zeros_like(w) for n, w in trained.items()}, total)
 
-    def round(self, state: ModelState, fed: Federation) -> DynState:
+    def round(self, state: DynState, fed: Federation) -> DynState:
         """Send the model out, take the mean back, and correct it by all that clients have moved so far."""
-        assert isinstance(state, DynState)
-        mean = fed.ask_folded(TrainModel(state.params), weighted_mean)
+        mean = fed.ask_folded(TrainModel(state.params), self.fold)
         total = max(state.total, mean.weight)  # a client that missed the setup counts from now on
         params, linear = dict(mean.params), {}
         for name, h in state.linear.items():
@@ -111,37 +112,28 @@ class FedDyn(FedAvg):
     @on(TrainModel)
     def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
         """Train the received model on the changed loss and move the linear term."""
-        update = super().train(request, client)
-        self._remember(request.params, update.params, client)
-        return update
+        fitted = self.fit(request.params, client, penalty=self.penalty(request.params, client))
+        self._remember(request.params, fitted.params, client)
+        return ModelUpdate(fitted.params, self.weight(client))
 
     @cohort(TrainModel)
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
         """Train the received model for many clients at once, each on its own changed loss."""
         params = requests[0].params
         linear = [_linear(client, params) for client in clients]
-        fitted = clients.fit(
-            params,
-            steps=self.local_steps,
-            step_unit=self.step_unit,
-            optimizer=self.optimizer,
-            proximal=self.alpha,
-            drifts=[{name: -h for name, h in mine.items()} for mine in linear],
-            optimizer_states=[client.state.get("optimizer") for client in clients] if self.keep_moments else None,
-        )
-        for client, kept in zip(clients, fitted.optimizer_states, strict=False):  # none, unless they are kept
-            client.state["optimizer"] = kept
+        drifts = [{name: -h for name, h in mine.items()} for mine in linear]
+        fitted = self.fit_together(params, clients, proximal=self.alpha, drifts=drifts)
         for k, client in enumerate(clients):
             self._remember(params, fitted.member(k), client)
-        return Stack.of(clients.ids, ModelUpdate, params=fitted.params, weight=Each(tuple(map(self.weight, clients))))
+        return Stack.of(clients.ids, ModelUpdate, params=fitted.params, weight=self.weights(clients))
 
-    def penalty(self, request: TrainModel, client: GraphClient) -> Penalty:
+    def penalty(self, received: Params, client: GraphClient) -> Penalty:
         """Return -<h_k, v> + alpha/2 |v - w|^2 over the trained parameters that are shared."""
-        linear = _linear(client, request.params)
+        linear = _linear(client, received)
 
         def dynamic(live: Mapping[str, Tensor]) -> Tensor:
             terms = [
-                0.5 * self.alpha * (v - request.params[name]).square().sum() - (linear[name] * v).sum()
+                0.5 * self.alpha * (v - received[name]).square().sum() - (linear[name] * v).sum()
                 for name, v in live.items()
                 if name in linear
             ]

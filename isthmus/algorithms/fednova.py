@@ -6,22 +6,22 @@ optimization".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from isthmus.algorithms.fedavg import FedAvg
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import Federation
-from isthmus.core.folds import weighted_mean
+from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import MAX_STATISTIC, Known, ModelState, Request, cohort, grown, on, unlike
 from isthmus.core.record import Params, Record, largest
-from isthmus.core.stacked_replies import Each, Stack, Stacked
-from isthmus.learn.fit import Penalty
+from isthmus.core.stacked_replies import Stack, Stacked
 from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.local_training import LocalTraining
 from isthmus.learn.optimizers import SGD
+from isthmus.learn.penalties import proximal
 from isthmus.learn.together.stacked_clients import GraphCohort
 
 # More steps than any number of batches makes in a round.
@@ -64,7 +64,7 @@ class TrainNormalized(Request[NormalizedChange]):
 
 
 @dataclass(frozen=True)
-class FedNova(FedAvg):
+class FedNova(LocalTraining[ModelState]):
     """Clients send their change per step; the server goes the mean number of steps along the mean of those.
 
         round:  server -> client  TrainNormalized(params)
@@ -94,11 +94,12 @@ class FedNova(FedAvg):
 
     Fields:
         mu: strength of a proximal term mu/2 |w_k - w|^2 in the clients' loss
-        local_steps, step_unit, optimizer, weighting: as in FedAvg
+        local_steps, step_unit, optimizer, weighting, fold: as in FedAvg
         keep_moments: False, see above
     """
 
     mu: float = 0.0
+    fold: Fold = weighted_mean
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -117,9 +118,13 @@ class FedNova(FedAvg):
 
     # ---- server
 
+    def setup(self, fed: Federation) -> ModelState:
+        """Start from the course's initial model."""
+        return ModelState(fed.initial_params)
+
     def round(self, state: ModelState, fed: Federation) -> ModelState:
         """Send the model out, go the mean number of steps along the mean change per step."""
-        mean = fed.ask_folded(TrainNormalized(state.params, self.max_steps), weighted_mean)
+        mean = fed.ask_folded(TrainNormalized(state.params, self.max_steps), self.fold)
         moved = {name: state.params[name] + mean.steps * d for name, d in mean.change.items()}
         return ModelState({name: moved[name] if name in moved else mean.buffers[name] for name in state.params})
 
@@ -138,15 +143,9 @@ class FedNova(FedAvg):
     # ---- client
 
     @on(TrainNormalized)
-    def train(self, request: TrainNormalized, client: GraphClient) -> NormalizedChange:  # type: ignore[override]
+    def train(self, request: TrainNormalized, client: GraphClient) -> NormalizedChange:
         """Train the received model; tell the change per step."""
-        fitted = client.fit(
-            request.params,
-            steps=self.local_steps,
-            step_unit=self.step_unit,
-            optimizer=self.optimizer,
-            penalty=self.proximal(request.params),
-        )
+        fitted = self.fit(request.params, client, penalty=proximal(self.mu, request.params))
         steps = self.accumulated(fitted.steps, client)
         names = {name for name, _ in client.model.named_parameters()}
         change = {n: (w - request.params[n]) / (steps or 1.0) for n, w in fitted.params.items() if n in names}
@@ -154,16 +153,10 @@ class FedNova(FedAvg):
         return NormalizedChange(change, buffers, steps, self.weight(client))
 
     @cohort(TrainNormalized)
-    def train_together(self, requests: Sequence[TrainNormalized], clients: GraphCohort) -> Stack:  # type: ignore[override]
+    def train_together(self, requests: Sequence[TrainNormalized], clients: GraphCohort) -> Stack:
         """Train the received model for many clients at once; they take the same number of steps."""
         params = requests[0].params
-        fitted = clients.fit(
-            params,
-            steps=self.local_steps,
-            step_unit=self.step_unit,
-            optimizer=self.optimizer,
-            proximal=self.mu,
-        )
+        fitted = self.fit_together(params, clients, proximal=self.mu)
         steps = self.accumulated(fitted.steps, clients.clients[0])
         names = {name for name, _ in clients.model.named_parameters()}
         return Stack.of(
@@ -172,19 +165,8 @@ class FedNova(FedAvg):
             change={n: _Changes(w, params[n], steps or 1.0) for n, w in fitted.params.items() if n in names},
             buffers={name: w for name, w in fitted.params.items() if name not in names},
             steps=steps,
-            weight=Each(tuple(map(self.weight, clients))),
+            weight=self.weights(clients),
         )
-
-    def proximal(self, anchor: Params) -> Penalty | None:
-        """Return mu/2 |w - anchor|^2 over the trained parameters that are shared."""
-        if self.mu == 0:
-            return None
-
-        def penalty(live: Mapping[str, Tensor]) -> Tensor:
-            squares = [(w - anchor[name]).square().sum() for name, w in live.items() if name in anchor]
-            return 0.5 * self.mu * torch.stack(squares).sum()
-
-        return penalty
 
     def accumulated(self, steps: int, client: GraphClient) -> float:
         """Return |a_k| of so many steps in this round; above 0 unless there are none."""

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isthmus.algorithms.fedavg import FedAvg, TrainModel
+from isthmus.algorithms.fedavg import ModelUpdate, TrainModel, received
 from isthmus.core.federation import Federation
-from isthmus.core.folds import weighted_mean
-from isthmus.core.protocol import ModelState, cohort
+from isthmus.core.folds import Fold, weighted_mean
+from isthmus.core.protocol import ModelState, cohort, on
 from isthmus.core.record import Params
 from isthmus.core.stacked_replies import Stack
+from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.local_training import LocalTraining
 from isthmus.learn.together.stacked_clients import GraphCohort
 
 SERVER_OPTIMIZERS = ("sgd", "adam", "yogi", "adagrad")
@@ -30,7 +32,7 @@ class OptimizedState(ModelState):
 
 
 @dataclass(frozen=True)
-class FedOpt(FedAvg):
+class FedOpt(LocalTraining[OptimizedState]):
     """The server takes an optimiser step along the clients' mean change d = mean_k(w_k) - w (Algorithm 2 of the paper).
 
         m <- beta1 m + (1 - beta1) d                          (sgd: m <- beta1 m + d, i.e. momentum as usual)
@@ -49,7 +51,7 @@ class FedOpt(FedAvg):
         server:    "sgd", "adam", "yogi" or "adagrad"
         server_lr: lr above
         beta1, beta2, tau: as above
-        local_steps, step_unit, optimizer, weighting: the clients' side, as in FedAvg
+        local_steps, step_unit, optimizer, weighting, keep_moments, fold: as in FedAvg
     """
 
     server: str = "sgd"
@@ -57,6 +59,7 @@ class FedOpt(FedAvg):
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
+    fold: Fold = weighted_mean
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,10 +78,9 @@ class FedOpt(FedAvg):
         second = {} if self.server == "sgd" else {n: torch.full_like(w, self.tau**2) for n, w in trained.items()}
         return OptimizedState(fed.initial_params, {n: torch.zeros_like(w) for n, w in trained.items()}, second)
 
-    def round(self, state: ModelState, fed: Federation) -> OptimizedState:
+    def round(self, state: OptimizedState, fed: Federation) -> OptimizedState:
         """Send the model out, take a server step along the mean change."""
-        assert isinstance(state, OptimizedState)
-        mean = fed.ask_folded(TrainModel(state.params), weighted_mean).params
+        mean = fed.ask_folded(TrainModel(state.params), self.fold).params
         params, momentum, second = dict(mean), {}, {}
         for name, m in state.momentum.items():
             change = mean[name] - state.params[name]
@@ -93,10 +95,16 @@ class FedOpt(FedAvg):
 
     # ---- client
 
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        """Train the received model, as FedAvg does."""
+        return ModelUpdate(self.fit(request.params, client).params, self.weight(client))
+
     @cohort(TrainModel)
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
         """Train the received model for many clients at once, as FedAvg does."""
-        return self.updates(requests, clients)
+        fitted = self.fit_together(received(requests), clients)
+        return Stack.of(clients.ids, ModelUpdate, params=fitted.params, weight=self.weights(clients))
 
     # ---- formulas
 

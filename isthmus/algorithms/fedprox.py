@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
-from isthmus.algorithms.fedavg import FedAvg, TrainModel
+from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel, received
 from isthmus.core.protocol import cohort
 from isthmus.core.stacked_replies import Stack
 from isthmus.learn.fit import Penalty
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import check_pull
+from isthmus.learn.penalties import proximal
 from isthmus.learn.together.stacked_clients import GraphCohort
 
 
@@ -40,16 +38,9 @@ class FedProx(FedAvg):
     @cohort(TrainModel)
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
         """Train the received model for many clients at once, each held near it."""
-        return self.updates(requests, clients, proximal=self.mu)
+        fitted = self.fit_together(received(requests), clients, proximal=self.mu)
+        return Stack.of(clients.ids, ModelUpdate, params=fitted.params, weight=self.weights(clients))
 
     def penalty(self, request: TrainModel, client: GraphClient) -> Penalty | None:
         """Return mu/2 |w - w_global|^2 over the trainable parameters that are shared."""
-        if self.mu == 0:
-            return None
-
-        def proximal(live: Mapping[str, Tensor]) -> Tensor:
-            shared = {name: tensor for name, tensor in live.items() if name in request.params}
-            squares = [(tensor - request.params[name]).square().sum() for name, tensor in shared.items()]
-            return 0.5 * self.mu * torch.stack(squares).sum()
-
-        return proximal
+        return proximal(self.mu, request.params)

@@ -120,7 +120,7 @@ class FedAvgFT(FineTuned[ModelState], FedAvg):
     @cohort(TrainModel)
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
         """Train the received model for many clients at once."""
-        return self.updates(requests, clients)
+        return super().train_together(requests, clients)
 
     @cohort(EvaluateModel)
     def evaluate_together(self, requests: Sequence[EvaluateModel], clients: GraphCohort) -> list[Evaluation]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import cohort, on
 from isthmus.core.record import Params
-from isthmus.core.stacked_replies import Stack, Stacked
+from isthmus.core.stacked_replies import Stack
 from isthmus.learn.fit import Loss
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification
@@ -72,19 +72,18 @@ class MOON(FedAvg):
     @on(TrainModel)
     def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
         """Train the received model with the contrast and remember the outcome."""
-        fitted = self.fitted(request, client, loss=self.loss(request.params, client))
+        fitted = self.fit(request.params, client, loss=self.loss(request.params, client))
         self._remember(fitted.params, client)
         return ModelUpdate(fitted.params, self.weight(client))
 
     @cohort(TrainModel)
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
         """Train the received model for many clients at once."""
-        stack = self.updates(requests, clients, loss=self.loss_together(requests[0].params, clients))
-        assert isinstance(stack.record, ModelUpdate)
-        trained = cast("dict[str, Stacked]", stack.record.params)
+        params = requests[0].params
+        fitted = self.fit_together(params, clients, loss=self.loss_together(params, clients))
         for k, client in enumerate(clients if self.mu else ()):
-            self._remember({name: each.member(k).clone() for name, each in trained.items()}, client)
-        return stack
+            self._remember(fitted.member(k), client)
+        return Stack.of(clients.ids, ModelUpdate, params=fitted.params, weight=self.weights(clients))
 
     def _remember(self, params: Params, client: GraphClient) -> None:
         if self.mu and client.num_examples:

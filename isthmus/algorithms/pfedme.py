@@ -14,7 +14,6 @@ from torch import Tensor
 
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
 from isthmus.core.federation import Federation
-from isthmus.core.folds import weighted_mean
 from isthmus.core.protocol import ModelState, on
 from isthmus.core.record import Params
 from isthmus.learn.fit import load_params, read_params, take_step
@@ -56,7 +55,7 @@ class PFedMe(FedAvg):
         beta:        how far the server goes towards the mean
         local_steps: steps of w_k in a round, counted in `step_unit`s
         optimizer:   takes the inner steps; started anew for every theta_k, so there are no moments to keep
-        step_unit, weighting: as in FedAvg
+        step_unit, weighting, fold: as in FedAvg
     """
 
     personal: ClassVar[tuple[str, ...]] = ("model",)
@@ -86,7 +85,7 @@ class PFedMe(FedAvg):
 
     def round(self, state: ModelState, fed: Federation) -> ModelState:
         """Send the model out and go towards the mean of what comes back."""
-        mean = fed.ask_folded(TrainModel(state.params), weighted_mean).params
+        mean = fed.ask_folded(TrainModel(state.params), self.fold).params
         # lerp, because it gives the mean itself for beta = 1.
         return ModelState(
             {n: w if n in fed.buffers else torch.lerp(state.params[n], w, self.beta) for n, w in mean.items()}

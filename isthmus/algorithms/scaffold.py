@@ -13,14 +13,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from isthmus.algorithms.fedavg import FedAvg
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import Federation
-from isthmus.core.folds import weighted_mean
+from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import Known, ModelState, Request, cohort, on, unlike
 from isthmus.core.record import Params, Record
-from isthmus.core.stacked_replies import Each, Stack, StackedTensor
+from isthmus.core.stacked_replies import Stack, StackedTensor
 from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.local_training import LocalTraining
 from isthmus.learn.optimizers import SGD, AdamW, Optimizer, OptimizerState
 from isthmus.learn.together.stacked_clients import GraphCohort
 
@@ -75,7 +75,7 @@ class ScaffoldState(ModelState):
 
 
 @dataclass(frozen=True)
-class Scaffold(FedAvg):
+class Scaffold(LocalTraining[ScaffoldState]):
     """Clients correct every gradient by what they know of their own drift; the server averages.
 
         setup:  server -> client  ShareWeight()
@@ -106,13 +106,14 @@ class Scaffold(FedAvg):
 
     Fields:
         server_lr: how far the server goes towards the mean
-        local_steps, step_unit, optimizer, weighting, keep_moments: as in FedAvg
+        local_steps, step_unit, optimizer, weighting, keep_moments, fold: as in FedAvg
     """
 
     # The server's c holds the c_i that the client would have forgotten, and would hold it for ever.
     starts_anew: ClassVar[bool] = False
 
     server_lr: float = 1.0
+    fold: Fold = weighted_mean
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -127,10 +128,9 @@ class Scaffold(FedAvg):
         trained = {name: w for name, w in fed.initial_params.items() if name not in fed.buffers}
         return ScaffoldState(fed.initial_params, {n: torch.zeros_like(w) for n, w in trained.items()}, total)
 
-    def round(self, state: ModelState, fed: Federation) -> ScaffoldState:
+    def round(self, state: ScaffoldState, fed: Federation) -> ScaffoldState:
         """Send model and variate out, move both by the clients' means."""
-        assert isinstance(state, ScaffoldState)
-        mean = fed.ask_folded(TrainCorrected(state.params, state.variate), weighted_mean)
+        mean = fed.ask_folded(TrainCorrected(state.params, state.variate), self.fold)
         total = max(state.total, mean.weight)  # a client that missed the setup counts from now on
         params, variate = dict(mean.params), {}
         for name, c in state.variate.items():
@@ -147,7 +147,7 @@ class Scaffold(FedAvg):
         return ClientWeight(self.weight(client))
 
     @on(TrainCorrected)
-    def train(self, request: TrainCorrected, client: GraphClient) -> CorrectedUpdate:  # type: ignore[override]
+    def train(self, request: TrainCorrected, client: GraphClient) -> CorrectedUpdate:
         """Train the received model with corrected gradients and remember the mean of those that were the client's."""
         _require_fitting(request.variate, client)
         before = _variate(client, request.variate)
@@ -173,23 +173,14 @@ class Scaffold(FedAvg):
         return CorrectedUpdate(fitted.params, change, self.weight(client))
 
     @cohort(TrainCorrected)
-    def train_together(self, requests: Sequence[TrainCorrected], clients: GraphCohort) -> Stack:  # type: ignore[override]
+    def train_together(self, requests: Sequence[TrainCorrected], clients: GraphCohort) -> Stack:
         """Train the received model for many clients at once; their variates come of how far they went."""
         if type(self.optimizer) is not SGD or self.optimizer.momentum:
             raise BadInput(f"with {self.optimizer!r} the change of a model is no mean of gradients")
         request = requests[0]
         before = [_variate(client, request.variate) for client in clients]
         drifts = [{name: c - mine[name] for name, c in request.variate.items()} for mine in before]
-        fitted = clients.fit(
-            request.params,
-            steps=self.local_steps,
-            step_unit=self.step_unit,
-            optimizer=self.optimizer,
-            drifts=drifts,
-            optimizer_states=[client.state.get("optimizer") for client in clients] if self.keep_moments else None,
-        )
-        for client, kept in zip(clients, fitted.optimizer_states, strict=False):  # none, unless they are kept
-            client.state["optimizer"] = kept
+        fitted = self.fit_together(request.params, clients, drifts=drifts)
         changes = [{name: torch.zeros_like(c) for name, c in mine.items()} for mine in before]
         for k, client in enumerate(clients if fitted.steps else ()):
             factor = self.optimizer.schedule.factor(max(client.position.round, 1))
@@ -202,7 +193,7 @@ class Scaffold(FedAvg):
             CorrectedUpdate,
             params=fitted.params,
             variate_change={n: StackedTensor(torch.stack([each[n] for each in changes])) for n in request.variate},
-            weight=Each(tuple(map(self.weight, clients))),
+            weight=self.weights(clients),
         )
 
 

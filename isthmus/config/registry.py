@@ -19,6 +19,7 @@ from isthmus.algorithms import ALGORITHMS
 from isthmus.algorithms.fedgrl.downstream import DOWNSTREAMS, Downstream
 from isthmus.algorithms.fedgrl.selfsup import SELF_SUPERVISIONS, SelfSupervision
 from isthmus.core.errors import BadInput, nearest
+from isthmus.core.folds import FOLDS, Fold
 from isthmus.core.protocol import Algorithm
 from isthmus.data.masks import MASKS, MaskRule
 from isthmus.data.splitters import SPLITTERS, Splitter
@@ -45,6 +46,7 @@ FAMILIES: dict[type[Any], Family] = {
     Task: Family("tasks", TASKS),
     Batching: Family("batchings", BATCHINGS),
     Optimizer: Family("optimizers", OPTIMIZERS),
+    Fold: Family("folds", FOLDS),
     Schedule: Family("schedules", SCHEDULES),
     SelfSupervision: Family("objectives", SELF_SUPERVISIONS),
     Downstream: Family("downstreams", DOWNSTREAMS),

@@ -270,7 +270,7 @@ class Federation:
                 reply = waiting.pop(first)
                 if reply is not None and not isinstance(reply, Failure):
                     form = form_of(reply)
-                    fold.add(total_of(form), reply)
+                    fold.add_answer(total_of(form), reply, addressed[first])
                     if weight_of(reply) > 0.0:  # who weighs nothing has no say in what the others' form is
                         forms[first] = form
 

@@ -1,14 +1,16 @@
 """Pure aggregation: how the replies of an exchange become one record, streamed where the mathematics allows.
 
 A fold never shows its caller an individual reply. `weighted_mean` keeps one running sum; the robust folds must hold all
-replies until the last (`streams` is False), so secure aggregation cannot serve them.
+replies until the last (`streams` is False), so secure aggregation cannot serve them. Those that compare replies go by
+how each differs from what its client was sent: of a model, by its update.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -16,6 +18,8 @@ from torch import Tensor
 from isthmus.core.errors import CourseFailed
 from isthmus.core.record import Record, Value, leaves, with_leaves
 from isthmus.core.stacked_replies import Each, Stack, Stacked
+
+ReplyT = TypeVar("ReplyT", bound=Record)
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,10 @@ class Fold(ABC):
     def add(self, total: Any, reply: Record) -> None:
         """Take one more reply into the accumulator."""
 
+    def add_answer(self, total: Any, reply: Record, sent: Record) -> None:
+        """Take one more reply with the request that it answers; here that makes no difference."""
+        self.add(total, reply)
+
     def add_stack(self, total: Any, stack: Stack, sound: Tensor) -> None:
         """Take the replies of a stack for which `sound` is true; here one by one."""
         for position in sound.nonzero().flatten().tolist():
@@ -42,12 +50,12 @@ class Fold(ABC):
     def finish(self, total: Any) -> Record:
         """Return the folded record."""
 
-    def __call__(self, replies: list[Record]) -> Record:
-        """Fold a list of replies at once."""
+    def __call__(self, replies: Iterable[ReplyT]) -> ReplyT:
+        """Fold some replies at once."""
         total = self.start()
         for reply in replies:
             self.add(total, reply)
-        return self.finish(total)
+        return cast(ReplyT, self.finish(total))
 
 
 def form_of(reply: Record) -> tuple[tuple[str, str], ...]:
@@ -184,71 +192,83 @@ def _form(leaf: Value) -> str:
     return type(leaf).__name__
 
 
+@dataclass(frozen=True)
 class Gathered(Fold):
-    """Holds all replies of positive weight, then combines them; weights count no further."""
+    """Holds all replies of positive weight, then combines them; weights count no further, and become their sum."""
 
-    def start(self) -> list[Record]:
+    def start(self) -> list[tuple[Record, Record | None]]:
         """Return an empty accumulator."""
         return []
 
-    def add(self, total: list[Record], reply: Record) -> None:
+    def add(self, total: list[tuple[Record, Record | None]], reply: Record) -> None:
         """Keep one more reply, unless its weight is zero."""
         if weight_of(reply) > 0.0:
-            total.append(reply)
+            total.append((reply, None))
 
-    def finish(self, total: list[Record]) -> Record:
+    def add_answer(self, total: list[tuple[Record, Record | None]], reply: Record, sent: Record) -> None:
+        """Keep one more reply with the request that it answers, unless its weight is zero."""
+        if weight_of(reply) > 0.0:
+            total.append((reply, sent))
+
+    def finish(self, total: list[tuple[Record, Record | None]]) -> Record:
         """Combine the kept replies."""
         if not total:
             raise CourseFailed("there is no reply of positive weight to aggregate")
-        for reply in total[1:]:
-            _check_same_shape(total[0], leaves(reply))
-        return self.combine(total)
-
-    @abstractmethod
-    def combine(self, replies: list[Record]) -> Record:
-        """Return the folded record of at least one reply."""
-
-    def reduce(self, stack: Tensor) -> Tensor:
-        """Fold one tensor over its first axis, (replies, ...) -> (...)."""
-        return stack.mean(dim=0)
-
-    def reduce_leaves(self, replies: list[Record]) -> Record:
-        """Return a record each of whose tensors and floats is `reduce` of the stacked replies."""
-        every = [leaves(reply) for reply in replies]
-        folded = {path: self._leaf([part[path] for part in every]) for path in every[0]}
+        first = total[0][0]
+        for reply, _ in total[1:]:
+            _check_same_shape(first, leaves(reply))
+        folded = leaves(self.combine(total))
         if ".weight" in folded:
-            folded[".weight"] = sum(weight_of(reply) for reply in replies)
-        result = with_leaves(replies[0], folded)
+            folded[".weight"] = sum(weight_of(reply) for reply, _ in total)
+        result = with_leaves(first, folded)
         assert isinstance(result, Record)
         return result
 
-    def _leaf(self, values: list[Value]) -> Value:
-        first = values[0]
+    @abstractmethod
+    def combine(self, given: list[tuple[Record, Record | None]]) -> Record:
+        """Return the folded record of at least one reply, each with the request that it answers."""
+
+
+def by_coordinate(replies: list[Record], reduce: Callable[[Tensor], Tensor]) -> Record:
+    """Return a record each of whose tensors and floats is `reduce` of the stacked replies, (replies, ...) -> (...)."""
+    every = [leaves(reply) for reply in replies]
+
+    def folded(path: str, first: Value) -> Value:
         if isinstance(first, Tensor):
-            folded = self.reduce(torch.stack([value.double() for value in values]))
-            return (folded if first.is_floating_point() else folded.round()).to(first.dtype)
+            found = reduce(torch.stack([part[path].double() for part in every]))
+            return (found if first.is_floating_point() else found.round()).to(first.dtype)
         if isinstance(first, float):
-            return float(self.reduce(torch.tensor(values, dtype=torch.float64)))
+            return float(reduce(torch.tensor([part[path] for part in every], dtype=torch.float64)))
         return first
+
+    result = with_leaves(replies[0], {path: folded(path, first) for path, first in every[0].items()})
+    assert isinstance(result, Record)
+    return result
 
 
 @dataclass(frozen=True)
 class Median(Gathered):
-    """Coordinate-wise median (Yin et al., 2018), unweighted; the mean of the middle two for an even number."""
+    """Coordinate-wise median (Yin et al., 2018), unweighted; the mean of the middle two for an even number.
 
-    def combine(self, replies: list[Record]) -> Record:
+    Where all clients were sent the same, the median of the replies is that of the changes.
+    """
+
+    def combine(self, given: list[tuple[Record, Record | None]]) -> Record:
         """Return the coordinate-wise median."""
-        return self.reduce_leaves(replies)
+        return by_coordinate([reply for reply, _ in given], _median)
 
-    def reduce(self, stack: Tensor) -> Tensor:
-        """Return the median over the first axis."""
-        ordered, last = stack.sort(dim=0).values, len(stack) - 1
-        return (ordered[last // 2] + ordered[(last + 1) // 2]) / 2
+
+def _median(stack: Tensor) -> Tensor:
+    ordered, last = stack.sort(dim=0).values, len(stack) - 1
+    return (ordered[last // 2] + ordered[(last + 1) // 2]) / 2
 
 
 @dataclass(frozen=True)
 class TrimmedMean(Gathered):
-    """Coordinate-wise mean without the `trim_fraction` smallest and largest values (Yin et al., 2018), unweighted."""
+    """Coordinate-wise mean without the `trim_fraction` smallest and largest values (Yin et al., 2018), unweighted.
+
+    Where all clients were sent the same, that of the replies is that of the changes.
+    """
 
     trim_fraction: float = 0.1
 
@@ -256,12 +276,11 @@ class TrimmedMean(Gathered):
         if not 0.0 <= self.trim_fraction < 0.5:
             raise ValueError(f"trim_fraction is {self.trim_fraction!r}; it must be in [0, 0.5)")
 
-    def combine(self, replies: list[Record]) -> Record:
+    def combine(self, given: list[tuple[Record, Record | None]]) -> Record:
         """Return the coordinate-wise trimmed mean."""
-        return self.reduce_leaves(replies)
+        return by_coordinate([reply for reply, _ in given], self._trimmed)
 
-    def reduce(self, stack: Tensor) -> Tensor:
-        """Return the trimmed mean over the first axis."""
+    def _trimmed(self, stack: Tensor) -> Tensor:
         cut = int(self.trim_fraction * len(stack))
         return stack.sort(dim=0).values[cut : len(stack) - cut].mean(dim=0)
 
@@ -270,8 +289,9 @@ class TrimmedMean(Gathered):
 class Krum(Gathered):
     """The reply closest to its neighbours (Blanchard et al., 2017): least squared distance to the n - f - 2 nearest.
 
-    `num_malicious` is f; `num_selected` > 1 is Multi-Krum, the unweighted mean of the best ones. It can be computed
-    from f + 3 replies on; the paper's guarantee needs 2 f + 3.
+    Distances are between what replies change of what was sent: of models, between updates. `num_malicious` is f;
+    `num_selected` > 1 is Multi-Krum, the unweighted mean of the best ones. It can be computed from f + 3 replies on;
+    the paper's guarantee needs 2 f + 3.
     """
 
     num_malicious: int = 0
@@ -284,28 +304,49 @@ class Krum(Gathered):
                 "they must be at least 0 and 1"
             )
 
-    def combine(self, replies: list[Record]) -> Record:
+    def combine(self, given: list[tuple[Record, Record | None]]) -> Record:
         """Return the chosen reply, or the mean of the chosen ones."""
-        num_near = len(replies) - self.num_malicious - 2
+        num_near = len(given) - self.num_malicious - 2
         if num_near < 1:
             raise CourseFailed(
                 f"Krum with num_malicious={self.num_malicious} needs at least {self.num_malicious + 3} replies; "
-                f"there are {len(replies)}"
+                f"there are {len(given)}"
             )
-        flat = torch.stack([_flat(reply) for reply in replies])  # (replies, numbers)
-        squares = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").square()
+        changes = torch.stack([change_of(reply, sent) for reply, sent in given])  # (replies, numbers)
+        squares = torch.cdist(changes, changes, compute_mode="donot_use_mm_for_euclid_dist").square()
         squares.fill_diagonal_(torch.inf)  # a reply is not its own neighbour
         scores = squares.sort(dim=1).values[:, :num_near].sum(dim=1)
         chosen = torch.argsort(scores, stable=True)[: self.num_selected].tolist()
-        return replies[chosen[0]] if len(chosen) == 1 else self.reduce_leaves([replies[i] for i in sorted(chosen)])
+        best: list[Record] = [given[i][0] for i in sorted(chosen)]
+        if len(best) == 1:
+            return best[0]
+        return by_coordinate(best, lambda stack: stack.mean(dim=0))
 
 
-def _flat(reply: Record) -> Tensor:
-    tensors = [leaf for leaf in leaves(reply).values() if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-    if not tensors:
+def change_of(reply: Record, sent: Record | None) -> Tensor:
+    """Return all floating-point numbers of a reply one after the other, each less what was sent in its place, if any.
+
+    A model that answers a model becomes its update; what has no counterpart in the request stands as it is.
+    """
+    base = {} if sent is None else leaves(sent)
+    changes = []
+    for path, leaf in leaves(reply).items():
+        if isinstance(leaf, Tensor) and leaf.is_floating_point():
+            start = base.get(path)
+            if isinstance(start, Tensor) and start.shape == leaf.shape:
+                leaf = leaf.double() - start
+            changes.append(leaf.double().reshape(-1))
+    if not changes:
         raise CourseFailed(f"Krum compares replies by their tensors; {type(reply).__name__} has none of floats")
-    return torch.cat([tensor.double().reshape(-1) for tensor in tensors])
+    return torch.cat(changes)
 
 
 weighted_mean = WeightedMean()
 median = Median()
+
+FOLDS: dict[str, type[Fold]] = {
+    "weighted_mean": WeightedMean,
+    "median": Median,
+    "trimmed_mean": TrimmedMean,
+    "krum": Krum,
+}

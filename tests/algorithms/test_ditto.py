@@ -18,6 +18,7 @@ from isthmus.core.sampling import UniformSampling
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.fit import read_params
 from isthmus.learn.optimizers import SGD, Adam
+from isthmus.learn.penalties import proximal
 from isthmus.models import GCN, SAGE, MLPDecoder, ModelSpec
 from isthmus.runs.folder import RunFolder, load_model_file
 from isthmus.testing import check_algorithm, toy_client, toy_course, toy_scenario
@@ -207,7 +208,7 @@ def test_what_is_not_shared_is_drawn_to_nothing() -> None:
             assert own["model"].keys() == {*trace.initial, *own["personal"]}
     client = toy_client(model=fields["model"])
     whole = read_params(client.model)
-    penalty = algorithm.pull({n: t for n, t in whole.items() if n.startswith("gnn.")})
+    penalty = proximal(algorithm.strength, {n: t for n, t in whole.items() if n.startswith("gnn.")})
     assert penalty is not None
     moved = {n: t + 1.0 for n, t in whole.items()}
     count = sum(t.numel() for n, t in whole.items() if n.startswith("gnn."))

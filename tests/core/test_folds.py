@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from isthmus.core.errors import CourseFailed
-from isthmus.core.folds import Krum, Median, TrimmedMean, WeightedMean, median, weight_of, weighted_mean
+from isthmus.core.folds import Krum, Median, TrimmedMean, WeightedMean, change_of, median, weight_of, weighted_mean
 from isthmus.core.record import Params, Record, leaves
 from isthmus.core.stacked_replies import Each, Stack, StackedTensor
 
@@ -105,7 +105,7 @@ def test_a_reply_of_weight_zero_leaves_no_trace_not_even_of_its_shape() -> None:
     empty = Update({"other": torch.full((9,), 1e30)}, 0.0)
     for replies in ([empty, good, more], [good, empty, more], [good, more, empty]):
         assert same(weighted_mean(replies), weighted_mean([good, more]))
-    assert weighted_mean([good, more]).params["w"].tolist() == [2.0, 3.0]  # type: ignore[attr-defined]
+    assert weighted_mean([good, more]).params["w"].tolist() == [2.0, 3.0]
 
 
 def test_nothing_to_average_is_an_error_that_says_so() -> None:
@@ -122,13 +122,13 @@ def test_the_sum_runs_in_the_order_of_the_replies() -> None:
     big, one = update([2.0**53], dtype=torch.float64), update([1.0], dtype=torch.float64)
     forward = weighted_mean([big, one, one])
     backward = weighted_mean([one, one, big])
-    assert forward.params["w"].item() == 2.0**53 / 3  # type: ignore[attr-defined]
-    assert backward.params["w"].item() == (2.0**53 + 2) / 3  # type: ignore[attr-defined]
+    assert forward.params["w"].item() == 2.0**53 / 3
+    assert backward.params["w"].item() == (2.0**53 + 2) / 3
 
 
 def test_sums_do_not_lose_what_single_precision_would() -> None:
     replies = [update([1e8]), *(update([1.0]) for _ in range(8)), update([-1e8])]
-    assert weighted_mean(replies).params["w"].item() == pytest.approx(0.8)  # type: ignore[attr-defined]
+    assert weighted_mean(replies).params["w"].item() == pytest.approx(0.8)
 
 
 def test_streaming_gives_the_bits_of_folding_at_once_and_changes_no_reply() -> None:
@@ -157,14 +157,14 @@ def test_nested_tensors_and_floats_are_averaged_and_the_rest_is_the_first_replys
 
 def test_whole_numbers_in_fields_of_floats_are_averaged_like_floats() -> None:
     mixed = weighted_mean([update([1.0], 1), update([2.0], 2.5)])
-    assert mixed.weight == 3.5  # type: ignore[attr-defined]
+    assert mixed.weight == 3.5
     whole = weighted_mean([parts(1.0, 1.0, [0], "a", 0), parts(1.0, 1.0, [0], "a", 3)])
-    assert whole.loss == 1.5  # type: ignore[attr-defined]
+    assert whole.loss == 1.5
 
 
 def test_a_record_without_a_weight_counts_once() -> None:
     assert weight_of(Bare(torch.ones(1))) == 1.0
-    assert weighted_mean([Bare(torch.tensor([1.0])), Bare(torch.tensor([2.0]))]).w.item() == 1.5  # type: ignore[attr-defined]
+    assert weighted_mean([Bare(torch.tensor([1.0])), Bare(torch.tensor([2.0]))]).w.item() == 1.5
 
 
 @pytest.mark.parametrize("fold", [WeightedMean(), Median(), TrimmedMean(), Krum()], ids=repr)
@@ -227,14 +227,14 @@ def test_the_trimmed_mean_is_scipys(updates: list[Update], fraction: float) -> N
 
 def test_an_outlier_moves_the_mean_but_not_the_robust_folds() -> None:
     replies = [update([float(k)]) for k in (1, 2, 3, 4)] + [update([1e6])]
-    assert weighted_mean(replies).params["w"].item() > 1e5  # type: ignore[attr-defined]
+    assert weighted_mean(replies).params["w"].item() > 1e5
     for fold in (Median(), TrimmedMean(0.2), Krum(num_malicious=1)):
-        assert 1 <= fold(replies).params["w"].item() <= 4  # type: ignore[attr-defined]
+        assert 1 <= fold(replies).params["w"].item() <= 4
 
 
 def test_integer_tensors_stay_integers_in_the_median() -> None:
     found = median([Update({"n": torch.tensor([k])}, 1.0) for k in (1, 2, 9)])
-    assert found.params["n"].tolist() == [2] and found.params["n"].dtype == torch.int64  # type: ignore[attr-defined]
+    assert found.params["n"].tolist() == [2] and found.params["n"].dtype == torch.int64
 
 
 def slow_krum(rows: list[list[float]], num_malicious: int) -> list[float]:
@@ -262,9 +262,9 @@ def test_krum_chooses_a_reply_of_least_score(case: tuple[list[list[float]], int]
     rows, num_malicious = case
     replies = [update(row, 2.0) for row in rows]
     found = Krum(num_malicious)(replies)
-    assert any(reply is found for reply in replies)
+    assert found.weight == 2.0 * len(rows)
     scores = slow_krum(rows, num_malicious)
-    chosen = next(i for i, reply in enumerate(replies) if reply is found)
+    chosen = next(i for i, reply in enumerate(replies) if reply.params["w"] is found.params["w"])
     assert scores[chosen] == pytest.approx(min(scores), rel=1e-9, abs=1e-9)
 
 
@@ -274,7 +274,8 @@ def test_krum_looks_at_all_float_tensors_of_a_reply() -> None:
         Update({"a": torch.tensor(a), "b": torch.tensor([b]), "n": torch.tensor([k * 100])}, 1.0)
         for k, (a, b) in enumerate(rows)
     ]
-    assert Krum(1)(replies) is replies[int(np.argmin(slow_krum(rows, 1)))]
+    best = replies[int(np.argmin(slow_krum(rows, 1)))]
+    assert same(Krum(1)(replies).params, best.params)
 
 
 def test_multi_krum_is_the_plain_mean_of_the_best() -> None:
@@ -284,7 +285,29 @@ def test_multi_krum_is_the_plain_mean_of_the_best() -> None:
     found = Krum(num_malicious=2, num_selected=3)(replies)
     assert isinstance(found, Update)
     assert found.params["w"].tolist() == pytest.approx(np.mean([rows[i] for i in best], axis=0).tolist())
-    assert found.weight == sum(replies[i].weight for i in best)
+    assert found.weight == 21.0  # of all that were compared
+
+
+def test_krum_compares_updates_and_not_models() -> None:
+    """Clients that were sent different models: the odd one is odd in what it changed, not in where it began."""
+    starts = [0.0, 0.1, 0.2, 90.0]
+    changes = [5.0, 1.0, 1.1, 1.2]
+    total = Krum(num_malicious=1).start()
+    for start, change in zip(starts, changes, strict=True):
+        Krum(num_malicious=1).add_answer(total, update([start + change]), update([start]))
+    found = Krum(num_malicious=1).finish(total)
+    assert found.params["w"].item() in (pytest.approx(1.1), pytest.approx(1.3), pytest.approx(91.2))
+    scores = slow_krum([[change] for change in changes], 1)
+    assert found.params["w"].item() == pytest.approx(starts[int(np.argmin(scores))] + changes[int(np.argmin(scores))])
+    among_models = slow_krum([[a + b] for a, b in zip(starts, changes, strict=True)], 1)
+    assert np.argmin(among_models) != np.argmin(scores)
+
+
+def test_what_has_no_counterpart_in_the_request_is_compared_as_it_is() -> None:
+    assert change_of(update([3.0, 5.0]), update([1.0, 1.0])).tolist() == [2.0, 4.0]
+    assert change_of(update([3.0, 5.0]), update([1.0])).tolist() == [3.0, 5.0]
+    assert change_of(update([3.0, 5.0]), Bare(torch.ones(2))).tolist() == [3.0, 5.0]
+    assert change_of(update([3.0, 5.0]), None).tolist() == [3.0, 5.0]
 
 
 def test_krum_with_too_few_replies_says_how_many_it_needs() -> None:
@@ -426,7 +449,7 @@ def test_leaves_that_are_the_same_for_all_count_with_the_whole_weight() -> None:
     assert found.params["w"].tolist() == [5.0, -2.5] and found.params["n"].tolist() == [5, 15]
     assert found.loss == pytest.approx((1 * 1.0 + 3 * 5.0 + 4 * 2.0) / 8) and found.weight == 8.0
     assert found.nested == {"x": (5.0, 2)} and found.name == "client 2"
-    assert shared.record.params["w"].tolist() == [4.0, -1.0]  # type: ignore[attr-defined]
+    assert shared.record.params["w"].tolist() == [4.0, -1.0]
 
 
 def test_a_stack_of_weight_zero_leaves_no_trace_not_even_of_its_shape() -> None:
@@ -465,7 +488,7 @@ def test_a_stack_is_added_without_being_changed() -> None:
     for _ in range(3):
         weighted_mean.add_stack(total, stack, torch.tensor([True, False]))
     assert values.tolist() == [[1.0, 2.0], [3.0, 4.0]]
-    assert weighted_mean.finish(total).params["w"].tolist() == [1.0, 2.0]  # type: ignore[attr-defined]
+    assert weighted_mean.finish(total).params["w"].tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("bad", [update([math.nan, math.inf], 1.0), update([1.0, 1.0], math.nan)], ids=repr)

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from isthmus.algorithms import ALGORITHMS, FGSSL, GFLAPPNP, FedAvg, FedGL, FedGNN, FedGRL, FedOpt, FedProx, Local
+from isthmus.algorithms import ALGORITHMS, FGSSL, GFLAPPNP, FedAvg, FedGL, FedGNN, FedOpt, FedProx, Local
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
+from isthmus.algorithms.fedgrl.encoder_learning import EncoderLearning
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
@@ -49,12 +50,14 @@ WITH_HEAD = ModelSpec(SAGE(hidden=5, batch_norm=True), decoder=MLPDecoder(hidden
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_algorithm_of_the_table_passes_with_sampled_batches_and_batch_norm(name: str, check: str) -> None:
     kind = ALGORITHMS[name]
-    unit = {} if issubclass(kind, FedGRL) else {"step_unit": "epoch"}  # whose step is always one of the whole graph
+    unit = (
+        {} if issubclass(kind, EncoderLearning) else {"step_unit": "epoch"}
+    )  # whose step is always one of the whole graph
     algorithm = quick(name, local_steps=1, optimizer=Adam(lr=0.01), **unit)
     course = {**DEMANDING, "model": WITH_HEAD} if kind.keeps_heads else DEMANDING
     if isinstance(algorithm, FedGNN):  # it perturbs gradients, and the statistics of batch norm have none
         algorithm = replace(algorithm, clip=None, noise=0.0)
-    if isinstance(algorithm, FedGL | FGSSL | GFLAPPNP | FedGRL):
+    if isinstance(algorithm, FedGL | FGSSL | GFLAPPNP | EncoderLearning):
         # Before the course in simulation, or by the clients that are asked first.
         with pytest.raises((BadInput, AssertionError), match=r"batching is NeighborBatch.*use full batches"):
             CHECKS[check](algorithm, toy_course(algorithm, rounds=2, **course))
@@ -525,7 +528,7 @@ class ForgetsPenalty(FedProx):
 
     @cohort(TrainModel)
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
-        return self.updates(requests, clients)
+        return FedAvg.train_together(self, requests, clients)
 
 
 @dataclass(frozen=True)
@@ -534,7 +537,7 @@ class FirstWeightForAll(FedAvg):
 
     @cohort(TrainModel)
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
-        found = self.updates(requests, clients)
+        found = super().train_together(requests, clients)
         return replace(found, record=replace(found.record, weight=self.weight(next(iter(clients)))))  # type: ignore[call-arg]
 
 
@@ -544,7 +547,7 @@ class OneStepFewer(FedAvg):
 
     @cohort(TrainModel)
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
-        return replace(self, local_steps=self.local_steps - 1).updates(requests, clients)
+        return FedAvg.train_together(replace(self, local_steps=self.local_steps - 1), requests, clients)
 
 
 @dataclass(frozen=True)
@@ -555,7 +558,7 @@ class SameDiceForAll(FedAvg):
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
         for client in clients:
             client.position = replace(client.position, exchange=7)
-        return self.updates(requests, clients)
+        return super().train_together(requests, clients)
 
 
 @dataclass(frozen=True)
@@ -564,7 +567,7 @@ class SwappedReplies(FedAvg):
 
     @cohort(TrainModel)
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> list[Any]:
-        replies: list[Any] = list(self.updates(requests, clients))
+        replies: list[Any] = list(super().train_together(requests, clients))
         return [replace(reply, weight=other.weight) for reply, other in zip(replies, replies[::-1], strict=True)]
 
 
@@ -574,7 +577,7 @@ class ForgetsMemory(Personal):
 
     @cohort(TrainModel)
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
-        return self.updates(requests, clients)
+        return super().train_together(requests, clients)
 
 
 @dataclass(frozen=True)
@@ -666,7 +669,7 @@ class Together(Personal):
 
     @cohort(TrainModel)
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
-        found = self.updates(requests, clients)
+        found = super().train_together(requests, clients)
         for client, reply in zip(clients, found, strict=True):
             client.state["own"] = reply.params  # type: ignore[attr-defined]
         return found

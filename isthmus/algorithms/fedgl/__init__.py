@@ -15,7 +15,7 @@ from isthmus.algorithms.fedavg import ModelUpdate
 from isthmus.algorithms.fedgl.top_products import approximate_top_products, exact_top_products
 from isthmus.core.errors import BadInput, TooFewReplies
 from isthmus.core.federation import Federation
-from isthmus.core.folds import weighted_mean
+from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import Algorithm, Request, cohort, on, told
 from isthmus.core.record import Params, Record
 from isthmus.learn.batching import FullBatch
@@ -318,6 +318,7 @@ class FedGL(Algorithm[FedGLState]):
         local_steps:   steps between two messages
         step_unit:     a step is one "batch", or one "epoch" (the same here: only full batches are taken)
         optimizer:     the clients' optimiser, started anew every round
+        fold:          how the clients' models become one: their weighted mean, or a robust fold
     """
 
     alpha: float = 0.2
@@ -333,6 +334,7 @@ class FedGL(Algorithm[FedGLState]):
     local_steps: int = 10
     step_unit: str = "batch"
     optimizer: Optimizer = Adam(lr=0.01, weight_decay=5e-4)
+    fold: Fold = weighted_mean
 
     def __post_init__(self) -> None:
         check_local_steps(self.local_steps, self.step_unit)
@@ -377,8 +379,7 @@ class FedGL(Algorithm[FedGLState]):
                 for client in known
             }
         )
-        mean = weighted_mean([ModelUpdate(reply.params, reply.weight) for reply in replies.values()])
-        assert isinstance(mean, ModelUpdate)
+        mean = self.fold([ModelUpdate(reply.params, reply.weight) for reply in replies.values()])
         views = {client: reply.view for client, reply in replies.items()}
         return FedGLState(mean.params, nodes, state.views | views if self.views == "latest" else views)
 

@@ -27,7 +27,6 @@ from isthmus.algorithms.fedgnn.user_items import (
 )
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import Federation
-from isthmus.core.folds import weighted_mean
 from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, ModelState, Request, on
 from isthmus.core.record import Params, Record, State
 from isthmus.learn.batching import FullBatch, LinkBatch
@@ -160,7 +159,7 @@ class FedGNN(FedAvg):
         warmup_rounds:   rounds before the first one, since early embeddings say little
         max_neighbors:   users of others that a client gets at most, drawn evenly; null for all
         embedding_noise: scale of Laplace noise on the users' embeddings; the paper has none
-        local_steps, step_unit, optimizer, weighting, keep_moments: as in FedAvg; one step of SGD, as in the paper
+        local_steps, step_unit, optimizer, weighting, keep_moments, fold: as in FedAvg; one step of SGD, as in the paper
     """
 
     local_steps: int = 1
@@ -242,7 +241,7 @@ class FedGNN(FedAvg):
         after = fed.round - self.warmup_rounds - 1
         if self.expand_every and after >= 0 and after % self.expand_every == 0:
             self._expand(state.params, fed, first=after == 0)
-        mean = fed.ask_folded(TrainModel(state.params), weighted_mean)
+        mean = fed.ask_folded(TrainModel(state.params), self.fold)
         return ModelState(mean.params)
 
     def _expand(self, params: Params, fed: Federation, first: bool) -> None:
@@ -329,13 +328,13 @@ class FedGNN(FedAvg):
     def _trained(self, request: TrainModel, client: GraphClient) -> Fitted:
         """Return what local training gives, on the graph with other clients' users if there are some."""
         if "neighbors" not in client.state:
-            return self.fitted(request, client)
+            return self.fit(request.params, client)
         others = UserItems(**client.state["neighbors"])
 
         def loss(model: nn.Module, batch: Any, generator: torch.Generator) -> Tensor:
             return client.task.loss(ExpandedModel(model, others.embeddings), batch, generator)
 
-        return self.fitted(request, client, loss=loss, prepared=expanded(client.prepared, others))
+        return self.fit(request.params, client, loss=loss, prepared=expanded(client.prepared, others))
 
 
 def _tokens(client: GraphClient, nodes: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from isthmus.algorithms.fedgrl import FedGRL, FedGRLState
+from isthmus.algorithms.fedgrl.encoder_learning import EncoderLearning, FedGRLState
 from isthmus.core.errors import CourseFailed
 from isthmus.core.federation import Federation
 from isthmus.core.protocol import Kept, Request, on
@@ -33,7 +33,7 @@ class TrainOwnEncoder(Request[Kept]):
 
 
 @dataclass(frozen=True)
-class LocalGRL(FedGRL):
+class LocalGRL(EncoderLearning):
     """Every client does what FedGRL's clients do, with an encoder of its own that it never sends.
 
         setup:  server -> client  DescribeEncoder()
@@ -45,7 +45,7 @@ class LocalGRL(FedGRL):
 
     A client's memory: as in FedGRL, and `encoder` and `parts`, what it has learned so far.
 
-    Fields: as in FedGRL.
+    Fields: as in FedGRL, but for those of the mean.
     """
 
     personal: ClassVar[tuple[str, ...]] = ("model", "encoder")
@@ -73,7 +73,7 @@ class LocalGRL(FedGRL):
         return Kept()
 
     @on(TrainOwnEncoder)
-    def train(self, request: TrainOwnEncoder, client: GraphClient) -> Kept:  # type: ignore[override]
+    def train(self, request: TrainOwnEncoder, client: GraphClient) -> Kept:
         """Train the client's own encoder a little further."""
         if "encoder" not in client.state:
             raise CourseFailed("this client has no encoder of its own: it failed in the setup")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
+from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel, received
 from isthmus.algorithms.fgssl.distillation import structure_divergence
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import cohort, on
@@ -98,14 +98,15 @@ class FGSSL(FedAvg):
     @on(TrainModel)
     def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
         """Train the received model, held near it in what nodes mean and whom they resemble."""
-        fitted = self.fitted(request, client, loss=self.loss(client.complete(request.params), client))
+        fitted = self.fit(request.params, client, loss=self.loss(client.complete(request.params), client))
         return ModelUpdate(fitted.params, self.weight(client))
 
     @cohort(TrainModel)
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
         """Train the received model for many clients at once."""
         loss = self.loss_together(clients)
-        return self.updates(requests, clients, loss=loss, alters_features=loss is not None)
+        fitted = self.fit_together(received(requests), clients, loss=loss, alters_features=loss is not None)
+        return Stack.of(clients.ids, ModelUpdate, params=fitted.params, weight=self.weights(clients))
 
     def loss(self, frozen: Params, client: GraphClient) -> Loss | None:
         """Return the loss of equation 12; the task's own when neither term counts."""

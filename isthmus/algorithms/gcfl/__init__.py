@@ -12,15 +12,16 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
+from isthmus.algorithms.fedavg import ModelUpdate, TrainModel, received
 from isthmus.algorithms.gcfl.time_warping import warping_distances
 from isthmus.core.errors import CourseFailed
 from isthmus.core.federation import Federation
-from isthmus.core.folds import weighted_mean
+from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import Kept, ModelState, Request, cohort, on
 from isthmus.core.record import Params, Record
 from isthmus.core.stacked_replies import Stack
 from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.local_training import LocalTraining
 from isthmus.learn.together.stacked_clients import GraphCohort
 
 KindT = TypeVar("KindT", bound="TrainModel | UseModel")
@@ -57,7 +58,7 @@ class GCFLState(ModelState):
 
 
 @dataclass(frozen=True)
-class GCFL(FedAvg):
+class GCFL(LocalTraining[GCFLState]):
     """FedAvg inside clusters; a cluster whose clients pull apart is cut in two by the directions of their updates.
 
         round:  server -> client  TrainModel(params)              the model of the client's cluster
@@ -94,6 +95,7 @@ class GCFL(FedAvg):
         eps_2:         bound on the largest norm of an update
         min_clients:   how many clients a cluster must have to be cut
         warmup_rounds: rounds at the start without a cut
+        fold:          how the models of a cluster become one
         local_steps, step_unit, optimizer, weighting, keep_moments: as in FedAvg
     """
 
@@ -101,6 +103,7 @@ class GCFL(FedAvg):
     eps_2: float = 0.1
     min_clients: int = 3
     warmup_rounds: int = 20
+    fold: Fold = weighted_mean
 
     personal: ClassVar[tuple[str, ...]] = ("cluster",)
 
@@ -123,9 +126,8 @@ class GCFL(FedAvg):
         params = fed.initial_params
         return GCFLState(params, (Cluster(fed.all_clients, params),), {}, {})
 
-    def round(self, state: ModelState, fed: Federation) -> GCFLState:
+    def round(self, state: GCFLState, fed: Federation) -> GCFLState:
         """Train in clusters, cut those that pull apart, average in each, and tell everybody its model."""
-        assert isinstance(state, GCFLState)
         before = state
         clusters = _with_newcomers(state.clusters, fed.all_clients)
         replies = fed.ask(_by_client(TrainModel, clusters, fed.clients))
@@ -139,8 +141,8 @@ class GCFL(FedAvg):
             updates = _updates(cluster, trained, fed.buffers)
             trails |= {client: self.extended(trails.get(client), u) for client, u in updates.items()}
             sides = self._sides(cluster, updates, trails, state.weights, fed)
-            whole = _mean(cluster.members, trained, cluster.params)
-            after += [Cluster(side, _mean(side, trained, whole)) for side in sides]
+            whole = self._folded(cluster.members, trained, cluster.params)
+            after += [Cluster(side, self._folded(side, trained, whole)) for side in sides]
             if len(sides) > 1:
                 trails = {client: trail for client, trail in trails.items() if client not in cluster.members}
         if len(after) == 1 and self.eps_1 > 0.0:
@@ -194,6 +196,11 @@ class GCFL(FedAvg):
         mean, largest = _norms(updates, weights)
         return mean < self.eps_1 and largest > self.eps_2
 
+    def _folded(self, members: Sequence[str], trained: Mapping[str, ModelUpdate], otherwise: Params) -> Params:
+        """Return what the members' models become together, taken in the order in which they answered."""
+        replies = [reply for client, reply in trained.items() if client in members]
+        return self.fold(replies).params if replies else otherwise
+
     def extended(self, trail: Tensor | None, update: Tensor) -> Tensor:
         """Return what is kept of a client after one more update: here the update itself."""
         return update
@@ -214,10 +221,16 @@ class GCFL(FedAvg):
         own: Params | None = state.get("cluster")
         return super().client_params(params if own is None else own, state)
 
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        """Train the model of the client's cluster, as FedAvg does."""
+        return ModelUpdate(self.fit(request.params, client).params, self.weight(client))
+
     @cohort(TrainModel)
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
         """Train the received models for many clients at once, as FedAvg does."""
-        return self.updates(requests, clients)
+        fitted = self.fit_together(received(requests), clients)
+        return Stack.of(clients.ids, ModelUpdate, params=fitted.params, weight=self.weights(clients))
 
     @on(UseModel)
     def use(self, request: UseModel, client: GraphClient) -> Kept:
@@ -259,7 +272,12 @@ class GCFLPlus(GCFL):
     @cohort(TrainModel)
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
         """Train the received models for many clients at once, as FedAvg does."""
-        return self.updates(requests, clients)
+        return super().train_together(requests, clients)
+
+    def _folded(self, members: Sequence[str], trained: Mapping[str, ModelUpdate], otherwise: Params) -> Params:
+        """Return what the members' models become together, taken in the order in which they answered."""
+        replies = [reply for client, reply in trained.items() if client in members]
+        return self.fold(replies).params if replies else otherwise
 
     def extended(self, trail: Tensor | None, update: Tensor) -> Tensor:
         """Return the norms so far with that of the update, the last `num_norms` of them."""
@@ -349,22 +367,9 @@ def _norms(updates: Mapping[str, Tensor], weights: Mapping[str, float]) -> tuple
     return float(mean.norm()), float(each.norm(dim=1).max())
 
 
-def _mean(members: Sequence[str], trained: Mapping[str, ModelUpdate], otherwise: Params) -> Params:
-    """Return the weighted mean of the members' models, in the order in which they answered."""
-    replies: list[Record] = [reply for client, reply in trained.items() if client in members]
-    if not replies:
-        return otherwise
-    mean = weighted_mean(replies)
-    assert isinstance(mean, ModelUpdate)
-    return mean.params
-
-
 def _overall(clusters: Sequence[Cluster], weights: Mapping[str, float]) -> Params:
     """Return the mean of the clusters' models by the weights of their members."""
     if len(clusters) == 1:
         return clusters[0].params
     sizes = [sum(weights.get(client, 0.0) for client in cluster.members) for cluster in clusters]
-    models: list[Record] = [ModelUpdate(c.params, size) for c, size in zip(clusters, sizes, strict=True)]
-    mean = weighted_mean(models)
-    assert isinstance(mean, ModelUpdate)
-    return mean.params
+    return weighted_mean(ModelUpdate(c.params, size) for c, size in zip(clusters, sizes, strict=True)).params

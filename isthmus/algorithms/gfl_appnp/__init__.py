@@ -21,7 +21,7 @@ from isthmus.algorithms.gfl_appnp.shared_hidden import add_noise, gradients, hid
 from isthmus.algorithms.gfl_appnp.shared_updates import Received, batches_per_epoch, steps_of, train, train_together
 from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.core.federation import Federation
-from isthmus.core.folds import weighted_mean
+from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.outside.text import named
 from isthmus.core.protocol import (
     Algorithm,
@@ -278,6 +278,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
                       that train ("uniform"), the number of training "examples", or of "nodes"
         min_sources:  least number of other clients that a node's C is a sum over; with 1, as in the paper, one client's
                       h may be sent on
+        fold:         how the clients' models become one: their weighted mean, or a robust fold
     """
 
     alpha: float = 0.1
@@ -291,6 +292,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     noise_std: float = 0.0
     weighting: str = "all"
     min_sources: int = 2
+    fold: Fold = weighted_mean
 
     personal: ClassVar[tuple[str, ...]] = ("params", "aggregate")
     protects: ClassVar[Mapping[str, Literal["more", "less"]]] = {"noise_std": "more", "min_sources": "more"}
@@ -387,7 +389,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         asked = [client for client in fed.clients if client in state.ready and client in trainers]
         params = state.params
         if asked:
-            params = fed.ask_folded(TrainWithAggregates(), weighted_mean, clients=asked).params
+            params = fed.ask_folded(TrainWithAggregates(), self.fold, clients=asked).params
         return self._share(replace(state, params=params), state.members, fed)
 
     def _trainers(self, state: ClientGraphState) -> frozenset[str]:

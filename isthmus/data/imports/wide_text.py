@@ -29,7 +29,6 @@ FEWEST_FOR_EACH_TEXT = 50
 OTHERS_AMONG_COUNTS = 0.05
 # No number holds it; a text that does is read the usual way.
 NO_DELIMITER = "\x01"
-NEW_LINE = ord("\n")
 
 Integers = npt.NDArray[np.int64]
 Given = TypeVar("Given")
@@ -163,13 +162,13 @@ def _plain(lines: bytes) -> Iterator[bytes]:
 def _rows(lines: bytes, wide: Wide) -> Rows:
     """Return the rows in some lines."""
     texts, rows = _apart(lines.split(b"\n")[:-1], wide)
-    text = b"\n".join([*rows, b""]).translate(bytes.maketrans(wide.mark, b"\n"))
-    ends = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == NEW_LINE)
+    text = wide.mark.join([*rows, b""])
+    ends = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == ord(wide.mark))
     shape = (len(rows), len(wide.inside))
     row_ends = np.cumsum([len(row) + 1 for row in rows]) - 1
     if len(ends) != shape[0] * shape[1] or (ends[shape[1] - 1 :: shape[1]] != row_ends).any():
         raise NotPlain
-    values, is_null = _numbers(text, ends, wide.missing)
+    values, is_null = _numbers(text, ends, wide)
     num_null = np.zeros(shape[1], dtype=np.int64) if is_null is None else is_null.reshape(shape).sum(axis=0)
     return Rows(values.reshape(shape), num_null, tuple(map(_strings, texts)), len(lines))
 
@@ -218,16 +217,18 @@ def _strings(values: list[bytes]) -> Any:
 Numbers = tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_] | None]
 
 
-def _numbers(text: bytes, ends: Integers, missing: tuple[str, ...]) -> Numbers:
-    """Return the values of a text that has one in each line, which end there, and which are missing, if any are."""
+def _numbers(text: bytes, ends: Integers, wide: Wide) -> Numbers:
+    """Return the values of a text, each with a mark at its end, and which are missing, if any are."""
     offsets = np.zeros(len(ends) + 1, dtype=np.int32)
     np.subtract(ends, np.arange(len(ends)), out=offsets[1:], casting="same_kind")
-    characters = text.translate(None, b"\n")
-    counts = _counts(characters, offsets, missing)
+    characters = text.translate(None, wide.mark)
+    counts = _counts(characters, offsets, wide.missing)
     if counts is not None:
         return counts
     values = _converted(characters, offsets)
-    return _parsed(text, missing) if values is None else (values, None)
+    if values is None:
+        return _parsed(text.translate(bytes.maketrans(wide.mark, b"\n")), wide.missing)
+    return values, None
 
 
 def _counts(characters: bytes, offsets: npt.NDArray[np.int32], missing: tuple[str, ...]) -> Numbers | None:

@@ -15,13 +15,8 @@ from torch import Tensor, nn
 
 from isthmus import run
 from isthmus.algorithms import FedGRL
-from isthmus.algorithms.fedgrl import (
-    DescribeEncoder,
-    EncoderUpdate,
-    EncoderWidth,
-    FedGRLState,
-    TrainEncoder,
-)
+from isthmus.algorithms.fedgrl import EncoderUpdate, TrainEncoder
+from isthmus.algorithms.fedgrl.encoder_learning import DescribeEncoder, EncoderWidth, FedGRLState
 from isthmus.algorithms.fedgrl.selfsup import BGRL
 from isthmus.config.course import Course
 from isthmus.core.codec import encode
