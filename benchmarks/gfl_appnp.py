@@ -17,7 +17,7 @@ import torch
 import isthmus as ist
 from isthmus.algorithms import GFLAPPNP
 from isthmus.core.federation import ExchangeReport
-from isthmus.core.training import EarlyStopping, run_course
+from isthmus.core.training import Callback, EarlyStopping, run_course
 from isthmus.data.masks import PublicSplit
 from isthmus.data.splitters import NodeHostsSplitter
 from isthmus.data.zoo import CSBM, data_root
@@ -26,7 +26,7 @@ from isthmus.models import BiasFreeMLP, ModelSpec
 from isthmus.runs.simulation import Simulation, load_scenario
 
 
-class Traffic:
+class Traffic(Callback):
     """Adds up what a course reports."""
 
     def __init__(self) -> None:
@@ -36,15 +36,6 @@ class Traffic:
         """Add an exchange, unless it is an evaluation."""
         if report.position.round and report.request not in ("EvaluateModel", "KeepBest"):
             self.down, self.up = self.down + report.bytes_down, self.up + report.bytes_up
-
-    def round_done(self, report: object) -> None:
-        """Do nothing."""
-
-    def noted(self, round: int, text: str) -> None:
-        """Do nothing."""
-
-    def checkpoint(self, standing: object, memories: object) -> None:
-        """Do nothing."""
 
 
 def measure(
@@ -66,7 +57,7 @@ def measure(
     simulation = Simulation(course, load_scenario(course, data_root(None)))
     traffic = Traffic()
     wall, processor = time.perf_counter(), time.process_time()
-    run_course(course.algorithm, simulation.runtime, course.plan(), simulation.initial, traffic)
+    run_course(course.algorithm, simulation.runtime, course.plan(), simulation.initial, [traffic])
     return time.perf_counter() - wall, time.process_time() - processor, traffic
 
 

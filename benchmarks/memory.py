@@ -31,7 +31,7 @@ from timing import heading, row, short
 
 import isthmus as ist
 from isthmus.core.federation import ExchangeReport
-from isthmus.core.training import RoundReport
+from isthmus.core.training import Callback, RoundReport
 from isthmus.data.graph import Graph
 from isthmus.data.splitters import RandomSplitter
 from isthmus.data.zoo import Dataset
@@ -65,8 +65,8 @@ class Made(Dataset):
         return True
 
 
-class Stages:
-    """Takes the time of what happens; a watcher of the course."""
+class Stages(Callback):
+    """Takes the time of what happens, as a callback."""
 
     def __init__(self) -> None:
         self.since = time.perf_counter()
@@ -124,7 +124,7 @@ def measure(variant: str, sizes: argparse.Namespace) -> dict[str, Any]:
     )
     scenario = load_scenario(course, Path())
     stages.ended("split")
-    result = ist.run(course, scenario=scenario, watchers=[stages])
+    result = ist.run(course, scenario=scenario, callbacks=[stages])
     stages.ended("end")
     return {
         "clients that answered": stages.answered,

@@ -27,7 +27,7 @@ ARROWS: dict[str, set[str]] = {
     "report": {"core"},  # it reads what runs wrote, as plain values
     "monitors": {"core", "data", "learn", "models", "algorithms"},  # they look at all models and graphs at once
     "config": {"core", "data", "learn", "models", "algorithms", "monitors"},
-    "runs": {"core", "config", "data", "learn", "models", "monitors", "report", "runtime", "sinks"},
+    "runs": {"core", "algorithms", "config", "data", "learn", "models", "monitors", "report", "runtime", "sinks"},
     "sites": {"core", "config", "data", "learn", "models", "runs", "runtime"},
     "suites": {"core", "config", "report", "runs"},  # many courses, so above those that run one
     "cli": {"*"},

@@ -14,7 +14,7 @@ import torch
 from isthmus.core.codec import decode
 from isthmus.core.record import State
 from isthmus.report.charts import scatter_chart, to_svg
-from isthmus.runs.life import run
+from isthmus.runs.simulated import run
 from isthmus.runs.simulation import load_scenario
 from isthmus.suites.part import narrowed
 from isthmus.suites.spec import load_suite

@@ -260,10 +260,10 @@ def serve(
                 return
             with _bar(course) as bar:
                 if resume is not None:
-                    result = server.resume(resume, patience=patience, watchers=[bar])
+                    result = server.resume(resume, patience=patience, callbacks=[bar])
                 else:
                     path = out or new_run_path(Path("runs"), course_title(course))
-                    result = server.run(course, path, patience=patience, watchers=[bar])
+                    result = server.run(course, path, patience=patience, callbacks=[bar])
         finally:
             server.stop()
     keep_schema(result.run_dir or Path(), schema)
@@ -322,7 +322,7 @@ def up(
     path = out or new_run_path(Path("runs"), f"{course_title(course)}-sites")
     RunFolder.check_new(path)
     with interruptible(), Rehearsal(course, data_root, say=say) as rehearsal, _bar(course) as bar:
-        rehearsal.run(path, watchers=[bar])
+        rehearsal.run(path, callbacks=[bar])
     show_folder(path)
 
 
@@ -391,18 +391,14 @@ def show_folder(path: Path) -> None:
     """Print the table of a finished run from its journal."""
     from isthmus.cli.output import plain, print_table
     from isthmus.cli.run import course_title
-    from isthmus.report.summary import clients_of, column, headline, results_table
+    from isthmus.report.summary import headline, run_table
     from isthmus.runs.folder import RunFolder
-    from isthmus.runs.journal import read_whole_journal, replace_file
+    from isthmus.runs.journal import read_whole_journal
     from isthmus.sites.courses.site_course import course_of
 
-    course, folder = course_of(path), RunFolder(path)
-    events = list(read_whole_journal(folder.journal))
-    metric = course.task.metrics[0]
-    facts = {event["client"]: event["text"] for event in events if event["event"] == "client"}
-    table = results_table([column(course_title(course), events, metric)], clients_of(events), facts)
-    print_table(table, headline(metric, events, course.stopping.metric))
+    course = course_of(path)
+    events, metric = list(read_whole_journal(RunFolder(path).journal)), course.task.metrics[0]
+    print_table(run_table({course_title(course): events}, metric), headline(metric, events, course.stopping.metric))
     for note in [event["text"] for event in events if event["event"] == "note"]:
         typer.echo(f"note: {plain(note)}")
-    replace_file(folder.report, table.markdown().encode())
     typer.echo(f"run folder: {path}")

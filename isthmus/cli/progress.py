@@ -10,11 +10,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from isthmus.cli.output import human_bytes, plain
 from isthmus.core.federation import ExchangeReport
 from isthmus.core.protocol import told
-from isthmus.core.training import RoundReport, weighted_metric
+from isthmus.core.training import Callback, RoundReport, weighted_metric
 
 
-class ProgressBar:
-    """A watcher that shows where a course is; failures are printed above the bar as they happen."""
+class ProgressBar(Callback):
+    """A callback that shows where a course is; failures are printed above the bar as they happen."""
 
     def __init__(self, title: str, rounds: int, metric: str, done: int = 0) -> None:
         self._metric = metric

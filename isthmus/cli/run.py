@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,6 @@ import typer
 if TYPE_CHECKING:
     from isthmus.config.course import Course
     from isthmus.runs.result import Result
-    from isthmus.runs.simulation import Scenario
 
 EXAMPLES = """Examples:
 
@@ -55,7 +54,8 @@ def run(
     if resume is not None and (source or baselines or out):
         raise BadInput("--resume goes on with a run as it is: give no course file, --out or --baselines with it")
     if resume is not None:
-        results = {"": _resumed(resume, overrides, data_root, json or quiet)}
+        resumed = _resumed(resume, overrides, data_root, json or quiet)
+        results = {course_title(resumed.course): resumed}
     else:
         results = _started(source, overrides, baselines, out, data_root, json or quiet)
     main = next(iter(results.values()))
@@ -95,9 +95,9 @@ def _started(
     from isthmus.cli.output import plain
     from isthmus.config.load import load_course
     from isthmus.config.registry import name_of
-    from isthmus.data.zoo import data_root
+    from isthmus.runs.baselines import run_with_baselines
     from isthmus.runs.folder import new_run_path
-    from isthmus.runs.simulation import load_scenario
+    from isthmus.runs.simulated import run as run_course
 
     notes: list[str] = []
     course = load_course(source, overrides, say=notes.append)
@@ -105,54 +105,24 @@ def _started(
         typer.echo(f"note: {plain(note)}", err=True)
     label = f"{name_of(type(course.algorithm))}-{name_of(type(course.dataset))}".replace(":", "_")
     path = out or new_run_path(Path("runs"), label)
-    courses = {"": course}
     if baselines:
-        courses |= {"Local": baseline(course, "local"), "Global (centralised)": baseline(course, "global")}
-    scenario = load_scenario(course, data_root(root))
-    return {
-        title: _carried_out(
-            title, each, path if not title else path / "baselines" / _slug(title), scenario, silent, notes
-        )
-        for title, each in courses.items()
-    }
-
-
-def baseline(course: Course, name: str) -> Course:
-    """Return the same course without a federation: as many local steps and the same optimiser, where it has them."""
-    from isthmus.algorithms import ALGORITHMS
-
-    same = {
-        f: getattr(course.algorithm, f)
-        for f in ("local_steps", "step_unit", "optimizer")
-        if hasattr(course.algorithm, f)
-    }
-    alone: dict[str, Any] = {"min_replies": 1} if name == "global" else {}
-    return replace(course, algorithm=ALGORITHMS[name](**same), **alone)
-
-
-def _slug(title: str) -> str:
-    return title.split()[0].lower()
-
-
-def _carried_out(title: str, course: Course, path: Path, scenario: Scenario, silent: bool, notes: list[str]) -> Result:
-    from isthmus.runs.life import run as run_course
-
-    with _watched(title or course_title(course), course, path, silent) as watchers:
-        return run_course(course, run_dir=path, scenario=scenario, watchers=watchers, notes=notes)
+        return run_with_baselines(course, run_dir=path, data_root=root, notes=notes, watch=partial(_watched, silent))
+    with _watched(silent, course_title(course), course, path) as bars:
+        return {course_title(course): run_course(course, run_dir=path, data_root=root, callbacks=bars, notes=notes)}
 
 
 def _resumed(path: Path, overrides: list[str], root: Path | None, silent: bool) -> Result:
     from isthmus.config.load import load_course
     from isthmus.runs.folder import RunFolder
-    from isthmus.runs.life import resume
+    from isthmus.runs.simulated import resume
 
     course = load_course(RunFolder.open(path).course, overrides)
-    with _watched(course_title(course), course, path, silent) as watchers:
-        return resume(path, overrides=overrides, data_root=root, watchers=watchers)
+    with _watched(silent, course_title(course), course, path) as bars:
+        return resume(path, course=course, data_root=root, callbacks=bars)
 
 
 @contextmanager
-def _watched(title: str, course: Course, path: Path, silent: bool) -> Iterator[list[Any]]:
+def _watched(silent: bool, title: str, course: Course, path: Path) -> Iterator[list[Any]]:
     """Show a progress bar, and tell how to go on when the run is cut short."""
     from isthmus.cli.progress import ProgressBar
     from isthmus.core.errors import BadInput, IsthmusError, quoted
@@ -183,6 +153,8 @@ def course_title(course: Course) -> str:
 
 def as_json(main: Result, results: dict[str, Result]) -> dict[str, Any]:
     """Return a run's outcome for scripts."""
+    from isthmus.runs.baselines import BASELINES
+
     return {
         "run": str(main.run_dir),
         "rounds": main.num_rounds,
@@ -195,7 +167,7 @@ def as_json(main: Result, results: dict[str, Result]) -> dict[str, Any]:
         "missing": main.missing,
         "notes": main.notes,
         "monitors": measured(main),
-        "baselines": {_slug(title): result.metrics for title, result in results.items() if title},
+        "baselines": {name: results[title].metrics for title, name in BASELINES.items() if title in results},
     }
 
 
@@ -211,21 +183,14 @@ def measured(result: Result) -> dict[str, dict[str, Any]]:
 def _show(main: Result, results: dict[str, Result]) -> None:
     from isthmus.cli.output import human_bytes, plain, print_table
     from isthmus.report.monitors import last_measured, summary
-    from isthmus.report.summary import clients_of, column, headline, results_table
-    from isthmus.runs.folder import RunFolder
-    from isthmus.runs.journal import replace_file
+    from isthmus.report.summary import headline
+    from isthmus.runs.baselines import table_of
 
-    metric = main.course.task.metrics[0]
-    columns = [column(t or course_title(r.course), r.events, metric) for t, r in results.items()]
-    facts = {event["client"]: event["text"] for event in main.events if event["event"] == "client"}
-    table = results_table(columns, clients_of(main.events), facts)
-    print_table(table, headline(metric, main.events, main.course.stopping.metric))
+    print_table(table_of(results), headline(main.course.task.metrics[0], main.events, main.course.stopping.metric))
     for event in last_measured(main.events, main.course.monitors).values():
         typer.echo(summary(event))
     for note in main.notes:
         typer.echo(f"note: {plain(note)}")
     traffic = f"{human_bytes(main.bytes_up)} up, {human_bytes(main.bytes_down)} down"
     typer.echo(f"{main.seconds:.1f} s, {traffic}")
-    assert main.run_dir is not None
-    replace_file(RunFolder(main.run_dir).report, table.markdown().encode())
     typer.echo(f"run folder: {main.run_dir}")

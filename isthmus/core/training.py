@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from isthmus.core.errors import CourseFailed, IsthmusError
 from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Runtime
@@ -83,8 +83,11 @@ class RoundReport:
     unscored: tuple[str, ...] = ()  # clients that were asked how the model does, and gave no usable answer
 
 
-class Listener(Protocol):
-    """Hears what happens in a course."""
+class Callback:
+    """Hears what happens in a course; whoever wants to hear of something overrides a method.
+
+    Journals, checkpoints, progress bars and sinks are callbacks.
+    """
 
     def exchanged(self, report: ExchangeReport) -> None:
         """Take note of an exchange."""
@@ -104,11 +107,11 @@ def run_course(
     runtime: Runtime,
     plan: Plan,
     model: InitialModel,
-    listener: Listener,
+    callbacks: Sequence[Callback],
     standing: Standing | None = None,
 ) -> Standing:
     """Run a course to its end, from its start or from `standing`; an interruption leaves a checkpoint."""
-    course = _Course(algorithm, runtime, plan, model, listener)
+    course = _Course(algorithm, runtime, plan, model, callbacks)
     if standing is None:
         standing = course.start()
     runtime.mark(standing.round)
@@ -120,12 +123,12 @@ def run_course(
             runtime.mark(after.round)
             standing = after
             if plan.checkpoint_every and standing.round % plan.checkpoint_every == 0:
-                listener.checkpoint(standing, runtime.save_clients())
+                course.save(standing)
     except (KeyboardInterrupt, IsthmusError):
         # The round under way is lost, nothing else: memories and standing go back to the end of the same round.
-        listener.checkpoint(recent[runtime.abandon_round()], runtime.save_clients())
+        course.save(recent[runtime.abandon_round()])
         raise
-    listener.checkpoint(standing, runtime.save_clients())
+    course.save(standing)
     return standing
 
 
@@ -191,13 +194,13 @@ class _Course:
         runtime: Runtime,
         plan: Plan,
         model: InitialModel,
-        listener: Listener,
+        callbacks: Sequence[Callback],
     ) -> None:
         self.algorithm, self.runtime, self.plan = algorithm, runtime, plan
-        self.model, self.listener = model, listener
+        self.model, self.callbacks = model, callbacks
         self.state_type = type(algorithm).state_type()
         self.traffic: list[ExchangeReport] = []
-        self.listening = 0.0  # seconds of this round that the listener took
+        self.listening = 0.0  # seconds of this round that callbacks took
 
     def federation(self, round: int) -> Federation:
         rng = numpy_generator(self.plan.seed, round, "cohort")
@@ -212,14 +215,24 @@ class _Course:
             model=self.model,
             rules=self.plan.rules,
             report=self._exchanged,
-            note=lambda text: self.listener.noted(round, text),
+            note=lambda text: self._noted(round, text),
         )
 
     def _exchanged(self, report: ExchangeReport) -> None:
         self.traffic.append(report)
         started = time.perf_counter()
-        self.listener.exchanged(report)
+        for callback in self.callbacks:
+            callback.exchanged(report)
         self.listening += time.perf_counter() - started
+
+    def _noted(self, round: int, text: str) -> None:
+        for callback in self.callbacks:
+            callback.noted(round, text)
+
+    def save(self, standing: Standing) -> None:
+        memories = self.runtime.save_clients()
+        for callback in self.callbacks:
+            callback.checkpoint(standing, memories)
 
     def start(self) -> Standing:
         state = self._checked(self.algorithm.setup(self.federation(0)))
@@ -266,7 +279,9 @@ class _Course:
             scorers=scorers,
             unscored=unscored,
         )
-        self.listener.round_done(replace(report, wall_seconds=time.perf_counter() - started - self.listening))
+        report = replace(report, wall_seconds=time.perf_counter() - started - self.listening)
+        for callback in self.callbacks:
+            callback.round_done(report)
         return after
 
     def _report(

@@ -90,6 +90,14 @@ def column(title: str, events: Sequence[dict[str, Any]], metric: str) -> Column:
     return Column(title, pick("global_graph"), mean, own, _covered(events))
 
 
+def run_table(runs: Mapping[str, Sequence[dict[str, Any]]], metric: str) -> Table:
+    """Return the table of finished runs of one federation, titles to journals; the first says who is in it."""
+    first = next(iter(runs.values()))
+    facts = {event["client"]: event["text"] for event in first if event["event"] == "client"}
+    columns = [column(title, events, metric) for title, events in runs.items()]
+    return results_table(columns, clients_of(first), facts)
+
+
 def results_table(columns: Sequence[Column], clients: Sequence[str], facts: Mapping[str, str] | None = None) -> Table:
     """Return one row per client and one for the whole, one column per method, in percent where below 1."""
     rows = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,8 @@ from isthmus.core.errors import BadInput, BadMessage, NotResumable, OtherCourse
 from isthmus.core.outside.files import Damaged, is_sealed, replace_file, sealed, unsealed
 from isthmus.core.protocol import Algorithm
 from isthmus.core.record import Record
-from isthmus.core.training import Standing
+from isthmus.core.training import Callback, Standing
+from isthmus.runs.journal import Journal
 
 FILE_NAME = "checkpoint.isth"
 
@@ -45,6 +47,19 @@ class ScoredCheckpoint(Checkpoint):
 
     best_scorers: tuple[str, ...] | None
     """The clients whose validation scores are in the best round's."""
+
+
+class Checkpoints(Callback):
+    """Keeps the latest checkpoint of a run in a file, and writes into the journal how long that took."""
+
+    def __init__(self, path: Path, course: str, journal: Journal) -> None:
+        self.path, self.course, self.journal = path, course, journal
+
+    def checkpoint(self, standing: Standing, memories: Mapping[str, bytes]) -> None:
+        """Write a checkpoint in place of the one before."""
+        started = time.perf_counter()
+        save_checkpoint(self.path, self.course, standing, memories)
+        self.journal.write("checkpoint", round=standing.round, seconds=round(time.perf_counter() - started, 6))
 
 
 def save_checkpoint(path: Path, course: str, standing: Standing, memories: Mapping[str, bytes]) -> None:

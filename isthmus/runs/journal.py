@@ -15,7 +15,7 @@ from isthmus.core.federation import ExchangeReport
 from isthmus.core.outside.files import naming
 from isthmus.core.outside.files import replace_file as replace_file
 from isthmus.core.outside.text import some
-from isthmus.core.training import RoundReport, weighted_metric
+from isthmus.core.training import Callback, RoundReport, weighted_metric
 
 FILE_NAME = "journal.jsonl"
 MOST_REASONS = 3  # of failures that are told one by one
@@ -77,7 +77,7 @@ class StoredEvents(Sequence[dict[str, Any]]):
         return list(self)[index]
 
 
-class Journal:
+class Journal(Callback):
     """Appends events to `journal.jsonl`, or keeps them in memory when there is no folder.
 
     With `keep` False nothing is kept in memory: a server's course may go on for days, so its events are read back.
@@ -121,6 +121,10 @@ class Journal:
             fold_seconds=round(report.fold_seconds, 6),
             failures=[dataclasses.asdict(failure) for failure in report.failures],
         )
+
+    def noted(self, round: int, text: str) -> None:
+        """Write what the algorithm says."""
+        self.write("note", round=round, text=text)
 
     def failure_notes(self) -> list[str]:
         """Return a line for each reason for which clients gave no reply: who, in how many rounds, what was asked."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from isthmus.core.errors import MissingExtra
-from isthmus.core.federation import ExchangeReport
-from isthmus.core.training import RoundReport, weighted_metric
+from isthmus.core.training import Callback, RoundReport, weighted_metric
 
 
-class TensorBoardSink:
+class TensorBoardSink(Callback):
     """Writes event files that `tensorboard --logdir RUN/tensorboard` shows."""
 
     def __init__(self, folder: Path) -> None:
@@ -18,9 +17,6 @@ class TensorBoardSink:
         except ImportError:
             raise MissingExtra("tensorboard", "sinks", "the TensorBoard sink") from None
         self._writer = SummaryWriter(str(folder))
-
-    def exchanged(self, report: ExchangeReport) -> None:
-        """Exchanges are in the journal."""
 
     def round_done(self, report: RoundReport) -> None:
         """Write the round's metrics, seconds and bytes."""

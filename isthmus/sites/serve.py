@@ -8,7 +8,7 @@ from pathlib import Path
 
 from isthmus.config.course import Course
 from isthmus.core.errors import BadInput, MissingExtra
-from isthmus.runs.life import Watcher
+from isthmus.core.training import Callback
 from isthmus.runs.result import Result
 from isthmus.runtime.seldom import Seldom
 from isthmus.sites.courses.course_runner import CourseRunner, leave_alone
@@ -84,22 +84,26 @@ class Server:
             self.say(f"{new} is of the federation now")
 
     def run(
-        self, course: Course, run_dir: Path, *, patience: Patience | None = None, watchers: Sequence[Watcher] = ()
+        self, course: Course, run_dir: Path, *, patience: Patience | None = None, callbacks: Sequence[Callback] = ()
     ) -> Result:
         """Run one course."""
         self._runs_its_own = True
-        made = SiteCourse(course, self.hub, self.kit.sites, run_dir, patience=patience, watchers=watchers, say=self.say)
+        made = SiteCourse(
+            course, self.hub, self.kit.sites, run_dir, patience=patience, callbacks=callbacks, say=self.say
+        )
         return made.run()
 
-    def resume(self, run_dir: Path, *, patience: Patience | None = None, watchers: Sequence[Watcher] = ()) -> Result:
+    def resume(self, run_dir: Path, *, patience: Patience | None = None, callbacks: Sequence[Callback] = ()) -> Result:
         """Go on with a run."""
         self._runs_its_own = True
         course = course_of(run_dir)
         if (run_dir / STATUS_FILE).is_file():
             ledger = Ledger(run_dir.parent, self.say)
             (entry,) = [entry for entry in ledger.entries if entry.path.name == run_dir.name]
-            return self.runner.carry_out(entry, self.hub, patience, watchers)
-        made = SiteCourse(course, self.hub, self.kit.sites, run_dir, patience=patience, watchers=watchers, say=self.say)
+            return self.runner.carry_out(entry, self.hub, patience, callbacks)
+        made = SiteCourse(
+            course, self.hub, self.kit.sites, run_dir, patience=patience, callbacks=callbacks, say=self.say
+        )
         return made.resume()
 
     # ---- courses of operators

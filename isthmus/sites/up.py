@@ -16,10 +16,10 @@ from pathlib import Path
 from types import TracebackType
 
 from isthmus.config.course import Course
+from isthmus.core.training import Callback
 from isthmus.data.folders.own_kinds import have_own_classes, kind_for, names_for_tables
 from isthmus.data.zoo import Folders
 from isthmus.data.zoo import data_root as locate_data
-from isthmus.runs.life import Watcher
 from isthmus.runs.result import Result
 from isthmus.runs.simulation import Scenario, load_scenario, require_kind
 from isthmus.sites.courses.site_course import Patience
@@ -96,10 +96,10 @@ class Rehearsal:
                 command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
             )
 
-    def run(self, run_dir: Path, watchers: Sequence[Watcher] = (), patience: Patience | None = None) -> Result:
+    def run(self, run_dir: Path, callbacks: Sequence[Callback] = (), patience: Patience | None = None) -> Result:
         """Run the course on the silos."""
         assert self.server is not None
-        return self.server.run(self.course, run_dir, watchers=watchers, patience=patience)
+        return self.server.run(self.course, run_dir, callbacks=callbacks, patience=patience)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -152,7 +152,7 @@ def _tell(on_done: Callable[[Run], None], run: Run) -> Run:
 
 def _finish(suite: Suite, point: Point, folder: Path, data_root: Path | None) -> Run:
     """Run one course to its end, from its checkpoint if it has one; a failure is the run's, not the suite's."""
-    from isthmus.runs.life import resume, run, run_anew
+    from isthmus.runs.simulated import resume, run, run_anew
 
     path = folder / "runs" / point.key
     course = replace(point.course, threads=1)

@@ -63,7 +63,7 @@ from typing import Any
 
 from isthmus.config.build import Builder
 from isthmus.config.course import Course
-from isthmus.config.load import course_to_dict, read_yaml
+from isthmus.config.load import as_before, course_to_dict, read_yaml
 from isthmus.config.merging import leaf_paths, merge, nested
 from isthmus.core.errors import BadInput, nearest
 from isthmus.suites.choices import Choices, agrees, read_choices
@@ -101,7 +101,7 @@ class Point:
     @property
     def key(self) -> str:
         """A name for the run folder that changes with anything in the course."""
-        plain = course_to_dict(self.course)
+        plain = as_before(course_to_dict(self.course))
         # What is measured besides does not decide a result: a course without monitors needs no word of it.
         telling = {key: value for key, value in plain.items() if key not in UNWATCHED or value != UNWATCHED[key]}
         if telling["stopping"].get("keep") == "best":  # as all courses did before they could say so

@@ -17,7 +17,7 @@ from isthmus.core.errors import IsthmusError
 from isthmus.core.federation import ExchangeReport, Outcome, Position, Runtime
 from isthmus.core.protocol import Algorithm, EvaluateModel, Request
 from isthmus.core.record import Params, Record, State, leaves
-from isthmus.core.training import Listener, RoundReport, Standing, run_course
+from isthmus.core.training import Callback, RoundReport, Standing, run_course
 from isthmus.runs.simulation import Scenario, Simulation, torch_threads
 from isthmus.runtime.loop import LoopRuntime
 from isthmus.runtime.together import StackedRuntime
@@ -154,12 +154,12 @@ def trace_course(
             standing = _through_bytes(before.standings[round], course.algorithm)
             runtime.load_clients(before.memories[round])
         plan = replace(course.plan(), seed=course.seed if seed is None else seed, checkpoint_every=1)
-        listener = _Observer(trace)
+        callbacks = [_Observer(trace)]
         try:
             if standing is None:
                 # The setup by itself first, so that there is a checkpoint of it too.
-                standing = run_course(course.algorithm, runtime, replace(plan, rounds=0), simulation.initial, listener)
-            run_course(course.algorithm, runtime, plan, simulation.initial, listener, standing)
+                standing = run_course(course.algorithm, runtime, replace(plan, rounds=0), simulation.initial, callbacks)
+            run_course(course.algorithm, runtime, plan, simulation.initial, callbacks, standing)
         except IsthmusError as error:
             trace.ended_by = error
         except AssertionError:
@@ -227,7 +227,7 @@ class _Faulty:
         return handler
 
 
-class _Observer(Listener):
+class _Observer(Callback):
     """Keeps what a course reports, and sees whether a round changes the state it was given."""
 
     def __init__(self, trace: Trace) -> None:

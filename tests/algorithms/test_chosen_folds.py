@@ -11,7 +11,8 @@ import torch
 from isthmus.algorithms import ALGORITHMS, FedAvg, Scaffold
 from isthmus.algorithms.fedavg import ModelUpdate
 from isthmus.algorithms.scaffold import CorrectedUpdate, ScaffoldState
-from isthmus.config.load import course_to_yaml, load_course
+from isthmus.config.course import Course
+from isthmus.config.load import as_before, course_digest, course_to_dict, course_to_yaml, load_course
 from isthmus.core.folds import Krum, Median, TrimmedMean, WeightedMean
 from isthmus.core.protocol import ModelState
 from isthmus.testing import ScriptedClients, toy_course
@@ -66,3 +67,12 @@ def test_a_course_names_its_fold(tmp_path: Any) -> None:
     assert load_course(tmp_path / "course.yaml", []).algorithm == course.algorithm
     assert load_course(None, ["algorithm.fold=median"]).algorithm == FedAvg(fold=Median())
     assert toy_course(FedAvg()).algorithm == FedAvg(fold=WeightedMean())
+
+
+def test_runs_of_before_folds_could_be_chosen_keep_their_digest() -> None:
+    """As it was computed then: of a course that does not speak of a fold."""
+    assert course_digest(Course(algorithm=FedAvg())) == "ce871cd230c2b8fd"
+    assert course_digest(Course(algorithm=Scaffold())) == "d3a5850645f5859e"
+    assert course_digest(Course(algorithm=FedAvg(fold=Median()))) != "ce871cd230c2b8fd"
+    assert "fold" not in as_before(course_to_dict(Course()))["algorithm"]
+    assert "fold" in course_to_dict(Course())["algorithm"]

@@ -27,7 +27,7 @@ def test_an_algorithm_shows_fields_messages_and_who_sees_what() -> None:
     code, text = call("show", "algorithm", "fedavg", "--json")
     assert code == 0
     shown = json.loads(text)
-    fields = {"local_steps", "step_unit", "optimizer", "weighting", "keep_moments"}
+    fields = {"local_steps", "step_unit", "optimizer", "weighting", "keep_moments", "fold"}
     assert {row["field"] for row in shown["fields"]} == fields
     sees = {message["request"]: message["server_sees"] for message in shown["messages"]}
     assert sees == {

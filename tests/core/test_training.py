@@ -130,7 +130,7 @@ def run(
     algorithm = algorithm or Counter()
     notes = Notes()
     model = InitialModel({"round": torch.zeros(1)})
-    end = run_course(algorithm, carrier or runtime(algorithm, scores, **options), plan, model, notes, standing)
+    end = run_course(algorithm, carrier or runtime(algorithm, scores, **options), plan, model, [notes], standing)
     return end, notes
 
 
@@ -409,7 +409,7 @@ def test_an_interruption_leaves_a_checkpoint_of_the_last_whole_round(
     carrier = Interrupting(runtime(Counter(), RISING), 4, exchange, after, error)
     notes = Notes()
     with pytest.raises(type(error)):
-        run_course(Counter(), carrier, plan, InitialModel({"round": torch.zeros(1)}), notes)  # type: ignore[arg-type]
+        run_course(Counter(), carrier, plan, InitialModel({"round": torch.zeros(1)}), [notes])  # type: ignore[arg-type]
     ((standing, memories),) = notes.checkpoints
     _, whole = run(Plan(rounds=3, seed=3), RISING)
     assert standing.round == 3
@@ -421,7 +421,7 @@ def test_an_error_of_the_server_half_leaves_a_checkpoint_too() -> None:
     notes = Notes()
     algorithm = Counter(stop_in=3)
     with pytest.raises(CourseFailed, match="stopped by the test"):
-        run_course(algorithm, runtime(algorithm), Plan(rounds=6), InitialModel({"round": torch.zeros(1)}), notes)
+        run_course(algorithm, runtime(algorithm), Plan(rounds=6), InitialModel({"round": torch.zeros(1)}), [notes])
     ((standing, memories),) = notes.checkpoints
     assert standing.round == 2 and {m["rounds"] for m in memories.values()} == {(0, 1, 2)}
 
@@ -440,7 +440,7 @@ def test_an_interruption_while_a_checkpoint_is_written_writes_it_again() -> None
             runtime(Counter()),
             Plan(rounds=9, checkpoint_every=2),
             InitialModel({"round": torch.zeros(1)}),
-            notes,
+            [notes],
         )
     assert [standing.round for standing, _ in notes.checkpoints] == [2, 2]
     assert notes.checkpoints[0][1] == notes.checkpoints[1][1]
@@ -459,7 +459,7 @@ def test_an_interruption_around_the_mark_of_a_round_keeps_standing_and_memories_
     notes = Notes()
     carrier = Late(runtime(Counter()), 99, 0, 0, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        run_course(Counter(), carrier, Plan(rounds=9), InitialModel({"round": torch.zeros(1)}), notes)  # type: ignore[arg-type]
+        run_course(Counter(), carrier, Plan(rounds=9), InitialModel({"round": torch.zeros(1)}), [notes])  # type: ignore[arg-type]
     ((standing, memories),) = notes.checkpoints
     assert standing.round == standing.state.round == kept  # type: ignore[attr-defined]
     assert memories["client-0"]["rounds"] == tuple(range(kept + 1))
@@ -475,7 +475,7 @@ def test_resuming_gives_the_same_as_not_stopping(stop: int) -> None:
     notes = Notes()
     carrier = Interrupting(first, stop + 1, 0, 1, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        run_course(Counter(), carrier, plan, InitialModel({"round": torch.zeros(1)}), notes)  # type: ignore[arg-type]
+        run_course(Counter(), carrier, plan, InitialModel({"round": torch.zeros(1)}), [notes])  # type: ignore[arg-type]
     standing, _ = notes.checkpoints[-1]
 
     second = runtime(Counter(), scores)

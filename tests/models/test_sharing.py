@@ -199,7 +199,7 @@ def test_sampled_clients_and_resume_give_the_same_bits(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"sampling": UniformSampling(0.7)}
     scenario = toy_scenario()
     whole = run(course(rounds=6, **changes), scenario=scenario)
-    import isthmus.runs.life as runs
+    import isthmus.runs.simulated as runs
 
     first = run(course(rounds=3, **changes), scenario=scenario, run_dir=tmp_path / "run")
     assert first.num_rounds == 3

@@ -57,7 +57,7 @@ def test_a_run_without_its_journal_goes_on_and_says_so(tmp_path: Path, monkeypat
     course = toy_course(ist.FedAvg(), rounds=2, checkpoint_every=1)
     ist.run(course, run_dir=tmp_path / "cut", scenario=toy_scenario())
     RunFolder(tmp_path / "cut").journal.unlink()
-    monkeypatch.setattr("isthmus.runs.life.load_scenario", lambda course, root: toy_scenario())
+    monkeypatch.setattr("isthmus.runs.simulated.load_scenario", lambda course, root: toy_scenario())
     result = ist.resume(tmp_path / "cut", course=toy_course(ist.FedAvg(), rounds=4, checkpoint_every=1))
     assert all((result.params[name] == tensor).all() for name, tensor in whole.params.items())
     assert "the journal was missing: it has nothing of the rounds up to 2" in result.notes

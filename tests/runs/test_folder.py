@@ -11,9 +11,10 @@ import torch
 from isthmus.config.course import Course
 from isthmus.config.load import load_course
 from isthmus.core.errors import BadInput
+from isthmus.core.training import Callback
 from isthmus.runs.folder import RunFolder, load_model_file, new_run_path
 from isthmus.runs.journal import read_journal
-from isthmus.runs.life import resume, run
+from isthmus.runs.simulated import resume, run
 from isthmus.runs.simulation import Scenario
 from isthmus.testing.toys import toy_graph
 from isthmus.testing.traces import NO_CLOCK
@@ -132,14 +133,15 @@ def test_a_run_folder_begins_with_the_course_and_holds_all_that_a_run_leaves(
         "course.yaml",
         "journal.jsonl",
         "model.safetensors",
+        "report.md",
     ]
     params, facts = load_model_file(folder.model)
     assert all(torch.equal(params[name], result.params[name]) for name in result.params)
     assert facts["output_dim"] == "3"
 
 
-class Stop:
-    """A watcher that interrupts after a round."""
+class Stop(Callback):
+    """A callback that interrupts after a round."""
 
     def __init__(self, round: int) -> None:
         self.round = round
@@ -155,11 +157,11 @@ class Stop:
 def test_an_interrupted_run_goes_on_to_the_same_bits_and_tells_each_round_once(
     tmp_path: Path, scenario: Scenario, monkeypatch: pytest.MonkeyPatch, algorithm: str
 ) -> None:
-    monkeypatch.setattr("isthmus.runs.life.load_scenario", lambda *_: scenario)
+    monkeypatch.setattr("isthmus.runs.simulated.load_scenario", lambda *_: scenario)
     course = replace(COURSE, algorithm=load_course({"algorithm": algorithm}).algorithm)
     whole = run(course, run_dir=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run(course, run_dir=tmp_path / "run", watchers=[Stop(1)])
+        run(course, run_dir=tmp_path / "run", callbacks=[Stop(1)])
     resumed = resume(tmp_path / "run")
     assert resumed.metrics == whole.metrics and resumed.client_scores == whole.client_scores
     assert all(torch.equal(resumed.params[name], whole.params[name]) for name in whole.params)

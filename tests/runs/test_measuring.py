@@ -18,7 +18,7 @@ from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.core.errors import BadInput
 from isthmus.core.record import Params
 from isthmus.core.sampling import UniformSampling
-from isthmus.core.training import EarlyStopping
+from isthmus.core.training import Callback, EarlyStopping
 from isthmus.models import GCN
 from isthmus.monitors import MONITORS, Measured, Monitor, View
 from isthmus.monitors.tapped_runtime import TappedRuntime
@@ -270,7 +270,7 @@ def test_rounds_after_the_checkpoint_are_measured_again_not_twice(tmp_path: Path
     class Cut(Exception):
         pass
 
-    class Cutter:
+    class Cutter(Callback):
         def exchanged(self, report: Any) -> None: ...
 
         def round_done(self, report: Any) -> None:
@@ -279,7 +279,7 @@ def test_rounds_after_the_checkpoint_are_measured_again_not_twice(tmp_path: Path
 
     course = short(rounds=7, checkpoint_every=4, monitor_every=1)
     with pytest.raises(Cut):
-        ist.run(course, run_dir=tmp_path / "run", watchers=[Cutter()])
+        ist.run(course, run_dir=tmp_path / "run", callbacks=[Cutter()])
     assert [e["round"] for e in journal_of(tmp_path / "run")] == [0, 1, 2, 3, 4, 5]
     ist.resume(tmp_path / "run")
     whole = ist.run(course)

@@ -8,7 +8,7 @@ import pytest
 
 from isthmus.config.load import load_course
 from isthmus.core.errors import NotResumable, OtherCourse
-from isthmus.runs.life import resume, run
+from isthmus.runs.simulated import resume, run
 
 WORDS = ["dataset.name=csbm", "num_clients=2", "model.gnn.hidden=4", "rounds=2"]
 

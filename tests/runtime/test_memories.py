@@ -64,7 +64,7 @@ def test_a_silo_whose_memory_is_lost_starts_anew_or_leaves_in_one_step(name: str
     wire, said = Wire(course, tmp_path), []
     notes = LosingNotes(2, lambda: shutil.rmtree(tmp_path / LOST, ignore_errors=True))
     runtime = survived(wire, said)
-    run_course(course.algorithm, runtime, course.plan(), wire.simulation.initial, notes)
+    run_course(course.algorithm, runtime, course.plan(), wire.simulation.initial, [notes])
     had_one = notes.checkpoints[2][1][LOST] != BLANK.encode()
     if not had_one:
         assert not notes.failed and not said
@@ -101,7 +101,7 @@ def test_a_damaged_memory_is_told_by_its_file_and_the_silo_starts_anew(tmp_path:
     course = four_rounds(ALGORITHMS["ditto"]())
     wire, said = Wire(course, tmp_path), []
     notes = LosingNotes(2, lambda: damage(tmp_path / LOST))
-    run_course(course.algorithm, survived(wire, said), course.plan(), wire.simulation.initial, notes)
+    run_course(course.algorithm, survived(wire, said), course.plan(), wire.simulation.initial, [notes])
     assert not notes.failed and [client for client, _ in said] == [LOST]
     assert any(str(tmp_path / LOST) in line and "is damaged: its checksum" in line for line in wire.said)
 
@@ -112,7 +112,7 @@ def test_a_course_ends_with_a_reason_when_too_few_are_left_after_one_has_lost_it
     runtime = survived(wire, said, min_clients=len(wire.simulation.clients))
     notes = LosingNotes(2, lambda: shutil.rmtree(tmp_path / LOST, ignore_errors=True))
     with pytest.raises(CourseFailed, match=f"{LOST} has lost its memory .* 2 are left, 3 are needed"):
-        run_course(course.algorithm, runtime, course.plan(), wire.simulation.initial, notes)
+        run_course(course.algorithm, runtime, course.plan(), wire.simulation.initial, [notes])
     standing, memories = notes.checkpoints[2]
     assert standing.round == 2 and memories[LOST] == LEFT.encode()
 
@@ -121,11 +121,11 @@ def test_who_has_left_is_away_after_a_resume_too(tmp_path: Path) -> None:
     course = four_rounds(ALGORITHMS["scaffold"]())
     wire, said = Wire(course, tmp_path), []
     notes = LosingNotes(2, lambda: shutil.rmtree(tmp_path / LOST))
-    run_course(course.algorithm, survived(wire, said), course.plan(), wire.simulation.initial, notes)
+    run_course(course.algorithm, survived(wire, said), course.plan(), wire.simulation.initial, [notes])
     again = survived(wire, said)
     again.load_clients(notes.checkpoints[3][1])
     later = LosingNotes(99, lambda: None)
-    run_course(course.algorithm, again, course.plan(), wire.simulation.initial, later, notes.checkpoints[3][0])
+    run_course(course.algorithm, again, course.plan(), wire.simulation.initial, [later], notes.checkpoints[3][0])
     assert LOST not in again.clients and not later.failed and len(said) == 1
 
 

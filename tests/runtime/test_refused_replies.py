@@ -18,7 +18,7 @@ from isthmus.core.record import Record, leaves
 from isthmus.learn.fit import read_params
 from isthmus.learn.optimizers import SGD, StepDecay
 from isthmus.models import GCN, LinearDecoder, ModelSpec
-from isthmus.runs.life import run
+from isthmus.runs.simulated import run
 from isthmus.runtime.answering import MemoryStore, Silo
 from isthmus.runtime.envelope import BLANK, Envelope
 from isthmus.runtime.loop import LoopRuntime

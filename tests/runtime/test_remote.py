@@ -109,8 +109,8 @@ def test_every_algorithm_gives_the_same_bits_as_the_loop_with_silos_restarted_at
 
     wire.tamper = restart_now_and_then
     notes, loop_notes = Notes(), Notes()
-    remote = run_course(course.algorithm, wire.runtime(), course.plan(), wire.simulation.initial, notes)
-    loop = run_course(course.algorithm, wire.simulation.runtime, course.plan(), wire.simulation.initial, loop_notes)
+    remote = run_course(course.algorithm, wire.runtime(), course.plan(), wire.simulation.initial, [notes])
+    loop = run_course(course.algorithm, wire.simulation.runtime, course.plan(), wire.simulation.initial, [loop_notes])
     assert same(remote, loop) and not notes.failures
     in_loop = {n: decode(m, dict[str, Any]) for n, m in loop_notes.checkpoints[3][1].items()}
     at_silos = models(wire, notes.checkpoints[3][1])
@@ -121,7 +121,7 @@ def test_an_abandoned_round_leaves_no_trace_in_the_memories(tmp_path: Path) -> N
     course = toy_course(ALGORITHMS["local"]())
     whole = Wire(course, tmp_path / "whole")
     undisturbed = Notes()
-    run_course(course.algorithm, whole.runtime(), course.plan(), whole.simulation.initial, undisturbed)
+    run_course(course.algorithm, whole.runtime(), course.plan(), whole.simulation.initial, [undisturbed])
 
     cut = Wire(course, tmp_path / "cut")
     notes = Notes()
@@ -133,13 +133,13 @@ def test_an_abandoned_round_leaves_no_trace_in_the_memories(tmp_path: Path) -> N
 
     cut.tamper = interrupted
     with pytest.raises(KeyboardInterrupt):
-        run_course(course.algorithm, cut.runtime(), course.plan(), cut.simulation.initial, notes)
+        run_course(course.algorithm, cut.runtime(), course.plan(), cut.simulation.initial, [notes])
     standing, memories = notes.checkpoints[1]
     cut.restart()
     cut.tamper = lambda client, envelope, answer: answer
     runtime = cut.runtime()
     runtime.load_clients(memories)
-    run_course(course.algorithm, runtime, course.plan(), cut.simulation.initial, notes, standing)
+    run_course(course.algorithm, runtime, course.plan(), cut.simulation.initial, [notes], standing)
     assert equal_values(models(cut, notes.checkpoints[3][1]), models(whole, undisturbed.checkpoints[3][1]))
 
 
@@ -155,7 +155,7 @@ def test_an_answer_that_got_lost_counts_as_not_given(tmp_path: Path) -> None:
 
     wire.tamper = lose
     notes = Notes()
-    run_course(course.algorithm, wire.runtime(), course.plan(), wire.simulation.initial, notes)
+    run_course(course.algorithm, wire.runtime(), course.plan(), wire.simulation.initial, [notes])
     assert [failure.kind for failure in notes.failures] == ["lost"]
     memory = models(wire, notes.checkpoints[3][1])["client-0"]
     assert memory["optimizer"]["step"] == 2  # of three rounds, one was not heard
@@ -167,7 +167,7 @@ def test_the_server_learns_nothing_of_a_memory_but_a_random_name(tmp_path: Path)
     for attempt in ("a", "b"):
         wire = Wire(course, tmp_path / attempt)
         notes = Notes()
-        run_course(course.algorithm, wire.runtime(), course.plan(), wire.simulation.initial, notes)
+        run_course(course.algorithm, wire.runtime(), course.plan(), wire.simulation.initial, [notes])
         names.append(set(notes.checkpoints[3][1].values()))
     assert all(len(name) == 32 for name in names[0] | names[1]) and not names[0] & names[1]
 
@@ -175,7 +175,7 @@ def test_the_server_learns_nothing_of_a_memory_but_a_random_name(tmp_path: Path)
 def test_a_silo_keeps_only_what_the_server_may_go_back_to(tmp_path: Path) -> None:
     course = toy_course(ALGORITHMS["local"](), rounds=6, checkpoint_every=1)
     wire = Wire(course, tmp_path)
-    run_course(course.algorithm, wire.runtime(), course.plan(), wire.simulation.initial, Notes())
+    run_course(course.algorithm, wire.runtime(), course.plan(), wire.simulation.initial, [Notes()])
     for name in wire.simulation.clients:
         assert 1 <= len(list((tmp_path / name).iterdir())) <= 3
 
@@ -183,7 +183,7 @@ def test_a_silo_keeps_only_what_the_server_may_go_back_to(tmp_path: Path) -> Non
 def test_a_method_without_memory_writes_no_file_at_the_silo(tmp_path: Path) -> None:
     course = toy_course(ALGORITHMS["fedavg"]())
     wire = Wire(course, tmp_path)
-    run_course(course.algorithm, wire.runtime(), course.plan(), wire.simulation.initial, Notes())
+    run_course(course.algorithm, wire.runtime(), course.plan(), wire.simulation.initial, [Notes()])
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
@@ -230,7 +230,7 @@ def test_garbage_from_a_silo_is_a_named_failure_and_the_course_goes_on(tmp_path:
     wire = Wire(course, tmp_path)
     wire.tamper = lambda client, env, answer: b"\x00" * 50 if client == "client-2" else answer
     notes = Notes()
-    run_course(course.algorithm, wire.runtime(), course.plan(), wire.simulation.initial, notes)
+    run_course(course.algorithm, wire.runtime(), course.plan(), wire.simulation.initial, [notes])
     assert {failure.client for failure in notes.failures} == {"client-2"}
     assert {failure.kind for failure in notes.failures} == {"malformed"}
 

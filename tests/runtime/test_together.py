@@ -377,14 +377,14 @@ def test_a_round_that_is_abandoned_and_done_again_gives_the_same_bits(name: str)
         simulation = Simulation(course, scenario)
         standing = None
         for at in [*interruptions, None]:
-            listener = Interrupting(at)
+            heard = Interrupting(at)
             try:
-                run_course(course.algorithm, simulation.runtime, course.plan(), simulation.initial, listener, standing)
+                run_course(course.algorithm, simulation.runtime, course.plan(), simulation.initial, [heard], standing)
             except KeyboardInterrupt:
-                assert listener.standing is not None
-            standing = listener.standing
+                assert heard.standing is not None
+            standing = heard.standing
         assert standing is not None and standing.round == 4
-        return standing, listener.memories
+        return standing, heard.memories
 
     setup = 1 if "local" in name else 0  # exchanges before the first round
     plain = ended(iter(()))

@@ -25,7 +25,7 @@ from isthmus.algorithms import ALGORITHMS, GFLAPPNP, FedGRL
 from isthmus.algorithms.fedgrl.downstream import Finetune
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import ExchangeReport
-from isthmus.core.training import RoundReport
+from isthmus.core.training import Callback, RoundReport
 from isthmus.data.folders.graph_tables import read_graph_folder, write_graph_folder
 from isthmus.data.splitters import MetaSplitter, NodeHostsSplitter
 from isthmus.data.zoo import Folder, Union, data_root
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.sites
 QUICK = Patience(start_seconds=120, pause_seconds=60)
 
 
-class Hook:
+class Hook(Callback):
     """Calls back at rounds and exchanges of a course."""
 
     def __init__(self, on_exchange: Callable[[ExchangeReport], None], on_round: Callable[[RoundReport], None]) -> None:
@@ -100,7 +100,7 @@ def test_a_site_killed_in_mid_round_is_a_named_failure_and_returns(tmp_path: Pat
                 while "client-1" not in rehearsal.server.hub.connected() and time.monotonic() < deadline:
                     time.sleep(0.05)
 
-        result = rehearsal.run(tmp_path / "run", watchers=[Hook(nothing, strike)], patience=QUICK)
+        result = rehearsal.run(tmp_path / "run", callbacks=[Hook(nothing, strike)], patience=QUICK)
     failed = {
         e["round"]: [f["client"] for f in e["failures"]]
         for e in result.events
@@ -232,7 +232,7 @@ def test_twenty_kills_over_a_course_lose_nothing_but_the_rounds_under_way(tmp_pa
                 while len(rehearsal.server.hub.connected()) < 3 and time.monotonic() < deadline:
                     time.sleep(0.05)
 
-        result = rehearsal.run(tmp_path / "run", watchers=[Hook(nothing, strike)], patience=QUICK)
+        result = rehearsal.run(tmp_path / "run", callbacks=[Hook(nothing, strike)], patience=QUICK)
     took_part = {e["round"]: 3 - len(e["failures"]) for e in result.events if e.get("request") == "TrainModel"}
     assert kills == 20 and result.num_rounds == 60 and min(took_part.values()) >= 2
     assert result.score("local_graph") > 0.75
@@ -487,7 +487,7 @@ def test_a_silo_that_hangs_is_late_and_the_course_goes_on(tmp_path: Path, silent
             if report.round == 1:
                 os.kill(rehearsal.silos["client-2"].pid, signal.SIGSTOP)
 
-        result = rehearsal.run(tmp_path / "run", watchers=[Hook(nothing, freeze)], patience=QUICK)
+        result = rehearsal.run(tmp_path / "run", callbacks=[Hook(nothing, freeze)], patience=QUICK)
         os.kill(rehearsal.silos["client-2"].pid, signal.SIGCONT)
     kinds = {(f["client"], f["kind"]) for e in result.events if e["event"] == "exchange" for f in e["failures"]}
     assert kinds == {("client-2", "late"), ("client-2", "lost")}  # late twice, and then not waited for

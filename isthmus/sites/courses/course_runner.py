@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from isthmus.core.errors import IsthmusError
-from isthmus.runs.life import Watcher
+from isthmus.core.training import Callback
 from isthmus.runs.result import Result
 from isthmus.sites.courses.hub import Hub
 from isthmus.sites.courses.ledger import CANCELLED, DONE, FAILED, PAUSED, RUNNING, Entry, Ledger
@@ -45,7 +45,7 @@ class CourseRunner:
         self.say(f"finished: {entry.path}")
 
     def carry_out(
-        self, entry: Entry, hub: Hub, patience: Patience | None = None, watchers: Sequence[Watcher] = ()
+        self, entry: Entry, hub: Hub, patience: Patience | None = None, callbacks: Sequence[Callback] = ()
     ) -> Result:
         """Run a course from where it is."""
 
@@ -69,7 +69,7 @@ class CourseRunner:
                 entry.status.sites,
                 entry.path,
                 patience=patience,
-                watchers=[Reporter(entry), *watchers],
+                callbacks=[Reporter(entry), *callbacks],
                 say=say,
                 on_pause=pause,
                 check=check,

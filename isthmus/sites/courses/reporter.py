@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from isthmus.core.federation import ExchangeReport
 from isthmus.core.protocol import Failure, told
-from isthmus.core.training import RoundReport, weighted_metric
+from isthmus.core.training import Callback, RoundReport, weighted_metric
 from isthmus.sites.courses.ledger import Entry
 
 
-class Reporter:
-    """A watcher that writes into a course's entry; a failure that goes on is told once."""
+class Reporter(Callback):
+    """A callback that writes into a course's entry; a failure that goes on is told once."""
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry

@@ -22,7 +22,7 @@ from isthmus.core.errors import IsthmusError
 from isthmus.core.federation import ExchangeReport, Position
 from isthmus.core.protocol import Algorithm, Evaluation, Failure
 from isthmus.core.record import Params
-from isthmus.core.training import RoundReport
+from isthmus.core.training import Callback, RoundReport
 from isthmus.data.folders.own_kinds import kind_for
 from isthmus.runs.simulation import Scenario
 from isthmus.sites.courses.site_course import Patience, SiteCourse
@@ -164,7 +164,7 @@ class SitesHere:
 
 
 @dataclass
-class SiteTrace:
+class SiteTrace(Callback):
     """What was seen of a course between sites.
 
     Fields:
@@ -215,7 +215,7 @@ def trace_sites(
     """Run a course on silos in this process and return what was seen; an error of Isthmus ends the trace."""
     hub, trace = SitesHere(silos, meter), SiteTrace()
     hub.deliver = deliver or hub.deliver
-    made = SiteCourse(course, hub, tuple(silos), run_dir, patience=HASTE, watchers=[trace], say=lambda text: None)
+    made = SiteCourse(course, hub, tuple(silos), run_dir, patience=HASTE, callbacks=[trace], say=lambda text: None)
     if meter:
         meter.split()
     try:

@@ -352,7 +352,7 @@ def test_a_course_can_be_resumed_in_the_middle_of_its_schedules(name: str, field
 def test_a_run_that_is_resumed_from_its_folder_gives_the_same_bits(
     protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import isthmus.runs.life as runs
+    import isthmus.runs.simulated as runs
 
     scenario = toy_scenario()
     course = toy_course(quick(protocol=protocol), model=MODEL, sampling=UniformSampling(0.7), rounds=6)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-import isthmus.runs.life as runs
+import isthmus.runs.simulated as runs
 from isthmus import resume, run
 from isthmus.algorithms import ALGORITHMS
 from isthmus.core.sampling import UniformSampling

@@ -142,7 +142,7 @@ def test_a_silo_that_is_expelled_in_mid_course_ends_with_the_reason_and_the_othe
                 assert rehearsal.server is not None
                 until(lambda: "client-1" not in rehearsal.server.hub.connected(), 10)
 
-        result = rehearsal.run(tmp_path / "run", watchers=[Hook(nothing, strike)], patience=QUICK)
+        result = rehearsal.run(tmp_path / "run", callbacks=[Hook(nothing, strike)], patience=QUICK)
         code, log = rehearsal.silos["client-1"].wait(20), (rehearsal.folder / "client-1.log").read_text()
         assert code == 2, log
         kept = Revocations(open_kit(rehearsal.kits["client-0"], "site"))

@@ -116,7 +116,7 @@ def test_answers_that_come_twice_late_or_unasked_change_nothing(
     hub = link.LinkHub("nowhere:1", None, set(silos), on_unasked=lambda peer, kind, ident, data: unasked.append(kind))
     trace = SiteTrace()
     made = SiteCourse(
-        course, hub, tuple(silos), tmp_path / "run", patience=HASTE, watchers=[trace], say=lambda text: None
+        course, hub, tuple(silos), tmp_path / "run", patience=HASTE, callbacks=[trace], say=lambda text: None
     )
     trace.params = made.run().params
     assert not trace.failures and set(unasked) == {"news"}

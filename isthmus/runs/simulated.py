@@ -1,0 +1,258 @@
+"""Runs in this process: what `isthmus run` and `isthmus.run` do."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from isthmus.config.course import Course
+from isthmus.config.load import NOT_IN_DIGEST, course_digest, course_to_dict, course_to_yaml, differences, load_course
+from isthmus.config.schedules import schedule_notes
+from isthmus.core.errors import BadInput, NotResumable, OtherCourse
+from isthmus.core.record import Params, State
+from isthmus.core.training import Callback, Standing, finished, run_course
+from isthmus.data.zoo import data_root as locate_data
+from isthmus.learn.evaluate import Scores
+from isthmus.runs.checkpoint import load_checkpoint
+from isthmus.runs.folder import RunFolder, set_aside
+from isthmus.runs.journal import Journal, read_journal, read_whole_journal
+from isthmus.runs.life import Life, Outcome
+from isthmus.runs.measuring import Monitoring, check_monitors
+from isthmus.runs.result import Result
+from isthmus.runs.simulation import Scenario, Simulation, load_scenario, torch_threads
+
+MOST_KEYS = 5  # that are told of a course that is another
+
+
+def run(
+    course: Course | None = None,
+    *,
+    run_dir: str | Path | None = None,
+    data_root: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    scenario: Scenario | None = None,
+    notes: Sequence[str] = (),
+) -> Result:
+    """Run a course and return its result; with `run_dir`, journal, checkpoints and models are kept there.
+
+    `scenario` gives data that is loaded and split already; otherwise the course says where it comes from. `notes` are
+    what its readers should know beside: the journal has them, and the result.
+    """
+    course = course or Course()
+    with torch_threads(course.threads):
+        if run_dir is not None:
+            RunFolder.check_new(Path(run_dir))  # before the data is loaded
+        scenario = scenario or load_scenario(course, locate_data(data_root))
+        started = time.perf_counter()
+        simulation = Simulation(course, scenario)
+        building = time.perf_counter() - started
+        check_monitors(course, simulation)
+        folder = None if run_dir is None else RunFolder.create(Path(run_dir), course_to_yaml(course))
+        made = SimulatedRun(simulation, folder, callbacks)
+        made.begin()
+        made.journal.write("setup", load_seconds=round(scenario.seconds, 6), build_seconds=round(building, 6))
+        for note in [*notes, *schedule_notes(course), *scenario.notes, *simulation.notes()]:
+            made.note(note)
+        return made.to_the_end(None)
+
+
+def run_anew(course: Course, run_dir: Path, reason: str, *, data_root: str | Path | None = None) -> Path:
+    """Run a course where something lies that cannot be resumed; return where that was set aside, with the reason."""
+    with torch_threads(course.threads):  # without its data the course cannot be run: then everything stays
+        scenario = load_scenario(course, locate_data(data_root))
+    aside = set_aside(run_dir, reason)
+    run(course, run_dir=run_dir, scenario=scenario)
+    return aside
+
+
+def resume(
+    run_dir: str | Path,
+    *,
+    course: Course | None = None,
+    overrides: Sequence[str] = (),
+    data_root: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Result:
+    """Go on with a run from its last checkpoint; the result has the same bits as if it had never stopped.
+
+    `overrides` may extend the run (`rounds=500`); anything that makes it another course is refused. A course with parts
+    that exist only as Python objects must be given again as `course`.
+    """
+    folder = RunFolder.open(Path(run_dir))
+    if folder.is_of_sites:
+        raise BadInput(f"{run_dir} is the run of a course between sites; {folder.how_to_go_on}")
+    course = course or load_course(folder.course, overrides)
+    try:
+        standing, memories = load_checkpoint(folder.checkpoint, course_digest(course), course.algorithm)
+    except OtherCourse as error:
+        raise OtherCourse(_what_differs(folder, course) or str(error)) from None
+    with torch_threads(course.threads):
+        simulation = Simulation(course, load_scenario(course, locate_data(data_root)))
+        check_monitors(course, simulation)
+        _check_holdings(folder, simulation)
+        simulation.runtime.load_clients(memories)
+        made = SimulatedRun(simulation, folder, callbacks)
+        if not made.journal.rewind(standing.round):
+            made.begin()
+        made.journal.write("resume", after=standing.round)
+        if finished(course.plan(), standing):
+            text = f"nothing was left to train: {standing.round} rounds were done and rounds is {course.rounds}"
+            early = "" if standing.round >= course.rounds else ", but patience had run out"
+            made.note(f"{text}{early}; the results are those of the run as it was", at_end=True)
+        return made.to_the_end(standing)
+
+
+def _holdings(simulation: Simulation) -> dict[str, str]:
+    """Return what each client holds, in words."""
+    return {client: simulation.course.task.holds(part) for client, part in simulation.scenario.parts.items()}
+
+
+def _check_holdings(folder: RunFolder, simulation: Simulation) -> None:
+    """Raise `BadInput` where a client no longer holds what it held when the run started."""
+    try:
+        events = list(read_whole_journal(folder.journal)) if folder.journal.exists() else []
+    except BadInput as error:
+        raise NotResumable(f"{error}; without the file the run can go on, and begins its journal anew") from None
+    before = {entry["client"]: entry["text"] for entry in events if entry["event"] == "client"}
+    now = _holdings(simulation)
+    for client in before:
+        if now.get(client) != before[client]:
+            # Courses of 0.1 that say "louvain" were divided by igraph's.
+            by_louvain = getattr(simulation.course.splitter, "method", None) == "louvain"
+            raise BadInput(
+                f"{folder.path}: client {client!r} held {before[client]!r} when the run started and now holds "
+                f"{now.get(client, 'nothing')!r}; the data changed, or the way in which this version divides it. "
+                "Start it anew" + (", with splitter.method=igraph_louvain for igraph's communities" * by_louvain)
+            )
+
+
+def _what_differs(folder: RunFolder, course: Course) -> str:
+    """Return which keys make a course another than the one a run was started with; nothing where that is not known."""
+    try:
+        events = read_journal(folder.journal) if folder.journal.exists() else iter(())
+        before = next((event["course"] for event in events if event["event"] == "course"), None)
+        before = before or course_to_dict(load_course(folder.course))
+    except BadInput:
+        return ""
+    now = course_to_dict(course)
+    told = [
+        f"{key} was {was!r} and is {is_!r}"
+        for key, was, is_ in differences(before, now)
+        if key.split(".")[0] not in NOT_IN_DIGEST
+    ]
+    more = f" and {len(told) - MOST_KEYS} more" if len(told) > MOST_KEYS else ""
+    keys = f"{', '.join(told[:MOST_KEYS])}{more}"
+    return f"{folder.path} is the run of another course: {keys}; resume with what it was started with" if told else ""
+
+
+class SimulatedRun(Life):
+    """A run whose clients are all in this process, so that every model can be scored on every graph."""
+
+    def __init__(self, simulation: Simulation, folder: RunFolder | None, callbacks: Sequence[Callback]) -> None:
+        journal = Journal(None if folder is None else folder.journal)
+        super().__init__(simulation.course, folder, journal, [*callbacks, *_sinks(simulation.course, folder)])
+        self.simulation = simulation
+
+    def begin(self) -> None:
+        """Write what a journal begins with: the course, and who holds what."""
+        self.introduce(python=platform.python_version())
+        for client, text in _holdings(self.simulation).items():
+            self.journal.write("client", client=client, text=text)
+
+    def train(self, standing: Standing | None) -> tuple[Standing, float]:
+        """Run the rounds; what monitors take is not counted."""
+        course, simulation = self.course, self.simulation
+        monitoring = Monitoring(course, simulation, self.journal, standing) if course.monitors else None
+        runtime = monitoring.runtime if monitoring else simulation.runtime
+        started = time.perf_counter()
+        if monitoring:
+            monitoring.start()
+        standing = run_course(course.algorithm, runtime, course.plan(), simulation.initial, self.callbacks, standing)
+        seconds = time.perf_counter() - started - (monitoring.seconds if monitoring else 0.0)
+        for note in simulation.runtime_notes():
+            self.note(note)
+        if monitoring:
+            monitoring.finish(standing.round)
+            if self.folder is not None:
+                monitoring.draw(self.folder)
+        return standing, seconds
+
+    def score(self, standing: Standing) -> Outcome:
+        """Score the models of the best round, and those of each client."""
+        algorithm, simulation = self.course.algorithm, self.simulation
+        shared = algorithm.global_params(standing.best_state)
+        memories = {name: algorithm.best_memory(memory) for name, memory in simulation.memories().items()}
+        models = self._models(shared, memories)
+        metrics, each = self._modes(standing, shared, models, memories)
+        personal = simulation.has_personal_models
+        input_dim, output_dim = simulation.whole_dims
+        found = {name: algorithm.client_parts(memory) for name, memory in memories.items()}
+        return Outcome(
+            metrics=metrics,
+            client_scores=each,
+            clients=tuple(simulation.scenario.parts if algorithm.pooled else simulation.clients),
+            input_dim=input_dim,
+            output_dim=output_dim,
+            class_names=simulation.class_names(),
+            features=simulation.features(),
+            client_params=models if personal else {},
+            client_dims=simulation.client_dims if personal else {},
+            client_parts={name: parts for name, parts in found.items() if parts},
+        )
+
+    def _models(self, shared: Params, memories: Mapping[str, State]) -> dict[str, Params]:
+        """Return the model that each client would use, whole; note those that have diverged."""
+        models = {}
+        for name, memory in memories.items():
+            params = self.course.algorithm.client_params(shared, memory)
+            if params:  # a client that failed in the setup of `local` has no model
+                own = self.simulation.clients[name].own
+                models[name] = {**own, **params} if own else params
+        personal = self.simulation.has_personal_models
+        diverged = [name for name, params in models.items() if personal and not _is_finite(params)]
+        if diverged:
+            more = f" and {len(diverged) - 3} more" if len(diverged) > 3 else ""
+            text = (
+                f"the own models of {', '.join(diverged[:3])}{more} diverged: they are NaN or infinite and in no mean"
+            )
+            self.note(f"{text}; a smaller learning rate may help", at_end=True)
+        return models
+
+    def _modes(
+        self, standing: Standing, shared: Params, models: dict[str, Params], memories: Mapping[str, State]
+    ) -> tuple[dict[str, Scores], dict[str, Scores]]:
+        """Return the scores of every mode, and those of each client with the model it would use."""
+        algorithm, simulation = self.course.algorithm, self.simulation
+        if algorithm.scored_by_clients(memories.values()):
+            local, each = self.asked(simulation.runtime, simulation.initial, standing)
+            mode = "local_model" if simulation.has_personal_models else "global_model"
+            return {f"{mode}/local_graph": local}, each
+        metrics: dict[str, Scores] = {}
+        if shared and not simulation.initial.personal:
+            everyone = dict.fromkeys(simulation.clients, shared)
+            metrics["global_model/global_graph"] = simulation.on_global_graph({"global": shared}, "test")
+            metrics["global_model/local_graph"] = simulation.on_local_graphs(everyone, "test")[0]
+        local, each = simulation.on_local_graphs(models, "test")
+        if algorithm.pooled:
+            each = simulation.on_parts_of_global_graph(models["all"], "test")
+        if simulation.has_personal_models:
+            if simulation.one_set_of_classes:
+                metrics["local_model/global_graph"] = simulation.on_global_graph(models, "test")
+            metrics["local_model/local_graph"] = local
+        return metrics, each
+
+
+def _is_finite(params: Params) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in params.values())
+
+
+def _sinks(course: Course, folder: RunFolder | None) -> list[Callback]:
+    if "tensorboard" not in course.sinks:
+        return []
+    if folder is None:
+        raise BadInput("sinks has 'tensorboard', which needs a run folder to write to")
+    from isthmus.sinks.tensorboard import TensorBoardSink
+
+    return [TensorBoardSink(folder.path / "tensorboard")]
