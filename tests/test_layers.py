@@ -29,7 +29,7 @@ ARROWS: dict[str, set[str]] = {
     "config": {"core", "data", "learn", "models", "algorithms", "monitors"},
     "runs": {"core", "algorithms", "config", "data", "learn", "models", "monitors", "report", "runtime", "sinks"},
     "sites": {"core", "config", "data", "learn", "models", "runs", "runtime"},
-    "suites": {"core", "config", "report", "runs"},  # many courses, so above those that run one
+    "suites": {"core", "config", "data", "report", "runs"},  # many courses, so above those that run one
     "cli": {"*"},
     "testing": {"*"},
     "top": {"*"},

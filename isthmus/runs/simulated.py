@@ -58,10 +58,8 @@ def run(
         return made.to_the_end(None)
 
 
-def run_anew(course: Course, run_dir: Path, reason: str, *, data_root: str | Path | None = None) -> Path:
+def run_anew(course: Course, run_dir: Path, reason: str, *, scenario: Scenario) -> Path:
     """Run a course where something lies that cannot be resumed; return where that was set aside, with the reason."""
-    with torch_threads(course.threads):  # without its data the course cannot be run: then everything stays
-        scenario = load_scenario(course, locate_data(data_root))
     aside = set_aside(run_dir, reason)
     run(course, run_dir=run_dir, scenario=scenario)
     return aside
@@ -74,11 +72,12 @@ def resume(
     overrides: Sequence[str] = (),
     data_root: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
+    scenario: Scenario | None = None,
 ) -> Result:
     """Go on with a run from its last checkpoint; the result has the same bits as if it had never stopped.
 
     `overrides` may extend the run (`rounds=500`); anything that makes it another course is refused. A course with parts
-    that exist only as Python objects must be given again as `course`.
+    that exist only as Python objects must be given again as `course`. `scenario` as in `run`.
     """
     folder = RunFolder.open(Path(run_dir))
     if folder.is_of_sites:
@@ -89,7 +88,7 @@ def resume(
     except OtherCourse as error:
         raise OtherCourse(_what_differs(folder, course) or str(error)) from None
     with torch_threads(course.threads):
-        simulation = Simulation(course, load_scenario(course, locate_data(data_root)))
+        simulation = Simulation(course, scenario or load_scenario(course, locate_data(data_root)))
         check_monitors(course, simulation)
         _check_holdings(folder, simulation)
         simulation.runtime.load_clients(memories)

@@ -17,6 +17,7 @@ from typing import Any
 from isthmus.core.errors import BadInput, IsthmusError, NotResumable
 from isthmus.runs.journal import FILE_NAME as JOURNAL_FILE
 from isthmus.runs.journal import read_journal
+from isthmus.suites.same_data import LastScenario, side_by_side
 from isthmus.suites.spec import MODELS, Point, Suite
 
 
@@ -58,10 +59,11 @@ def run_suite(
     folder.mkdir(parents=True, exist_ok=True)
     number = min(workers or os.cpu_count() or 1, max(len(todo), 1))
     if number == 1:
-        for point in todo.values():
-            found[point.key] = _tell(on_done, _finish(suite, point, folder, data_root))
+        data = LastScenario()
+        for point in side_by_side(list(todo.values())):
+            found[point.key] = _tell(on_done, _finish(suite, point, folder, data_root, data))
     else:
-        _in_parallel(suite, list(todo.values()), folder, data_root, number, found, on_done)
+        _in_parallel(suite, side_by_side(list(todo.values())), folder, data_root, number, found, on_done)
     return [_of(suite, point, found[point.key], folder) for point in points]
 
 
@@ -102,7 +104,9 @@ def _in_parallel(
             raise
 
 
+# Of a worker, which lives as long as its suite is run.
 _at_work = False
+_data = LastScenario()
 
 
 def _quiet_worker() -> None:
@@ -138,7 +142,7 @@ def _finish_in_worker(suite: Suite, point: Point, folder: Path, data_root: Path 
     global _at_work
     _at_work = True
     try:
-        return _finish(suite, point, folder, data_root)
+        return _finish(suite, point, folder, data_root, _data)
     except KeyboardInterrupt:
         os._exit(130)
     finally:
@@ -150,7 +154,7 @@ def _tell(on_done: Callable[[Run], None], run: Run) -> Run:
     return run
 
 
-def _finish(suite: Suite, point: Point, folder: Path, data_root: Path | None) -> Run:
+def _finish(suite: Suite, point: Point, folder: Path, data_root: Path | None, data: LastScenario) -> Run:
     """Run one course to its end, from its checkpoint if it has one; a failure is the run's, not the suite's."""
     from isthmus.runs.simulated import resume, run, run_anew
 
@@ -159,12 +163,12 @@ def _finish(suite: Suite, point: Point, folder: Path, data_root: Path | None) ->
     note = ""
     try:
         if not path.exists():
-            run(course, run_dir=path, data_root=data_root)
+            run(course, run_dir=path, scenario=data.of(course, data_root))
         else:
             try:
-                resume(path, course=course, data_root=data_root)
+                resume(path, course=course, scenario=data.of(course, data_root))
             except NotResumable as error:
-                aside = run_anew(course, path, str(error), data_root=data_root)
+                aside = run_anew(course, path, str(error), scenario=data.of(course, data_root))
                 note = f"{path.name} was run anew; what was there is in {aside.name}, since {error}"
     except IsthmusError as error:
         return Run(point, None, None, 0, 0.0, str(error), note=note)

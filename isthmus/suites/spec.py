@@ -58,6 +58,7 @@ import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ class Point:
     stated: frozenset[str] = frozenset()  # keys of the course that the suite sets, whether to the default or not
     notes: tuple[str, ...] = ()  # what the suite sets, and this course does not have
 
-    @property
+    @cached_property
     def key(self) -> str:
         """A name for the run folder that changes with anything in the course."""
         plain = as_before(course_to_dict(self.course))
@@ -144,7 +145,15 @@ class Suite:
 
     def points(self) -> list[Point]:
         """Return every course of the suite."""
-        return [point for cell in self.cells() for point in self._points_of(cell)]
+        return list(self._points)
+
+    @cached_property
+    def _points(self) -> tuple[Point, ...]:
+        return tuple(point for cell in self.cells() for point in self._points_of(cell))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the courses out of what goes to other processes: they can be built again."""
+        return {name: value for name, value in vars(self).items() if name != "_points"}
 
     def _points_of(self, cell: Mapping[str, str]) -> list[Point]:
         changes: dict[str, Any] = {}
@@ -164,14 +173,18 @@ class Suite:
         for values in itertools.product(*grid.values()):
             searched = dict(zip(grid, values, strict=True))
             words = [(key.split("."), value) for key, value in {**changes, **searched, **self.changes}.items()]
+            made: Point | None = None
             for seed in self.seeds:
+                if made is not None and seeded == ["seed"]:  # but for the seed it is the same course
+                    found.append(replace(made, seed=seed, course=replace(made.course, seed=seed)))
+                    continue
                 raw = merge(self.base, [*words, *((key.split("."), seed) for key in seeded)], self.title)
-                where = f"{self.title} [{', '.join(cell.values())}]"
-                builder = Builder(where)
+                builder = Builder(f"{self.title} [{', '.join(cell.values())}]")
                 course = builder.fields(Course, raw, "")
                 stated = frozenset(leaf_paths(raw))
                 notes = tuple(note for renaming in builder.renamings for note in renaming.losses())
-                found.append(Point(dict(cell), searched, seed, course, metric, self.measured, stated, notes))
+                made = Point(dict(cell), searched, seed, course, metric, self.measured, stated, notes)
+                found.append(made)
         return found
 
     def expectation(self, cell: Mapping[str, str]) -> Expectation | None:

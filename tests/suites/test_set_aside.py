@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-import isthmus.runs.simulated
+import isthmus.suites.same_data
 from isthmus.core.errors import MissingData
 from isthmus.runs.folder import set_aside
 from isthmus.suites.runner import run_suite
@@ -47,7 +47,7 @@ def test_a_run_whose_data_is_missing_fails_with_the_reason_and_stays_as_it_is(
     def gone(*args: Any) -> Any:
         raise MissingData("csbm: its files are not there")
 
-    monkeypatch.setattr(isthmus.runs.simulated, "load_scenario", gone)
+    monkeypatch.setattr(isthmus.suites.same_data, "load_scenario", gone)
     (run,) = run_suite(suite, tmp_path / "out", workers=1)
     assert run.error == "csbm: its files are not there" and run.score is None
     assert files(path) == before and [p.name for p in path.parent.iterdir()] == [path.name]

@@ -1,0 +1,50 @@
+"""Courses on the same data one after the other, so that it is loaded and divided once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from isthmus.config.course import Course
+from isthmus.data.zoo import Folders
+from isthmus.data.zoo import data_root as locate_data
+from isthmus.runs.simulation import Scenario, load_scenario, torch_threads
+from isthmus.suites.spec import Point
+
+# What decides who holds what, but for folders of one's own, where all of a course does.
+DECIDING = ("dataset", "masks", "splitter", "num_clients", "seed", "global_graph")
+
+
+def division(course: Course) -> tuple[Any, ...]:
+    """Return what two courses have in common whose clients hold the same."""
+    return (course,) if isinstance(course.dataset, Folders) else tuple(getattr(course, key) for key in DECIDING)
+
+
+def side_by_side(points: Sequence[Point]) -> list[Point]:
+    """Return the same points, those on the same data one after the other."""
+    groups: list[tuple[tuple[Any, ...], list[Point]]] = []  # parts of a course may not be hashable
+    for point in points:
+        key = division(point.course)
+        group = next((members for known, members in groups if known == key), None)
+        if group is None:
+            groups.append((key, [point]))
+        else:
+            group.append(point)
+    return [point for _, group in groups for point in group]
+
+
+class LastScenario:
+    """Keeps the data of the last course; the next one on the same data gets it again."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[tuple[Any, ...], Scenario] | None = None
+
+    def of(self, course: Course, root: Path | None) -> Scenario:
+        """Return who holds what in a course."""
+        key = (root, *division(course))
+        if self._kept is None or self._kept[0] != key:
+            self._kept = None  # not both at once
+            with torch_threads(course.threads):
+                self._kept = (key, load_scenario(course, locate_data(root)))
+        return self._kept[1]
