@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from isthmus.suites.comparison import Comparison
     from isthmus.suites.runner import Run
-    from isthmus.suites.spec import Point, Suite
-    from isthmus.suites.table import Cell
+    from isthmus.suites.spec import Suite
 
 EXAMPLES = """Examples:
 
@@ -51,70 +49,40 @@ def compare(
 
     Figures that the suite asks for are drawn into the folder of the results.
     """
-    from isthmus.cli.output import plain, print_json, print_table
+    from isthmus.cli.output import print_json
     from isthmus.core.errors import BadInput
-    from isthmus.runs.journal import replace_file
-    from isthmus.suites.figures import write_figures
-    from isthmus.suites.part import changed, narrowed
-    from isthmus.suites.settings import notes, settings
-    from isthmus.suites.spec import load_suite
-    from isthmus.suites.table import cell_table, cells, cells_csv, runs_csv
+    from isthmus.suites.comparison import Comparison, check_folder
+    from isthmus.suites.part import part_of
 
-    loaded = changed(narrowed(load_suite(suite), only or ()), changes or ())
-    if seeds is not None:
-        if seeds > len(loaded.seeds):
-            raise BadInput(f"--seeds is {seeds}, but {suite} has {len(loaded.seeds)}; give it more with seeds: {seeds}")
-        loaded = replace(loaded, seeds=loaded.seeds[:seeds])
+    loaded = part_of(suite, only or (), changes or (), seeds)
     if check and not any(expected.within is not None for expected in loaded.expected):
         raise BadInput(f"--check: {suite} asks for no number to be near a paper's; give its expected values `within`")
     folder = out or Path("results") / suite.stem
-    _check_folder(folder)
-    runs = _carried_out(loaded, folder, workers, data_root, json)
-    found = cells(loaded, runs)
-    table = cell_table(loaded, found)
-    stated = settings(loaded, _chosen(found, runs))
-    told = notes(loaded, stated, runs)
-    replace_file(folder / "runs.csv", runs_csv(loaded, runs).encode())
-    replace_file(folder / "table.csv", cells_csv(loaded, found).encode())
-    replace_file(folder / "settings.csv", stated.as_csv().encode())
-    text = f"# {loaded.title}\n\n{table.markdown()}\n## Settings\n\n{stated.markdown()}"
-    text += "".join(f"\nNote: {note}.\n" for note in told)
-    replace_file(folder / "table.md", text.encode())
-    figures = write_figures(loaded, found, folder)
+    check_folder(folder)
+    compared = Comparison(loaded, _carried_out(loaded, folder, workers, data_root, json))
+    figures = compared.write(folder)
     if json:
-        facts = {"title": loaded.title, "folder": str(folder), "headings": table.headings, "rows": table.rows}
-        known = {"settings": {"differing": stated.differing(), "common": stated.common()}, "notes": told}
-        print_json({**facts, **known, "figures": [str(path) for path in figures]})
+        print_json({**compared.facts(), "folder": str(folder), "figures": [str(path) for path in figures]})
     else:
-        print_table(table, loaded.title)
-        if stated.table().rows:
-            print_table(stated.table(), "settings that rows differ in")
-        common = ", ".join(f"{key}={value}" for key, value in stated.common().items())
-        typer.echo(plain(f"in all rows: {common}"))
-        for note in told:
-            typer.echo(plain(f"note: {note}"))
-        for path in figures:
-            typer.echo(f"figure: {path}")
+        _show(compared, figures)
         typer.echo(f"results: {folder}")
-    failed = any(cell.errors for cell in found) or (check and any(cell.holds is False for cell in found))
-    if failed:
+    if compared.has_errors or (check and not compared.holds):
         raise typer.Exit(1)
 
 
-def _check_folder(folder: Path) -> None:
-    """Refuse a folder that holds something else: what a comparison writes must take the place of nobody's files."""
-    from isthmus.core.errors import BadInput
+def _show(compared: Comparison, figures: list[Path]) -> None:
+    from isthmus.cli.output import plain, print_table
 
-    written = ("runs", "runs.csv", "table.csv")
-    if folder.exists() and not folder.is_dir():
-        raise BadInput(f"{folder} is a file; results need a folder: give another with --out")
-    if folder.is_dir() and any(folder.iterdir()) and not any((folder / name).exists() for name in written):
-        raise BadInput(f"{folder} holds files that are of no comparison; give a new or an empty folder with --out")
-
-
-def _chosen(found: Sequence[Cell], runs: Sequence[Run]) -> list[Point]:
-    """Return the course that stands for each cell: at the point that was chosen, or at its first where none was."""
-    return [next(run.point for run in (*cell.runs, *runs) if run.point.cell == cell.choices) for cell in found]
+    print_table(compared.table, compared.suite.title)
+    differing = compared.settings.table()
+    if differing.rows:
+        print_table(differing, "settings that rows differ in")
+    common = ", ".join(f"{key}={value}" for key, value in compared.settings.common().items())
+    typer.echo(plain(f"in all rows: {common}"))
+    for note in compared.notes:
+        typer.echo(plain(f"note: {note}"))
+    for path in figures:
+        typer.echo(f"figure: {path}")
 
 
 def _carried_out(suite: Suite, folder: Path, workers: int | None, root: Path | None, silent: bool) -> list[Run]:

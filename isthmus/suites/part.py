@@ -10,7 +10,17 @@ from typing import Any
 from isthmus.config.load import parse_override
 from isthmus.core.errors import BadInput, nearest
 from isthmus.suites.choices import read_choices
-from isthmus.suites.spec import Suite
+from isthmus.suites.spec import Suite, load_suite
+
+
+def part_of(path: Path, only: Sequence[str], changes: Sequence[str], seeds: int | None = None) -> Suite:
+    """Read a suite and return the part that is asked for: some choices, changed keys, the first so many seeds."""
+    suite = changed(narrowed(load_suite(path), only), changes)
+    if seeds is None:
+        return suite
+    if seeds > len(suite.seeds):
+        raise BadInput(f"--seeds is {seeds}, but {path} has {len(suite.seeds)}; give it more with seeds: {seeds}")
+    return replace(suite, seeds=suite.seeds[:seeds])
 
 
 def narrowed(suite: Suite, words: Sequence[str]) -> Suite:
