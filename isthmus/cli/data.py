@@ -124,47 +124,43 @@ def split(
     """Divide a dataset or a folder of tables into folders, one for each of several organisations, as a course would."""
     from isthmus.config.load import load_course
     from isthmus.core.errors import BadInput
-    from isthmus.data.folders.own_kinds import have_own_classes, kind_for, names_for_tables
-    from isthmus.data.folders.schema.schema import SCHEMA_FILE, write_schema
-    from isthmus.data.folders.schema.schema_union import schema_of
+    from isthmus.data.folders.divided import write_divided
+    from isthmus.data.folders.schema.schema import SCHEMA_FILE
     from isthmus.data.link_graph import item_word
-    from isthmus.data.zoo import DATASETS, Folder
+    from isthmus.data.zoo import DATASETS
     from isthmus.data.zoo import data_root as locate_data
     from isthmus.runs.simulation import load_scenario
 
-    chosen = [name.strip() for name in names.split(",") if name.strip()]
-    odd = [name for name in chosen if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name) or chosen.count(name) > 1]
-    if odd:
-        raise BadInput(f"--names has {odd[0]!r}; names are of letters, digits, - and _, each once")
-    number = len(chosen) or clients
+    chosen = _names(names)
     own_folder = Path(dataset).is_dir() and dataset not in DATASETS
     source = data_show.own_folders([dataset]) if own_folder else {"dataset": dataset}
-    course = load_course(source, [f"num_clients={number}", *(words or [])])
+    course = load_course(source, [f"num_clients={len(chosen) or clients}", *(words or [])])
     if out.exists() and any(out.iterdir()):
         raise BadInput(f"{out} exists already; choose another folder")
     scenario = load_scenario(course, locate_data(data_root))
-    kind, whole = kind_for(type(scenario.whole)), scenario.whole
-    own = have_own_classes(whole, scenario.parts.values())
-    if own:
-        whole = replace(whole, class_names=())
-    elif whole.class_names:
-        whole = replace(whole, class_names=names_for_tables(whole))
-    out.mkdir(parents=True, exist_ok=True)
-    for name, part in zip(chosen or scenario.parts, scenario.parts.values(), strict=True):
-        named = replace(part, class_names=names_for_tables(part) if own else whole.class_names)
-        kind.write(named, out / name)
-        if kind is Folder:
-            write_schema(schema_of(named), out / name / SCHEMA_FILE)
+    parts = dict(zip([out / name for name in chosen or scenario.parts], scenario.parts.values(), strict=True))
+    divided = write_divided(scenario.whole, parts, with_schemas=True)
+    for path, part in parts.items():
         examples = "/".join(str(int(part.mask(split).sum())) for split in ("train", "val", "test"))
-        typer.echo(f"{out / name}: {part.num_items} {item_word(part)}s, {examples} train/val/test")
-    typer.echo("classes: each has its own" if own else f"classes: {','.join(whole.class_names)}")
-    typer.echo(f"read with: {' '.join(_settings(kind.like(whole)))}")
-    lost = [name for name, found in whole.attributes.items() if found.dim() > 1]
+        typer.echo(f"{path}: {part.num_items} {item_word(part)}s, {examples} train/val/test")
+    names = ",".join(divided.whole.class_names)
+    typer.echo("classes: each has its own" if divided.own_classes else f"classes: {names}")
+    typer.echo(f"read with: {' '.join(_settings(divided.dataset))}")
+    lost = divided.lost_attributes
     if lost:
-        typer.echo(f"attributes not written, with several values for each {whole.item}: {', '.join(lost)}")
-    if kind is Folder and not own:
-        write_schema(schema_of(whole), out / SCHEMA_FILE)
+        typer.echo(f"attributes not written, with several values for each {divided.whole.item}: {', '.join(lost)}")
+    if divided.write_schema(out / SCHEMA_FILE):
         typer.echo(f"schema: {out / SCHEMA_FILE}")
+
+
+def _names(text: str) -> list[str]:
+    from isthmus.core.errors import BadInput
+
+    chosen = [name.strip() for name in text.split(",") if name.strip()]
+    odd = [name for name in chosen if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name) or chosen.count(name) > 1]
+    if odd:
+        raise BadInput(f"--names has {odd[0]!r}; names are of letters, digits, - and _, each once")
+    return chosen
 
 
 def _settings(dataset: Dataset) -> list[str]:

@@ -17,7 +17,7 @@ from types import TracebackType
 
 from isthmus.config.course import Course
 from isthmus.core.training import Callback
-from isthmus.data.folders.own_kinds import have_own_classes, kind_for, names_for_tables
+from isthmus.data.folders.divided import write_divided
 from isthmus.data.zoo import Folders
 from isthmus.data.zoo import data_root as locate_data
 from isthmus.runs.result import Result
@@ -71,14 +71,9 @@ class Rehearsal:
 
     def _divided(self, course: Course, scenario: Scenario) -> tuple[Course, dict[str, Path]]:
         """Write a folder for each part of the data; return the course that the sites read them by, and the folders."""
-        kind = kind_for(type(scenario.whole))
-        own = have_own_classes(scenario.whole, scenario.parts.values())  # then the course names none
-        names = () if own else names_for_tables(scenario.whole)
         places = {site: self.folder / "data" / site for site in scenario.parts}
-        (self.folder / "data").mkdir()
-        for site, part in scenario.parts.items():
-            kind.write(replace(part, class_names=names or names_for_tables(part)), places[site])
-        return replace(course, dataset=kind.like(replace(scenario.whole, class_names=names))), places
+        parts = {places[site]: part for site, part in scenario.parts.items()}
+        return replace(course, dataset=write_divided(scenario.whole, parts).dataset), places
 
     def __enter__(self) -> Rehearsal:
         self.server = Server(open_kit(self.kits[SERVER], "server"), interface="localhost", say=self.say)

@@ -81,15 +81,15 @@ def test_an_axis_of_metrics_has_one_row_of_settings_for_its_courses(tmp_path: Pa
 
 
 def test_results_take_the_place_of_nobody_s_files(tmp_path: Path) -> None:
-    from isthmus.cli.compare import _check_folder
+    from isthmus.suites.comparison import check_folder
 
     (tmp_path / "table.md").write_text("mine")
     with pytest.raises(BadInput, match="holds files that are of no comparison"):
-        _check_folder(tmp_path)
+        check_folder(tmp_path)
     (tmp_path / "runs").mkdir()
-    _check_folder(tmp_path)
+    check_folder(tmp_path)
     with pytest.raises(BadInput, match="is a file"):
-        _check_folder(tmp_path / "table.md")
+        check_folder(tmp_path / "table.md")
 
 
 @pytest.mark.parametrize(
