@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from isthmus.monitors import Monitor as Monitor
     from isthmus.monitors import View as View
     from isthmus.runs.baselines import run_with_baselines as run_with_baselines
+    from isthmus.runs.predicting import predictions as predictions
     from isthmus.runs.result import Result as Result
     from isthmus.runs.simulated import resume as resume
     from isthmus.runs.simulated import run as run
@@ -190,6 +191,7 @@ _PUBLIC = {
         "View",
     ),
     "isthmus.runs.baselines": ("run_with_baselines",),
+    "isthmus.runs.predicting": ("predictions",),
     "isthmus.runs.result": ("Result",),
     "isthmus.runs.simulated": (
         "resume",

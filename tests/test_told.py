@@ -11,9 +11,9 @@ import pytest
 import isthmus as ist
 from isthmus.algorithms import GFLAPPNP, FedSagePlus
 from isthmus.algorithms.fedgrl.selfsup import GRACE
-from isthmus.cli.predict import predictions
 from isthmus.core.errors import BadInput
 from isthmus.data.folders.graph_tables import write_graph_folder
+from isthmus.runs.predicting import predictions
 from isthmus.testing import toy_graph
 from tests.cli.command import call
 

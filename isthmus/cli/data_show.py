@@ -51,8 +51,6 @@ def show(
 ) -> None:
     """Show who holds what: sizes, labels, degrees, overlap, lost edges, and how far clients are apart."""
     from isthmus.cli.output import print_json
-    from isthmus.config.load import load_course
-    from isthmus.core.errors import BadInput
     from isthmus.data.survey.whole import survey
     from isthmus.data.zoo import data_root as locate_data
     from isthmus.report import data_page
@@ -60,18 +58,11 @@ def show(
     from isthmus.runs.own_silos import undivided
     from isthmus.runs.simulation import load_scenario, torch_threads
 
-    if html is not None and (html.is_dir() or not html.absolute().parent.is_dir()):
-        found = "a folder" if html.is_dir() else f"in the folder {html.parent}, which is not there"
-        raise BadInput(f"--html is {str(html)!r}, {found}; give a file to write")
-    if html is not None and html.exists() and data_page.GENERATOR.encode() not in html.read_bytes()[:2000]:
-        raise BadInput(f"--html is {str(html)!r}, a file that this command did not write; choose another")
-    folders = [word for word in (dataset, *(words or [])) if "=" not in word and Path(word).is_dir()]
+    if html is not None:
+        _check_page(html)
     options = {"splitter.name": splitter, "num_clients": clients, "seed": seed}
     given = [f"{key}={value}" for key, value in options.items() if value is not None]
-    given += [word for word in words or [] if word not in folders]
-    source = own_folders(folders) if dataset in folders else {"dataset": dataset}
-    course = load_course(source, given)
-    divided = dataset not in folders or any(word.startswith(("splitter", "num_clients")) for word in given)
+    course, divided = _course(dataset, words or [], given)
     with torch_threads(course.threads):
         scenario = load_scenario(course, locate_data(data_root)) if divided else undivided(course)
         facts = {"origin": origin(course), **survey(scenario.whole, scenario.parts, course.seed)}
@@ -85,6 +76,28 @@ def show(
     tell_doubt(scenario.whole)
     if html is not None:
         typer.echo(f"page: {html}")
+
+
+def _check_page(html: Path) -> None:
+    """Refuse a file that cannot be written, or that holds something else than a page of ours."""
+    from isthmus.core.errors import BadInput
+    from isthmus.report.data_page import GENERATOR
+
+    if html.is_dir() or not html.absolute().parent.is_dir():
+        found = "a folder" if html.is_dir() else f"in the folder {html.parent}, which is not there"
+        raise BadInput(f"--html is {str(html)!r}, {found}; give a file to write")
+    if html.exists() and GENERATOR.encode() not in html.read_bytes()[:2000]:
+        raise BadInput(f"--html is {str(html)!r}, a file that this command did not write; choose another")
+
+
+def _course(dataset: str, words: list[str], given: list[str]) -> tuple[Course, bool]:
+    """Return the course whose data is shown, and whether they are to be divided: own folders are what silos hold."""
+    from isthmus.config.load import load_course
+
+    folders = [word for word in (dataset, *words) if "=" not in word and Path(word).is_dir()]
+    changes = [*given, *(word for word in words if word not in folders)]
+    course = load_course(own_folders(folders) if dataset in folders else {"dataset": dataset}, changes)
+    return course, dataset not in folders or any(word.startswith(("splitter", "num_clients")) for word in changes)
 
 
 def tell_doubt(data: Holding) -> None:

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import isthmus as ist
-from isthmus.cli.predict import predictions
 from isthmus.core.errors import BadInput
 from isthmus.data.folders.graph_tables import write_graph_folder
 from isthmus.data.zoo import Cora
 from isthmus.runs.folder import RunFolder, load_model_file, save_model_file
+from isthmus.runs.predicting import predictions
 
 from .command import call
 

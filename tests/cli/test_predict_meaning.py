@@ -106,7 +106,7 @@ def test_a_digest_alone_is_compared_and_a_schema_beside_it_says_what_differs(tra
 
 
 def test_columns_of_links_and_of_graphs_and_of_their_edges_are_compared_too(tmp_path: Path) -> None:
-    from isthmus.cli.predict import predictions
+    from isthmus.runs.predicting import predictions
 
     links = replace(toy_facts(), class_names=("p", "q", "r"))
     links = replace(links, feature_names=NAMES[: links.num_features])

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import isthmus as ist
-from isthmus.cli.predict import predictions
 from isthmus.core.training import EarlyStopping
 from isthmus.data.folders.graph_tables import write_graph_folder
 from isthmus.data.folders.own_kinds import kind_for
@@ -27,6 +26,7 @@ from isthmus.learn.tasks import (
     Task,
 )
 from isthmus.models import GCN, HadamardMLPDecoder, ModelSpec
+from isthmus.runs.predicting import predictions
 from isthmus.testing import toy_graph
 from tests.learn.tasks.graph_toys import BONDS, PLAIN, toy_set
 from tests.learn.tasks.link_toys import toy_facts

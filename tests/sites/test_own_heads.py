@@ -15,7 +15,6 @@ import isthmus as ist
 from isthmus.algorithms import FedGRL
 from isthmus.algorithms.fedgrl.downstream import Finetune
 from isthmus.algorithms.fedgrl.selfsup import GAE
-from isthmus.cli.predict import predictions
 from isthmus.core.errors import BadInput
 from isthmus.data.folders.graph_tables import read_graph_folder, write_graph_folder
 from isthmus.data.graph import Graph
@@ -24,6 +23,7 @@ from isthmus.data.zoo import Folder
 from isthmus.learn.optimizers import SGD
 from isthmus.models import GCN, MLPDecoder, ModelSpec
 from isthmus.runs.folder import load_model_file
+from isthmus.runs.predicting import predictions
 from isthmus.runs.simulation import Scenario
 from isthmus.sites.courses.agreement import Freedom, agree
 from isthmus.sites.courses.messages import Terms
