@@ -171,24 +171,29 @@ def _text(words: str) -> str:
 
 def _rows(panels: Sequence[Panel], x_names: Mapping[float, str] | None = None) -> list[dict[str, Any]]:
     """Return a row for each point that has a place, from left to right; a missing one parts a line in two."""
-    rows = []
-    for panel in panels:
-        for series in panel.series:
-            part = 0
-            for point in sorted((point for point in series.points if _drawable(point.x)), key=lambda point: point.x):
-                if not _drawable(point.y):
-                    part += 1
-                    continue
-                spread = point.std if _drawable(point.std) and not series.reference else 0.0
-                told = f"{point.y:.4g}" + (f" ± {point.std:.2g}" if _drawable(point.std) else "")
-                place = (x_names or {}).get(point.x, f"{point.x:g}")
-                row = {"panel": _text(panel.title), "series": _text(series.name), "x": point.x, "y": point.y}
-                row |= {"place": _text(place), "value": told}
-                ends = {"low": point.y - (spread or 0.0), "high": point.y + (spread or 0.0)}
-                rows.append({**row, **ends, "part": f"{_text(series.name)}/{part}", "reference": series.reference})
-                if series.reference:
-                    break
-    return rows
+    return [
+        {"panel": _text(panel.title), **row}
+        for panel in panels
+        for series in panel.series
+        for row in _rows_of(series, x_names or {})
+    ]
+
+
+def _rows_of(series: Series, x_names: Mapping[float, str]) -> list[dict[str, Any]]:
+    """Return the rows of a series; of a reference, the first."""
+    name, part = _text(series.name), 0
+    rows: list[dict[str, Any]] = []
+    for point in sorted((point for point in series.points if _drawable(point.x)), key=lambda point: point.x):
+        if not _drawable(point.y):
+            part += 1
+            continue
+        spread = (point.std or 0.0) if _drawable(point.std) and not series.reference else 0.0
+        place = x_names.get(point.x, f"{point.x:g}")
+        told = f"{point.y:.4g}" + (f" ± {point.std:.2g}" if _drawable(point.std) else "")
+        row = {"series": name, "x": point.x, "y": point.y, "place": _text(place), "value": told}
+        ends = {"low": point.y - spread, "high": point.y + spread}
+        rows.append({**row, **ends, "part": f"{name}/{part}", "reference": series.reference})
+    return rows[:1] if series.reference else rows
 
 
 def _names(panels: Sequence[Panel]) -> list[str]:

@@ -31,30 +31,35 @@ def time_by_part(events: Sequence[dict[str, Any]]) -> dict[str, float]:
     spent = dict.fromkeys(PARTS, 0.0)
     in_rounds = 0.0
     for event in events:
-        kind = event["event"]
-        if kind == "setup":
-            spent["set-up"] += event["load_seconds"] + event["build_seconds"]
-        elif kind == "exchange":
-            codec, fold = event.get("codec_seconds", 0.0), event.get("fold_seconds", 0.0)
-            check = event.get("check_seconds", 0.0)
-            compute = min(event["client_seconds"], max(event["seconds"] - codec - fold - check, 0.0))
-            evaluation = event["request"] in EVALUATION
-            spent["evaluation" if evaluation else "local compute"] += compute
-            spent["evaluation" if evaluation else "codec"] += codec
-            spent["evaluation" if evaluation else "aggregation"] += fold + check
-            spent["evaluation" if evaluation else "engine"] += max(event["seconds"] - compute - codec - fold - check, 0)
-            in_rounds += event["seconds"] if event["round"] > 0 else 0.0
-        elif kind == "round":
-            spent["aggregation"] += event.get("wall_seconds", 0.0)
-        elif kind == "scored":
-            spent["evaluation"] += event["seconds"]
-        elif kind == "checkpoint":
-            spent["checkpoints"] += event.get("seconds", 0.0)
-        elif kind == "monitor":
-            spent["monitors"] += event["seconds"]
+        for part, seconds in _parts_of(event).items():
+            spent[part] += seconds
+        in_rounds += event["seconds"] if event["event"] == "exchange" and event["round"] > 0 else 0.0
     # What a round took beyond its exchanges is the server's own work.
     spent["aggregation"] = max(spent["aggregation"] - in_rounds, 0.0)
     return spent
+
+
+def _parts_of(event: dict[str, Any]) -> dict[str, float]:
+    """Return the parts that an event tells of, with their seconds."""
+    kind = event["event"]
+    if kind == "setup":
+        return {"set-up": event["load_seconds"] + event["build_seconds"]}
+    if kind == "exchange":
+        return _parts_of_exchange(event)
+    if kind == "round":
+        return {"aggregation": event.get("wall_seconds", 0.0)}
+    part = {"scored": "evaluation", "checkpoint": "checkpoints", "monitor": "monitors"}.get(kind)
+    return {} if part is None else {part: event.get("seconds", 0.0)}
+
+
+def _parts_of_exchange(event: dict[str, Any]) -> dict[str, float]:
+    codec = event.get("codec_seconds", 0.0)
+    taking_in = event.get("fold_seconds", 0.0) + event.get("check_seconds", 0.0)
+    compute = min(event["client_seconds"], max(event["seconds"] - codec - taking_in, 0.0))
+    engine = max(event["seconds"] - compute - codec - taking_in, 0.0)
+    if event["request"] in EVALUATION:
+        return {"evaluation": compute + codec + taking_in + engine}
+    return {"local compute": compute, "codec": codec, "aggregation": taking_in, "engine": engine}
 
 
 def profile_table(events: Sequence[dict[str, Any]]) -> Table:

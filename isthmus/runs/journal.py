@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -148,24 +148,7 @@ class Journal(Callback):
         """Return lines on who did not score the round that is kept, and on the rounds it was not compared with."""
         scored = [e for e in self.events if e["event"] == "round" and e.get("score") is not None and "num_scored" in e]
         kept = next((event for event in scored if event["round"] == best_round), None)
-        if kept is None:
-            return []
-        lines = []
-        if kept["unscored"]:
-            total = kept["num_scored"] + len(kept["unscored"])
-            lines.append(
-                f"round {best_round}, which is kept, was scored by {kept['num_scored']} of {total} clients: "
-                f"{some(kept['unscored'])} missing"
-            )
-        fewer = [event for event in scored if event["num_scored"] < kept["num_scored"]]
-        if fewer:
-            away = dict.fromkeys(client for event in fewer for client in event["unscored"])
-            who = f" ({some(list(away))} missing)" if away else ""
-            lines.append(
-                f"{len(fewer)} of {len(scored)} scored rounds were scored by fewer clients than round {best_round}, "
-                f"which is kept, and are not compared with it{who}; stopping.keep=last would keep the last round"
-            )
-        return lines
+        return [] if kept is None else [*_unscored_note(kept), *_not_compared_note(kept, scored)]
 
     def round_done(self, report: RoundReport) -> None:
         """Write a round with its metrics, pooled over clients by their number of examples and client by client."""
@@ -210,6 +193,28 @@ class Journal(Callback):
         if not found:
             self.write("note", text=f"the journal was missing: it has nothing of the rounds up to {round}")
         return found
+
+
+def _unscored_note(kept: Mapping[str, Any]) -> list[str]:
+    if not kept["unscored"]:
+        return []
+    total = kept["num_scored"] + len(kept["unscored"])
+    return [
+        f"round {kept['round']}, which is kept, was scored by {kept['num_scored']} of {total} clients: "
+        f"{some(kept['unscored'])} missing"
+    ]
+
+
+def _not_compared_note(kept: Mapping[str, Any], scored: Sequence[Mapping[str, Any]]) -> list[str]:
+    fewer = [event for event in scored if event["num_scored"] < kept["num_scored"]]
+    if not fewer:
+        return []
+    away = dict.fromkeys(client for event in fewer for client in event["unscored"])
+    who = f" ({some(list(away))} missing)" if away else ""
+    return [
+        f"{len(fewer)} of {len(scored)} scored rounds were scored by fewer clients than round {kept['round']}, "
+        f"which is kept, and are not compared with it{who}; stopping.keep=last would keep the last round"
+    ]
 
 
 def without_infinity(value: Any) -> Any:
@@ -261,17 +266,22 @@ def _checked(path: Path, number: int, entry: Any, line: str) -> dict[str, Any]:
 def read_whole_journal(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of a journal, each with all that readers rely on; one with holes is an error."""
     for number, entry in enumerate(read_journal(path), start=1):
-        more = {name: kind for name, kind in MORE_FIELDS.items() if name in entry}
-        problem = _problem(entry, {**more, **FIELDS.get(entry["event"], {})})
-        if not problem and entry["event"] == "exchange":
-            problem = next((found for failure in entry["failures"] if (found := _problem(failure, FAILURE_FIELDS))), "")
-        if not problem and entry["event"] == "end":
-            for name in ("metrics", "client_scores"):
-                if not all(_are_scores(scores) for scores in entry[name].values()):
-                    problem = f"its {name!r} are no scores"
+        problem = _hole_in(entry)
         if problem:
             raise BadInput(f"{path}: line {number}, the event {entry['event'][:40]!r}, is damaged: {problem}")
         yield entry
+
+
+def _hole_in(entry: dict[str, Any]) -> str:
+    """Return what an event lacks of what readers rely on."""
+    more = {name: kind for name, kind in MORE_FIELDS.items() if name in entry}
+    problem = _problem(entry, {**more, **FIELDS.get(entry["event"], {})})
+    if not problem and entry["event"] == "exchange":
+        return next((found for failure in entry["failures"] if (found := _problem(failure, FAILURE_FIELDS))), "")
+    if not problem and entry["event"] == "end":
+        odd = [n for n in ("metrics", "client_scores") if not all(map(_are_scores, entry[n].values()))]
+        return f"its {odd[-1]!r} are no scores" if odd else ""
+    return problem
 
 
 def _are_scores(found: Any) -> bool:
