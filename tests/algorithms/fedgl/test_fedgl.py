@@ -1479,3 +1479,10 @@ def test_a_bad_field_in_a_course_is_an_error_that_names_it() -> None:
         load_course({"algorithm": {"name": "fedgl", "fusion": "max"}})
     with pytest.raises(BadInput, match="num_neighbours"):
         load_course({"algorithm": {"name": "fedgl", "num_neighbours": 3}})
+
+
+def test_the_defaults_are_those_that_the_paper_states() -> None:
+    """Section 5.3.2, but for Wiki: s = 100, lambda 0.5, alpha 0.2, beta 1, 10 local epochs, GCN's optimiser."""
+    algorithm = FedGL()
+    assert (algorithm.num_neighbors, algorithm.threshold, algorithm.alpha, algorithm.beta) == (100, 0.5, 0.2, 1.0)
+    assert algorithm.local_steps == 10 and algorithm.optimizer == Adam(lr=0.01, weight_decay=5e-4)

@@ -844,3 +844,10 @@ def test_clients_that_answer_together_do_so_after_a_resume_too(num_clients: int 
 def test_the_rule_of_resuming_holds_for_clients_that_answer_together() -> None:
     algorithm = GFLAPPNP(local_steps=3, batch_size=2)
     CHECKS["resume"](algorithm, toy_course(algorithm, runtime="auto"))
+
+
+def test_the_defaults_are_those_of_the_papers_synthetic_graphs() -> None:
+    """Section 5: learning rate 0.5 and full batches for DNC, I = 10 among those tried; c_i with APPNP's alpha and M."""
+    algorithm = GFLAPPNP()
+    assert algorithm.optimizer == SGD(lr=0.5) and algorithm.local_steps == 10 and algorithm.batch_size is None
+    assert (algorithm.alpha, algorithm.hops, algorithm.weighting, algorithm.noise_std) == (0.1, 10, "all", 0.0)
