@@ -313,8 +313,8 @@ def _wrong_counts(values: dict[str, Any]) -> Iterator[str]:
 
 
 def _wrong_words(counts: Any, vocabulary: tuple[str, ...]) -> Iterator[str]:
-    whole = counts is None or (isinstance(counts, tuple) and all(_is_whole(number, 0) for number in counts))
-    if not whole or (counts is not None and len(counts) != len(vocabulary)):
+    each = isinstance(counts, tuple) and all(_is_whole(number, 0) for number in counts)
+    if counts is not None and not (each and len(counts) == len(vocabulary)):
         yield f"counts has not one number of rows for each of the {len(vocabulary)} words"
     for odd in [word for word in vocabulary if words(word) != [word]][:1]:
         yield f"vocabulary has {odd!r}, which no text is cut into; one word in small letters is needed"
