@@ -125,7 +125,8 @@ def _graphs(table: Table, target: str, class_names: tuple[str, ...], problems: P
     targets = read_targets(table, target, class_names, problems)
     reserved = GRAPH_COLUMNS if target == "class" else (*NO_TASKS, *targets.names)
     numbered = target == "class" and columns.are_numbered(table, targets.names)
-    return _Graphs(table.file, ids, targets, numbered, *read_attributes(table, reserved, True, problems))
+    facts, fact_names = read_attributes(table, reserved, True, problems)
+    return _Graphs(table.file, ids, targets, numbered, attributes=facts, attribute_names=fact_names)
 
 
 def _assembled(graphs: _Graphs, members: _Members, joined: _Joined, undirected: bool, name: str) -> GraphSet:

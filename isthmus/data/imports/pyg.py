@@ -64,9 +64,7 @@ def _load(path: Path, problems: Problems) -> Mapping[str, Any] | None:
         wrong = f"holds a {type(found).__name__}; a Data with one graph is needed, or its to_dict()"
     if wrong:
         problems.add(str(path), wrong)
-        return None
-    content: dict[str, Any] = found
-    return content
+    return None if wrong else found
 
 
 def _saved(path: Path) -> tuple[Any, str]:
