@@ -33,56 +33,73 @@ def renumbered(parts: Sequence[Any]) -> list[Any]:
 def joined(parts: Sequence[Any], name: str) -> Any:
     """Return holdings of one kind, with the same features, as one; ids are those that `renumbered` gives them."""
     parts = renumbered(parts)
-    first = parts[0]
+    if isinstance(parts[0], LinkGraph):
+        own = _links(parts)
+    elif isinstance(parts[0], Graph):
+        own = {
+            "edge_index": _shifted(parts, "edge_index"),
+            "edge_weight": _weights(parts),
+            "y": _below(parts, "y"),
+            "node_ids": _below(parts, "node_ids"),
+        }
+    else:
+        own = joined_edges(parts) | {"y": _below(parts, "y"), "graph_ids": _below(parts, "graph_ids")}
+    return replace(parts[0], **_shared(parts), **own, name=name)
+
+
+def _below(parts: Sequence[Any], field: str) -> Tensor:
+    return torch.cat([getattr(part, field) for part in parts])
+
+
+def _shifted(parts: Sequence[Any], field: str) -> Tensor:
+    """Return pairs of nodes, (2, pairs), by the places that nodes have among those of all parts."""
     sizes = torch.tensor([part.num_nodes for part in parts])
     shift = (sizes.cumsum(0) - sizes).tolist()
+    return torch.cat([getattr(part, field) + by for part, by in zip(parts, shift, strict=True)], dim=1)
+
+
+def _shared(parts: Sequence[Any]) -> dict[str, Any]:
+    """Return what holdings of every kind have."""
     names = {part.class_names for part in parts}
-    same: dict[str, Any] = {
+    splits = dict.fromkeys(split for part in parts for split in part.masks)
+    return {
         "x": _rows([part.x for part in parts]),
         "num_classes": max(part.num_classes for part in parts),
-        "masks": {
-            split: torch.cat([part.mask(split) for part in parts])
-            for split in dict.fromkeys(split for part in parts for split in part.masks)
-        },
+        "masks": {split: torch.cat([part.mask(split) for part in parts]) for split in splits},
         "attributes": {},  # what a category's number stands for is for each folder to say
         "attribute_names": {},
-        "class_names": first.class_names if len(names) == 1 else (),
-        "name": name,
+        "class_names": parts[0].class_names if len(names) == 1 else (),
     }
-    if isinstance(first, LinkGraph):
-        return replace(first, **same, **_links(parts, shift))
-    edges = torch.cat([part.edge_index + by for part, by in zip(parts, shift, strict=True)], dim=1)
-    if isinstance(first, Graph):
-        y, ids = (torch.cat([getattr(part, field) for part in parts]) for field in ("y", "node_ids"))
-        return replace(first, **same, edge_index=edges, edge_weight=_weights(parts), y=y, node_ids=ids)
-    starts = [part.node_start[:-1] + by for part, by in zip(parts, shift, strict=True)]
-    attr = None if any(part.edge_attr is None for part in parts) else torch.cat([part.edge_attr for part in parts])
-    return replace(
-        first,
-        **same,
-        edge_index=edges,
-        node_start=torch.cat([*starts, sizes.sum()[None]]),
-        y=torch.cat([part.y for part in parts]),
-        graph_ids=torch.cat([part.graph_ids for part in parts]),
-        edge_attr=attr,
-    )
 
 
-def _links(parts: Sequence[LinkGraph], shift: Sequence[int]) -> dict[str, Any]:
-    named = {key for part in parts for key in part.node_attribute_names}  # numbers of categories, each part's own
-    common = [key for key in parts[0].node_attributes if all(key in part.node_attributes for part in parts)]
+def joined_edges(parts: Sequence[GraphSet]) -> dict[str, Any]:
+    """Return the edges of sets one below the other, and where each graph begins, by the names of a set's fields."""
+    bare = any(part.edge_attr is None for part in parts)
     return {
-        "links": torch.cat([part.links + by for part, by in zip(parts, shift, strict=True)], dim=1),
-        "label": torch.cat([part.label for part in parts]),
-        "node_ids": torch.cat([part.node_ids for part in parts]),
+        "edge_index": _shifted(parts, "edge_index"),
+        "edge_attr": None if bare else _below(parts, "edge_attr"),
+        "node_start": torch.cat([torch.zeros(1, dtype=torch.int64), _below(parts, "sizes").cumsum(0)]),
+    }
+
+
+def _links(parts: Sequence[LinkGraph]) -> dict[str, Any]:
+    return {
+        "links": _shifted(parts, "links"),
+        "label": _below(parts, "label"),
+        "node_ids": _below(parts, "node_ids"),
         "linked": _linked(parts),
         "doubtful": next((part.doubtful for part in parts if part.doubtful), ""),
-        "link_ids": torch.cat([part.link_ids for part in parts]),
-        "node_attributes": {
-            key: torch.cat([part.node_attributes[key] for part in parts]) for key in common if key not in named
-        },
+        "link_ids": _below(parts, "link_ids"),
+        "node_attributes": _node_attributes(parts),
         "node_attribute_names": {},
     }
+
+
+def _node_attributes(parts: Sequence[LinkGraph]) -> dict[str, Tensor]:
+    """Return the facts that all parts have of their nodes, but for numbers of categories, which are each part's own."""
+    named = {key for part in parts for key in part.node_attribute_names}
+    common = [key for key in parts[0].node_attributes if all(key in part.node_attributes for part in parts)]
+    return {key: torch.cat([part.node_attributes[key] for part in parts]) for key in common if key not in named}
 
 
 def _linked(parts: Sequence[LinkGraph]) -> Tensor | None:

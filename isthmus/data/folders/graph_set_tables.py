@@ -12,7 +12,7 @@ has one feature, 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,25 @@ ELSEWHERE = ("label", "split")
 
 
 @dataclass(frozen=True)
+class _Graphs:
+    """Graphs as their table has them; `numbered` says whether labels are numbers of classes."""
+
+    file: str
+    ids: Any
+    targets: Targets
+    numbered: bool
+    attributes: dict[str, Tensor]
+    attribute_names: dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
 class _Members:
     """Nodes as their table has them: the graph of each, by position; their names, unique over all graphs; features."""
 
     graph_of: Integers
     names: Any
     x: Tensor
+    x_sizes: tuple[int, ...]
     feature_names: tuple[str, ...]
 
 
@@ -62,6 +75,7 @@ class _Joined:
 
     ends: Tensor
     attr: Tensor | None
+    edge_sizes: tuple[int, ...]
     feature_names: tuple[str, ...]
 
 
@@ -89,52 +103,44 @@ def read_graph_set_folder(
             "edges.(parquet|csv)"
         )
     problems = Problems(f"graph set folder {path}")
-    graphs = read_table(path, "graphs", GRAPH_COLUMNS, problems)
+    table = read_table(path, "graphs", GRAPH_COLUMNS, problems)
     nodes = read_table(path, "nodes", NODE_COLUMNS, problems)
     links = read_table(path, "edges", EDGE_TABLE_COLUMNS, problems)
-    ids: Any = None
-    targets = members = joined = None
-    if graphs is not None:
-        if graphs.num_rows == 0:
-            problems.add(graphs.file, "the table is empty; at least one graph is needed")
-        ids = columns.node_ids(graphs, problems)
-        targets = read_targets(graphs, target, class_names, problems)
-        reserved = GRAPH_COLUMNS if target == "class" else (*NO_TASKS, *targets.names)
-        facts, fact_names = read_attributes(graphs, reserved, True, problems)
-    if graphs is not None and nodes is not None:
-        members = _members(path, nodes, ids, graphs.file, x_sizes, problems)
-    if graphs is not None and links is not None:
-        joined = _joined(links, ids, graphs.file, members, undirected, edge_sizes, problems)
+    graphs = members = joined = None
+    if table is not None:
+        graphs = _graphs(table, target, class_names, problems)
+        members = None if nodes is None else _members(path, nodes, graphs, x_sizes, problems)
+        joined = None if links is None else _joined(links, graphs, members, undirected, edge_sizes, problems)
     problems.raise_if_any()
-    if targets is None or members is None or joined is None:
+    if graphs is None or members is None or joined is None:
         raise AssertionError("whatever is absent has been noted as a problem")
-    named = tuple(ids.to_pylist())
-    data = _assembled(targets, members, joined, len(named), undirected, path.resolve().name, x_sizes, edge_sizes)
-    data = replace(data, attributes=facts, attribute_names=fact_names)
-    numbered = target == "class" and graphs is not None and columns.are_numbered(graphs, targets.names)
-    return OwnData(data, {"id": named}, None, numbered)
+    data = _assembled(graphs, members, joined, undirected, path.resolve().name)
+    return OwnData(data, {"id": tuple(graphs.ids.to_pylist())}, None, graphs.numbered)
 
 
-def _assembled(
-    targets: Targets,
-    members: _Members,
-    joined: _Joined,
-    num_graphs: int,
-    undirected: bool,
-    name: str,
-    x_sizes: tuple[int, ...],
-    edge_sizes: tuple[int, ...],
-) -> GraphSet:
+def _graphs(table: Table, target: str, class_names: tuple[str, ...], problems: Problems) -> _Graphs:
+    if table.num_rows == 0:
+        problems.add(table.file, "the table is empty; at least one graph is needed")
+    ids = columns.node_ids(table, problems)
+    targets = read_targets(table, target, class_names, problems)
+    reserved = GRAPH_COLUMNS if target == "class" else (*NO_TASKS, *targets.names)
+    numbered = target == "class" and columns.are_numbered(table, targets.names)
+    facts, fact_names = read_attributes(table, reserved, True, problems)
+    return _Graphs(table.file, ids, targets, numbered, attributes=facts, attribute_names=fact_names)
+
+
+def _assembled(graphs: _Graphs, members: _Members, joined: _Joined, undirected: bool, name: str) -> GraphSet:
     """Return the set: nodes graph after graph, in the order of the table of graphs, and edges sorted."""
     order = np.argsort(members.graph_of, kind="stable")
     position = torch.empty(len(order), dtype=torch.int64)
     position[torch.from_numpy(order)] = torch.arange(len(order))
     make = edges.undirected if undirected else edges.directed
     edge_index, edge_attr = make(position[joined.ends], len(order), joined.attr)
+    targets, num_graphs = graphs.targets, len(graphs.ids)
     sizes = np.bincount(members.graph_of, minlength=num_graphs)
     x = select_rows(members.x, torch.from_numpy(order))
     return GraphSet(
-        x=x if x_sizes else compact(x),
+        x=x if members.x_sizes else compact(x),
         edge_index=edge_index,
         node_start=torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)])),
         y=targets.y,
@@ -142,9 +148,11 @@ def _assembled(
         target=targets.kind,
         graph_ids=torch.arange(num_graphs),
         edge_attr=edge_attr,
-        x_sizes=x_sizes,
-        edge_sizes=edge_sizes,
+        x_sizes=members.x_sizes,
+        edge_sizes=joined.edge_sizes,
         masks=targets.masks,
+        attributes=graphs.attributes,
+        attribute_names=graphs.attribute_names,
         class_names=targets.names,
         name=name,
         feature_names=members.feature_names,
@@ -153,10 +161,10 @@ def _assembled(
 
 
 def _members(
-    path: Path, nodes: Table, graph_ids: Any, graphs_file: str, x_sizes: tuple[int, ...], problems: Problems
+    path: Path, nodes: Table, graphs: _Graphs, x_sizes: tuple[int, ...], problems: Problems
 ) -> _Members | None:
     columns.note_misplaced(nodes, (*ELSEWHERE, *stated_attributes(nodes)), "the table of graphs", problems)
-    graph_of = _graphs_of(nodes, graph_ids, graphs_file, problems)
+    graph_of = _graphs_of(nodes, graphs, problems)
     ids = text(nodes, "id", problems)
     x = columns.features(path, nodes, problems, (*NODE_COLUMNS, *ELSEWHERE), constant=True)
     if x is not None:
@@ -172,48 +180,47 @@ def _members(
         (r for r in np.flatnonzero(first != np.arange(len(values))).tolist() if values[r] and graph_of[r] >= 0),
         lambda row: f"id {values[row]!r} is taken by row {first[row] + 1} of the same graph",
     )
-    return _Members(graph_of, names, x, columns.names_of_features(path, nodes, problems, (*NODE_COLUMNS, *ELSEWHERE)))
+    feature_names = columns.names_of_features(path, nodes, problems, (*NODE_COLUMNS, *ELSEWHERE))
+    return _Members(graph_of, names, x, x_sizes, feature_names)
 
 
 def _joined(
     links: Table,
-    graph_ids: Any,
-    graphs_file: str,
+    graphs: _Graphs,
     members: _Members | None,
     undirected: bool,
     edge_sizes: tuple[int, ...],
     problems: Problems,
 ) -> _Joined | None:
     columns.note_misplaced(links, stated_attributes(links), "the table of graphs", problems)
-    graph_of = _graphs_of(links, graph_ids, graphs_file, problems)
+    graph_of = _graphs_of(links, graphs, problems)
     found = [_ends(links, name, graph_of, members, problems) for name in EDGE_COLUMNS]
     names = columns.feature_names(links, EDGE_TABLE_COLUMNS)
     columns.note_stray_text(links, EDGE_TABLE_COLUMNS, problems)
     attr = columns.finite_numbers(links, names, problems) if names else None
-    if attr is not None or edge_sizes:
-        _check_categories(links.file, torch.empty(0, 0) if attr is None else attr, edge_sizes, "edge_sizes", problems)
+    _check_categories(links.file, torch.empty(0, 0) if attr is None else attr, edge_sizes, "edge_sizes", problems)
     known = [end for end in found if end is not None]
     if len(known) < len(EDGE_COLUMNS):
         return None
     ends = torch.stack(known)
     if attr is not None and len(attr):
         _note_contradictions(links, ends, attr, undirected, problems)
-    return _Joined(ends, attr, names)
+    return _Joined(ends, attr, edge_sizes, names)
 
 
-def _graphs_of(table: Table, graph_ids: Any, graphs_file: str, problems: Problems) -> Integers | None:
+def _graphs_of(table: Table, graphs: _Graphs, problems: Problems) -> Integers | None:
     """Return the position of each row's graph, -1 where it is not known."""
     from pyarrow import compute
 
     column = text(table, "graph", problems)
-    if column is None or graph_ids is None:
+    if column is None or graphs.ids is None:
         return None
-    found = compute.if_else(compute.equal(column, ""), None, compute.index_in(column, value_set=graph_ids))
+    found = compute.if_else(compute.equal(column, ""), None, compute.index_in(column, value_set=graphs.ids))
     position: Integers = compute.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
     problems.add_rows(
         table.file,
         np.flatnonzero(position < 0).tolist(),
-        lambda row: f"graph {column[row].as_py()!r} is no id of {graphs_file}",
+        lambda row: f"graph {column[row].as_py()!r} is no id of {graphs.file}",
     )
     return position
 

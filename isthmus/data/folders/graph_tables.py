@@ -26,7 +26,7 @@ from isthmus.data.folders.schema.schema import SCHEMA_FILE, Schema, compare_colu
 from isthmus.data.folders.tables import columns
 from isthmus.data.folders.tables.attributes import attribute_columns, read_attributes
 from isthmus.data.folders.tables.foreign_neighbors import STEM, ForeignNeighbors, neighbors_table, read_neighbors
-from isthmus.data.folders.tables.reading import Problems, find_table, read_table
+from isthmus.data.folders.tables.reading import Problems, Table, find_table, read_table
 from isthmus.data.folders.tables.writing import (
     feature_columns,
     features_archive,
@@ -89,22 +89,16 @@ def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undir
         problems.add(nodes.file, "the table is empty; at least one node is needed")
         nodes = None
     schema = _schema(path, problems)
-    class_names = class_names or (schema.classes if schema else ())
     ids: Any = None
     x = ends = weight = foreign = None
-    names: tuple[str, ...] = ()
     if nodes is not None:
         ids = columns.node_ids(nodes, problems)
         x = columns.features(path, nodes, problems)
         names = _feature_names(columns.names_of_features(path, nodes, problems), schema, x, problems)
-        own_names = schema.classes if schema else ()
-        y, class_names = columns.labels(nodes, class_names, problems, own_names)
-        numbered = columns.are_numbered(nodes, (*class_names, *own_names))
-        masks = columns.split_masks(nodes, y, problems)
-        facts, fact_names = read_attributes(nodes, columns.NODE_COLUMNS, False, problems)
-        foreign = read_neighbors(path, ids, nodes.file, problems) if ids is not None else None
+        facts, numbered = _facts(nodes, class_names, schema, problems)
+        foreign = read_neighbors(path, ids, nodes.file, problems)
     if links is not None:
-        ends = columns.edge_ends(links, ids, "nodes" if nodes is None else nodes.file, problems)
+        ends = columns.edge_ends(links, ids, nodes.file if nodes else "nodes", problems)
         weight = columns.edge_weights(links, ends, undirected, problems)
     problems.raise_if_any()
     if x is None or ends is None:
@@ -114,18 +108,32 @@ def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undir
         x=compact(x),
         edge_index=edge_index,
         edge_weight=edge_weight,
-        y=torch.from_numpy(y),
-        num_classes=len(class_names) if class_names else int(y.max()) + 1,
         node_ids=torch.arange(len(ids)),
-        masks=masks,
-        attributes=facts,
-        attribute_names=fact_names,
-        class_names=class_names,
         name=path.resolve().name,
         feature_names=names,
+        **facts,
     )
     named = tuple(ids.to_pylist())
     return GraphFolder(graph, {"id": named}, named, numbered, schema=schema, foreign=foreign)
+
+
+def _facts(
+    nodes: Table, class_names: tuple[str, ...], schema: Schema | None, problems: Problems
+) -> tuple[dict[str, Any], bool]:
+    """Return classes, splits and attributes as a `Graph` has them, and whether labels are numbers of classes."""
+    own_names = schema.classes if schema else ()
+    y, class_names = columns.labels(nodes, class_names or own_names, problems, own_names)
+    masks = columns.split_masks(nodes, y, problems)
+    attributes, attribute_names = read_attributes(nodes, columns.NODE_COLUMNS, False, problems)
+    facts = {
+        "y": torch.from_numpy(y),
+        "num_classes": len(class_names) if class_names else int(y.max()) + 1,
+        "masks": masks,
+        "attributes": attributes,
+        "attribute_names": attribute_names,
+        "class_names": class_names,
+    }
+    return facts, columns.are_numbered(nodes, (*class_names, *own_names))
 
 
 def _schema(path: Path, problems: Problems) -> Schema | None:

@@ -11,6 +11,7 @@ Without feature columns and without features.npz, every node has one feature, 1.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from isthmus.data.link_graph import LinkGraph
 
 NODE_COLUMNS = ("id", "side")
 LINK_COLUMNS = (*EDGE_COLUMNS, "label", "split")
+NO_FEATURES = (*NODE_COLUMNS, "label", "split")
 SIDES = {"user": 0, "item": 1, "0": 0, "1": 1}
 
 
@@ -69,48 +71,70 @@ def read_link_folder(
         columns.note_misplaced(nodes, ("label", "split"), "the table of links", problems)
         columns.note_misplaced(nodes, (f"{PREFIX}side",), "the column 'side'", problems)
         ids = columns.node_ids(nodes, problems)
-        x = columns.features(path, nodes, problems, (*NODE_COLUMNS, "label", "split"), constant=True)
-        feature_names = columns.names_of_features(path, nodes, problems, (*NODE_COLUMNS, "label", "split"))
-        node_facts, node_fact_names = read_attributes(nodes, (*NODE_COLUMNS, "label", "split"), False, problems)
-        node_facts |= _sides(nodes, problems)
+        x = columns.features(path, nodes, problems, NO_FEATURES, constant=True)
+        node_facts = _node_facts(path, nodes, problems)
     if links is not None:
         if links.num_rows == 0:
             problems.add(links.file, "the table is empty; at least one link is needed")
-        ends = columns.edge_ends(links, ids, "nodes" if nodes is None else nodes.file, problems)
-        label, class_names, linked = _labels(links, class_names, negatives, problems)
-        if linked is not None and ends is not None:
-            link_truth.note_contradictions(links, ends, linked, undirected, problems)
-        masks = columns.split_masks(links, None, problems)
-        facts, fact_names = read_attributes(links, LINK_COLUMNS, True, problems)
+        ends = columns.edge_ends(links, ids, nodes.file if nodes else "nodes", problems)
+        told = _told(links, ends, class_names, negatives, undirected, problems)
     problems.raise_if_any()
-    if x is None or ends is None:
+    if x is None or ends is None or links is None:
         raise AssertionError("whatever is absent has been noted as a problem")
-    num_classes = len(class_names) if class_names else int(label.max()) + 1
-    sure = negatives or all_links or links is None or "label" not in links.columns
     data = LinkGraph(
         x=compact(x),
         links=ends,
-        label=torch.from_numpy(label),
-        num_classes=num_classes,
         node_ids=torch.arange(len(ids)),
         link_ids=torch.arange(ends.shape[1]),
-        masks=masks,
-        attributes=facts,
-        attribute_names=fact_names,
-        node_attributes=node_facts,
-        node_attribute_names=node_fact_names,
-        class_names=class_names,
-        linked=linked,
         negatives=negatives,
-        doubtful="" if sure else link_truth.doubtful_class(class_names, num_classes),
         undirected=undirected,
         name=path.resolve().name,
-        feature_names=feature_names,
+        **node_facts,
+        **told,
     )
+    data = replace(data, doubtful=_doubtful(links, data, all_links))
     named = np.asarray(ids.to_pylist(), dtype=object)
-    told = {name: tuple(named[end.numpy()].tolist()) for name, end in zip(EDGE_COLUMNS, ends, strict=True)}
-    numbered = links is not None and columns.are_numbered(links, class_names)
-    return OwnData(data, told, tuple(named.tolist()), numbered)
+    by_end = {name: tuple(named[end.numpy()].tolist()) for name, end in zip(EDGE_COLUMNS, ends, strict=True)}
+    return OwnData(data, by_end, tuple(named.tolist()), columns.are_numbered(links, data.class_names))
+
+
+def _node_facts(path: Path, nodes: Table, problems: Problems) -> dict[str, Any]:
+    """Return the names of features and the attributes of nodes, as a `LinkGraph` has them."""
+    feature_names = columns.names_of_features(path, nodes, problems, NO_FEATURES)
+    attributes, names = read_attributes(nodes, NO_FEATURES, False, problems)
+    attributes |= _sides(nodes, problems)
+    return {"feature_names": feature_names, "node_attributes": attributes, "node_attribute_names": names}
+
+
+def _told(
+    links: Table,
+    ends: Tensor | None,
+    class_names: tuple[str, ...],
+    negatives: str,
+    undirected: bool,
+    problems: Problems,
+) -> dict[str, Any]:
+    """Return what a table says of its links, as a `LinkGraph` has it."""
+    label, class_names, linked = _labels(links, class_names, negatives, problems)
+    if linked is not None and ends is not None:
+        link_truth.note_contradictions(links, ends, linked, undirected, problems)
+    masks = columns.split_masks(links, None, problems)
+    attributes, attribute_names = read_attributes(links, LINK_COLUMNS, True, problems)
+    return {
+        "label": torch.from_numpy(label),
+        "num_classes": len(class_names) if class_names else int(label.max(initial=-1)) + 1,
+        "masks": masks,
+        "attributes": attributes,
+        "attribute_names": attribute_names,
+        "class_names": class_names,
+        "linked": linked,
+    }
+
+
+def _doubtful(links: Table, data: LinkGraph, all_links: bool) -> str:
+    """Return the class that sounds as if its pairs were no links, where nobody has said whether they are."""
+    sure = data.negatives or all_links or "label" not in links.columns
+    return "" if sure else link_truth.doubtful_class(data.class_names, data.num_classes)
 
 
 def _labels(

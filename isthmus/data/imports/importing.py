@@ -126,8 +126,6 @@ def reading_of(wishes: Wishes) -> Reading:
 
 def prepare(raw: RawGraph | None, wishes: Wishes, problems: Problems) -> Prepared:
     """Return a graph ready to be written, or raise one BadInput that tells all problems by row."""
-    import pyarrow as pa
-
     if raw is None:
         problems.raise_if_any()
         raise AssertionError("a source that gives no tables has noted why")
@@ -145,23 +143,43 @@ def prepare(raw: RawGraph | None, wishes: Wishes, problems: Problems) -> Prepare
     encoded = _encoded(others, schema, problems, notes) if problems.num_found == before else None
     if labels and not schema.classes:
         problems.add(nodes.file, f"has labels ({nodes.name('label')}), but the schema names no classes")
-        nodes = replace(nodes, columns={name: c for name, c in nodes.columns.items() if name != "label"})
+        nodes = _unlabelled(nodes)
     y, class_names = columns.labels(nodes, schema.classes, problems)
     splits = columns.split_names(nodes, y, problems)
     table = _edges_table(links, ids, nodes.file, wishes.edge_rules, problems, notes)
     problems.raise_if_any()
     if encoded is None or table is None:
         raise AssertionError("whatever is absent has been noted as a problem")
+    named = _feature_columns(encoded, schema)
+    written = _nodes_table(ids, y, class_names, splits, attributes | named)
+    return Prepared(written, table, None if named else encoded.matrix, schema, tuple(notes))
+
+
+def _feature_columns(encoded: Encoded, schema: Schema) -> dict[str, Any]:
+    """Return the features that go into the table of nodes: all, or none."""
+    import pyarrow as pa
+
+    if not named_columns(schema):
+        return {}
+    return {name: pa.array(encoded.matrix[:, place]) for place, name in enumerate(schema.columns)}
+
+
+def _nodes_table(
+    ids: Any,
+    y: columns.Integers,
+    class_names: tuple[str, ...],
+    splits: npt.NDArray[np.object_] | None,
+    others: dict[str, Any],
+) -> Any:
+    """Return the nodes as a graph folder has them, `others` after ids, labels and splits."""
+    import pyarrow as pa
+
     written: dict[str, Any] = {"id": ids}
     if class_names:
         written["label"] = pa.array([class_names[c] if c >= 0 else None for c in y.tolist()], pa.string())
     if splits is not None:
         written["split"] = pa.array([split or None for split in splits.tolist()], pa.string())
-    written |= attributes
-    named = named_columns(schema)
-    if named:
-        written |= {name: pa.array(encoded.matrix[:, place]) for place, name in enumerate(schema.columns)}
-    return Prepared(pa.table(written), table, None if named else encoded.matrix, schema, tuple(notes))
+    return pa.table(written | others)
 
 
 def _with_roles(
@@ -202,17 +220,21 @@ def _without_attributes(others: Table, wishes: Wishes, problems: Problems) -> tu
         if name not in others.columns:
             problems.add(others.file, f"--attribute names {name!r}; {nearest(name, others.columns)}")
     stated = {*wishes.attributes, *stated_attributes(others)}
-    kept = [name for name in others.columns if name in stated]
-    attributes = {}
-    for name in kept:
-        column, plain = others.columns[name], name.removeprefix(PREFIX)
-        if PREFIX + plain in attributes:
-            problems.add(others.file, f"has the attribute {plain!r} twice, as {plain!r} and {PREFIX + plain!r}")
-        attributes[PREFIX + plain] = column if is_numeric(column) else text(others, name, problems)
+    attributes = _attributes(others, stated, problems)
     choices, features = wishes.choices, wishes.schema.features if wishes.schema else ()
     both = {*choices.number, *choices.category, *choices.text, *choices.ignore, *(feature.name for feature in features)}
     rest = {name: column for name, column in others.columns.items() if name not in stated or name in both}
     return replace(others, columns=rest), attributes
+
+
+def _attributes(others: Table, stated: set[str], problems: Problems) -> dict[str, Any]:
+    attributes: dict[str, Any] = {}
+    for name in (name for name in others.columns if name in stated):
+        column, plain = others.columns[name], name.removeprefix(PREFIX)
+        if PREFIX + plain in attributes:
+            problems.add(others.file, f"has the attribute {plain!r} twice, as {plain!r} and {PREFIX + plain!r}")
+        attributes[PREFIX + plain] = column if is_numeric(column) else text(others, name, problems)
+    return attributes
 
 
 def _labels(nodes: Table, problems: Problems) -> tuple[Table, list[str]]:
@@ -221,12 +243,20 @@ def _labels(nodes: Table, problems: Problems) -> tuple[Table, list[str]]:
 
     strings = text(nodes, "label", problems) if "label" in nodes.columns else None
     if strings is None:
-        return replace(nodes, columns={name: c for name, c in nodes.columns.items() if name != "label"}), []
-    labels = strings.to_pylist()
-    whole = [label.removesuffix(".0") for label in labels]
-    if all(is_whole(label) for label in whole if label):
-        labels = ["" if label == "-1" else label for label in whole]
+        return _unlabelled(nodes), []
+    labels = _as_whole(strings.to_pylist())
     return replace(nodes, columns=nodes.columns | {"label": pa.array(labels, pa.string())}), [x for x in labels if x]
+
+
+def _as_whole(labels: list[str]) -> list[str]:
+    whole = [label.removesuffix(".0") for label in labels]
+    if not all(is_whole(label) for label in whole if label):
+        return labels
+    return ["" if label == "-1" else label for label in whole]
+
+
+def _unlabelled(nodes: Table) -> Table:
+    return replace(nodes, columns={name: column for name, column in nodes.columns.items() if name != "label"})
 
 
 def _schema(others: Table, labels: list[str], wishes: Wishes, problems: Problems, notes: list[str]) -> Schema:

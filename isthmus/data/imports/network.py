@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import ParseError
@@ -25,30 +25,39 @@ def read_network(path: Path, id_attribute: str, label_attribute: str, problems: 
         return None
     nodes, edges = dict(graph.nodes(data=True)), list(graph.edges(data=True))
     attributes = _names(nodes.values())
-    if id_attribute and id_attribute != "id" and id_attribute not in attributes:
+    if id_attribute not in ("", "id", *attributes):
         problems.add(path.name, f"no node has the attribute {id_attribute!r}; {nearest(id_attribute, attributes)}")
         return None
     own = id_attribute if id_attribute in attributes else ""
     ids = {node: data.get(own) if own else node for node, data in nodes.items()}
     shown = "label" if KINDS[path.suffix.lower()] == "GEXF" and label_attribute != "label" else ""
-    names = [name for name in attributes if name not in ("id", own, shown)]
-    columns = {"id": as_column(list(ids.values()))}
-    columns |= {name: as_column([data.get(name) for data in nodes.values()]) for name in names}
+    columns = {"id": as_column(list(ids.values())), **_columns(nodes.values(), ("id", own, shown))}
+    return RawGraph(
+        Table(f"{path.name} nodes", columns, len(nodes), {"id": own} if own else {}),
+        Table(f"{path.name} edges", _edge_columns(edges, ids), len(edges)),
+        tuple(_notes(graph.is_directed(), shown in attributes)),
+    )
+
+
+def _edge_columns(edges: list[tuple[Any, Any, Mapping[str, Any]]], ids: Mapping[Any, Any]) -> dict[str, Any]:
     ends = {
         "source": as_column([ids[source] for source, _, _ in edges]),
         "target": as_column([ids[target] for _, target, _ in edges]),
     }
-    others = [name for name in _names(data for _, _, data in edges) if name not in ends]
-    ends |= {name: as_column([data.get(name) for _, _, data in edges]) for name in others}
-    notes = ["the file's edges have a direction; --directed keeps to it"] if graph.is_directed() else []
-    if shown in attributes:
-        notes.append("left out: label (in GEXF, the name that a picture shows; --label label takes it for the class)")
-    called = {"id": own} if own else {}
-    return RawGraph(
-        Table(f"{path.name} nodes", columns, len(nodes), called),
-        Table(f"{path.name} edges", ends, len(edges)),
-        tuple(notes),
-    )
+    return ends | _columns([data for _, _, data in edges], ends)
+
+
+def _columns(rows: Collection[Mapping[str, Any]], besides: Collection[str]) -> dict[str, Any]:
+    """Return the attributes of rows as columns, but for those of some names."""
+    names = [name for name in _names(rows) if name not in besides]
+    return {name: as_column([row.get(name) for row in rows]) for name in names}
+
+
+def _notes(is_directed: bool, left_label_out: bool) -> Iterator[str]:
+    if is_directed:
+        yield "the file's edges have a direction; --directed keeps to it"
+    if left_label_out:
+        yield "left out: label (in GEXF, the name that a picture shows; --label label takes it for the class)"
 
 
 def _read(path: Path, problems: Problems) -> Any:

@@ -16,6 +16,9 @@ from isthmus.data.folders.tables.reading import Problems, RawGraph, Table
 
 # What files of torch.save begin with: an archive since 1.6, a pickle of protocol 2 before.
 ZIP_START, PICKLE_START = b"PK\x03\x04", b"\x80\x02"
+TAKEN = frozenset(
+    {"x", "y", "edge_index", "edge_weight", "edge_attr", "node_id", "num_nodes", *(f"{s}_mask" for s in SPLITS)}
+)
 SAFE = "save plain tensors instead: torch.save(data.to_dict(), 'graph.pt')"
 
 
@@ -30,20 +33,15 @@ def read_pyg(path: Path, problems: Problems) -> RawGraph | None:
     if found is None:
         return None
     before = problems.num_found
-    edge_index = found.get("edge_index")
-    if not isinstance(edge_index, Tensor) or edge_index.ndim != 2 or edge_index.shape[0] != 2:
-        problems.add(str(path), f"edge_index is {_shape(edge_index)}; a tensor of shape (2, edges) is needed")
-    x = found.get("x")
-    if not isinstance(x, Tensor) or x.ndim != 2:
-        problems.add(str(path), f"x is {_shape(x)}; a tensor of shape (nodes, features) is needed")
-    if not isinstance(x, Tensor) or not isinstance(edge_index, Tensor) or problems.num_found > before:
+    edge_index = _matrix(found, "edge_index", "(2, edges)", str(path), problems)
+    x = _matrix(found, "x", "(nodes, features)", str(path), problems)
+    if x is None or edge_index is None:
         return None
     nodes = _nodes(found, x, str(path), problems)
     edges = _edges(found, edge_index, str(path), problems)
     if problems.num_found > before:
         return None
-    known = {"x", "y", "edge_index", "edge_weight", "edge_attr", "node_id", "num_nodes", *(f"{s}_mask" for s in SPLITS)}
-    others = sorted(str(key) for key in found if key not in known)
+    others = sorted(str(key) for key in found if key not in TAKEN)
     notes = (f"left out: {', '.join(others)}",) if others else ()
     return RawGraph(
         Table(f"{path.name} nodes", nodes, x.shape[0]), Table(f"{path.name} edges", edges, edge_index.shape[1]), notes
@@ -55,6 +53,22 @@ _REFUSED: type[Exception] = torch._weights_only_unpickler.UnpicklingError  # typ
 
 
 def _load(path: Path, problems: Problems) -> Mapping[str, Any] | None:
+    from torch_geometric.data import Data
+
+    found, wrong = _saved(path)
+    if isinstance(found, tuple) and found and (len(found) == 1 or found[1] is None):
+        found = found[0]  # a dataset in one file, with a single graph
+    if isinstance(found, Data):
+        found = found.to_dict()
+    if not wrong and not isinstance(found, dict):
+        wrong = f"holds a {type(found).__name__}; a Data with one graph is needed, or its to_dict()"
+    if wrong:
+        problems.add(str(path), wrong)
+    return None if wrong else found
+
+
+def _saved(path: Path) -> tuple[Any, str]:
+    """Return what torch.save has written into a file, and what is wrong if that cannot be told."""
     # The containers of a Data that torch.load does not know as harmless by itself; none runs code when it is loaded.
     from torch_geometric.data import Data
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
@@ -63,58 +77,67 @@ def _load(path: Path, problems: Problems) -> Mapping[str, Any] | None:
     try:
         with path.open("rb") as content:
             start = content.read(len(ZIP_START))
-        if not start.startswith((ZIP_START, PICKLE_START)):
-            what = "is empty" if not start else f"begins with {start!r}, which torch.save writes in no version"
-            problems.add(str(path), f"is no file of torch.save: it {what}; {SAFE}")
-            return None
-        with torch.serialization.safe_globals([Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]):
-            found = torch.load(path, map_location="cpu", weights_only=True)
+        if start.startswith((ZIP_START, PICKLE_START)):
+            with torch.serialization.safe_globals([Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]):
+                return torch.load(path, map_location="cpu", weights_only=True), ""
     except OSError as error:
-        problems.add(str(path), f"cannot be read: {error.strerror or error}")
-        return None
+        return None, f"cannot be read: {error.strerror or error}"
     except _REFUSED as error:
         needs = re.search(r"GLOBAL (\S+)", str(error))
         if needs:
-            problems.add(str(path), f"is not loaded: it needs {needs[1]}, which could run code; {SAFE}")
-        else:
-            problems.add(str(path), f"is no file of torch.save, or a damaged one; {SAFE}")
-        return None
+            return None, f"is not loaded: it needs {needs[1]}, which could run code; {SAFE}"
+        return None, f"is no file of torch.save, or a damaged one; {SAFE}"
     except (RuntimeError, ValueError, EOFError, KeyError, AttributeError, TypeError, AssertionError) as error:
-        problems.add(str(path), f"is no file of torch.save: {' '.join(str(error).split())[:200]}")
-        return None
-    if isinstance(found, tuple) and found and (len(found) == 1 or found[1] is None):
-        found = found[0]  # a dataset in one file, with a single graph
-    if isinstance(found, Data):
-        found = found.to_dict()
-    if not isinstance(found, dict):
-        problems.add(str(path), f"holds a {type(found).__name__}; a Data with one graph is needed, or its to_dict()")
-        return None
-    return found
+        return None, f"is no file of torch.save: {' '.join(str(error).split())[:200]}"
+    what = "is empty" if not start else f"begins with {start!r}, which torch.save writes in no version"
+    return None, f"is no file of torch.save: it {what}; {SAFE}"
+
+
+def _matrix(found: Mapping[str, Any], key: str, shape: str, where: str, problems: Problems) -> Tensor | None:
+    value = found.get(key)
+    if isinstance(value, Tensor) and value.ndim == 2 and (key == "x" or value.shape[0] == 2):
+        return value
+    problems.add(where, f"{key} is {_shape(value)}; a tensor of shape {shape} is needed")
+    return None
 
 
 def _nodes(found: Mapping[str, Any], x: Tensor, where: str, problems: Problems) -> dict[str, Any]:
     import pyarrow as pa
 
     num_nodes, size = x.shape
-    ids = found.get("node_id")
-    ids = list(range(num_nodes)) if ids is None else ids.tolist() if isinstance(ids, Tensor) else list(ids)
+    names = _names(found)
+    ids = [str(number) for number in range(num_nodes)] if names is None else names
     if len(ids) != num_nodes:
         problems.add(where, f"node_id has {len(ids)} entries for {num_nodes} nodes")
         return {}
-    columns = {"id": pa.chunked_array([pa.array([str(name) for name in ids])])}
-    y = found.get("y")
-    if y is not None:
-        label = y.squeeze(1) if isinstance(y, Tensor) and y.ndim == 2 and y.shape[1] == 1 else y
-        if not isinstance(label, Tensor) or label.shape != (num_nodes,) or label.is_floating_point():
-            problems.add(where, f"y is {_shape(y)}; one whole number for each of {num_nodes} nodes is needed")
-        else:
-            columns["label"] = pa.chunked_array([pa.array(label.long().numpy())])
+    columns = {"id": pa.chunked_array([pa.array(ids)])}
+    label = _label(found, num_nodes, where, problems)
+    if label is not None:
+        columns["label"] = pa.chunked_array([pa.array(label.long().numpy())])
     split = _split(found, num_nodes, where, problems)
     if split is not None:
         columns["split"] = pa.chunked_array([pa.array(split, pa.string())])
     values = pa.array(np.ascontiguousarray((x.to_dense() if x.layout != torch.strided else x).double().numpy()).ravel())
     columns["x"] = pa.chunked_array([pa.FixedSizeListArray.from_arrays(values, size)])
     return columns
+
+
+def _names(found: Mapping[str, Any]) -> list[str] | None:
+    ids = found.get("node_id")
+    if ids is None:
+        return None
+    return [str(name) for name in (ids.tolist() if isinstance(ids, Tensor) else list(ids))]
+
+
+def _label(found: Mapping[str, Any], num_nodes: int, where: str, problems: Problems) -> Tensor | None:
+    y = found.get("y")
+    if y is None:
+        return None
+    label = y.squeeze(1) if isinstance(y, Tensor) and y.ndim == 2 and y.shape[1] == 1 else y
+    if isinstance(label, Tensor) and label.shape == (num_nodes,) and not label.is_floating_point():
+        return label
+    problems.add(where, f"y is {_shape(y)}; one whole number for each of {num_nodes} nodes is needed")
+    return None
 
 
 def _split(found: Mapping[str, Any], num_nodes: int, where: str, problems: Problems) -> Any:
@@ -139,25 +162,25 @@ def _split(found: Mapping[str, Any], num_nodes: int, where: str, problems: Probl
 def _edges(found: Mapping[str, Any], edge_index: Tensor, where: str, problems: Problems) -> dict[str, Any]:
     import pyarrow as pa
 
-    num_edges = edge_index.shape[1]
-    ids = found.get("node_id")
-    ends = edge_index.long().numpy()
-    if ids is not None:
-        names = [str(name) for name in (ids.tolist() if isinstance(ids, Tensor) else list(ids))]
-        spelled = [[names[i] if 0 <= i < len(names) else f"node {i}" for i in row] for row in ends.tolist()]
+    names = _names(found)
+    ends = edge_index.long().numpy().tolist()
+    if names is None:
+        spelled = [list(map(str, row)) for row in ends]
     else:
-        spelled = [[str(i) for i in row] for row in ends.tolist()]
+        spelled = [[names[i] if 0 <= i < len(names) else f"node {i}" for i in row] for row in ends]
     columns = {name: pa.chunked_array([pa.array(row, pa.string())]) for name, row in zip(_ENDS, spelled, strict=True)}
-    weight = found.get("edge_weight")
-    attr = found.get("edge_attr")
+    weight = _weight(found, edge_index.shape[1], where, problems)
+    return columns if weight is None else columns | {"weight": pa.chunked_array([pa.array(weight.double().numpy())])}
+
+
+def _weight(found: Mapping[str, Any], num_edges: int, where: str, problems: Problems) -> Tensor | None:
+    weight, attr = found.get("edge_weight"), found.get("edge_attr")
     if weight is None and isinstance(attr, Tensor) and attr.numel() == num_edges and num_edges:
-        weight = attr.reshape(-1)
-    if weight is not None:
-        if not isinstance(weight, Tensor) or weight.shape != (num_edges,):
-            problems.add(where, f"edge_weight is {_shape(weight)}; one number for each of {num_edges} edges is needed")
-        else:
-            columns["weight"] = pa.chunked_array([pa.array(weight.double().numpy())])
-    return columns
+        return attr.reshape(-1)
+    if weight is None or (isinstance(weight, Tensor) and weight.shape == (num_edges,)):
+        return weight
+    problems.add(where, f"edge_weight is {_shape(weight)}; one number for each of {num_edges} edges is needed")
+    return None
 
 
 _ENDS = ("source", "target")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.data.folders.tables.attributes import PREFIX
-from isthmus.data.folders.tables.number_block import BlockWriter, single_lists
+from isthmus.data.folders.tables.number_block import BlockColumn, BlockWriter, single_lists
 from isthmus.data.folders.tables.reading import NO_NUMBER, Problems, RawGraph, Table, as_table, is_numeric
-from isthmus.data.imports.wide_text import is_wide, read_wide_text
+from isthmus.data.imports.wide_text import is_wide, places, read_wide_text
 
 # Ending -> what separates the values of a text file; Parquet has no such thing.
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".parquet": "", ".pq": ""}
@@ -22,6 +22,8 @@ COLUMNS_AT_ONCE = 256
 SCANNED_BYTES = 1 << 20
 # So many columns may turn from numbers to words in their middle before all are read as text.
 MOST_TURNS = 3
+# Arrow knows words for "no number" by their spelling only.
+MISSING = sorted({spelt for word in NO_NUMBER for spelt in (word, word.upper(), word.title(), word.capitalize())})
 
 
 @dataclass(frozen=True)
@@ -72,17 +74,19 @@ def read_file(path: Path, delimiter: str, problems: Problems, reading: Reading =
             names, columns, num_rows = _read_text(path, delimiter or DELIMITERS[ending], reading)
         else:
             names, columns, num_rows = _read_parquet(path, reading)
-    except OSError as error:
-        problems.add(str(path), f"cannot be read: {' '.join((error.strerror or str(error)).split())}")
+    except (OSError, ValueError) as error:  # pyarrow's errors are kinds of these
+        problems.add(str(path), f"cannot be read: {' '.join((getattr(error, 'strerror', '') or str(error)).split())}")
         return None
-    except ValueError as error:  # pyarrow's errors are kinds of this
-        problems.add(str(path), f"cannot be read: {' '.join(str(error).split())}")
-        return None
-    other = next((mark for mark in (";", "\t", "|", ",") if len(names) == 1 and mark in names[0]), "")
+    other = _delimiter_in(names)
     if other:
         problems.add(file, f"has the one column {names[0]!r}; add --delimiter {other!r}")
         return None
     return as_table(file, names, columns, num_rows, problems)
+
+
+def _delimiter_in(names: list[str]) -> str:
+    """Return what seems to separate values in the name of the one column that was found; nothing if it is a name."""
+    return next((mark for mark in (";", "\t", "|", ",") if len(names) == 1 and mark in names[0]), "")
 
 
 Columns = tuple[list[str], list[Any], int]
@@ -92,21 +96,9 @@ def _read_text(path: Path, delimiter: str, reading: Reading) -> Columns:
     import pyarrow as pa
     from pyarrow import csv
 
-    parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    first = csv.ReadOptions(use_threads=False)
-    with csv.open_csv(path, read_options=first, parse_options=parse) as reader:
-        found = reader.schema
-    names = found.names
-    # As text, but for what begins with numbers: a column that turns to words in its middle is read again, as text.
-    number = {
-        name
-        for name, kind in zip(names, found.types, strict=True)
-        if reading.may_be_number(name) and (pa.types.is_integer(kind) or pa.types.is_floating(kind))
-    }
-    # Arrow knows words for "no number" by their spelling only.
-    missing = sorted({spelt for word in NO_NUMBER for spelt in (word, word.upper(), word.title(), word.capitalize())})
+    names, number = _names_and_numbers(path, delimiter, reading)
     if reading.single and is_wide(len(number), len(names) - len(number)):
-        wide = read_wide_text(path, delimiter, names, number, missing)
+        wide = read_wide_text(path, delimiter, names, number, MISSING)
         if wide is not None:
             return names, *wide
     num_lines, quotes = _scanned(path)
@@ -114,46 +106,82 @@ def _read_text(path: Path, delimiter: str, reading: Reading) -> Columns:
     parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=quotes)
     for _ in range(MOST_TURNS):
         types = {name: pa.float64() if name in number else pa.string() for name in names}
-        convert = csv.ConvertOptions(column_types=types, null_values=missing, strings_can_be_null=False)
+        convert = csv.ConvertOptions(column_types=types, null_values=MISSING, strings_can_be_null=False)
         options = csv.ReadOptions(block_size=max(BLOCK_BYTES, path.stat().st_size // MOST_BLOCKS), use_threads=False)
         try:
             with csv.open_csv(path, read_options=options, parse_options=parse, convert_options=convert) as reader:
                 return _gathered(names, reader, number if reading.single else set(), num_lines)
         except pa.ArrowInvalid as error:
-            turned = [name for place, name in enumerate(names) if f"CSV column #{place}:" in str(error)]
-            if not number & set(turned):
+            turned = number & _columns_named(str(error), names)
+            if not turned:
                 raise
-            number -= set(turned)
-    convert = csv.ConvertOptions(column_types={name: pa.string() for name in names}, strings_can_be_null=False)
+            number -= turned
+    convert = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
     table = csv.read_csv(path, parse_options=parse, convert_options=convert)
     return names, table.columns, table.num_rows
+
+
+def _names_and_numbers(path: Path, delimiter: str, reading: Reading) -> tuple[list[str], set[str]]:
+    """Return the names of the columns, and of those that begin with numbers and may be read as such.
+
+    One that turns to words in its middle is read again, as text.
+    """
+    import pyarrow as pa
+    from pyarrow import csv
+
+    parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    with csv.open_csv(path, read_options=csv.ReadOptions(use_threads=False), parse_options=parse) as reader:
+        found = reader.schema
+    numbers = [field.name for field in found if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)]
+    return found.names, set(filter(reading.may_be_number, numbers))
+
+
+def _columns_named(error: str, names: list[str]) -> set[str]:
+    """Return the columns that an error of Arrow's names by their places."""
+    return {name for place, name in enumerate(names) if f"CSV column #{place}:" in error}
 
 
 def _read_parquet(path: Path, reading: Reading) -> Columns:
     from pyarrow import parquet
 
     file = parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
-    kinds = file.schema_arrow
-    names, num_rows = kinds.names, file.metadata.num_rows
-    flat = [f.name for f in kinds if reading.single and reading.may_be_number(f.name) and is_numeric(f)]
-    lists = [f.name for f in kinds if reading.single and reading.may_be_number(f.name) and _holds_doubles(f.type)]
-    if len(set(names)) < len(names) or not (flat or lists):
+    names, num_rows = file.schema_arrow.names, file.metadata.num_rows
+    flat, lists = _rounded(file.schema_arrow, reading)
+    taken = {*flat, *lists}
+    if len(set(names)) < len(names) or not taken:
         table = file.read()
         return table.column_names, table.columns, table.num_rows
-    taken = {*flat, *lists}
     rest = file.read(columns=[name for name in names if name not in taken])
     found = dict(zip(rest.column_names, rest.columns, strict=True))
-    block = BlockWriter(num_rows, len(flat))
-    for start in range(0, len(flat), COLUMNS_AT_ONCE):
-        table = file.read(columns=flat[start : start + COLUMNS_AT_ONCE])
-        block.write([table.column(name) for name in flat[start : start + COLUMNS_AT_ONCE]], place=start)
-    found |= zip(flat, block.columns(num_rows), strict=True)
-    for name in lists:
-        num_values = _num_values(file.metadata, name)
-        size = max(1, BLOCK_NUMBERS * max(num_rows, 1) // max(num_values, 1))
-        batches = file.iter_batches(batch_size=min(size, 1 << 16), columns=[name], use_threads=False)
-        found[name] = single_lists((batch.column(0) for batch in batches), num_values)
+    found |= zip(flat, _side_by_side(file, flat), strict=True)
+    found |= {name: _single_lists(file, name) for name in lists}
     return names, [found[name] for name in names], num_rows
+
+
+def _rounded(kinds: Any, reading: Reading) -> tuple[list[str], list[str]]:
+    """Return the columns of numbers and those of lists of numbers that are rounded at once."""
+    chosen = [kind for kind in kinds if reading.single and reading.may_be_number(kind.name)]
+    flat = [kind.name for kind in chosen if is_numeric(kind)]
+    return flat, [kind.name for kind in chosen if _holds_doubles(kind.type)]
+
+
+def _side_by_side(file: Any, names: list[str]) -> list[BlockColumn]:
+    """Return columns of numbers of a Parquet file as those of a matrix, read some at a time."""
+    num_rows = file.metadata.num_rows
+    block = BlockWriter(num_rows, len(names))
+    for start in range(0, len(names), COLUMNS_AT_ONCE):
+        some = names[start : start + COLUMNS_AT_ONCE]
+        table = file.read(columns=some)
+        block.write([table.column(name) for name in some], place=start)
+    return block.columns(num_rows)
+
+
+def _single_lists(file: Any, name: str) -> Any:
+    """Return a column of lists of a Parquet file in single precision, read some rows at a time."""
+    num_rows, num_values = file.metadata.num_rows, _num_values(file.metadata, name)
+    size = max(1, BLOCK_NUMBERS * max(num_rows, 1) // max(num_values, 1))
+    batches = file.iter_batches(batch_size=min(size, 1 << 16), columns=[name], use_threads=False)
+    return single_lists((batch.column(0) for batch in batches), num_values)
 
 
 def _num_values(metadata: Any, name: str) -> int:
@@ -181,8 +209,7 @@ def _gathered(names: list[str], batches: Iterable[Any], side_by_side: set[str], 
     """
     import pyarrow as pa
 
-    inside = [place for place, name in enumerate(names) if name in side_by_side]
-    outside = [place for place, name in enumerate(names) if name not in side_by_side]
+    inside, outside = places(names, side_by_side)
     block = BlockWriter(num_rows, len(inside))
     parts: dict[int, list[Any]] = {place: [] for place in outside}
     row = 0

@@ -78,6 +78,12 @@ def is_wide(num_numbers: int, num_texts: int) -> bool:
     return num_numbers >= max(FEWEST_NUMBERS, FEWEST_FOR_EACH_TEXT * num_texts)
 
 
+def places(names: Sequence[str], number: set[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the places of the columns of numbers, and those of all others."""
+    inside = tuple(place for place, name in enumerate(names) if name in number)
+    return inside, tuple(place for place, name in enumerate(names) if name not in number)
+
+
 def read_wide_text(
     path: Path, delimiter: str, names: Sequence[str], number: set[str], missing: Sequence[str]
 ) -> tuple[list[Any], int] | None:
@@ -89,10 +95,8 @@ def read_wide_text(
     """
     import pyarrow as pa
 
-    inside = tuple(place for place, name in enumerate(names) if name in number)
-    outside = tuple(place for place, name in enumerate(names) if name not in number)
     try:
-        return _read(path, Wide(delimiter.encode(), inside, outside, tuple(missing)))
+        return _read(path, Wide(delimiter.encode(), *places(names, number), tuple(missing)))
     except (NotPlain, pa.ArrowInvalid):
         return None
 
@@ -175,12 +179,7 @@ def _rows(lines: bytes, wide: Wide) -> Rows:
 
 def _apart(lines: list[bytes], wide: Wide) -> tuple[list[list[bytes]], list[bytes]]:
     """Return the columns of text in some lines, and the lines without them."""
-    num_columns = len(wide.inside) + len(wide.outside)
-    # Text mostly stands at the beginning: only what comes before the last one in either half is cut into values.
-    in_front = max((place + 1 for place in wide.outside if 2 * place < num_columns), default=0)
-    at_end = max((num_columns - place for place in wide.outside if 2 * place >= num_columns), default=0)
-    is_text = np.zeros(in_front + 1 + at_end, dtype=np.bool_)
-    is_text[[place if place < in_front else place - num_columns for place in wide.outside]] = True
+    in_front, at_end, is_text = _cuts(wide)
     texts, numbers = np.flatnonzero(is_text).tolist(), np.flatnonzero(~is_text).tolist()
     found: list[list[bytes]] = [[] for _ in texts]
     others = []
@@ -193,6 +192,19 @@ def _apart(lines: list[bytes], wide: Wide) -> tuple[list[list[bytes]], list[byte
             column.append(_unquoted(values[place]))
         others.append(wide.mark.join([values[place] for place in numbers]))
     return found, others
+
+
+def _cuts(wide: Wide) -> tuple[int, int, npt.NDArray[np.bool_]]:
+    """Return how many values are cut off in front of a line and at its end, and which pieces of it are text.
+
+    Text mostly stands at the beginning: only what comes before the last one in either half is cut into values.
+    """
+    num_columns = len(wide.inside) + len(wide.outside)
+    in_front = max((place + 1 for place in wide.outside if 2 * place < num_columns), default=0)
+    at_end = max((num_columns - place for place in wide.outside if 2 * place >= num_columns), default=0)
+    is_text = np.zeros(in_front + 1 + at_end, dtype=np.bool_)
+    is_text[[place if place < in_front else place - num_columns for place in wide.outside]] = True
+    return in_front, at_end, is_text
 
 
 def _unquoted(value: bytes) -> bytes:

@@ -78,10 +78,12 @@ class Labels:
         plain = whole.class_names or tuple(str(number) for number in range(whole.num_classes))
         if kind == "class":
             return Labels(plain, kind)
+        answers = ("no", "yes") if kind == "binary" else QUARTERS
+        names = tuple(f"{name}: {answer}" for name in plain for answer in answers)
         if kind == "binary":
-            return Labels(tuple(f"{name}: {answer}" for name in plain for answer in ("no", "yes")), kind)
+            return Labels(names, kind)
         borders = torch.nanquantile(whole.labels.double(), torch.tensor([0.25, 0.5, 0.75]).double(), dim=0)
-        return Labels(tuple(f"{name}: {quarter}" for name in plain for quarter in QUARTERS), kind, borders)
+        return Labels(names, kind, borders)
 
     def counts(self, part: Holding) -> Tensor:
         """Return how many labels of each name a part has, (names,), int64."""

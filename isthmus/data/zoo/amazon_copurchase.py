@@ -108,12 +108,10 @@ class AmazonCopurchase(Dataset):
             )
         edges = products.edges()
         num_products = len(products.index)
-        texts = ((products.index[entry["asin"]], _review(entry)) for entry in _entries(reviews, products.index))
-        x = compact(bag_of_words(texts, num_products, self.num_words, self.binary_words)[0])
         segment, class_names = np.array(products.segments), sorted(set(products.classes))
         number_of = {name: number for number, name in enumerate(class_names)}
         return Graph(
-            x=normalized_rows(x) if self.normalize_features else x,
+            x=self._words(products, reviews),
             edge_index=undirected(torch.from_numpy(edges), num_products)[0],
             y=torch.tensor([number_of[name] for name in products.classes]),
             num_classes=len(class_names),
@@ -135,11 +133,7 @@ class AmazonCopurchase(Dataset):
             place = self._sub_segment(entry)
             if place and reviewed[entry["asin"]] >= self.min_reviews and entry["asin"] not in products.index:
                 products.add(entry["asin"], *place, entry.get("also_buy"))
-        common: set[tuple[int, str]] = set()
-        for number, segment in enumerate(self.segments):
-            counts = Counter(name for name in products.classes if name[0] == number)
-            ranked = sorted(counts, key=lambda name: (-counts[name], name))
-            common.update(ranked[: SEGMENTS[segment].num_classes])
+        common = self._commonest(products.classes)
         products = products.where(np.array([name in common for name in products.classes], dtype=bool))
         if self.keep_isolated or not products.index:
             return products
@@ -148,6 +142,20 @@ class AmazonCopurchase(Dataset):
         linked[source[source != target]] = True
         linked[target[source != target]] = True
         return products.where(linked)
+
+    def _commonest(self, classes: list[tuple[int, str]]) -> set[tuple[int, str]]:
+        """Return the commonest sub-segments of each segment, as many as the paper has."""
+        common: set[tuple[int, str]] = set()
+        for number, segment in enumerate(self.segments):
+            counts = Counter(name for name in classes if name[0] == number)
+            ranked = sorted(counts, key=lambda name: (-counts[name], name))
+            common.update(ranked[: SEGMENTS[segment].num_classes])
+        return common
+
+    def _words(self, products: _Products, reviews: list[Path]) -> torch.Tensor:
+        texts = ((products.index[entry["asin"]], _review(entry)) for entry in _entries(reviews, products.index))
+        x = compact(bag_of_words(texts, len(products.index), self.num_words, self.binary_words)[0])
+        return normalized_rows(x) if self.normalize_features else x
 
     def _sub_segment(self, entry: dict[str, Any]) -> tuple[int, str] | None:
         categories = entry.get("category")

@@ -107,13 +107,20 @@ def read_table(
 ) -> tuple[list[str], npt.NDArray[np.float32], tuple[str, ...]]:
     """Return the SMILES of a csv file, the columns of tasks (rows, tasks) with NaN for empty, and their names."""
     with path.open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.reader(file) if row]
+        rows = list(filter(None, csv.reader(file)))
     header = rows[0] if rows else []
     names = tuple(tasks or (name for name in header if name != smiles))
     missing = [name for name in (smiles, *names) if name not in header]
     if missing:
         raise BadInput(f"the file {path} has no column {missing[0]!r}; found: {', '.join(header)}")
-    place, places = header.index(smiles), [header.index(name) for name in names]
+    labels, place = _labels(path, rows, names), header.index(smiles)
+    return [row[place] for row in rows[1:]], labels, names
+
+
+def _labels(path: Path, rows: list[list[str]], names: Sequence[str]) -> npt.NDArray[np.float32]:
+    """Return columns of a table as numbers, (rows without the header, names), NaN where a cell is empty."""
+    header = rows[0]
+    places = [header.index(name) for name in names]
     labels = np.full((len(rows) - 1, len(names)), np.nan, dtype=np.float32)
     for number, row in enumerate(rows[1:]):
         if len(row) != len(header):
@@ -122,7 +129,7 @@ def read_table(
             labels[number] = [float(row[column]) if row[column].strip() else np.nan for column in places]
         except ValueError as error:
             raise BadInput(f"the file {path}, row {number + 2}: {error}; a label is a number or empty") from None
-    return [row[place] for row in rows[1:]], labels, names
+    return labels
 
 
 def as_graphs(

@@ -15,6 +15,7 @@ from isthmus.core.errors import BadInput
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import compact, normalized_rows, sparse_rows
 from isthmus.data.graph_set import GraphSet
+from isthmus.data.joining import joined_edges
 from isthmus.data.zoo.moleculenet import BACE, BBBP, SIDER, ClinTox, MoleculeNet, Tox21, check_scale, in_columns
 from isthmus.data.zoo.tu import AIDS, BZR, COX2, DHFR, MUTAG, NCI1, PTCMR, TU
 
@@ -92,24 +93,16 @@ def join(sets: Mapping[str, GraphSet], name: str, x: Tensor | None = None) -> Gr
     targets = sorted({part.target for part in parts})
     if len(targets) != 1 or parts[0].y.dim() != 2:
         raise BadInput(f"sets with labels {', '.join(targets)} cannot be joined; all need tasks of one kind")
-    first_node = np.cumsum([0, *(part.num_nodes for part in parts)])
-    first_task = np.cumsum([0, *(part.num_classes for part in parts)])
     sizes = [part.num_items for part in parts]
-    y = torch.full((sum(sizes), int(first_task[-1])), torch.nan)
-    first = np.cumsum([0, *sizes])
-    for i, part in enumerate(parts):
-        y[first[i] : first[i + 1], first_task[i] : first_task[i + 1]] = part.y
+    y = _apart([part.y for part in parts])
     attributes, names = _joined_attributes(parts)
-    edge_attrs = [part.edge_attr for part in parts if part.edge_attr is not None]
     return GraphSet(
         x=torch.cat([part.x for part in parts]) if x is None else x,
-        edge_index=torch.cat([part.edge_index + int(first_node[i]) for i, part in enumerate(parts)], dim=1),
-        node_start=torch.cat([torch.zeros(1, dtype=torch.int64), torch.cat([part.sizes for part in parts]).cumsum(0)]),
+        **joined_edges(parts),
         y=y,
-        num_classes=int(first_task[-1]),
+        num_classes=y.shape[1],
         target=targets[0],
         graph_ids=torch.arange(sum(sizes)),
-        edge_attr=torch.cat(edge_attrs) if len(edge_attrs) == len(parts) else None,
         x_sizes=parts[0].x_sizes,
         edge_sizes=parts[0].edge_sizes,
         attributes={**attributes, "dataset": torch.from_numpy(np.repeat(np.arange(len(parts)), sizes))},
@@ -117,6 +110,16 @@ def join(sets: Mapping[str, GraphSet], name: str, x: Tensor | None = None) -> Gr
         class_names=tuple(f"{key}: {task}" for key, part in sets.items() for task in part.class_names),
         name=name,
     )
+
+
+def _apart(labels: Sequence[Tensor]) -> Tensor:
+    """Return matrices as the blocks of a diagonal, NaN besides."""
+    y = torch.full((sum(len(block) for block in labels), sum(block.shape[1] for block in labels)), torch.nan)
+    row = column = 0
+    for block in labels:
+        y[row : row + block.shape[0], column : column + block.shape[1]] = block
+        row, column = row + block.shape[0], column + block.shape[1]
+    return y
 
 
 def _as_task(graphs: GraphSet, name: str) -> GraphSet:
@@ -143,14 +146,20 @@ def _own_columns(features: Sequence[Tensor]) -> Tensor:
 
 def _joined_attributes(parts: Sequence[GraphSet]) -> tuple[dict[str, Tensor], dict[str, tuple[str, ...]]]:
     shared = [key for key in parts[0].attributes if all(key in part.attributes for part in parts)]
-    attributes, names = {}, {}
+    attributes: dict[str, Tensor] = {}
+    names: dict[str, tuple[str, ...]] = {}
     for key in shared:
         if all(key in part.attribute_names for part in parts):
-            names[key] = tuple(sorted({name for part in parts for name in part.attribute_names[key]}))
-            number = {name: i for i, name in enumerate(names[key])}
-            anew = [torch.tensor([number[name] for name in part.attribute_names[key]]) for part in parts]
-            values = [table[part.attributes[key]] for table, part in zip(anew, parts, strict=True)]
+            attributes[key], names[key] = _joined_categories(parts, key)
         else:
-            values = [part.attributes[key] for part in parts]
-        attributes[key] = torch.cat(values)
+            attributes[key] = torch.cat([part.attributes[key] for part in parts])
     return attributes, names
+
+
+def _joined_categories(parts: Sequence[GraphSet], key: str) -> tuple[Tensor, tuple[str, ...]]:
+    """Return the categories of all graphs, numbered anew, and their names."""
+    names = tuple(sorted({name for part in parts for name in part.attribute_names[key]}))
+    number = {name: i for i, name in enumerate(names)}
+    anew = [torch.tensor([number[name] for name in part.attribute_names[key]]) for part in parts]
+    values = [table[part.attributes[key]] for table, part in zip(anew, parts, strict=True)]
+    return torch.cat(values), names

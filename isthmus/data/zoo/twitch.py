@@ -77,15 +77,12 @@ class Twitch(Dataset):
         read = _read_raw if self.features == "raw" else _read_reduced
         parts = [read(country, root) for country in self.countries]
         sizes = np.array([len(part.labels) for part in parts])
-        first = np.cumsum(sizes) - sizes
+        first, num_nodes = np.cumsum(sizes) - sizes, int(sizes.sum())
         if self.features == "raw":
-            rows = np.concatenate([part.features[0] + shift for part, shift in zip(parts, first, strict=True)])
-            columns = np.concatenate([part.features[1] for part in parts])
-            x = compact(matrix(rows, columns, None, (int(sizes.sum()), NUM_RAW)))
+            x = _joined_facts(parts, first, num_nodes)
         else:
             x = torch.from_numpy(np.concatenate([part.features for part in parts]).astype(np.float32))
         edges = np.concatenate([part.edges + shift for part, shift in zip(parts, first, strict=True)])
-        num_nodes = int(sizes.sum())
         return Graph(
             x=normalized_rows(x) if self.normalize_features else x,
             edge_index=undirected(torch.from_numpy(edges).t(), num_nodes)[0],
@@ -102,6 +99,12 @@ class Twitch(Dataset):
         """Return whether the files of all chosen countries are there."""
         names = _raw_names if self.features == "raw" else _reduced_names
         return all((root / name).is_file() for country in self.countries for name in names(country))
+
+
+def _joined_facts(parts: list[Country], first: np.ndarray, num_nodes: int) -> torch.Tensor:
+    rows = np.concatenate([part.features[0] + shift for part, shift in zip(parts, first, strict=True)])
+    columns = np.concatenate([part.features[1] for part in parts])
+    return compact(matrix(rows, columns, None, (num_nodes, NUM_RAW)))
 
 
 def _raw_names(country: str) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from isthmus.core.errors import nearest
 from isthmus.data.folders.schema.schema import Category, Feature, Number, Schema, Text, Vector
@@ -100,7 +101,7 @@ def _draft_of_text(table: Table, name: str, choices: Choices) -> Feature | str:
     if 2 * len(stray) < len(given) and not np.isnan(values).all():
         return Number(name)
     distinct = len(set(given))
-    if distinct <= MOST_CATEGORIES and 2 * distinct <= table.num_rows:
+    if distinct <= min(MOST_CATEGORIES, table.num_rows // 2):
         return Category(name)
     if sum(len(words(value)) for value in given) >= WORDS_IN_A_TEXT * len(given):
         return Text(name, min_count=choices.min_count, max_size=choices.max_words)
@@ -122,10 +123,7 @@ def _vector_size(column: Any) -> int:
 
 def _filled(table: Table, draft: Feature, standardize: bool, problems: Problems) -> Feature:
     if isinstance(draft, Number) and standardize and (draft.mean, draft.std) == (0.0, 1.0):
-        values, _ = parsed_numbers(table.columns[draft.name])
-        finite = values[np.isfinite(values)]
-        spread = float(finite.std()) if len(finite) else 0.0
-        return replace(draft, mean=float(finite.mean()) if len(finite) else 0.0, std=spread if spread > 0 else 1.0)
+        return _standardized(draft, parsed_numbers(table.columns[draft.name])[0])
     if not isinstance(draft, Category | Text) or draft.vocabulary is not None:
         return draft
     strings = text(table, draft.name, problems)
@@ -133,6 +131,14 @@ def _filled(table: Table, draft: Feature, standardize: bool, problems: Problems)
     if isinstance(draft, Category):
         return replace(draft, vocabulary=categories(values_given))
     return replace(draft, vocabulary=word_vocabulary(values_given, draft.min_count, draft.max_size))
+
+
+def _standardized(draft: Number, values: npt.NDArray[np.float64]) -> Number:
+    finite = values[np.isfinite(values)]
+    if len(finite) == 0:
+        return draft
+    spread = float(finite.std())
+    return replace(draft, mean=float(finite.mean()), std=spread if spread > 0 else 1.0)
 
 
 def lacking(schema: Schema) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -49,24 +49,40 @@ class Encoded:
 def encode(table: Table, schema: Schema, problems: Problems) -> Encoded | None:
     """Return the features of a table's rows, or None after noting what keeps them from being made."""
     before = problems.num_found
-    blocks: list[Any] = []
     notes: list[str] = []
+    blocks = _blocks(table, schema, problems, notes)
+    if problems.num_found > before:
+        return None
+    size = table.num_rows * sum(block.shape[1] for block in blocks)
+    few = sum(map(_num_set, blocks)) < SPARSE_DENSITY * size
+    return Encoded(_dense(blocks) if named_columns(schema) or not few else _sparse(blocks), _few(notes))
+
+
+def _blocks(table: Table, schema: Schema, problems: Problems, notes: list[str]) -> list[Any]:
+    """Return the columns of features, numbers that follow each other as one block; numpy arrays or scipy CSR."""
+    blocks: list[Any] = []
     for kind, run in groupby(schema.features, key=type):
         if kind is Number:
             blocks.append(_number_block(table, list(run), problems, notes))
         else:
             blocks += [_block(table, feature, problems, notes) for feature in run]
-    if problems.num_found > before:
-        return None
-    size = table.num_rows * sum(block.shape[1] for block in blocks)
-    few = sum(num_set(b) if isinstance(b, np.ndarray) else b.nnz for b in blocks) < SPARSE_DENSITY * size
-    if named_columns(schema) or not few:
-        dense = [block if isinstance(block, np.ndarray) else block.toarray() for block in blocks]
-        return Encoded(dense[0] if len(dense) == 1 else np.concatenate(dense, axis=1), _few(notes))
+    return blocks
+
+
+def _num_set(block: Any) -> int:
+    return num_set(block) if isinstance(block, np.ndarray) else block.nnz
+
+
+def _dense(blocks: list[Any]) -> npt.NDArray[np.float32]:
+    dense = [block if isinstance(block, np.ndarray) else block.toarray() for block in blocks]
+    return dense[0] if len(dense) == 1 else np.concatenate(dense, axis=1)
+
+
+def _sparse(blocks: list[Any]) -> Any:
     from scipy import sparse
 
     rows = [sparse_rows_of(block) if isinstance(block, np.ndarray) else block for block in blocks]
-    return Encoded(sparse.hstack(rows, format="csr", dtype=np.float32), _few(notes))
+    return sparse.hstack(rows, format="csr", dtype=np.float32)
 
 
 def _is_there(table: Table, feature: Feature, problems: Problems) -> bool:
@@ -119,27 +135,28 @@ def _number_block(
 
 def _taken_over(table: Table, features: Sequence[Feature]) -> tuple[npt.NDArray[np.float32], list[int]]:
     """Return numbers side by side as far as they are read so and stay as they are, and the places of all others."""
-    columns = [_unscaled(table, feature) for feature in features]
-    ready = [place for place, column in enumerate(columns) if column is not None]
-    read = [column for column in columns if column is not None]
+    read = _unscaled(table, features)
     if not read:
         return np.zeros((table.num_rows, len(features)), dtype=np.float32), list(range(len(features)))
-    matrix, order = read[0].matrix, [column.place for column in read]
-    odd = not_finite(matrix)
-    if not odd and len(ready) == len(features) and order == list(range(matrix.shape[1])):
+    matrix = next(iter(read.values())).matrix
+    order = [column.place for column in read.values()]
+    odd = set(not_finite(matrix))
+    if not odd and len(read) == len(features) and order == list(range(matrix.shape[1])):
         return matrix, []
     block = np.zeros((table.num_rows, len(features)), dtype=np.float32)
-    block[:, ready] = matrix[:, order]
-    bad = set(odd)
-    done = {place for place, column in zip(ready, order, strict=True) if column not in bad}
-    return block, [place for place in range(len(features)) if place not in done]
+    block[:, list(read)] = matrix[:, order]
+    return block, [place for place in range(len(features)) if place not in read or read[place].place in odd]
 
 
-def _unscaled(table: Table, feature: Feature) -> BlockColumn | None:
-    """Return the column of a number that is given on as it is, if it is read side by side with others."""
-    column = table.columns.get(feature.name)
-    plain = isinstance(feature, Number) and (feature.mean, feature.std) == (0.0, 1.0)
-    return column if plain and isinstance(column, BlockColumn) else None
+def _unscaled(table: Table, features: Sequence[Feature]) -> dict[int, BlockColumn]:
+    """Return by place the columns of numbers that are given on as they are and are read side by side with others."""
+    found = {}
+    for place, feature in enumerate(features):
+        column = table.columns.get(feature.name)
+        plain = isinstance(feature, Number) and (feature.mean, feature.std) == (0.0, 1.0)
+        if plain and isinstance(column, BlockColumn):
+            found[place] = column
+    return found
 
 
 def _numbers(table: Table, feature: Feature, problems: Problems, notes: list[str]) -> npt.NDArray[np.float32] | None:
@@ -227,29 +244,33 @@ def _categories(
 ) -> npt.NDArray[np.float32]:
     place = {value: number for number, value in enumerate(feature.vocabulary or ())}
     block = np.zeros((len(values), len(feature.columns)), dtype=np.float32)
-    unknown = [row for row, value in enumerate(values) if value and value not in place]
     for row, value in enumerate(values):
         if value in place:
             block[row, place[value]] = 1.0
+    unknown = [row for row, value in enumerate(values) if value and value not in place]
     if feature.unknown == "refuse":
+        name = table.name(feature.name)
         problems.add_rows(
             table.file,
             unknown,
-            lambda row: (
-                f"{table.name(feature.name)} is {values[row]!r}, which is none of the schema's values {listed(place)}"
-            ),
+            lambda row: f"{name} is {values[row]!r}, which is none of the schema's values {listed(place)}",
         )
         return block
     if feature.unknown == "other":
         block[unknown, -1] = 1.0
+    notes += _losses(feature, values, unknown)
+    return block
+
+
+def _losses(feature: Category, values: list[str], unknown: list[int]) -> Iterator[str]:
+    """Yield in words what became of values in rows that are not in the vocabulary, and of missing ones."""
     if unknown:
         fate = f"counted in {feature.columns[-1]!r}" if feature.unknown == "other" else "dropped"
         many = _count(len(unknown), "value")
-        notes.append(f"{feature.name}: {many} not in the vocabulary, {fate}: {_most(values[row] for row in unknown)}")
-    missing = sum(not value for value in values)
+        yield f"{feature.name}: {many} not in the vocabulary, {fate}: {_most(values[row] for row in unknown)}"
+    missing = values.count("")
     if missing:
-        notes.append(f"{feature.name}: {_count(missing, 'missing value')}, given on as zeros")
-    return block
+        yield f"{feature.name}: {_count(missing, 'missing value')}, given on as zeros"
 
 
 def _bags_of_words(feature: Text, texts: list[str], notes: list[str]) -> Any:

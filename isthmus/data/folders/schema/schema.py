@@ -17,7 +17,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -235,11 +235,15 @@ def parse_schema(raw: Any, source: str) -> Schema:
     classes = _names(raw.get("classes") or [], "classes", problems)
     problems.raise_if_any()
     schema = Schema(tuple(feature for feature in found if feature is not None), classes or ())
+    _note_repeated(schema, problems)
+    problems.raise_if_any()
+    return schema
+
+
+def _note_repeated(schema: Schema, problems: Problems) -> None:
     for what, names in (("features", [f.name for f in schema.features]), ("columns", schema.columns)):
         for name in repeated(names)[:1]:
             problems.add(what, f"more than one has the name {name!r}")
-    problems.raise_if_any()
-    return schema
 
 
 def _feature(raw: Any, where: str, problems: Problems) -> Feature | None:
@@ -254,8 +258,13 @@ def _feature(raw: Any, where: str, problems: Problems) -> Feature | None:
     if kind not in TYPES:
         problems.add(where, f"type is {kind!r}; {nearest(str(kind), TYPES)}")
         return None
+    return _checked(TYPES[kind], _values(raw, TYPES[kind], where, problems), where, problems)
+
+
+def _values(raw: dict[Any, Any], kind: type[Feature], where: str, problems: Problems) -> dict[str, Any]:
+    """Return what is said of a feature, lists as tuples, after noting keys that its kind does not have."""
     values: dict[str, Any] = {}
-    known = [f.name for f in fields(TYPES[kind])]
+    known = [f.name for f in fields(kind)]
     for key, value in raw.items():
         if key == "type":
             continue
@@ -267,47 +276,52 @@ def _feature(raw: Any, where: str, problems: Problems) -> Feature | None:
             values[key] = None if value is None else _names(value, f"{where}: vocabulary", problems)
         else:
             values[key] = value
-    return _checked(TYPES[kind], values, where, problems)
+    return values
 
 
 def _checked(kind: type[Feature], values: dict[str, Any], where: str, problems: Problems) -> Feature | None:
-    before = len(problems.lines)
-    for key in ("mean", "std", "fill"):
-        value = values.get(key)
-        if key in values and not (value is None and key == "fill"):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                problems.add(where, f"{key} is {value!r}; a finite number is needed")
-            elif key == "std" and value <= 0:
-                problems.add(where, f"std is {value!r}; a number above 0 is needed")
-            else:
-                values[key] = float(value)
-    for key in ("min_count", "max_size", "size"):
-        value = values.get(key, 1)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            problems.add(where, f"{key} is {value!r}; a whole number from 1 is needed")
-    value = values.get("count")
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-        problems.add(where, f"count is {value!r}; a number of rows is needed")
+    scale: dict[str, Any] = {key: values[key] for key in ("mean", "std") if key in values}
+    if values.get("fill") is not None:
+        scale["fill"] = values["fill"]
+    wrong = [*_wrong_scale(scale), *_wrong_counts(values)]
     if kind is Text:
-        _check_counts(values.get("counts"), values.get("vocabulary"), where, problems)
-        odd = [word for word in values.get("vocabulary") or () if words(word) != [word]]
-        if odd:
-            problems.add(
-                where, f"vocabulary has {odd[0]!r}, which no text is cut into; one word in small letters is needed"
-            )
+        wrong += _wrong_words(values.get("counts"), values.get("vocabulary") or ())
     unknown = values.get("unknown", "other")
     if unknown not in UNKNOWN:
-        problems.add(where, f"unknown is {unknown!r}; {nearest(str(unknown), UNKNOWN)}")
-    return kind(**values) if len(problems.lines) == before else None
+        wrong.append(f"unknown is {unknown!r}; {nearest(str(unknown), UNKNOWN)}")
+    for what in wrong:
+        problems.add(where, what)
+    return None if wrong else kind(**values | {key: float(value) for key, value in scale.items()})
 
 
-def _check_counts(counts: Any, vocabulary: Any, where: str, problems: Problems) -> None:
-    """Note counts that are not one number of rows for each word."""
-    if counts is None:
-        return
-    whole = isinstance(counts, tuple) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in counts)
-    if not whole or len(counts) != len(vocabulary or ()):
-        problems.add(where, f"counts has not one number of rows for each of the {len(vocabulary or ())} words")
+def _wrong_scale(scale: dict[str, Any]) -> Iterator[str]:
+    for key, value in scale.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            yield f"{key} is {value!r}; a finite number is needed"
+        elif key == "std" and value <= 0:
+            yield f"std is {value!r}; a number above 0 is needed"
+
+
+def _wrong_counts(values: dict[str, Any]) -> Iterator[str]:
+    for key in ("min_count", "max_size", "size"):
+        value = values.get(key, 1)
+        if not _is_whole(value, 1):
+            yield f"{key} is {value!r}; a whole number from 1 is needed"
+    count = values.get("count")
+    if count is not None and not _is_whole(count, 0):
+        yield f"count is {count!r}; a number of rows is needed"
+
+
+def _wrong_words(counts: Any, vocabulary: tuple[str, ...]) -> Iterator[str]:
+    each = isinstance(counts, tuple) and all(_is_whole(number, 0) for number in counts)
+    if counts is not None and not (each and len(counts) == len(vocabulary)):
+        yield f"counts has not one number of rows for each of the {len(vocabulary)} words"
+    for odd in [word for word in vocabulary if words(word) != [word]][:1]:
+        yield f"vocabulary has {odd!r}, which no text is cut into; one word in small letters is needed"
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _names(raw: Any, where: str, problems: Problems) -> tuple[str, ...] | None:

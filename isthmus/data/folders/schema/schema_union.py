@@ -88,14 +88,21 @@ def union(schemas: Mapping[str, Schema], max_words: int | None = None, common: b
     problems = Problems(f"no union of {listed(sorted(schemas))}")
     owners = dict(sorted(schemas.items()))
     names = _names([tuple(feature.name for feature in schema.features) for schema in owners.values()], sorted)
-    features = []
-    for name in names:
-        held = {who: f for who, schema in owners.items() for f in schema.features if f.name == name}
-        if not common or len(held) == len(owners):
-            features.append(_joint(name, held, max_words, problems))
+    held = _held(names, owners)
+    taken = [name for name in names if not common or len(held[name]) == len(owners)]
+    features = [_joint(name, held[name], max_words, problems) for name in taken]
     classes = _names([schema.classes for schema in owners.values() if schema.classes], categories)
     problems.raise_if_any()
-    return Schema(tuple(feature for feature in features if feature is not None), classes)
+    return Schema(tuple(features), classes)
+
+
+def _held(names: Sequence[str], owners: Mapping[str, Schema]) -> dict[str, dict[str, Feature]]:
+    """Return for each name the features of those who have it."""
+    held: dict[str, dict[str, Feature]] = {name: {} for name in names}
+    for who, schema in owners.items():
+        for feature in schema.features:
+            held[feature.name][who] = feature
+    return held
 
 
 def _names(lists: Sequence[tuple[str, ...]], ordered: Callable[[set[str]], Sequence[str]]) -> tuple[str, ...]:
@@ -105,29 +112,34 @@ def _names(lists: Sequence[tuple[str, ...]], ordered: Callable[[set[str]], Seque
     return tuple(ordered({name for names in lists for name in names}))
 
 
-def _joint(name: str, held: Mapping[str, Feature], max_words: int | None, problems: Problems) -> Feature | None:
-    kinds = {type(feature) for feature in held.values()}
-    if len(kinds) > 1:
-        told = ", ".join(f"{feature.type} in {who}" for who, feature in held.items())
-        problems.add(f"feature {name!r}", f"is {told}; let all have one type, or different names (--rename)")
-        return None
+def _joint(name: str, held: Mapping[str, Feature], max_words: int | None, problems: Problems) -> Feature:
+    """Return what becomes of a feature; any of those that are held after noting why they cannot become one."""
     features = list(held.values())
-    draft = [who for who, f in held.items() if isinstance(f, Category | Text) and f.vocabulary is None]
-    if draft:
-        problems.add(
-            f"feature {name!r}", f"has no vocabulary in {listed(draft)}: that is a draft; import data with it first"
-        )
-        return None
-    if kinds == {Number}:
+    wrong = _of_several_kinds(held) or _without_vocabulary(held) or _of_several_sizes(features)
+    if wrong:
+        problems.add(f"feature {name!r}", wrong)
+        return features[0]
+    if isinstance(features[0], Number):
         return _number(name, _only(features, Number), problems)
-    if kinds == {Category}:
+    if isinstance(features[0], Category):
         return _category(_only(features, Category))
-    if kinds == {Text}:
-        return _text(_only(features, Text), max_words)
-    sizes = sorted({feature.size for feature in _only(features, Vector)})
-    if len(sizes) > 1:
-        problems.add(f"feature {name!r}", f"has vectors of {' and '.join(map(str, sizes))} numbers; one size is needed")
-    return features[0]
+    return _text(_only(features, Text), max_words) if isinstance(features[0], Text) else features[0]
+
+
+def _of_several_kinds(held: Mapping[str, Feature]) -> str:
+    told = ", ".join(f"{feature.type} in {who}" for who, feature in held.items())
+    one = len({type(feature) for feature in held.values()}) == 1
+    return "" if one else f"is {told}; let all have one type, or different names (--rename)"
+
+
+def _without_vocabulary(held: Mapping[str, Feature]) -> str:
+    draft = [who for who, f in held.items() if isinstance(f, Category | Text) and f.vocabulary is None]
+    return f"has no vocabulary in {listed(draft)}: that is a draft; import data with it first" if draft else ""
+
+
+def _of_several_sizes(features: Sequence[Feature]) -> str:
+    sizes = sorted({vector.size for vector in _only(features, Vector)})
+    return f"has vectors of {' and '.join(map(str, sizes))} numbers; one size is needed" if len(sizes) > 1 else ""
 
 
 def _only(features: Sequence[Feature], kind: type[Kind]) -> list[Kind]:
@@ -139,24 +151,27 @@ def _scaled(feature: Number) -> bool:
 
 
 def _number(name: str, features: Sequence[Number], problems: Problems) -> Number:
-    fills = {feature.fill for feature in features if feature.fill is not None}
+    fills = sorted({feature.fill for feature in features if feature.fill is not None})
     if len(fills) > 1:
-        problems.add(
-            f"feature {name!r}", f"fill is {' and '.join(f'{fill:g}' for fill in sorted(fills))}; agree on one"
-        )
+        told = " and ".join(f"{fill:g}" for fill in fills)
+        problems.add(f"feature {name!r}", f"fill is {told}; agree on one")
     mean, std = _pooled([feature for feature in features if _scaled(feature)])
+    counts = _counts(features)
+    return Number(name, mean, std, fills[0] if fills else None, None if counts is None else sum(counts))
+
+
+def _counts(features: Sequence[Number]) -> list[int] | None:
+    """Return how many rows each has; None where one does not say."""
     counts = [feature.count for feature in features if feature.count is not None]
-    count = sum(counts) if len(counts) == len(features) else None
-    return Number(name, mean, std, min(fills) if fills else None, count)
+    return counts if len(counts) == len(features) else None
 
 
 def _pooled(features: Sequence[Number]) -> tuple[float, float]:
     """Return the mean and deviation of all rows together: of as many in each where one does not say how many it has."""
     if len({(feature.mean, feature.std) for feature in features}) <= 1:
         return (features[0].mean, features[0].std) if features else (0.0, 1.0)
-    counts = [feature.count for feature in features if feature.count is not None]
-    told = len(counts) == len(features) and any(counts)
-    weights = [float(count) for count in counts] if told else [1.0] * len(features)
+    counts = _counts(features) or []
+    weights = [float(count) for count in counts] if any(counts) else [1.0] * len(features)
     total = math.fsum(weights)
     # fsum is exact, so that the order of the silos does not change a bit.
     mean = math.fsum(w * f.mean for w, f in zip(weights, features, strict=True)) / total
@@ -176,35 +191,47 @@ def _category(features: Sequence[Category]) -> Category:
 
 def _text(features: Sequence[Text], max_words: int | None) -> Text:
     silos: Counter[str] = Counter(word for feature in features for word in feature.vocabulary or ())
-    rows: Counter[str] = Counter()
-    for feature in features:
-        rows.update(dict(zip(feature.vocabulary or (), feature.counts or (), strict=False)))
-    counted = all(feature.counts is not None for feature in features)
-    rank = rows if counted else silos
+    rows = _word_rows(features)
+    rank = silos if rows is None else rows
     words = sorted(sorted(silos, key=lambda word: (-rank[word], word))[:max_words])
     return Text(
         features[0].name,
         tuple(words),
         min(feature.min_count for feature in features),
         max_words or max(len(words), *(feature.max_size for feature in features)),
-        tuple(rows[word] for word in words) if counted else None,
+        None if rows is None else tuple(rows[word] for word in words),
     )
+
+
+def _word_rows(features: Sequence[Text]) -> Counter[str] | None:
+    """Return in how many rows each word occurs; None where one does not say."""
+    rows: Counter[str] = Counter()
+    for feature in features:
+        if feature.counts is None:
+            return None
+        rows.update(dict(zip(feature.vocabulary or (), feature.counts, strict=False)))
+    return rows
 
 
 def gained(union: Schema, own: Schema) -> list[str]:
     """Return in words what a silo lacks of the union: columns that it will have, with nothing or little in them."""
     theirs = {feature.name: feature for feature in own.features}
-    lines = []
-    for feature in union.features:
-        mine = theirs.get(feature.name)
-        if mine is None:
-            lines.append(f"{feature.name}: has no such column; it needs one, or the feature has to go (--common)")
-        elif isinstance(feature, Category | Text):
-            known = set(getattr(mine, "vocabulary", None) or ())
-            new = [value for value in feature.vocabulary or () if value not in known]
-            lines += [f"{feature.name}: {len(new)} it has not seen: {listed(new, 5)}"] if new else []
-    new = [name for name in union.classes if own.classes and name not in own.classes]
-    return [*lines, f"classes: {len(new)} it has not seen: {listed(new, 5)}"] if new else lines
+    lines = [line for feature in union.features for line in _gained(feature, theirs.get(feature.name))]
+    return [*lines, *_not_seen("classes", union.classes, own.classes or union.classes)]
+
+
+def _gained(feature: Feature, mine: Feature | None) -> list[str]:
+    if mine is None:
+        return [f"{feature.name}: has no such column; it needs one, or the feature has to go (--common)"]
+    if not isinstance(feature, Category | Text):
+        return []
+    return _not_seen(feature.name, feature.vocabulary or (), getattr(mine, "vocabulary", None) or ())
+
+
+def _not_seen(what: str, values: Sequence[str], seen: Sequence[str]) -> list[str]:
+    known = set(seen)
+    new = [value for value in values if value not in known]
+    return [f"{what}: {len(new)} it has not seen: {listed(new, 5)}"] if new else []
 
 
 def without_counts(schema: Schema) -> Schema:

@@ -43,9 +43,10 @@ class ForeignNeighbors:
 def read_neighbors(folder: Path, ids: Any, nodes_file: str, problems: Problems) -> ForeignNeighbors | None:
     """Return the table of neighbours, or None where there is none, after noting all that is wrong with it by row.
 
-    `ids` are those of the folder's own nodes, as Arrow strings. A pair told twice counts once.
+    `ids` are those of the folder's own nodes, as Arrow strings; where they are None, nothing is read. A pair told
+    twice counts once.
     """
-    if not find_table(folder, STEM):
+    if ids is None or not find_table(folder, STEM):
         return None
     table = read_table(folder, STEM, COLUMNS, problems)
     if table is None:
@@ -55,14 +56,15 @@ def read_neighbors(folder: Path, ids: Any, nodes_file: str, problems: Problems) 
     if node is None or column is None:
         return None
     named: list[str] = column.to_pylist()
+    composed = list(map(_composed, named))
+    own = set(map(_composed, ids.to_pylist())) - {""}
     problems.add_rows(table.file, (row for row, name in enumerate(named) if not name), lambda row: "neighbor is empty")
-    own = {_composed(id) for id in ids.to_pylist()}
     problems.add_rows(
         table.file,
-        (row for row, name in enumerate(named) if name and _composed(name) in own),
+        (row for row, name in enumerate(composed) if name in own),
         lambda row: f"neighbor {named[row]!r} is an id of {nodes_file}; an edge between own nodes goes into edges",
     )
-    _, other = np.unique(np.array([_composed(name) for name in named], dtype=object).astype(str), return_inverse=True)
+    _, other = np.unique(np.array(composed, dtype=object).astype(str), return_inverse=True)
     ends = torch.stack([node, torch.from_numpy(other.reshape(-1).astype(np.int64))])
     weight = columns.edge_weights(table, ends, False, problems)
     return ForeignNeighbors(node, tuple(named), weight)

@@ -29,20 +29,25 @@ def number_of(negatives: str, label: Integers, class_names: tuple[str, ...], fil
     A table without such a row is fine where all of its rows are of one class: there are only links in it. With two
     classes or more, a name that is none of them is a slip, after which pairs that are no links would count as such.
     """
-    numbers = np.unique(label[label >= 0]).tolist()
-    known = class_names or tuple(map(str, numbers))
-    same = [name for name in known if name == negatives] or [
-        name for name in known if name.casefold() == negatives.casefold()
-    ]
-    if len(same) == 1:
-        return class_names.index(same[0]) if class_names else int(same[0])
-    if len(known) > 1 or (known and is_whole(known[0]) != is_whole(negatives)) or negatives == "-1":
+    known = class_names or tuple(map(str, np.unique(label[label >= 0]).tolist()))
+    name = _same_name(negatives, known)
+    if name:
+        return class_names.index(name) if class_names else int(name)
+    of_another_kind = bool(known) and is_whole(known[0]) != is_whole(negatives)
+    if len(known) > 1 or of_another_kind or negatives == "-1":
         problems.add(
             file,
             f"dataset.negatives is {negatives!r}, which is no class of its links (an empty label, or -1, is none); "
             f"known: {listed(known)}",
         )
     return int(negatives) if not class_names and is_whole(negatives) else -1
+
+
+def _same_name(wanted: str, known: Sequence[str]) -> str:
+    """Return the one known name that is the wanted one, or else the one that is so but for capitals; or nothing."""
+    exact = [name for name in known if name == wanted]
+    same = exact or [name for name in known if name.casefold() == wanted.casefold()]
+    return same[0] if len(same) == 1 else ""
 
 
 def truth(label: Integers, number: int) -> Tensor:
