@@ -159,8 +159,9 @@ def _plain(value: Value, tensors: list[Tensor], where: Place, depth: int) -> Any
         }
         return {"r": type(value).__name__, "f": fields}
     if isinstance(value, dict):
-        items = [(_key(key, where), item) for key, item in value.items()]
-        return {"d": [[key, _plain(item, tensors, (where, "entry", key), depth + 1)] for key, item in items]}
+        for key in value:
+            _check_key(key, where)
+        return {"d": [[key, _plain(item, tensors, (where, "entry", key), depth + 1)] for key, item in value.items()]}
     if isinstance(value, tuple):
         return [_plain(item, tensors, (where, "entry", i), depth + 1) for i, item in enumerate(value)]
     return _scalar(value, where)
@@ -188,12 +189,11 @@ def _scalar(value: Value, where: Place) -> Any:
     )
 
 
-def _key(key: Any, where: Place) -> str | int:
+def _check_key(key: Any, where: Place) -> None:
     if type(key) not in (str, int):
         raise BadMessage(f"{told_place(where)}: cannot encode the dict key {named(key)}; keys are strings or integers")
     if type(key) is str and len(key) > MAX_KEY:
         raise BadMessage(f"{told_place(where)}: the key {named(key)} has {len(key)} characters, the limit is {MAX_KEY}")
-    return typing.cast("str | int", key)
 
 
 def _raw(tensor: Tensor) -> memoryview:
@@ -305,12 +305,13 @@ def _tensor_entry(entry: Any, index: int) -> tuple[torch.dtype, list[int]]:
     return DTYPES[entry[0]], entry[1]
 
 
-def _possible(shape: list[Any]) -> bool:
+def _possible(shape: list[int]) -> bool:
     if len(shape) > MAX_DIMS or not all(type(n) is int and 0 <= n < 2**40 for n in shape):
         return False
+    if 0 not in shape:
+        return math.prod(shape) < 2**56
     # torch multiplies the lengths also of a tensor without entries, so zeros do not excuse the others.
-    places: int = math.prod(max(n, 1) for n in shape)
-    return places < (MAX_EMPTY if 0 in shape else 2**56)
+    return math.prod(max(n, 1) for n in shape) < MAX_EMPTY
 
 
 def _short(tree: Any) -> str:
@@ -333,14 +334,14 @@ def _rebuild(tree: Any, expected: Any, tensors: dict[int, Tensor], where: Place,
 
 
 def _rebuild_object(tree: dict[str, Any], expected: Any, tensors: dict[int, Tensor], where: Place, depth: int) -> Value:
-    keys = set(tree)
-    if keys == {"t"} and type(tree["t"]) is int and tree["t"] in tensors:
+    keys = tuple(tree)
+    if keys == ("t",) and type(tree["t"]) is int and tree["t"] in tensors:
         return tensors.pop(tree["t"])  # each stands in one place: parts of a decoded value share no memory
-    if keys == {"n"} and tree["n"] in ("nan", "inf", "-inf"):
+    if keys == ("n",) and tree["n"] in ("nan", "inf", "-inf"):
         return float(tree["n"])
-    if keys == {"d"} and isinstance(tree["d"], list):
+    if keys == ("d",) and isinstance(tree["d"], list):
         return _rebuild_dict(tree["d"], expected, tensors, where, depth)
-    if keys == {"r", "f"} and isinstance(tree["f"], dict):
+    if set(keys) == {"r", "f"} and isinstance(tree["f"], dict):
         return _rebuild_record(tree, expected, tensors, where, depth)
     raise BadMessage(f"{told_place(where)}: {_short(tree)} is no tensor, dict, record or float")
 
@@ -353,8 +354,9 @@ def _rebuild_dict(
     for pair in pairs:
         if not (isinstance(pair, list) and len(pair) == 2 and type(pair[0]) in (str, int)) or pair[0] in result:
             raise BadMessage(f"{told_place(where)}: {_short(pair)} is no new [key, value]")
-        key = _key(pair[0], where)
-        result[key] = _rebuild(pair[1], inner, tensors, (where, "entry", key), depth + 1)
+        key, item = pair
+        _check_key(key, where)
+        result[key] = _rebuild(item, inner, tensors, (where, "entry", key), depth + 1)
     return result
 
 
