@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Union
 
 from isthmus.config.merging import Renamed
@@ -65,23 +65,26 @@ class Builder:
         annotation, optional = _without_none(annotation)
         if raw is None and optional:
             return None
-        if dataclasses.is_dataclass(raw) and not isinstance(raw, type):
+        if _is_instance(raw):
             return raw  # a part given as a Python object
         origin = typing.get_origin(annotation) or annotation
         if origin in FAMILIES:
-            part = self._part(FAMILIES[origin], raw, where, default)
-            if origin in _classes() and not isinstance(part, origin):
-                raise BadInput(f"{self.place(where)}.name is {name_of(type(part))!r}, which is no {origin.__name__}")
-            return part
+            return self._member(origin, raw, where, default)
         if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
             same = default if type(default) is annotation else None
             return self.fields(annotation, self._mapping(raw, where), where, same)
         return self._leaf(annotation, raw, where, optional)
 
+    def _member(self, origin: Any, raw: Any, where: str, default: Any) -> Any:
+        part = self._part(FAMILIES[origin], raw, where, default)
+        if origin in _classes() and not isinstance(part, origin):
+            raise BadInput(f"{self.place(where)}.name is {name_of(type(part))!r}, which is no {origin.__name__}")
+        return part
+
     def fields(self, kind: type[Any], raw: Mapping[str, Any], where: str, default: Any = None) -> Any:
         """Return a dataclass with the fields in `raw`; the others come from `default`, else from the class."""
         hints = _hints(kind)
-        known = {f.name: f for f in dataclasses.fields(kind) if f.init}
+        known = _settable(kind)
         prefix = f"{where}." if where else ""
         for key in raw:
             if key not in known:
@@ -103,14 +106,7 @@ class Builder:
 
     def _part(self, family: Family, raw: Any, where: str, default: Any) -> Any:
         given = {"name": raw} if isinstance(raw, str) else dict(self._mapping(raw, where))
-        if given.get("name") is None and default is None:
-            raise BadInput(f"{self.place(where)}.name is missing; known: {', '.join(sorted(known_names(family)))}")
-        name = given.pop("name", None) or name_of(type(default))
-        if not isinstance(name, str):
-            raise BadInput(f"{self.place(where)}.name is {name!r}, expected a name")
-        kind = find_part(family, name, f"{self.place(where)}.name", self.allow_import)
-        if not dataclasses.is_dataclass(kind):
-            raise BadInput(f"{self.place(where)}.name is {name!r}, which is not a dataclass with fields to set")
+        kind = self._named_kind(family, given.pop("name", None), where, default)
         same = default if type(default) is kind else None
         switched = isinstance(raw, Renamed) or not self.changed.isdisjoint((where, f"{where}.name"))
         if not switched:
@@ -121,6 +117,17 @@ class Builder:
         part, dropped = self._with_carried(kind, given, carried, old, where, same)
         self._tell(part, given, carried, dropped, self._former(family, old, former, where, default), where)
         return part
+
+    def _named_kind(self, family: Family, name: Any, where: str, default: Any) -> type[Any]:
+        if name is None and default is None:
+            raise BadInput(f"{self.place(where)}.name is missing; known: {', '.join(sorted(known_names(family)))}")
+        name = name or name_of(type(default))
+        if not isinstance(name, str):
+            raise BadInput(f"{self.place(where)}.name is {name!r}, expected a name")
+        kind = find_part(family, name, f"{self.place(where)}.name", self.allow_import)
+        if not dataclasses.is_dataclass(kind):
+            raise BadInput(f"{self.place(where)}.name is {name!r}, which is not a dataclass with fields to set")
+        return kind
 
     # ---- a part in place of another
 
@@ -139,28 +146,36 @@ class Builder:
     ) -> tuple[Any, dict[str, str]]:
         """Return the new part with as many of the carried fields as it can have, and why it has not the others."""
         # What was wrong for the old part already is a mistake, and told as one.
-        right = [k for k in sorted(carried) if old is None or self._problem(old, k, given[k], where) is None]
-        problems = {key: self._problem(kind, key, given[key], where) for key in right}
-        dropped = {key: problem for key, problem in problems.items() if problem is not None}
+        wrong = {} if old is None else self._problems(old, carried, given, where)
+        right = [key for key in sorted(carried) if key not in wrong]
+        dropped = self._problems(kind, right, given, where)
         taken = {key: value for key, value in given.items() if key not in dropped}
         try:
             return self.fields(kind, taken, where, same), dropped
         except BadInput as error:
             # Each field is fine by itself, and they do not go together, or not with the new part.
-            for key in (key for key in right if key in taken):
-                rest = {other: value for other, value in taken.items() if other != key}
-                try:
-                    return self.fields(kind, rest, where, same), {
-                        **dropped,
-                        key: str(error).removeprefix(f"{self.source}: "),
-                    }
-                except BadInput:
-                    continue
+            for key in right:
+                part = self._without(key, kind, taken, where, same)
+                if part is not None:
+                    return part, {**dropped, key: str(error).removeprefix(f"{self.source}: ")}
             raise
+
+    def _without(self, key: str, kind: type[Any], taken: Mapping[str, Any], where: str, same: Any) -> Any:
+        """Return a part without one of the fields that it took, or None where it is none of them or of no help."""
+        rest = {other: value for other, value in taken.items() if other != key}
+        try:
+            return self.fields(kind, rest, where, same) if key in taken else None
+        except BadInput:
+            return None
+
+    def _problems(self, kind: type[Any], keys: Iterable[str], given: Mapping[str, Any], where: str) -> dict[str, str]:
+        """Return why a part of a kind cannot have the given values, of those that it cannot have."""
+        found = {key: self._problem(kind, key, given[key], where) for key in keys}
+        return {key: problem for key, problem in found.items() if problem is not None}
 
     def _problem(self, kind: type[Any], key: str, value: Any, where: str) -> str | None:
         """Return why a part of a kind cannot have a value in a field, or None."""
-        known = {f.name: f for f in dataclasses.fields(kind) if f.init} if dataclasses.is_dataclass(kind) else {}
+        known = _settable(kind) if dataclasses.is_dataclass(kind) else {}
         if key not in known:
             return f"{name_of(kind)} has no such field"
         before = _default_of(known[key])
@@ -228,10 +243,9 @@ class Builder:
 
 def describe(value: Any) -> Any:
     """Return the plain value from which `Builder` builds `value` again: names for parts, keys for fields."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        plain = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
-        is_part = any(isinstance(value, family) for family in _classes()) or _listed(type(value))
-        return {"name": name_of(type(value)), **plain} if is_part else plain
+    if _is_instance(value):
+        plain = {name: describe(getattr(value, name)) for name in _settable(type(value))}
+        return {"name": name_of(type(value)), **plain} if _is_part(value) else plain
     if isinstance(value, tuple | list):
         return [describe(item) for item in value]
     if isinstance(value, Mapping):
@@ -244,16 +258,14 @@ def describe(value: Any) -> Any:
 
 def stated(value: Any, default: Any = None) -> Any:
     """Return what is described of a value beyond `default`, or beyond the defaults of its own class."""
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+    if not _is_instance(value):
         return describe(value)
     described = describe(value)
     plain = {"name": described["name"]} if "name" in described else {}
-    for field in dataclasses.fields(value):
-        if not field.init:
-            continue
-        before = getattr(default, field.name) if type(default) is type(value) else _default_of(field)
-        if getattr(value, field.name) != before:
-            plain[field.name] = stated(getattr(value, field.name), before)
+    for name, field in _settable(type(value)).items():
+        before = getattr(default, name) if type(default) is type(value) else _default_of(field)
+        if getattr(value, name) != before:
+            plain[name] = stated(getattr(value, name), before)
     return plain
 
 
@@ -273,17 +285,21 @@ def _by_default(
 ) -> Iterator[tuple[str, tuple[Any, Any]]]:
     """Yield what two described parts both have and differ in, of what nobody gave: the path, and both values."""
     given = given if isinstance(given, Mapping) else {}
-    for key in now:
-        if key == "name" or key not in before or now[key] == before[key]:
-            continue
-        pair = now[key], before[key]
-        if isinstance(now[key], Mapping) and isinstance(before[key], Mapping):
-            if now[key].get("name") == before[key].get("name"):
-                yield from _by_default(*pair, given.get(key), f"{above}{key}.")
-            elif not isinstance(given.get(key, {}), str) and "name" not in given.get(key, {}):
-                yield f"{above}{key}", pair
-        elif key not in given:
-            yield f"{above}{key}", pair
+    for key, pair in _differing(now, before).items():
+        path = f"{above}{key}"
+        if not all(isinstance(value, Mapping) for value in pair):
+            if key not in given:
+                yield path, pair
+        elif pair[0].get("name") == pair[1].get("name"):
+            yield from _by_default(*pair, given.get(key), f"{path}.")
+        elif not isinstance(given.get(key, {}), str) and "name" not in given.get(key, {}):
+            yield path, pair
+
+
+def _differing(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return what two described parts both have and differ in, but for their names."""
+    both = [key for key in now if key in before and key != "name"]
+    return {key: (now[key], before[key]) for key in both if now[key] != before[key]}
 
 
 # A suite builds thousands of courses, whose fields have a few dozen types.
@@ -297,12 +313,23 @@ def _adapter(annotation: Any) -> Any:
     return TypeAdapter(annotation)
 
 
+def _is_instance(value: Any) -> bool:
+    """Whether a value is a dataclass, and not the class of one."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _settable(kind: type[Any]) -> dict[str, dataclasses.Field[Any]]:
+    """Return the fields of a dataclass that can be given."""
+    return {field.name: field for field in dataclasses.fields(kind) if field.init}
+
+
 def _classes() -> list[type[Any]]:
     return [family for family in FAMILIES if not getattr(family, "_is_protocol", False)]
 
 
-def _listed(kind: type[Any]) -> bool:
-    return any(issubclass(kind, listed) for family in FAMILIES.values() for listed in family.table.values())
+def _is_part(value: Any) -> bool:
+    listed = (kind for family in FAMILIES.values() for kind in family.table.values())
+    return isinstance(value, tuple(_classes())) or any(issubclass(type(value), kind) for kind in listed)
 
 
 def _default_of(field: dataclasses.Field[Any]) -> Any:

@@ -97,20 +97,29 @@ class Course:
 
     def __post_init__(self) -> None:
         self._follow_folders()
-        for name in ("num_clients", "rounds", "evaluate_every", "threads", "min_replies", "block_mb"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least 1")
+        self._check_numbers()
+        self._check_choices()
+        check_patterns(self.sharing)
+        self._check_heads()
+        self._check_observers()
+
+    def _check_numbers(self) -> None:
+        self._at_least(1, "num_clients", "rounds", "evaluate_every", "threads", "min_replies", "block_mb")
         if self.threads > MAX_THREADS:
             raise ValueError(f"threads is {self.threads!r}; it must be at most {MAX_THREADS}")
-        for name in ("checkpoint_every", "monitor_every"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least 0")
+        self._at_least(0, "checkpoint_every", "monitor_every")
         if self.timeout_seconds is not None and not self.timeout_seconds > 0:
             raise ValueError(f"timeout_seconds is {self.timeout_seconds!r}; it must be positive")
-        if self.runtime not in RUNTIMES:
-            raise ValueError(f"runtime is {self.runtime!r}; choose from {', '.join(RUNTIMES)}")
-        if self.global_graph not in GLOBAL_GRAPHS:
-            raise ValueError(f"global_graph is {self.global_graph!r}; choose from {', '.join(GLOBAL_GRAPHS)}")
+
+    def _at_least(self, least: int, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least {least}")
+
+    def _check_choices(self) -> None:
+        for name, known in (("runtime", RUNTIMES), ("global_graph", GLOBAL_GRAPHS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; choose from {', '.join(known)}")
         if self.min_replies > self.num_clients and not self.algorithm.pooled:
             raise ValueError(f"min_replies is {self.min_replies} but there are {self.num_clients} clients")
         if self.stopping.metric not in self.task.metrics:
@@ -118,14 +127,14 @@ class Course:
                 f"stopping.metric is {self.stopping.metric!r}, which the task does not report; "
                 f"choose from {', '.join(self.task.metrics)} or add it to task.metrics"
             )
-        check_patterns(self.sharing)
-        self._check_heads()
-        strange = [sink for sink in self.sinks if sink not in SINKS]
-        if strange:
-            raise ValueError(f"sinks has {strange[0]!r}; choose from {', '.join(SINKS)}")
-        unknown = [monitor for monitor in self.monitors if monitor not in MONITORS]
-        if unknown:
-            raise ValueError(f"monitors has {unknown[0]!r}; {nearest(unknown[0], MONITORS)}")
+
+    def _check_observers(self) -> None:
+        for sink in self.sinks:
+            if sink not in SINKS:
+                raise ValueError(f"sinks has {sink!r}; choose from {', '.join(SINKS)}")
+        for monitor in self.monitors:
+            if monitor not in MONITORS:
+                raise ValueError(f"monitors has {monitor!r}; {nearest(monitor, MONITORS)}")
 
     def _follow_folders(self) -> None:
         """Take the number of clients from the folders where each is a client; refuse a splitter for them."""

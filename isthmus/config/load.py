@@ -38,8 +38,7 @@ def load_course(
     words = list(overrides)
     changes = [parse_override(word) for word in words]
     merged = merge(raw, changes, name)
-    changed = frozenset(".".join((*path, leaf)).rstrip(".") for path, value in changes for leaf in leaf_paths(value))
-    builder = Builder(name or ("command line" if words else ""), allow_import, changed)
+    builder = Builder(name or ("command line" if words else ""), allow_import, _changed(changes))
     course = builder.fields(Course, merged, "")
     for renaming in builder.renamings:
         say(str(renaming))
@@ -50,6 +49,11 @@ def load_course(
             "folders, each of them a client; leave num_clients out"
         )
     return course
+
+
+def _changed(changes: Iterable[tuple[list[str], Any]]) -> frozenset[str]:
+    """Return the paths of all leaves that changes set."""
+    return frozenset(".".join((*path, leaf)).rstrip(".") for path, value in changes for leaf in leaf_paths(value))
 
 
 def parse_override(word: str) -> tuple[list[str], Any]:

@@ -150,11 +150,7 @@ def _plain(value: Value, tensors: list[Tensor], where: Place, depth: int) -> Any
     if depth > MAX_DEPTH:
         raise BadMessage(f"{told_place(where)}: nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, Tensor):
-        if value.layout != torch.strided or value.dtype not in DTYPE_NAMES or value.dim() > MAX_DIMS:
-            raise BadMessage(
-                f"{told_place(where)}: cannot encode a {value.layout} tensor of {value.dtype} with {value.dim()} "
-                f"dimensions; send dense tensors of {', '.join(sorted(DTYPES))} with at most {MAX_DIMS}"
-            )
+        _check_tensor(value, where)
         tensors.append(value.detach())
         return {"t": len(tensors) - 1}
     if isinstance(value, Record):
@@ -163,28 +159,41 @@ def _plain(value: Value, tensors: list[Tensor], where: Place, depth: int) -> Any
         }
         return {"r": type(value).__name__, "f": fields}
     if isinstance(value, dict):
-        items = [(_key(key, where), item) for key, item in value.items()]
-        return {"d": [[key, _plain(item, tensors, (where, "entry", key), depth + 1)] for key, item in items]}
+        for key in value:
+            _check_key(key, where)
+        return {"d": [[key, _plain(item, tensors, (where, "entry", key), depth + 1)] for key, item in value.items()]}
     if isinstance(value, tuple):
         return [_plain(item, tensors, (where, "entry", i), depth + 1) for i, item in enumerate(value)]
-    if type(value) is float and not math.isfinite(value):
-        return {"n": repr(value)}
-    if type(value) is int and value.bit_length() > MAX_INTEGER_BITS:
+    return _scalar(value, where)
+
+
+def _check_tensor(tensor: Tensor, where: Place) -> None:
+    if tensor.layout != torch.strided or tensor.dtype not in DTYPE_NAMES or tensor.dim() > MAX_DIMS:
+        raise BadMessage(
+            f"{told_place(where)}: cannot encode a {tensor.layout} tensor of {tensor.dtype} with {tensor.dim()} "
+            f"dimensions; send dense tensors of {', '.join(sorted(DTYPES))} with at most {MAX_DIMS}"
+        )
+
+
+def _scalar(value: Value, where: Place) -> Any:
+    kind = type(value)
+    if kind is float:
+        return value if math.isfinite(value) else {"n": repr(value)}
+    if kind is int and value.bit_length() > MAX_INTEGER_BITS:
         raise BadMessage(f"{told_place(where)}: cannot encode it: an integer of {value.bit_length()} bits")
-    if value is None or type(value) in (bool, int, float, str):
+    if value is None or kind in (str, int, bool):
         return value
     raise BadMessage(
-        f"{told_place(where)}: cannot encode a {type(value).__name__}; a record holds tensors, scalars, strings, "
+        f"{told_place(where)}: cannot encode a {kind.__name__}; a record holds tensors, scalars, strings, "
         "None, records, and dicts or tuples of them"
     )
 
 
-def _key(key: Any, where: Place) -> str | int:
+def _check_key(key: Any, where: Place) -> None:
     if type(key) not in (str, int):
         raise BadMessage(f"{told_place(where)}: cannot encode the dict key {named(key)}; keys are strings or integers")
     if type(key) is str and len(key) > MAX_KEY:
         raise BadMessage(f"{told_place(where)}: the key {named(key)} has {len(key)} characters, the limit is {MAX_KEY}")
-    return typing.cast("str | int", key)
 
 
 def _raw(tensor: Tensor) -> memoryview:
@@ -200,18 +209,7 @@ def _raw(tensor: Tensor) -> memoryview:
 
 
 def _open(data: bytes | memoryview, max_values: int) -> tuple[dict[str, Any], int]:
-    if len(data) < PREFIX.size:
-        raise BadMessage(f"message of {len(data)} bytes is shorter than its {PREFIX.size}-byte prefix")
-    magic, version, flags, length = PREFIX.unpack_from(data)
-    if magic != MAGIC:
-        raise BadMessage(f"message starts with {magic!r}, expected {MAGIC!r}")
-    if version != VERSION:
-        raise BadMessage(f"message has format version {version}, this package reads {VERSION}")
-    if flags:
-        raise BadMessage(f"message has the flags {flags:#x}, this package knows none")
-    end = PREFIX.size + length
-    if length > MAX_SKELETON_BYTES or end > len(data):
-        raise BadMessage(f"message announces a skeleton of {length} bytes but has {len(data) - PREFIX.size}")
+    end = _end_of_skeleton(data)
     text = bytes(data[PREFIX.size : end])
     number = _num_values(text, max_values)
     if number > max_values:
@@ -223,6 +221,22 @@ def _open(data: bytes | memoryview, max_values: int) -> tuple[dict[str, Any], in
     if not isinstance(skeleton, dict) or set(skeleton) != {"value", "tensors"}:
         raise BadMessage("message skeleton is not {value, tensors}")
     return skeleton, end
+
+
+def _end_of_skeleton(data: bytes | memoryview) -> int:
+    if len(data) < PREFIX.size:
+        raise BadMessage(f"message of {len(data)} bytes is shorter than its {PREFIX.size}-byte prefix")
+    magic, version, flags, length = PREFIX.unpack_from(data)
+    if magic != MAGIC:
+        raise BadMessage(f"message starts with {magic!r}, expected {MAGIC!r}")
+    if version != VERSION:
+        raise BadMessage(f"message has format version {version}, this package reads {VERSION}")
+    if flags:
+        raise BadMessage(f"message has the flags {flags:#x}, this package knows none")
+    end: int = PREFIX.size + length
+    if length > MAX_SKELETON_BYTES or end > len(data):
+        raise BadMessage(f"message announces a skeleton of {length} bytes but has {len(data) - PREFIX.size}")
+    return end
 
 
 def _num_values(text: bytes, enough: int) -> int:
@@ -286,13 +300,18 @@ def _tensor_entry(entry: Any, index: int) -> tuple[torch.dtype, list[int]]:
     known = isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str) and entry[0] in DTYPES
     if not known or not isinstance(entry[1], list):
         raise BadMessage(f"entry {index} of the tensor table is {_short(entry)}, expected [dtype, shape]")
-    shape = entry[1]
-    possible = len(shape) <= MAX_DIMS and all(type(n) is int and 0 <= n < 2**40 for n in shape)
+    if not _possible(entry[1]):
+        raise BadMessage(f"tensor {index} has the impossible shape {_short(entry[1])}")
+    return DTYPES[entry[0]], entry[1]
+
+
+def _possible(shape: list[int]) -> bool:
+    if len(shape) > MAX_DIMS or not all(type(n) is int and 0 <= n < 2**40 for n in shape):
+        return False
+    if 0 not in shape:
+        return math.prod(shape) < 2**56
     # torch multiplies the lengths also of a tensor without entries, so zeros do not excuse the others.
-    most = MAX_EMPTY if possible and 0 in shape else 2**56
-    if not possible or math.prod(max(n, 1) for n in shape) >= most:
-        raise BadMessage(f"tensor {index} has the impossible shape {_short(shape)}")
-    return DTYPES[entry[0]], shape
+    return math.prod(max(n, 1) for n in shape) < MAX_EMPTY
 
 
 def _short(tree: Any) -> str:
@@ -307,18 +326,22 @@ def _rebuild(tree: Any, expected: Any, tensors: dict[int, Tensor], where: Place,
             _rebuild(item, entry_type(expected, i), tensors, (where, "entry", i), depth + 1)
             for i, item in enumerate(tree)
         )
-    if not isinstance(tree, dict):
-        if type(tree) is int and tree.bit_length() > MAX_INTEGER_BITS:
-            raise BadMessage(f"{told_place(where)}: found an integer of {tree.bit_length()} bits")
-        return tree
-    keys = set(tree)
-    if keys == {"t"} and type(tree["t"]) is int and tree["t"] in tensors:
+    if isinstance(tree, dict):
+        return _rebuild_object(tree, expected, tensors, where, depth)
+    if type(tree) is int and tree.bit_length() > MAX_INTEGER_BITS:
+        raise BadMessage(f"{told_place(where)}: found an integer of {tree.bit_length()} bits")
+    return tree
+
+
+def _rebuild_object(tree: dict[str, Any], expected: Any, tensors: dict[int, Tensor], where: Place, depth: int) -> Value:
+    keys = tuple(tree)
+    if keys == ("t",) and type(tree["t"]) is int and tree["t"] in tensors:
         return tensors.pop(tree["t"])  # each stands in one place: parts of a decoded value share no memory
-    if keys == {"n"} and tree["n"] in ("nan", "inf", "-inf"):
+    if keys == ("n",) and tree["n"] in ("nan", "inf", "-inf"):
         return float(tree["n"])
-    if keys == {"d"} and isinstance(tree["d"], list):
+    if keys == ("d",) and isinstance(tree["d"], list):
         return _rebuild_dict(tree["d"], expected, tensors, where, depth)
-    if keys == {"r", "f"} and isinstance(tree["f"], dict):
+    if set(keys) == {"r", "f"} and isinstance(tree["f"], dict):
         return _rebuild_record(tree, expected, tensors, where, depth)
     raise BadMessage(f"{told_place(where)}: {_short(tree)} is no tensor, dict, record or float")
 
@@ -331,8 +354,9 @@ def _rebuild_dict(
     for pair in pairs:
         if not (isinstance(pair, list) and len(pair) == 2 and type(pair[0]) in (str, int)) or pair[0] in result:
             raise BadMessage(f"{told_place(where)}: {_short(pair)} is no new [key, value]")
-        key = _key(pair[0], where)
-        result[key] = _rebuild(pair[1], inner, tensors, (where, "entry", key), depth + 1)
+        key, item = pair
+        _check_key(key, where)
+        result[key] = _rebuild(item, inner, tensors, (where, "entry", key), depth + 1)
     return result
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -59,11 +60,17 @@ def _folded_requests(algorithm: type[Algorithm[Any]]) -> set[str]:
     for owner in algorithm.__mro__:
         if owner is Algorithm or not issubclass(owner, Algorithm):
             continue
-        for node in (inner for statement in _class_body(owner) for inner in ast.walk(statement)):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in asked:
-                used = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
-                asked[node.func.attr] |= used & names
+        for method, used in _method_calls(_class_body(owner)):
+            if method in asked:
+                asked[method] |= used & names
     return asked["ask_folded"] - asked["ask"]
+
+
+def _method_calls(body: list[ast.stmt]) -> Iterator[tuple[str, set[str]]]:
+    """Yield each method that is called, with the names that stand in the call."""
+    for node in (inner for statement in body for inner in ast.walk(statement)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            yield node.func.attr, {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
 
 
 def _class_body(kind: type[Any]) -> list[ast.stmt]:

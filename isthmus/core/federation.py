@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
@@ -296,20 +296,24 @@ class Federation:
     def _address(
         self, requests: Request[ReplyT] | Mapping[str, Request[ReplyT]], clients: Sequence[str] | None
     ) -> dict[str, Request[ReplyT]]:
-        if clients is not None and not isinstance(requests, Request):
-            raise TypeError("requests by client say whom they are for; leave out `clients`")
-        named = (self.clients if clients is None else clients) if isinstance(requests, Request) else requests
-        # Who left in mid-round is still in its cohort, and for good in what an algorithm knows of its clients.
-        left: frozenset[str] = getattr(self._runtime, "left", frozenset())
-        addressed = [client for client in named if client not in left]
-        strangers = sorted(set(addressed) - set(self.all_clients))
-        if strangers:
-            raise KeyError(f"there is no client {strangers[0]!r}; clients: {', '.join(self.all_clients)}")
         if isinstance(requests, Request):
-            return dict.fromkeys(addressed, requests)
+            return dict.fromkeys(self._still_here(self.clients if clients is None else clients), requests)
+        if clients is not None:
+            raise TypeError("requests by client say whom they are for; leave out `clients`")
+        self._still_here(requests)
         if len({type(request) for request in requests.values()}) > 1:
             raise TypeError("one exchange carries requests of one type")
         return {client: requests[client] for client in self.all_clients if client in requests}
+
+    def _still_here(self, named: Iterable[str]) -> list[str]:
+        """Return who has not left, of clients that must be of this course."""
+        # Who left in mid-round is still in its cohort, and for good in what an algorithm knows of its clients.
+        left: frozenset[str] = getattr(self._runtime, "left", frozenset())
+        present = [client for client in named if client not in left]
+        strangers = sorted(set(present) - set(self.all_clients))
+        if strangers:
+            raise KeyError(f"there is no client {strangers[0]!r}; clients: {', '.join(self.all_clients)}")
+        return present
 
     def _carry(
         self,
@@ -328,11 +332,15 @@ class Federation:
         down = up = 0
         client_seconds = codec_seconds = check_seconds = fold_seconds = 0.0
         clock = time.perf_counter
+
+        def fail(failure: Failure) -> None:
+            failures.append(failure)
+            # What a client trained into a NaN must not stay in its memory: it could never answer again.
+            self._runtime.undo(failure.client)
+            take(failure.client, failure)
+
         started = clock()
-        distinct = {id(request): request for request in requests.values()}
-        for request in distinct.values():
-            check_record(request)
-        limits = {key: request.limits(self._known) for key, request in distinct.items()}
+        limits = self._limits(requests)
         for outcome in self._answered(position, requests, limit):
             down, up = down + outcome.bytes_down, up + outcome.bytes_up
             client_seconds += outcome.seconds
@@ -342,25 +350,20 @@ class Federation:
                 sound, unsound = judged_stack(outcome.stack, requests, expected, self._known, limits)
                 checked = clock()
                 take_stack(outcome.stack, sound)
-                failures.extend(unsound)
                 for failure in unsound:
-                    self._runtime.undo(failure.client)
-                    take(failure.client, failure)
+                    fail(failure)
             else:
                 request, wanted = requests[outcome.client], expected[outcome.client]
                 reply = judged(outcome.client, outcome.reply, request, wanted, self._known, limits[id(request)])
                 checked = clock()
                 if isinstance(reply, Failure):
-                    failures.append(reply)
-                    # What a client trained into a NaN must not stay in its memory: it could never answer again.
-                    self._runtime.undo(outcome.client)
-                take(outcome.client, reply)
+                    fail(reply)
+                else:
+                    take(outcome.client, reply)
             check_seconds += checked - came
             fold_seconds += clock() - checked
         for failure in settle():
-            self._runtime.undo(failure.client)
-            take(failure.client, failure)
-            failures.append(failure)
+            fail(failure)
         kind = type(next(iter(requests.values()))).__name__ if requests else "nothing"
         self._report(
             ExchangeReport(
@@ -378,6 +381,13 @@ class Federation:
             )
         )
         self._require(position, kind, len(requests), failures, min_replies)
+
+    def _limits(self, requests: Mapping[str, Request[Any]]) -> dict[int, Mapping[str, float]]:
+        """Return by the identity of each request, once it is checked, how large the numbers of a reply may be."""
+        distinct = {id(request): request for request in requests.values()}
+        for request in distinct.values():
+            check_record(request)
+        return {key: request.limits(self._known) for key, request in distinct.items()}
 
     def _answered(
         self, position: Position, requests: Mapping[str, Request[Any]], limit: float | None

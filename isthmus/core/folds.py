@@ -76,6 +76,22 @@ class RunningSum:
     like: Record | None = None
     sums: dict[str, Value] = field(default_factory=dict)
 
+    def shape_by(self, reply: Record, weight: float) -> Record:
+        """Return the reply that gives the shape: the first, or the first that weighs something if there is one."""
+        if self.like is None or (self.weight == 0.0 and weight > 0.0):
+            self.like = reply
+        return self.like
+
+    def add(self, path: str, leaf: Value, weight: float) -> None:
+        """Add a leaf that counts so much, if it is of a kind that is averaged."""
+        if isinstance(leaf, Tensor):
+            if path not in self.sums:
+                # -0.0 is what leaves every number as it is when added; 0.0 would turn -0.0 into 0.0.
+                self.sums[path] = torch.full(leaf.shape, -0.0, dtype=torch.float64)
+            self.sums[path].add_(leaf.detach(), alpha=weight)
+        elif isinstance(leaf, float):
+            self.sums[path] = self.sums.get(path, -0.0) + weight * leaf
+
 
 @dataclass(frozen=True)
 class WeightedMean(Fold):
@@ -98,36 +114,28 @@ class WeightedMean(Fold):
         weight = weight_of(reply)
         if weight < 0.0:
             raise CourseFailed(f"a reply of type {type(reply).__name__} has the negative weight {weight}")
-        if total.like is None or (total.weight == 0.0 and weight > 0.0):
-            total.like = reply
+        like = total.shape_by(reply, weight)
         if weight == 0.0:
             return
         new = leaves(reply)
-        _check_same_shape(total.like, new)
+        _check_same_shape(like, new)
         total.weight += weight
         for path, leaf in new.items():
-            if isinstance(leaf, Tensor):
-                if path not in total.sums:
-                    # -0.0 is what leaves every number as it is when added; 0.0 would turn -0.0 into 0.0.
-                    total.sums[path] = torch.full(leaf.shape, -0.0, dtype=torch.float64)
-                total.sums[path].add_(leaf.detach(), alpha=weight)
-            elif isinstance(leaf, float):
-                total.sums[path] = total.sums.get(path, -0.0) + weight * leaf
+            total.add(path, leaf, weight)
 
     def add_stack(self, total: RunningSum, stack: Stack, sound: Tensor) -> None:
         """Add the weighted sum of a stack to the running sums, without taking it apart."""
         weights = stack.weights(sound)
         mass = float(weights.sum())
         outline = stack.outline(int((weights > 0.0).int().argmax()))
-        if total.like is None or (total.weight == 0.0 and mass > 0.0):
-            total.like = outline
+        like = total.shape_by(outline, mass)
         if mass == 0.0:
             return
         plain = leaves(outline)
-        _check_same_shape(total.like, plain)
+        _check_same_shape(like, plain)
         shares: list[float] = weights.tolist()
         counted = [position for position, share in enumerate(shares) if share]
-        _check_same_kinds(total.like, stack, counted)
+        _check_same_kinds(like, stack, counted)
         total.weight += mass
         for path, leaf in leaves(stack.record).items():
             if isinstance(leaf, Stacked):
@@ -136,11 +144,8 @@ class WeightedMean(Fold):
             elif isinstance(leaf, Each) and isinstance(plain[path], float):
                 added = sum(shares[position] * leaf.values[position] for position in counted)
                 total.sums[path] = total.sums.get(path, -0.0) + added
-            elif isinstance(leaf, Tensor):
-                total.sums[path] = total.sums.get(path, torch.full(leaf.shape, -0.0, dtype=torch.float64))
-                total.sums[path].add_(leaf, alpha=mass)
-            elif isinstance(leaf, float):
-                total.sums[path] = total.sums.get(path, -0.0) + mass * leaf
+            else:
+                total.add(path, leaf, mass)
 
     def finish(self, total: RunningSum) -> Record:
         """Divide the sums by the total weight."""

@@ -40,8 +40,7 @@ def judged(
     `limits` are those of the request, where somebody has asked for them already.
     """
     if isinstance(reply, Failure):
-        kind = reply.kind if reply.kind in KINDS else "error"
-        return Failure(client, kind, foreign(reply.reason))
+        return Failure(client, reply.kind if reply.kind in KINDS else "error", foreign(reply.reason))
     try:
         _check_type(reply, expected)
         check_record(reply)
@@ -52,15 +51,15 @@ def judged(
         found = leaves(reply, type(reply).__name__)
         _check_integers(found)
         place = non_finite_leaf(found)
-        large = "" if place else _too_large(found, _Limits(request, reply, known, limits))
+        odd = place or _too_large(found, _Limits(request, reply, known, limits))
     except Exception as error:  # a check that stumbles over a reply has found something wrong with it
         text = str(error) if isinstance(error, BadMessage | ArithmeticError | ValueError) else repr(error)
         return Failure(client, "malformed", foreign(text))
-    if not place and not large:
+    if not odd:
         return reply
-    of_model = (place or large).startswith(f"{type(reply).__name__}.params[")
-    text = foreign(place or large, 300)
-    return Failure(client, "not_finite" if place else "malformed", text + DIVERGED if of_model else text)
+    of_model = odd.startswith(f"{type(reply).__name__}.params[")
+    text = foreign(odd, 300) + (DIVERGED if of_model else "")
+    return Failure(client, "not_finite" if place else "malformed", text)
 
 
 def judged_stack(
@@ -129,7 +128,7 @@ def _numbers_fit(stack: Stack, limits: _Limits) -> Tensor:
             if leaf.dtype.is_floating_point:
                 fit &= leaf.bound() <= limit  # never true of NaN; where the bound is not enough, the reply is taken out
         elif isinstance(leaf, Each):
-            if any(type(value) is float for value in leaf.values):
+            if float in map(type, leaf.values):
                 values = torch.tensor([float(value or 0.0) for value in leaf.values], dtype=torch.float64)
                 fit &= values.abs() <= limit  # never true of NaN
         elif _size(leaf) > limit or math.isnan(_size(leaf)):  # the same for all

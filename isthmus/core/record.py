@@ -67,6 +67,12 @@ def origin_of(annotation: Any) -> Any:
 
 
 @cache
+def _outermost(annotation: Any) -> Any:
+    """Return what an annotation is before its brackets: dict for dict[str, int], and for dict."""
+    return typing.get_origin(annotation) or annotation
+
+
+@cache
 def args_of(annotation: Any) -> tuple[Any, ...]:
     """Return `typing.get_args` of an annotation."""
     return typing.get_args(annotation)
@@ -108,12 +114,12 @@ def check_value(value: Value, annotation: Any, where: Place) -> None:
     if annotation is Any:
         _check_storable(value, where)
         return
-    origin = origin_of(annotation)
-    if origin in (Union, types.UnionType):
+    kind = _outermost(annotation)
+    if kind in (Union, types.UnionType):
         _check_union(value, annotation, where)
-    elif origin is dict or annotation is dict:
+    elif kind is dict:
         _check_dict(value, args_of(annotation) or (Any, Any), where)
-    elif origin is tuple or annotation is tuple:
+    elif kind is tuple:
         _check_tuple(value, args_of(annotation) or (Any, ...), where)
     elif isinstance(annotation, type) and issubclass(annotation, Record):
         if type(value) is not annotation:
@@ -164,19 +170,23 @@ def _check_tuple(value: Value, args: tuple[Any, ...], where: Place) -> None:
 
 
 def _check_leaf(value: Value, annotation: Any, where: Place) -> None:
+    if annotation is Tensor:
+        _check_tensor(value, where)
+        return
     if annotation is None:
         annotation = types.NoneType
-    if annotation is Tensor:
-        if isinstance(value, Tensor) and value.layout == torch.strided and value.dtype in DTYPE_NAMES:
-            return
+    # bool is a subclass of int, and an int is a fine float, but a bool is neither.
+    whole = annotation is float and type(value) is int
+    if whole and abs(value) >= 2**1023:
+        raise BadMessage(f"{told_place(where)}: found a whole number that is too large for a float")
+    if not whole and type(value) is not annotation:
+        raise BadMessage(f"{told_place(where)}: found {_kind(value)}, expected {_name(annotation)}")
+
+
+def _check_tensor(value: Value, where: Place) -> None:
+    if not isinstance(value, Tensor) or value.layout != torch.strided or value.dtype not in DTYPE_NAMES:
         wanted = f"a dense tensor of {', '.join(sorted(DTYPES))}"
         raise BadMessage(f"{told_place(where)}: found {_kind(value)}, expected {wanted}")
-    # bool is a subclass of int, and an int is a fine float, but a bool is neither.
-    fits = type(value) is annotation or (annotation is float and type(value) is int)
-    if fits and annotation is float and type(value) is int and abs(value) >= 2**1023:
-        raise BadMessage(f"{told_place(where)}: found a whole number that is too large for a float")
-    if not fits:
-        raise BadMessage(f"{told_place(where)}: found {_kind(value)}, expected {_name(annotation)}")
 
 
 def _check_storable(value: Value, where: Place) -> None:
@@ -185,7 +195,7 @@ def _check_storable(value: Value, where: Place) -> None:
     elif isinstance(value, tuple):
         _check_tuple(value, (Any, ...), where)
     elif isinstance(value, Tensor):
-        _check_leaf(value, Tensor, where)
+        _check_tensor(value, where)
     elif value is not None and type(value) not in (bool, int, float, str):
         raise BadMessage(
             f"{told_place(where)}: found {_kind(value)}; here only tensors, scalars, strings, None, and dicts or "

@@ -83,6 +83,17 @@ class RoundReport:
     unscored: tuple[str, ...] = ()  # clients that were asked how the model does, and gave no usable answer
 
 
+@dataclass(frozen=True)
+class _Evaluated:
+    """How the model of a round does, each field as `RoundReport` has it; nothing where nobody was asked."""
+
+    evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
+    score: float | None = None
+    scorers: tuple[str, ...] = ()
+    unscored: tuple[str, ...] = ()
+    is_best: bool = False
+
+
 class Callback:
     """Hears what happens in a course; whoever wants to hear of something overrides a method.
 
@@ -253,51 +264,44 @@ class _Course:
         fed = self.federation(round)
         state = self._checked(self.algorithm.round(before.state, fed))
         after = replace(before, round=round, state=state)
-        metric = self.plan.stopping.metric
         missing = {failure.client for report in self.traffic for failure in report.failures}
-        evaluations: dict[str, Evaluation] = {}
-        score: float | None = None
-        scorers: tuple[str, ...] = ()
-        unscored: tuple[str, ...] = ()
-        is_best = False
-        if round % self.plan.evaluate_every == 0 or round == self.plan.rounds:
-            asked = fed.all_clients
-            evaluations = evaluate(self.algorithm, state, fed, ("train", "val"), metric)
-            found = weighted_metric(evaluations, "val", metric)
-            scorers = scorers_of(evaluations, "val", metric)
-            unscored = tuple(client for client in asked if client not in evaluations)
-            # A round whose evaluation failed, or gave no finite score, does not take the place of one that has a score.
-            is_best = self.plan.stopping.keep == "last" or takes_over(metric, found, scorers, before, not unscored)
-            score = None if math.isnan(found) else found
-        if is_best:
-            after = replace(after, best_state=state, best_round=round, best_score=score, best_scorers=scorers)
+        found = self._evaluated(fed, state, before)
+        if found.is_best:
+            after = replace(
+                after, best_state=state, best_round=round, best_score=found.score, best_scorers=found.scorers
+            )
             if self.algorithm.personal or self.model.personal:
                 fed.ask(KeepBest(), clients=fed.all_clients, min_replies=0)
-        report = replace(
-            self._report(fed, evaluations, score, is_best),
-            missing=tuple(client for client in fed.clients if client in missing),
-            scorers=scorers,
-            unscored=unscored,
-        )
+        report = self._report(fed, found, tuple(client for client in fed.clients if client in missing))
         report = replace(report, wall_seconds=time.perf_counter() - started - self.listening)
         for callback in self.callbacks:
             callback.round_done(report)
         return after
 
-    def _report(
-        self,
-        fed: Federation,
-        evaluations: Mapping[str, Evaluation],
-        score: float | None,
-        is_best: bool,
-    ) -> RoundReport:
+    def _evaluated(self, fed: Federation, state: Record, before: Standing) -> _Evaluated:
+        """Ask every client how the new model does, in rounds in which that is due."""
+        if fed.round % self.plan.evaluate_every != 0 and fed.round != self.plan.rounds:
+            return _Evaluated()
+        metric, asked = self.plan.stopping.metric, fed.all_clients
+        evaluations = evaluate(self.algorithm, state, fed, ("train", "val"), metric)
+        score = weighted_metric(evaluations, "val", metric)
+        scorers = scorers_of(evaluations, "val", metric)
+        unscored = tuple(client for client in asked if client not in evaluations)
+        # A round whose evaluation failed, or gave no finite score, does not take the place of one that has a score.
+        is_best = self.plan.stopping.keep == "last" or takes_over(metric, score, scorers, before, not unscored)
+        return _Evaluated(evaluations, None if math.isnan(score) else score, scorers, unscored, is_best)
+
+    def _report(self, fed: Federation, found: _Evaluated, missing: tuple[str, ...]) -> RoundReport:
         return RoundReport(
             round=fed.round,
             cohort=fed.clients,
             seconds=sum(report.seconds for report in self.traffic),
             bytes_down=sum(report.bytes_down for report in self.traffic),
             bytes_up=sum(report.bytes_up for report in self.traffic),
-            evaluations=evaluations,
-            score=score,
-            is_best=is_best,
+            evaluations=found.evaluations,
+            score=found.score,
+            is_best=found.is_best,
+            missing=missing,
+            scorers=found.scorers,
+            unscored=found.unscored,
         )

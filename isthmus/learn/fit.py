@@ -86,10 +86,15 @@ def fit(
 
 def take_step(live: list[Tensor], loss: Tensor, optimizer: Optimizer, state: OptimizerState, lr: float) -> None:
     """Take one optimiser step down a loss; parameters and state are changed in place."""
-    grads = torch.autograd.grad(loss, live, allow_unused=True)
-    moved = [g if g is not None else torch.zeros_like(p) for p, g in zip(live, grads, strict=True)]
+    grads = gradients(loss, live)
     with torch.no_grad():
-        optimizer.step(live, moved, state, lr)
+        optimizer.step(live, grads, state, lr)
+
+
+def gradients(loss: Tensor, live: list[Tensor]) -> list[Tensor]:
+    """Return the gradient of a loss by each parameter; zero where the loss does not depend on it."""
+    grads = torch.autograd.grad(loss, live, allow_unused=True)
+    return [g if g is not None else torch.zeros_like(p) for p, g in zip(live, grads, strict=True)]
 
 
 def copied(state: OptimizerState) -> OptimizerState:

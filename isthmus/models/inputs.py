@@ -49,6 +49,12 @@ class GraphInput:
         # Only shapes are checked here (augmentations make inputs by the thousand); entries, where operators are built.
         if isinstance(self.x, Tensor) and self.x.layout == torch.sparse_csr:
             object.__setattr__(self, "x", SparseMatrix.from_csr(self.x))
+        self._check()
+        if self.num_graphs is None:
+            found = 1 if self.batch is None else int(self.batch.max()) + 1 if len(self.batch) else 0
+            object.__setattr__(self, "num_graphs", found)
+
+    def _check(self) -> None:
         if self.edge_index.ndim != 2 or self.edge_index.shape[0] != 2:
             raise ValueError(f"edge_index has shape {tuple(self.edge_index.shape)}; it must be (2, edges)")
         for name, rows in (
@@ -64,9 +70,6 @@ class GraphInput:
             raise ValueError(f"complement is {self.complement!r}; it must be {self.num_nodes} x {self.num_nodes}")
         if self.edge_weight is not None and self.edge_weight.requires_grad:
             raise ValueError("edge_weight requires a gradient; operators are constants: pass edge_weight.detach()")
-        if self.num_graphs is None:
-            found = 1 if self.batch is None else int(self.batch.max()) + 1 if len(self.batch) else 0
-            object.__setattr__(self, "num_graphs", found)
 
     @property
     def num_nodes(self) -> int:
@@ -218,12 +221,15 @@ def stack_graphs(graphs: Sequence[GraphInput]) -> tuple[GraphInput, int]:
         raise ValueError("a graph has edges left out or a complement; put the graphs side by side first")
     rows = max(graph.num_nodes for graph in graphs)
     edge_index = torch.cat([graph.edge_index + k * rows for k, graph in enumerate(graphs)], dim=1)
-    edge_weight = None
-    if any(graph.edge_weight is not None for graph in graphs):
-        ones = torch.ones(max(graph.num_edges for graph in graphs))
-        weights = [ones[: g.num_edges] if g.edge_weight is None else g.edge_weight for g in graphs]
-        edge_weight = torch.cat(weights)
-    return GraphInput(_stack_features([graph.x for graph in graphs], rows), edge_index, edge_weight), rows
+    x = _stack_features([graph.x for graph in graphs], rows)
+    return GraphInput(x, edge_index, _stack_weights(graphs)), rows
+
+
+def _stack_weights(graphs: Sequence[GraphInput]) -> Tensor | None:
+    if all(graph.edge_weight is None for graph in graphs):
+        return None
+    ones = torch.ones(max(graph.num_edges for graph in graphs))
+    return torch.cat([ones[: g.num_edges] if g.edge_weight is None else g.edge_weight for g in graphs])
 
 
 def _stack_features(parts: Sequence[Features], rows: int) -> Features:

@@ -106,16 +106,19 @@ def require_same_shared(
     odd = [name for name, (here, there) in shapes.items() if here != there]
     if not odd:
         return
-    places = dict.fromkeys(_place(name) for name in odd)
-    if any(_place(name) not in places for name in shapes):
-        remedy = f"let clients keep their own: shared={json.dumps([*patterns, *(f'!{place}' for place in places)])}"
-    else:
-        remedy = "let everybody learn alone (algorithm.name=local): nothing that is shared fits both"
     here, there = shapes[odd[0]]
     raise BadInput(
         f"the parameter {odd[0]!r} is shared, but in the model of {client} it is {there}, in the course's model "
-        f"{here}; give both the same shape (client_settings.{client}), or {remedy}"
+        f"{here}; give both the same shape (client_settings.{client}), or {_remedy(patterns, odd, shapes)}"
     )
+
+
+def _remedy(patterns: Sequence[str], odd: Iterable[str], names: Iterable[str]) -> str:
+    """Return what to do about shared parameters of which the odd ones differ."""
+    places = dict.fromkeys(_place(name) for name in odd)
+    if all(_place(name) in places for name in names):
+        return "let everybody learn alone (algorithm.name=local): nothing that is shared fits both"
+    return f"let clients keep their own: shared={json.dumps([*patterns, *(f'!{place}' for place in places)])}"
 
 
 def _place(name: str) -> str:

@@ -39,12 +39,7 @@ class GradientSmoothness(Monitor):
     def measure(self, view: View) -> Measured:
         """Compute every client's gradient at the mean model, and the distances along edges."""
         load_params(view.module, mean_model(view))
-        losses = client_losses(view)
-        live = [slot for slot in view.module.parameters() if slot.requires_grad]
-        slopes = {}
-        for client, loss in losses.items():
-            found = torch.autograd.grad(loss, live, retain_graph=True, allow_unused=True)
-            slopes[client] = torch.cat([g.flatten() for g in found if g is not None])
+        slopes = client_gradients(view)
         clients = tuple(slopes)
         if not clients:
             return Measured((), np.zeros(0), tuple(view.parts))
@@ -111,3 +106,13 @@ def client_losses(view: View) -> dict[str, Tensor]:
         if bool(chosen.any()):
             losses[client] = cross_entropy(z[hosted.train[chosen]], hosted.labels[chosen])
     return losses
+
+
+def client_gradients(view: View) -> dict[str, Tensor]:
+    """Return the gradient of each of `client_losses`, as one vector."""
+    live = [slot for slot in view.module.parameters() if slot.requires_grad]
+    slopes = {}
+    for client, loss in client_losses(view).items():
+        found = torch.autograd.grad(loss, live, retain_graph=True, allow_unused=True)
+        slopes[client] = torch.cat([g.flatten() for g in found if g is not None])
+    return slopes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from isthmus.core.federation import Outcome, Position, Runtime, StackOutcome
 from isthmus.core.judgement import judged, judged_stack
 from isthmus.core.protocol import EvaluateModel, Failure, Holdings, Request, reply_type
-from isthmus.core.record import Params, Record
+from isthmus.core.record import Params, Record, field_types
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,17 +93,20 @@ class TappedRuntime:
         keep = False
         first = next(iter(requests.values()), None)  # all requests of an exchange are of one type
         if first is not None and self.wanted(position.round):
-            keep = "params" in {field.name for field in dataclasses.fields(reply_type(type(first)))}
+            keep = "params" in field_types(reply_type(type(first)))
             if isinstance(first, EvaluateModel):
                 self._shared = first.params
         if not isinstance(first, EvaluateModel):
-            models = {client: getattr(request, "params", None) for client, request in requests.items()}
-            # A new dict: what was heard before keeps what had been sent until then.
-            self._sent = {**self._sent, **{client: sent for client, sent in models.items() if sent is not None}}
+            self._note_sent(requests)
         for outcome in self.runtime.exchange(position, requests, timeout_seconds):
             if keep:
                 self._heard.append(Heard(outcome, requests, self._sent))
             yield outcome
+
+    def _note_sent(self, requests: Mapping[str, Request[Any]]) -> None:
+        models = {client: getattr(request, "params", None) for client, request in requests.items()}
+        # A new dict: what was heard before keeps what had been sent until then.
+        self._sent = {**self._sent, **{client: sent for client, sent in models.items() if sent is not None}}
 
     def mark(self, round: int) -> None:
         """Mark the memories, then say so."""

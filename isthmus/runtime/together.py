@@ -44,8 +44,7 @@ class StackedRuntime(LoopRuntime):
     ) -> Iterator[Outcome | StackOutcome]:
         """Answer the requests block by block, then the clients that are left."""
         self._before = {}
-        kinds = {type(request) for request in requests.values()}
-        name = self._cohort_handlers.get(next(iter(kinds))) if len(kinds) == 1 and timeout_seconds is None else None
+        name = self._handler_for_many(requests) if timeout_seconds is None else None
         left = list(requests)
         if name is not None:
             blocks, alone = self.gather([self.sites[client].client for client in requests])
@@ -60,6 +59,10 @@ class StackedRuntime(LoopRuntime):
                     yield from answers
         self.alone[_kind(requests)] += len(left)
         yield from self.answer_each(position, {client: requests[client] for client in left}, timeout_seconds)
+
+    def _handler_for_many(self, requests: Mapping[str, Request[Any]]) -> str | None:
+        kinds = {type(request) for request in requests.values()}
+        return self._cohort_handlers.get(kinds.pop()) if len(kinds) == 1 else None
 
     def _together(
         self, name: str, position: Position, requests: Mapping[str, Request[Any]], block: Cohort

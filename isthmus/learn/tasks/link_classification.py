@@ -138,13 +138,16 @@ class LinkClassification(LinkTask):
         parts = []
         for block in self._blocks(data, links):
             logits, label = self._logits(model, data, h, block), data.label[block]
-            left_out = self._left_out(prepared, block) if ranked and self.filtered else None
-            rank = mean_ranks(logits, label, left_out) if ranked else torch.empty(len(label))
+            rank = self._ranks(prepared, block, logits) if ranked else torch.empty(len(label))
             loss = F.cross_entropy(logits, label, reduction="none").double()
             right = (logits.argmax(dim=1) == label).double()
             each = of_finite_rows(logits, loss), of_finite_rows(logits, right)
             parts.append(LinkOutcomes(*each, rank, logits if kept else logits[:, :0], label))
         return LinkOutcomes(*(torch.cat([getattr(part, name) for part in parts]) for name in OUTCOMES))
+
+    def _ranks(self, prepared: PreparedLinks, links: Tensor, logits: Tensor) -> Tensor:
+        left_out = self._left_out(prepared, links) if self.filtered else None
+        return mean_ranks(logits, prepared.data.label[links], left_out)
 
     def _left_out(self, prepared: PreparedLinks, links: Tensor) -> tuple[Tensor, Tensor]:
         """Return the classes that the ends of each link are known to be linked by."""

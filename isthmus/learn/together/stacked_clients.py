@@ -7,9 +7,9 @@ and an optimiser that are known to allow it, are put together (`blocks.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from isthmus.core.errors import BadInput
 from isthmus.core.record import Params
 from isthmus.core.stacked_replies import Stacked, StackedTensor
-from isthmus.learn.fit import load_params
+from isthmus.learn.fit import gradients, load_params
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import SGD, Adam, AdamW, Optimizer, OptimizerState
 from isthmus.learn.tasks.task import StackedData
@@ -125,53 +125,41 @@ class GraphCohort:
             alters_features:  whether the loss runs the model on other features than the clients' own
         """
         given = frozenset(params if isinstance(params, dict) else params[0])
-        held = {**self._personal(given), **_starts(params)}
-        # In the model's order, as a client alone would have it: moments are kept by place.
-        starts = {**{name: held[name] for name in self.model.state_dict() if name in held}, **held}
-        shared = isinstance(params, dict)
+        starts = self._in_order({**self._personal(given), **_starts(params)})
         if all(client.num_examples == 0 for client in self.clients):
             return self._sent(self._untrained(starts, optimizer, optimizer_states), given)
         states = self._states(optimizer, optimizer_states)
-        features_shared = shared and given.issuperset(self._feature_weights)
+        features_shared = isinstance(params, dict) and given.issuperset(self._feature_weights)
         layouts, x = self._layouts(optimizer, features_shared, states, drifts is not None, alters_features)
         self._check(starts)
-        live = {name: layouts[name].live(start) for name, start in starts.items()}
-        trained = [name for name in live if name not in self._buffers]
-        moved = [live[name].requires_grad_() for name in trained]
-        near = [i for i, name in enumerate(trained) if name in given] if proximal else []
-        anchors = [moved[i].detach().clone() for i in near]
-        steady = [i for i, name in enumerate(trained) if name in drifts[0]] if drifts is not None else []
-        constant = [layouts[trained[i]].live([drift[trained[i]] for drift in drifts or ()]) for i in steady]
-        state = _stacked_state(optimizer, moved, states, [layouts[name] for name in trained])
-        factor = optimizer.schedule.factor(max(self.clients[0].position.round, 1))
+        weights = _Weights(starts, layouts, self._buffers)
+        moved, terms = weights.moved, weights.terms(proximal, given, drifts or ())
+        state = _stacked_state(optimizer, moved, states, weights.layouts)
+        lr = optimizer.lr * optimizer.schedule.factor(max(self.clients[0].position.round, 1))
         streams = self._streams()
         data = (self.data if data is None else data).with_features(x)
+        loss = self._task_loss if loss is None else loss
         losses: list[Tensor] = []
-
-        @cache
-        def frozen() -> Mapping[str, Any]:
-            return {n: layouts[n].installed(layouts[n].live(start), start) for n, start in starts.items()}
-
-        with replaced(self.model, {name: layouts[name].installed(live[name], starts[name]) for name in live}):
+        with replaced(self.model, weights.installed()):
             for _ in range(steps):
-                if loss is None:
-                    each = self.task.stacked_loss(self.model, data, streams)  # (clients,)
-                else:
-                    each = loss(self.model, data, streams, frozen)
+                each = loss(self.model, data, streams, weights.frozen)  # (clients,)
                 losses.append(each.detach())
-                found = torch.autograd.grad(each.sum(), moved, allow_unused=True)
-                grads = [g if g is not None else torch.zeros_like(p) for p, g in zip(moved, found, strict=True)]
+                grads = gradients(each.sum(), moved)
                 with torch.no_grad():
-                    for i, anchor in zip(near, anchors, strict=True):
-                        grads[i] = grads[i].add(moved[i] - anchor, alpha=proximal)
-                    for i, drift in zip(steady, constant, strict=True):
-                        grads[i] = grads[i] + drift
-                    optimizer.step(moved, grads, state, optimizer.lr * factor)
+                    terms.join(grads, moved)
+                    optimizer.step(moved, grads, state, lr)
             with torch.no_grad():
                 observed = None if observe is None else observe(self.model, data)
-        result = {name: layouts[name].finished(live[name].detach(), starts[name]) for name in live}
-        kept = _states_apart(state, states, len(self), [layouts[name] for name in trained], steps)
-        return self._sent(StackedFit(result, torch.stack(losses).mean(dim=0), steps, kept, observed), given)
+        kept = _states_apart(state, states, len(self), weights.layouts, steps)
+        fitted = StackedFit(weights.finished(), torch.stack(losses).mean(dim=0), steps, kept, observed)
+        return self._sent(fitted, given)
+
+    def _task_loss(self, model: nn.Module, data: StackedData, streams: Streams, frozen: Frozen) -> Tensor:
+        return self.task.stacked_loss(model, data, streams)
+
+    def _in_order(self, held: dict[str, Start]) -> dict[str, Start]:
+        """Return parameters in the model's order, as a client alone would have it: moments are kept by place."""
+        return {**{name: held[name] for name in self.model.state_dict() if name in held}, **held}
 
     @cached_property
     def _feature_weights(self) -> frozenset[str]:
@@ -236,18 +224,12 @@ class GraphCohort:
         features = self._features
         if features is None:
             return layouts, self.data.graph.x
-        # Only a state that is nothing but a count of steps can be kept beside weights that are not held whole.
-        bare = states is None or (type(optimizer) is SGD and not optimizer.momentum)
-        bare = bare and not drifting  # a drift may move every row
+        # Only a state that is nothing but a count of steps can be kept beside weights that are not held whole, and a
+        # drift may move every row.
+        bare = not drifting and (states is None or _counts_steps_only(optimizer))
         # The span is that of the features as they are.
         linear = type(optimizer) is SGD and bare and not drops_features(self.model) and not alters_features
-        layout: Span | CompactRows | FullRows
-        if linear and features.span_pays:
-            layout = Span(features)
-        elif shared and bare:
-            layout = CompactRows(features)
-        else:
-            layout = FullRows(features)
+        layout = _feature_layout(features, linear, shared and bare)
         return layouts | dict.fromkeys(feature_weights(self.model), layout), layout.x
 
     def _check(self, starts: dict[str, Start]) -> None:
@@ -289,6 +271,58 @@ class GraphCohort:
             return self.task.evaluate_stacked(self.model, data, splits)
 
 
+class _Weights:
+    """The parameters of all clients while they train: where they began, how they are held, what is moved."""
+
+    def __init__(self, starts: dict[str, Start], layouts: dict[str, Layout], buffers: frozenset[str]) -> None:
+        self._starts, self._layouts = starts, layouts
+        self._live = {name: layouts[name].live(start) for name, start in starts.items()}
+        self._trained = [name for name in starts if name not in buffers]
+        self.moved = [self._live[name].requires_grad_() for name in self._trained]
+        self.layouts = [layouts[name] for name in self._trained]
+
+    def terms(self, proximal: float, given: Container[str], drifts: Sequence[Params]) -> _Terms:
+        """Return what joins the gradients: a pull to where the given parameters are now, and each client's drift."""
+        near: Container[str] = given if proximal else ()
+        steady: Container[str] = drifts[0] if drifts else ()
+        anchors = {i: self.moved[i].detach().clone() for i, name in enumerate(self._trained) if name in near}
+        drifting = {i: name for i, name in enumerate(self._trained) if name in steady}
+        constant = {i: self.layouts[i].live([drift[name] for drift in drifts]) for i, name in drifting.items()}
+        return _Terms(proximal, anchors, constant)
+
+    def installed(self) -> dict[str, Any]:
+        """Return what the model finds in the parameters' places."""
+        return {n: self._layouts[n].installed(self._live[n], start) for n, start in self._starts.items()}
+
+    def frozen(self) -> Mapping[str, Any]:
+        """Return what the model began with, the same whenever it is asked for."""
+        return self._frozen
+
+    @cached_property
+    def _frozen(self) -> Mapping[str, Any]:
+        layouts = self._layouts
+        return {n: layouts[n].installed(layouts[n].live(start), start) for n, start in self._starts.items()}
+
+    def finished(self) -> dict[str, Stacked]:
+        """Return what became of each parameter of each client."""
+        return {n: self._layouts[n].finished(live.detach(), self._starts[n]) for n, live in self._live.items()}
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """What joins the gradients, by the place of the parameter: g + mu (w - anchor) + drift."""
+
+    proximal: float
+    anchors: dict[int, Tensor]
+    drifts: dict[int, Tensor]
+
+    def join(self, grads: list[Tensor], moved: list[Tensor]) -> None:
+        for i, anchor in self.anchors.items():
+            grads[i] = grads[i].add(moved[i] - anchor, alpha=self.proximal)
+        for i, drift in self.drifts.items():
+            grads[i] = grads[i] + drift
+
+
 def _own(tensor: Tensor) -> Tensor:
     whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
     return tensor if whole else tensor.clone()
@@ -300,6 +334,16 @@ def _starts(params: Params | Sequence[Params]) -> dict[str, Start]:
     return {name: [each[name] for each in params] for name in params[0]}
 
 
+def _counts_steps_only(optimizer: Optimizer) -> bool:
+    return type(optimizer) is SGD and not optimizer.momentum
+
+
+def _feature_layout(features: StackedFeatures, linear: bool, compact: bool) -> Span | CompactRows | FullRows:
+    if linear and features.span_pays:
+        return Span(features)
+    return CompactRows(features) if compact else FullRows(features)
+
+
 def _stacked_state(
     optimizer: Optimizer, moved: list[Tensor], states: list[OptimizerState] | None, layouts: Sequence[Layout]
 ) -> OptimizerState:
@@ -307,13 +351,18 @@ def _stacked_state(
     if not states or not states[0]:
         return optimizer.start(moved)
     slots = [key for key, value in states[0].items() if isinstance(value, tuple)]
-    steps = {state["step"] for state in states}
-    if slots and len(steps) > 1 and type(optimizer) is not SGD:
-        raise BadInput("clients have taken different numbers of steps, which this optimiser counts")
-    stacked: OptimizerState = {"step": min(steps)}
+    stacked: OptimizerState = {"step": _steps_taken(states, counted=bool(slots) and type(optimizer) is not SGD)}
     for key in slots:
         stacked[key] = tuple(layouts[i].live([state[key][i] for state in states]) for i in range(len(moved)))
     return stacked
+
+
+def _steps_taken(states: list[OptimizerState], counted: bool) -> int:
+    """Return how many steps clients have taken, which must be the same for all where the optimiser counts them."""
+    steps: set[int] = {state["step"] for state in states}
+    if counted and len(steps) > 1:
+        raise BadInput("clients have taken different numbers of steps, which this optimiser counts")
+    return min(steps)
 
 
 def _states_apart(

@@ -96,14 +96,22 @@ class _Affine(torch.autograd.Function):
         if ctx.operator is not None and (wants_x or wants_weight):
             grad = ctx.operator.t().matmul(grad)
         if weight.ndim == 3:  # of many clients
-            by_client = grad.view(len(weight), -1, grad.shape[1])
-            if wants_weight:
-                by_weight = _batched_product(x.view(len(weight), -1, x.shape[1]).transpose(1, 2), by_client)
-            if wants_x:
-                by_x = by_client.bmm(weight.transpose(1, 2)).flatten(0, 1)
-            return by_x, by_weight, by_bias, None, None
+            return *_gradients_by_client(grad, x, weight, wants_x, wants_weight), by_bias, None, None
         if wants_weight:
             by_weight = _dense_product(x.t(), grad) if sparse is None else sparse.t().matmul(grad)
         if wants_x:
             by_x = grad.mm(weight.t()) if sparse is None else sparse.sample(grad, weight)
         return by_x, by_weight, by_bias, None, None
+
+
+def _gradients_by_client(
+    grad: Tensor, x: Tensor, weight: Tensor, wants_x: bool, wants_weight: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients by the features and by the weights of many clients, where they are wanted."""
+    by_x = by_weight = None
+    by_client = grad.view(len(weight), -1, grad.shape[1])
+    if wants_weight:
+        by_weight = _batched_product(x.view(len(weight), -1, x.shape[1]).transpose(1, 2), by_client)
+    if wants_x:
+        by_x = by_client.bmm(weight.transpose(1, 2)).flatten(0, 1)
+    return by_x, by_weight

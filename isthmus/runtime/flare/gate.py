@@ -127,10 +127,7 @@ class Gate:
         """Return the descriptors of connections without a stream that are too old, or one too many; oldest first."""
         now = time.monotonic()
         found = {inode: number for number in _descriptors() if (inode := _inode(number))}
-        known = self._first_seen
-        self._first_seen = {
-            inode: known[inode] if inode in known else (now, _peer(number, port)) for inode, number in found.items()
-        }
+        self._see(found, port, now)
         with self._lock:
             inside = {stay.visitor.address for stay in self._stays.values()}
         pending = sorted(
@@ -140,6 +137,13 @@ class Gate:
         )
         num_late = sum(now - since > PENDING_SECONDS for since, _ in pending)
         return [found[inode] for _, inode in pending[: max(num_late, len(pending) - MAX_PENDING)]]
+
+    def _see(self, found: dict[int, int], port: int, now: float) -> None:
+        """Keep since when and by whom the connections are held that are there now."""
+        known = self._first_seen
+        self._first_seen = {
+            inode: known[inode] if inode in known else (now, _peer(number, port)) for inode, number in found.items()
+        }
 
 
 def visitor_of(context: Any) -> Visitor:

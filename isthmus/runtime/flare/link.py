@@ -217,21 +217,24 @@ class Link:
         peer = message.get_prop(MessagePropKey.ENDPOINT).name
         place = (message.get_header(MessageHeaderKey.CHANNEL), message.get_header(MessageHeaderKey.TOPIC))
         is_part = place == (CHANNEL, TOPIC) and message.get_header(MessageHeaderKey.MSG_TYPE) == MessageType.REQ
-        fine = (
+        if not self._is_direct(message, peer) or not (is_part or place == (CellChannel.CELLNET, CellChannelTopic.Bye)):
+            self._seldom(f"refused {peer}", f"refused a message of {peer} on {str(place)[:80]}")
+            return True
+        if not is_part and message.get_header(MessageHeaderKey.MSG_TYPE) == MessageType.REQ:
+            # A clean goodbye; FLARE does not call the disconnected callback after one.
+            threading.Thread(target=self._gone, args=(peer,), daemon=True).start()
+        return None
+
+    def _is_direct(self, message: Message, peer: str) -> bool:
+        """Whether a message is plain bytes for us that a party who may speak to us has sent itself."""
+        encoding = message.get_header(MessageHeaderKey.PAYLOAD_ENCODING, Encoding.NONE)
+        return (
             peer in self.allowed
             and message.get_header(MessageHeaderKey.ORIGIN) == peer
             and message.get_header(MessageHeaderKey.DESTINATION) == self.name
             and not message.get_header(MessageHeaderKey.SECURE)
-            and message.get_header(MessageHeaderKey.PAYLOAD_ENCODING, Encoding.NONE) in (Encoding.NONE, Encoding.BYTES)
-            and (is_part or place == (CellChannel.CELLNET, CellChannelTopic.Bye))
+            and encoding in (Encoding.NONE, Encoding.BYTES)
         )
-        if fine and not is_part and message.get_header(MessageHeaderKey.MSG_TYPE) == MessageType.REQ:
-            # A clean goodbye; FLARE does not call the disconnected callback after one.
-            threading.Thread(target=self._gone, args=(peer,), daemon=True).start()
-        if fine:
-            return None
-        self._seldom(f"refused {peer}", f"refused a message of {peer} on {str(place)[:80]}")
-        return True
 
     def _part(self, message: Message) -> None:
         peer = message.get_prop(MessagePropKey.ENDPOINT).name

@@ -6,7 +6,7 @@ Features and classes are compared by what they are called, in order: as many of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -18,6 +18,8 @@ Names = TypeVar("Names", bound=str | tuple[str, ...])
 Outputs = tuple[int, tuple[str, ...]]
 # What a model begins with: how many features, and a digest of their names, if they have any.
 Inputs = tuple[int, str]
+# What most silos have in common; None for what everybody may have of its own.
+Group = tuple[Inputs | None, Outputs | None]
 
 OTHER_COLUMNS = "its feature columns have other names, or another order, than those of the others"
 
@@ -63,34 +65,23 @@ def agree(
     stands for the server as the first of them has it.
     """
     free = free or Freedom()
+    if stated:
+        free = replace(free, classes=False)
     refused = _unwilling(terms, version, stated)
-    willing = {site: found for site, found in terms.items() if site not in refused}
+    willing = _without(refused, terms)
     if not willing:
         raise CourseFailed("no silo takes part: " + "; ".join(f"{site}: {why}" for site, why in refused.items()))
     if free.by_position:
         willing = _named_by_position(willing)
-    plain = {site: found for site, found in willing.items() if site not in free.models}
-    own_classes = free.classes and not stated
-    inputs, outputs = _largest_group((plain or willing).values(), free.features, own_classes)
-    for site, found in plain.items():
-        if inputs is not None and inputs_of(found) != inputs:
-            refused[site] = _input_difference(inputs_of(found), inputs)
-        elif outputs is not None and outputs_of(found) != outputs:
-            refused[site] = _output_difference(outputs_of(found), outputs)
-    agreed = {site: found for site, found in willing.items() if site not in refused}
-    first = next(found for site, found in (plain or willing).items() if site in agreed)
-    output_dim, class_names = outputs_of(first)
-    return Agreement(
-        input_dim=first.input_dim,
-        output_dim=output_dim,
-        class_names=class_names,
-        refused=refused,
-        holds={site: found.holds for site, found in agreed.items()},
-        own={site: outputs_of(found) for site, found in agreed.items() if own_classes or site in free.models},
-        inputs={site: found.input_dim for site, found in agreed.items() if free.features or site in free.models},
-        features="" if free.features else first.features,
-        notes={} if free.features else _scale_notes(agreed),
-    )
+    bound = _without(free.models, willing)
+    refused |= _differing(bound, _largest_group((bound or willing).values(), free))
+    agreed = _without(refused, willing)
+    first = next(iter((_without(refused, bound) or agreed).values()))
+    return _agreement_of(agreed, first, refused, free)
+
+
+def _without(sites: Container[str], terms: Mapping[str, Terms]) -> dict[str, Terms]:
+    return {site: found for site, found in terms.items() if site not in sites}
 
 
 def _unwilling(terms: Mapping[str, Terms], version: str, stated: tuple[str, ...]) -> dict[str, str]:
@@ -104,15 +95,43 @@ def _unwilling(terms: Mapping[str, Terms], version: str, stated: tuple[str, ...]
     return refused
 
 
-def _largest_group(
-    terms: Iterable[Terms], own_features: bool, own_classes: bool
-) -> tuple[Inputs | None, Outputs | None]:
-    """Return the inputs and outputs that most have; None for what everybody may have of its own."""
+def _largest_group(terms: Iterable[Terms], free: Freedom) -> Group:
+    """Return the inputs and outputs that most have."""
     # Counter keeps the order of first mention among equals, so the order of the sites decides a tie.
     groups = Counter(
-        (None if own_features else inputs_of(found), None if own_classes else outputs_of(found)) for found in terms
+        (None if free.features else inputs_of(found), None if free.classes else outputs_of(found)) for found in terms
     )
     return groups.most_common(1)[0][0]
+
+
+def _differing(terms: Mapping[str, Terms], group: Group) -> dict[str, str]:
+    """Return who has other inputs or outputs than a group, and how they differ."""
+    inputs, outputs = group
+    refused = {}
+    for site, found in terms.items():
+        if inputs is not None and inputs_of(found) != inputs:
+            refused[site] = _input_difference(inputs_of(found), inputs)
+        elif outputs is not None and outputs_of(found) != outputs:
+            refused[site] = _output_difference(outputs_of(found), outputs)
+    return refused
+
+
+def _agreement_of(agreed: Mapping[str, Terms], first: Terms, refused: dict[str, str], free: Freedom) -> Agreement:
+    """Return what sites have agreed on; `first` is what stands for the server."""
+    output_dim, class_names = outputs_of(first)
+    own_outputs: Container[str] = agreed if free.classes else free.models
+    own_inputs: Container[str] = agreed if free.features else free.models
+    return Agreement(
+        input_dim=first.input_dim,
+        output_dim=output_dim,
+        class_names=class_names,
+        refused=refused,
+        holds={site: found.holds for site, found in agreed.items()},
+        own={site: outputs_of(found) for site, found in agreed.items() if site in own_outputs},
+        inputs={site: found.input_dim for site, found in agreed.items() if site in own_inputs},
+        features="" if free.features else first.features,
+        notes={} if free.features else _scale_notes(agreed),
+    )
 
 
 def _named_by_position(terms: Mapping[str, Terms]) -> dict[str, Terms]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -12,7 +12,7 @@ from isthmus.core.errors import BadMessage, CourseFailed
 from isthmus.core.outside.text import MAX_NAME, foreign
 from isthmus.core.protocol import Failure, Holdings
 from isthmus.data.conventions import SPLITS
-from isthmus.sites.courses.agreement import OTHER_COLUMNS, Agreement, Freedom, agree, outputs_of
+from isthmus.sites.courses.agreement import OTHER_COLUMNS, Agreement, Freedom, Outputs, agree, outputs_of
 from isthmus.sites.courses.messages import NOT_AGREED, AskColumns, Columns, Proposal, Receipt, Terms, Verdict
 from isthmus.sites.silo.consent import Consent
 
@@ -150,23 +150,21 @@ class SiteTransport:
         """Tell every site whether it takes part; one with other feature columns gets those that are wanted."""
         columns = self._columns() if OTHER_COLUMNS in verdicts.values() else ()
         consents = {site: consent for site, consent in self._consents.items() if site in self._agreed}
-        messages = {
-            site: encode(
-                Verdict(
-                    self.proposal.course_id,
-                    refusal=why,
-                    columns=columns if why == OTHER_COLUMNS else (),
-                    consents={} if why else consents,
-                )
-            )
-            for site, why in verdicts.items()
-        }
+        messages = {site: encode(self._verdict(why, columns, consents)) for site, why in verdicts.items()}
         for site, why in verdicts.items():
             if why:
                 self.note(site, f"is refused: {why}")
         for site, problem in receipts(self.hub.ask("verdict", messages, self.timeout_seconds)).items():
             if problem:
                 self.note(site, f"leaves again: {problem}")
+
+    def _verdict(self, why: str, columns: tuple[str, ...], consents: dict[str, Consent]) -> Verdict:
+        return Verdict(
+            self.proposal.course_id,
+            refusal=why,
+            columns=columns if why == OTHER_COLUMNS else (),
+            consents={} if why else consents,
+        )
 
     def _columns(self) -> tuple[str, ...]:
         """Return what the feature columns of a site that takes part are called; nothing if it does not say."""
@@ -203,21 +201,28 @@ class SiteTransport:
     def _change(self, site: str, terms: Terms) -> str:
         """Return what keeps a site from taking part again, or from coming late; nothing if its terms are as before."""
         assert self.agreement is not None
-        late = site not in self.agreement.holds
-        outputs = self.agreement.own.get(site, (self.agreement.output_dim, self.agreement.class_names))
-        inputs = self.agreement.inputs.get(site, self.agreement.input_dim)
         same_columns = terms.features == self.agreement.features or self._free_columns(site, terms)
-        own_model = site in self.free.models
-        if late and (own_model or (self.free.classes and not self.class_names)):
-            outputs = outputs_of(terms)
-        if late and (own_model or self.free.features):
-            inputs = terms.input_dim
-        if (terms.version, terms.input_dim, outputs_of(terms)) != (self.version, inputs, outputs) or not same_columns:
+        wanted = self.version, *self._wanted(site, terms)
+        if (terms.version, terms.input_dim, outputs_of(terms)) != wanted or not same_columns:
             return "it came back with another version, other features or other classes than the course has"
         held = self.holdings.get(site)
         if held is not None and _exceeds(terms.holdings, held):
             return "it came back with more data than it agreed to hold; the course has to be started anew with it"
-        return self.problem(site, terms) if late else ""
+        return self.problem(site, terms) if site not in self.agreement.holds else ""
+
+    def _wanted(self, site: str, terms: Terms) -> tuple[int, Outputs]:
+        """Return the inputs and outputs that a site must have; those it has, where it comes late and is free to."""
+        assert self.agreement is not None
+        outputs = self.agreement.own.get(site, (self.agreement.output_dim, self.agreement.class_names))
+        inputs = self.agreement.inputs.get(site, self.agreement.input_dim)
+        if site in self.agreement.holds:
+            return inputs, outputs
+        own_model = site in self.free.models
+        if own_model or (self.free.classes and not self.class_names):
+            outputs = outputs_of(terms)
+        if own_model or self.free.features:
+            inputs = terms.input_dim
+        return inputs, outputs
 
     def _free_columns(self, site: str, terms: Terms) -> bool:
         """Whether a site may have feature columns of other names than the course has."""
@@ -232,23 +237,9 @@ class SiteTransport:
         self, messages: Mapping[str, bytes], timeout_seconds: float | None
     ) -> Iterator[tuple[str, bytes | Failure]]:
         """Deliver exchanges; a site that is away, or was refused, is a failure at once."""
-        present = self.hub.connected()
-        silent = {site for site in messages if site in present and self._silence.has(site)}
-        back = [site for site in messages if site in present - silent and not self._is_settled(site)]
-        if back:
-            self._take_back(back)
-        reachable = {}
-        for site, message in messages.items():
-            if site not in present:
-                yield site, Failure(site, "lost", "it is not connected")
-            elif site in silent:
-                yield site, Failure(site, "lost", f"it was late {LATE_BEFORE_LOST} times in a row and is silent since")
-            elif site in self._refused:
-                yield site, Failure(site, "refused", self._refused[site][1])
-            elif not self._is_settled(site):
-                yield site, Failure(site, "lost", "it came back, but does not answer")
-            else:
-                reachable[site] = message
+        failures = self._failures(messages)
+        yield from failures.items()
+        reachable = {site: message for site, message in messages.items() if site not in failures}
         for site, answer in self.hub.ask("exchange", reachable, timeout_seconds or self.timeout_seconds):
             self._silence.judge(site, answer)
             if answer == NOT_AGREED:
@@ -256,6 +247,26 @@ class SiteTransport:
                 self._agreed.pop(site, None)
                 answer = Failure(site, "lost", "it was restarted and has to agree again")
             yield site, answer
+
+    def _failures(self, sites: Collection[str]) -> dict[str, Failure]:
+        """Return why sites cannot be asked, of those that cannot; who came back is let agree again first."""
+        connected = self.hub.connected()
+        present = [site for site in sites if site in connected]
+        silent = set(filter(self._silence.has, present))
+        back = [site for site in present if site not in silent and not self._is_settled(site)]
+        if back:
+            self._take_back(back)
+        found = {site: self._failure(site, site in connected, site in silent) for site in sites}
+        return {site: failure for site, failure in found.items() if failure is not None}
+
+    def _failure(self, site: str, connected: bool, silent: bool) -> Failure | None:
+        if not connected:
+            return Failure(site, "lost", "it is not connected")
+        if silent:
+            return Failure(site, "lost", f"it was late {LATE_BEFORE_LOST} times in a row and is silent since")
+        if site in self._refused:
+            return Failure(site, "refused", self._refused[site][1])
+        return None if self._is_settled(site) else Failure(site, "lost", "it came back, but does not answer")
 
     def available(self) -> set[str]:
         """Return the sites that can be asked: connected, not silent, and not refused since they last connected."""

@@ -126,21 +126,23 @@ def open_authority(out: Path) -> Authority:
         raise BadInput(f"{out} has no federation's authority; give the folder that `isthmus federation init` made")
     (ledger,) = found
     try:
-        content = json.loads(ledger.read_text(encoding="utf-8"))
-        root, root_key = content.pop(_ROOT).encode(), content.pop(_ROOT_KEY).encode()
-        facts = content.pop(_FACTS, None)
-        revoked = [Revoked(**{**entry, "serial": int(entry["serial"])}) for entry in content.pop(_REVOKED, [])]
-        list_number, signed_list = int(content.pop(_NUMBER, 0)), content.pop(_LIST, "").encode()
-        parties = {name: entry for name, entry in content.items() if not name.startswith(":")}
-        issued = {
-            name: [text.encode() for text in (*entry.get("earlier", ()), entry["cert"])]
-            for name, entry in parties.items()
-        }
-        stated = _facts(facts) if facts else _facts_of_kits(out, ledger.parents[1].name, issued)
+        return _authority_of(out, ledger, json.loads(ledger.read_text(encoding="utf-8")))
     except OSError as error:
         raise BadInput(f"{ledger} cannot be read ({error.strerror or error})") from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadInput(f"{ledger} is damaged: {error}; take it from a backup") from None
+
+
+def _authority_of(out: Path, ledger: Path, content: dict[str, Any]) -> Authority:
+    root, root_key = content.pop(_ROOT).encode(), content.pop(_ROOT_KEY).encode()
+    facts = content.pop(_FACTS, None)
+    revoked = [Revoked(**{**entry, "serial": int(entry["serial"])}) for entry in content.pop(_REVOKED, [])]
+    list_number, signed_list = int(content.pop(_NUMBER, 0)), content.pop(_LIST, "").encode()
+    parties = {name: entry for name, entry in content.items() if not name.startswith(":")}
+    issued = {
+        name: [text.encode() for text in (*entry.get("earlier", ()), entry["cert"])] for name, entry in parties.items()
+    }
+    stated = _facts(facts) if facts else _facts_of_kits(out, ledger.parents[1].name, issued)
     return Authority(ledger, stated, root, root_key, issued, revoked, list_number, signed_list)
 
 

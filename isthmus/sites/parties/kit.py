@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from isthmus.core.errors import BadInput
 from isthmus.runs.journal import replace_file
@@ -56,13 +57,7 @@ class Kit:
 def open_kit(path: Path, role: str) -> Kit:
     """Read a kit that must be of a given role."""
     try:
-        facts = json.loads((path / KIT_FILE).read_text(encoding="utf-8"))
-        kit = Kit(path=path, **{**facts, **{key: _names(facts[key]) for key in ("sites", "operators") if key in facts}})
-        _names([kit.party])
-        if not isinstance(kit.role, str) or not isinstance(kit.federation, str):
-            raise ValueError(f"the role is {kit.role!r}, the federation {kit.federation!r}")
-        if not isinstance(kit.host, str) or type(kit.port) is not int or not 0 < kit.port < 65536:
-            raise ValueError(f"the server is at {kit.host!r}:{kit.port!r}")
+        kit = _kit_of(path, json.loads((path / KIT_FILE).read_text(encoding="utf-8")))
     except OSError as error:
         raise BadInput(f"{path} is not a kit: {KIT_FILE} cannot be read ({error.strerror or error})") from None
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -76,6 +71,17 @@ def open_kit(path: Path, role: str) -> Kit:
     for needed in (kit.root, kit.certificate, kit.key):
         if not needed.is_file():
             raise BadInput(f"{path} is incomplete: {needed.name} is missing; ask for a new kit")
+    return kit
+
+
+def _kit_of(path: Path, facts: Any) -> Kit:
+    """Return the kit that a file describes; raises ValueError, TypeError or KeyError where it describes none."""
+    kit = Kit(path=path, **{**facts, **{key: _names(facts[key]) for key in ("sites", "operators") if key in facts}})
+    _names([kit.party])
+    if not isinstance(kit.role, str) or not isinstance(kit.federation, str):
+        raise ValueError(f"the role is {kit.role!r}, the federation {kit.federation!r}")
+    if not isinstance(kit.host, str) or type(kit.port) is not int or not 0 < kit.port < 65536:
+        raise ValueError(f"the server is at {kit.host!r}:{kit.port!r}")
     return kit
 
 

@@ -50,20 +50,28 @@ def renew(out: Path, parties: Sequence[str] = (), *, root: bool = False, revoke_
             _require(authority, party)
         for party in chosen if revoke_old else ():
             authority.revoke(party, expelled=False)
-        if root:
-            authority.renew_root()
-        above = read_passport(authority.root)
-        if above.days_left <= 0:
-            raise BadInput(
-                f"the root certificate ended on {above.last_day}; renew it too: isthmus federation renew --root"
-            )
+        above = _root_above(authority, renewed=root)
         pairs = {party: authority.issue(party) for party in chosen}
         kits = hand_out(out, authority, pairs)
-        for path in kits.values() if root else ():
-            replace_file(path / "rootCA.pem", authority.root)
-            (path / "rootCA.pem").chmod(0o600)
+        if root:
+            _hand_out_root(kits, authority)
         passports = {party: read_passport(certificate) for party, (certificate, _) in pairs.items()}
         return Renewal({party: kits[party] for party in chosen}, passports, above, kits)
+
+
+def _root_above(authority: Authority, renewed: bool) -> Passport:
+    if renewed:
+        authority.renew_root()
+    found = read_passport(authority.root)
+    if found.days_left <= 0:
+        raise BadInput(f"the root certificate ended on {found.last_day}; renew it too: isthmus federation renew --root")
+    return found
+
+
+def _hand_out_root(kits: dict[str, Path], authority: Authority) -> None:
+    for path in kits.values():
+        replace_file(path / "rootCA.pem", authority.root)
+        (path / "rootCA.pem").chmod(0o600)
 
 
 def expel(out: Path, parties: Sequence[str]) -> Expulsion:

@@ -60,16 +60,7 @@ def probe_server(kit: Kit, revoked: RevocationList, timeout_seconds: float = 5.0
             socket.create_connection((kit.host, kit.port), timeout_seconds) as raw,
             context.wrap_socket(raw, server_hostname=kit.host) as secure,
         ):
-            shown = ssl.DER_cert_to_PEM_cert(secure.getpeercert(binary_form=True) or b"").encode()
-            found = read_passport(shown)
-            if found.name != SERVER:
-                return Probe(f"{place} is not the server of this federation: its certificate is for {found.name!r}")
-            if found.serial in revoked.serials:
-                return Probe(f"the server at {place} uses a certificate that was revoked; it needs its renewed kit")
-            # TLS 1.3 refuses a client's certificate only after the handshake; a gRPC server greets at once.
-            if secure.recv(1):
-                return Probe("", shown)
-            return Probe(f"the server at {place} does not accept this kit's certificate")
+            return _probe_peer(secure, place, revoked)
     except ssl.SSLCertVerificationError as error:
         return Probe(f"the server at {place} is not of this federation: {error.verify_message}")
     except (ssl.SSLError, ConnectionResetError, BrokenPipeError):
@@ -78,6 +69,19 @@ def probe_server(kit: Kit, revoked: RevocationList, timeout_seconds: float = 5.0
         return Probe(f"{NOBODY} at {place}: no answer")
     except OSError as error:
         return Probe(f"{NOBODY} at {place}: {error.strerror or error}")
+
+
+def _probe_peer(secure: ssl.SSLSocket, place: str, revoked: RevocationList) -> Probe:
+    shown = ssl.DER_cert_to_PEM_cert(secure.getpeercert(binary_form=True) or b"").encode()
+    found = read_passport(shown)
+    if found.name != SERVER:
+        return Probe(f"{place} is not the server of this federation: its certificate is for {found.name!r}")
+    if found.serial in revoked.serials:
+        return Probe(f"the server at {place} uses a certificate that was revoked; it needs its renewed kit")
+    # TLS 1.3 refuses a client's certificate only after the handshake; a gRPC server greets at once.
+    if secure.recv(1):
+        return Probe("", shown)
+    return Probe(f"the server at {place} does not accept this kit's certificate")
 
 
 def wait_for_server(kit: Kit, say: Callable[[str], None], stopped: Callable[[], bool]) -> bool:

@@ -65,12 +65,8 @@ def algorithms_of(course: Course) -> Iterator[tuple[str, Any]]:
 
 def problem_of_sizes(course: Course, most: int) -> str:
     """Return which setting of model, batching, task or algorithm is beyond all bounds, or nothing."""
-    clients = tuple(course.client_settings)
-    models = [("model", own_model(course, client, allow_import=False)) for client in (None, *clients)]
-    batchings = [("batching", own_batching(course, client, allow_import=False)) for client in clients]
     depth = 0
-    parts = [*models, ("batching", course.batching), *batchings, ("task", course.task), *algorithms_of(course)]
-    for where, part in parts:
+    for where, part in _parts(course):
         for name, number in numbers(part, f"{where}."):
             deep = where == "model" and name.rsplit(".", 1)[-1] in _DEEP
             limit = MAX_DEPTH_SETTING if deep else most
@@ -80,6 +76,14 @@ def problem_of_sizes(course: Course, most: int) -> str:
     if depth > MAX_DEPTH_OF_ALL:
         return f"the models of all clients have {depth} layers and the like, this silo allows {MAX_DEPTH_OF_ALL}"
     return ""
+
+
+def _parts(course: Course) -> list[tuple[str, Any]]:
+    """Return what has sizes in a course, that of each client with settings of its own too, with where it stands."""
+    clients = tuple(course.client_settings)
+    models = [("model", own_model(course, client, allow_import=False)) for client in (None, *clients)]
+    batchings = [("batching", own_batching(course, client, allow_import=False)) for client in clients]
+    return [*models, ("batching", course.batching), *batchings, ("task", course.task), *algorithms_of(course)]
 
 
 def num_parameters(course: Course, input_dim: int, output_dim: int, client: str | None) -> int:

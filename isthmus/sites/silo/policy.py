@@ -95,6 +95,9 @@ class Policy:
         for name in (*(self.algorithms or ()), *self.protections):
             if name not in known:
                 raise ValueError(f"there is no algorithm {name[:60]!r}; {nearest(name, known)}")
+        self._check_protections()
+
+    def _check_protections(self) -> None:
         for name, least in self.protections.items():
             kind: type[Algorithm[Any]] = find_part(FAMILIES[Algorithm], name, "protections", allow_import=False)
             strange = [key for key in least if key not in kind.protects]
@@ -163,19 +166,28 @@ class Policy:
         return ""
 
     def _of_folds(self, course: Course) -> str:
-        if self.only_folded:
-            seen = [e.request for e in exposure(type(course.algorithm)) if e.server_sees == "each client's"]
-            seen = [request for request in seen if request != EvaluateModel.__name__]
-            if seen:
-                name = name_of(type(course.algorithm))
-                return f"its policy lets the server see only folds; {name} shows it each client's reply to {seen[0]}"
+        return self._of_single_replies(course) or self._of_own_settings(course) or self._of_batches(course)
+
+    def _of_single_replies(self, course: Course) -> str:
+        exchanges = exposure(type(course.algorithm)) if self.only_folded else []
+        seen = [exchange.request for exchange in exchanges if exchange.server_sees == "each client's"]
+        seen = [request for request in seen if request != EvaluateModel.__name__]
+        if not seen:
+            return ""
+        name = name_of(type(course.algorithm))
+        return f"its policy lets the server see only folds; {name} shows it each client's reply to {seen[0]}"
+
+    def _of_own_settings(self, course: Course) -> str:
         allowed = not self.promises_folds if self.own_settings is None else self.own_settings
-        if not allowed and course.client_settings:
-            client = next(iter(course.client_settings))
-            return (
-                f"the course has other settings for {client[:40]!r}, by which a mean can become one client's; its "
-                "policy allows that only with own_settings: true"
-            )
+        if allowed or not course.client_settings:
+            return ""
+        client = next(iter(course.client_settings))
+        return (
+            f"the course has other settings for {client[:40]!r}, by which a mean can become one client's; its "
+            "policy allows that only with own_settings: true"
+        )
+
+    def _of_batches(self, course: Course) -> str:
         batch = smallest_batch(course)
         if batch is not None and batch < self.fewest_examples:
             return f"a batch of the course has {batch} examples, its policy asks for {self.fewest_examples} at least"

@@ -33,21 +33,28 @@ def prune(state: Path, policy: Policy, current: Path | None = None, now: float |
     """Remove what is not kept any more; `current` are the memories of the course under way. Return how many went."""
     now = time.time() if now is None else now
     old = [folder for folder in _latest_first(state / MEMORIES) if folder != current]
-    unfinished = [folder for folder in old if not (folder / FINISHED).exists()]
-    recent = [folder for folder in unfinished if now - _used(folder) <= policy.keep_days * 86400]
-    kept = set(recent[: policy.keep_courses])
-    if current is None:
-        kept.update([folder for folder in old if (folder / FINISHED).exists()][:1])
-    gone = [folder for folder in old if folder not in kept]
-    for room in (MODELS, RUNS):
-        gone += _latest_first(state / room)[policy.keep_models :]
-    gone += _latest_first(state / SECRETS_USED)[MAX_SECRETS_USED:]
+    gone = _outlived(old, policy, now, under_way=current is not None)
+    for room, kept in ((MODELS, policy.keep_models), (RUNS, policy.keep_models), (SECRETS_USED, MAX_SECRETS_USED)):
+        gone += _latest_first(state / room)[kept:]
     for path in gone:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        _remove(path)
     return len(gone)
+
+
+def _outlived(old: list[Path], policy: Policy, now: float, under_way: bool) -> list[Path]:
+    """Return the memories, of those that no course uses now, that are not kept."""
+    finished = [folder for folder in old if (folder / FINISHED).exists()]
+    unfinished = [folder for folder in old if folder not in finished]
+    recent = [folder for folder in unfinished if now - _used(folder) <= policy.keep_days * 86400]
+    kept = recent[: policy.keep_courses] + ([] if under_way else finished[:1])
+    return [folder for folder in old if folder not in kept]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _latest_first(folder: Path) -> list[Path]:
