@@ -354,11 +354,10 @@ def say(text: str) -> None:
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Take being told to end as Ctrl-C, so that everything is closed on the way out; a full log disk ends nothing."""
+    from isthmus.cli.interrupting import ended_like_interrupted
     from isthmus.cli.lasting import lasting_output
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
-    with lasting_output():
+    with ended_like_interrupted(signal.SIGTERM, signal.SIGHUP), lasting_output():
         yield
 
 

@@ -124,13 +124,13 @@ def _resumed(path: Path, overrides: list[str], root: Path | None, silent: bool) 
 @contextmanager
 def _watched(silent: bool, title: str, course: Course, path: Path) -> Iterator[list[Any]]:
     """Show a progress bar, and tell how to go on when the run is cut short."""
+    from isthmus.cli.interrupting import ended_like_interrupted
     from isthmus.cli.progress import ProgressBar
     from isthmus.core.errors import BadInput, IsthmusError, quoted
 
     bar = None if silent else ProgressBar(title, course.rounds, course.stopping.metric)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # being told to end is an interruption like Ctrl-C
     try:
-        with bar or nullcontext():
+        with ended_like_interrupted(signal.SIGTERM), bar or nullcontext():
             yield [bar] if bar else []
     except KeyboardInterrupt:
         if (path / "checkpoint.isth").exists():
