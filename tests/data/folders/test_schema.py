@@ -227,3 +227,18 @@ def test_thousands_of_numbers_are_written_without_a_step_of_yaml_for_each(monkey
     monkeypatch.setattr(yaml, "dump", noted)
     to_yaml(Schema(tuple(Number(f"w{number}") for number in range(5000)), ("a",)))
     assert seen == [{"classes": ["a"]}]
+
+
+@pytest.mark.parametrize(
+    ("feature", "message"),
+    [
+        ({"name": "a", "type": []}, r"type is \[\]"),
+        ({"name": "a", "type": {"number": 1}}, "type is "),
+        ({"name": "a", "type": "number", "mean": 10**400}, "mean is 1000.*; a finite number is needed"),
+        ({"name": "a", "type": "number", "std": -(10**400)}, "a finite number is needed"),
+        ({"name": "a", "type": "category", "unknown": {}}, r"unknown is \{\}"),
+    ],
+)
+def test_values_of_any_kind_are_refused_in_words(feature: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        parse_schema({"features": [feature]}, "schema.yaml")

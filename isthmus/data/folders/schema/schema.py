@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
@@ -255,7 +255,7 @@ def _feature(raw: Any, where: str, problems: Problems) -> Feature | None:
         problems.add(where, f"name is {name!r}; the name of a column is needed, in quotes if it is a number")
         return None
     where = f"feature {name!r}"
-    if kind not in TYPES:
+    if not isinstance(kind, str) or kind not in TYPES:
         problems.add(where, f"type is {kind!r}; {nearest(str(kind), TYPES)}")
         return None
     return _checked(TYPES[kind], _values(raw, TYPES[kind], where, problems), where, problems)
@@ -287,7 +287,7 @@ def _checked(kind: type[Feature], values: dict[str, Any], where: str, problems: 
     if kind is Text:
         wrong += _wrong_words(values.get("counts"), values.get("vocabulary") or ())
     unknown = values.get("unknown", "other")
-    if unknown not in UNKNOWN:
+    if not isinstance(unknown, str) or unknown not in UNKNOWN:
         wrong.append(f"unknown is {unknown!r}; {nearest(str(unknown), UNKNOWN)}")
     for what in wrong:
         problems.add(where, what)
@@ -296,10 +296,15 @@ def _checked(kind: type[Feature], values: dict[str, Any], where: str, problems: 
 
 def _wrong_scale(scale: dict[str, Any]) -> Iterator[str]:
     for key, value in scale.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if not _is_finite(value):
             yield f"{key} is {value!r}; a finite number is needed"
         elif key == "std" and value <= 0:
             yield f"std is {value!r}; a number above 0 is needed"
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether a value is a number that a float holds; of whole ones some are too large."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _wrong_counts(values: dict[str, Any]) -> Iterator[str]:
