@@ -31,8 +31,7 @@ from isthmus.data.zoo.molecules import (
     read_molecules,
 )
 from isthmus.data.zoo.one_hot import one_hot
-from isthmus.data.zoo.raw import UNREADABLE
-from isthmus.data.zoo.raw_folder import RawFolder
+from isthmus.data.zoo.raw import UNREADABLE, RawFolder
 
 # Part of the name of kept files: raise it whenever `Molecules` or what fills it changes.
 EDITION = 1

@@ -14,8 +14,7 @@ from isthmus.core.errors import BadInput
 from isthmus.data.dataset import Dataset
 from isthmus.data.link_graph import LinkGraph
 from isthmus.data.zoo.one_hot import one_hot
-from isthmus.data.zoo.raw import read_arrays
-from isthmus.data.zoo.raw_folder import RawFolder
+from isthmus.data.zoo.raw import RawFolder, read_arrays
 
 COLUMNS = ("user", "item", "category", "rating", "helpfulness", "time")
 SIDES = ("user", "item")

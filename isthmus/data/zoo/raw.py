@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from isthmus.core.errors import MissingData
 from isthmus.data.features import sparse_rows
-from isthmus.data.zoo.digests import damaged, digests
+from isthmus.data.zoo.digests import damaged, digests, verified
 from isthmus.data.zoo.locate import DATA_VARIABLE
 
 # What numpy raises for an archive that is cut off, no archive, without a key, or of pickled objects.
@@ -29,6 +30,38 @@ def require(dataset: str, root: Path, names: Sequence[str], published: str) -> l
             f"{published}; put the files there, or set --data-root or {DATA_VARIABLE} to a folder that holds them"
         )
     return [root / name for name in names]
+
+
+@dataclass(frozen=True)
+class RawFolder:
+    """Files of one dataset, all in one folder.
+
+    Fields:
+        dataset:   name of the dataset
+        folder:    their folder below the data root
+        names:     their names
+        published: where they are to be had
+    """
+
+    dataset: str
+    folder: str
+    names: tuple[str, ...]
+    published: str
+
+    def present(self, root: Path) -> bool:
+        """Return whether all files are there."""
+        return all((root / name).is_file() for name in self._paths)
+
+    def verified(self, root: Path) -> Path:
+        """Return the folder, its files all there and compared with the digests that are known."""
+        require(self.dataset, root, self._paths, self.published)
+        for name in self._paths:
+            verified(root, name)
+        return root / self.folder
+
+    @property
+    def _paths(self) -> list[str]:
+        return [f"{self.folder}/{name}" for name in self.names]
 
 
 def read_arrays(path: Path, keys: Sequence[str], sha256: str | None = None) -> dict[str, np.ndarray]:

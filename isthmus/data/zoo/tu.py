@@ -17,7 +17,7 @@ from isthmus.data.edges import directed
 from isthmus.data.features import normalized_rows
 from isthmus.data.graph_set import GraphSet
 from isthmus.data.zoo.one_hot import one_hot
-from isthmus.data.zoo.raw_folder import RawFolder
+from isthmus.data.zoo.raw import RawFolder
 from isthmus.data.zoo.text_tables import check_lengths, check_range, read_numbers
 
 Numbers = npt.NDArray[np.int64]
