@@ -66,18 +66,19 @@ class Server:
         """Take what changed in the kit while the server runs: who is of the federation, and who is not any more."""
         before = self.kit
         try:
-            self.kit = open_kit(before.path, SERVER)
+            kit = open_kit(before.path, SERVER)
         except BadInput as error:
             self.say(f"{error}; the server goes on with what it read before")
             return
-        if (self.kit.host, self.kit.port) != (before.host, before.port):
+        if (kit.host, kit.port) != (before.host, before.port):
             self.say(f"{before.path} names another address now; it counts when the server is started again")
-        parties = {*self.kit.sites, *self.kit.operators}
+        parties = {*kit.sites, *kit.operators}
         # The gate must let nobody in to whom the hub would not listen: a newcomer is heard before it is let in, and
         # one that has to go is let in no more before it is not heard.
         self.hub.set_parties({*parties, *before.sites, *before.operators})
-        self.roll.take(self.kit, self.hub)
+        self.roll.take(kit, self.hub)
         self.hub.set_parties(parties)
+        self.kit = kit  # now that whom it names can come in
         if self.desk is not None:
             self.desk.sites = self.kit.sites
         for new in sorted(parties - {*before.sites, *before.operators}):

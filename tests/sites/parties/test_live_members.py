@@ -79,6 +79,22 @@ def test_an_expelled_site_is_cut_off_at_once_and_not_let_in_again(standing: Stan
     assert any("bank-b is not let in" in line for line in standing.said)
 
 
+def test_the_server_names_a_newcomer_only_when_its_gate_lets_it_in(
+    standing: Standing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, named = standing.server, list[tuple[str, ...]]()
+    take = server.roll.take
+
+    def noting(*words: Any) -> None:
+        named.append(server.kit.sites)
+        take(*words)
+
+    monkeypatch.setattr(server.roll, "take", noting)
+    make_federation(standing.folder, None, ["bank-c"])
+    until(lambda: "bank-c" in server.kit.sites)
+    assert named == [("bank-a", "bank-b")]
+
+
 def test_a_newcomer_that_comes_in_while_the_kit_is_read_again_is_heard(
     standing: Standing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
