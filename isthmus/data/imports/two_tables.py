@@ -97,11 +97,11 @@ def _read_text(path: Path, delimiter: str, reading: Reading) -> Columns:
     from pyarrow import csv
 
     names, number = _names_and_numbers(path, delimiter, reading)
+    num_lines, quotes = _scanned(path)
     if reading.single and is_wide(len(number), len(names) - len(number)):
-        wide = read_wide_text(path, delimiter, names, number, MISSING)
+        wide = read_wide_text(path, delimiter, names, number, MISSING, num_lines)
         if wide is not None:
             return names, *wide
-    num_lines, quotes = _scanned(path)
     # Where no value has quotes, no line ends within one: Arrow need not look for such before it parses.
     parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=quotes)
     for _ in range(MOST_TURNS):

@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from isthmus.data.folders.tables.number_block import BlockWriter, Matrix
 
-# So many bytes of a text are looked at in one go.
-PIECE_BYTES = 1 << 19
+# So many bytes of a text are looked at in one go: what is made of them on the way fits in a processor's cache.
+PIECE_BYTES = 1 << 18
 # A table is wide that has as many columns of numbers, and as many for each that stays text.
 FEWEST_NUMBERS = 1000
 FEWEST_FOR_EACH_TEXT = 50
@@ -58,19 +58,15 @@ class Wide:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Some rows of a wide table.
+    """What is told of some rows of a wide table, whose numbers are written where they belong.
 
     Fields:
-        numbers:   (rows, columns of numbers), NaN where one is missing
-        num_null:  how many are missing in each column
+        num_null:  how many numbers are missing in each column
         texts:     the columns of text, as Arrow has them
-        num_bytes: how long their text is
     """
 
-    numbers: Matrix
-    num_null: npt.NDArray[np.int64]
+    num_null: Integers
     texts: tuple[Any, ...]
-    num_bytes: int
 
 
 def is_wide(num_numbers: int, num_texts: int) -> bool:
@@ -85,37 +81,40 @@ def places(names: Sequence[str], number: set[str]) -> tuple[tuple[int, ...], tup
 
 
 def read_wide_text(
-    path: Path, delimiter: str, names: Sequence[str], number: set[str], missing: Sequence[str]
+    path: Path, delimiter: str, names: Sequence[str], number: set[str], missing: Sequence[str], num_lines: int
 ) -> tuple[list[Any], int] | None:
     """Return the columns of a text file, numbers side by side in single precision, and how many rows there are.
 
-    `number` names the columns of numbers, `missing` what stands for no number. None where the text is not plain enough
+    `number` names the columns of numbers, `missing` what stands for no number; there are no more rows than lines. None where the text is not plain enough
     (separators or line ends within quotes, empty lines, lines of another length) or does not hold what it should: it is
     to be read the usual way then, which can tell what is wrong.
     """
     import pyarrow as pa
 
     try:
-        return _read(path, Wide(delimiter.encode(), *places(names, number), tuple(missing)))
+        return _read(path, Wide(delimiter.encode(), *places(names, number), tuple(missing)), num_lines)
     except (NotPlain, pa.ArrowInvalid):
         return None
 
 
-def _read(path: Path, wide: Wide) -> tuple[list[Any], int]:
+def _read(path: Path, wide: Wide, most_rows: int) -> tuple[list[Any], int]:
     import pyarrow as pa
 
     texts: list[list[Any]] = [[] for _ in wide.outside]
-    block, num_rows = BlockWriter(0, len(wide.inside)), 0
+    block, num_rows = BlockWriter(most_rows, len(wide.inside)), 0
+
+    def places_of_rows(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, Matrix]]:
+        nonlocal num_rows
+        for lines in pieces:
+            first, num_rows = num_rows, num_rows + lines.count(b"\n")
+            yield lines, block.rows(first, num_rows - first)
+
     with path.open("rb") as content:
         _skip_header(content)
-        size = os.fstat(content.fileno()).st_size - content.tell()
-        for rows in _in_threads(lambda lines: _rows(lines, wide), _pieces(content), pa.cpu_count()):
-            if num_rows == 0:  # as many as there are if all lines are as long, and some to spare
-                block = BlockWriter(int(1.1 * size / rows.num_bytes * len(rows.numbers)) + 1, len(wide.inside))
-            block.write_rows(rows.numbers, rows.num_null, num_rows)
+        for rows in _in_threads(lambda one: _rows(*one, wide), places_of_rows(_pieces(content)), pa.cpu_count()):
+            block.count_null(rows.num_null)
             for parts, part in zip(texts, rows.texts, strict=True):
                 parts.append(part)
-            num_rows += len(rows.numbers)
     found: dict[int, Any] = dict(zip(wide.inside, block.columns(num_rows), strict=True))
     found |= {place: pa.chunked_array(parts, pa.string()) for place, parts in zip(wide.outside, texts, strict=True)}
     return [found[place] for place in sorted(found)], num_rows
@@ -163,18 +162,21 @@ def _plain(lines: bytes) -> Iterator[bytes]:
         yield lines
 
 
-def _rows(lines: bytes, wide: Wide) -> Rows:
-    """Return the rows in some lines."""
+def _rows(lines: bytes, into: Matrix, wide: Wide) -> Rows:
+    """Write the numbers in some lines where they belong (NaN where one is missing), and return what else is there."""
     texts, rows = _apart(lines.split(b"\n")[:-1], wide)
     text = wide.mark.join([*rows, b""])
     ends = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == ord(wide.mark))
-    shape = (len(rows), len(wide.inside))
     row_ends = np.cumsum([len(row) + 1 for row in rows]) - 1
-    if len(ends) != shape[0] * shape[1] or (ends[shape[1] - 1 :: shape[1]] != row_ends).any():
+    num_columns = len(wide.inside)
+    if len(ends) != into.size or (ends[num_columns - 1 :: num_columns] != row_ends).any():
         raise NotPlain
     values, is_null = _numbers(text, ends, wide)
-    num_null = np.zeros(shape[1], dtype=np.int64) if is_null is None else is_null.reshape(shape).sum(axis=0)
-    return Rows(values.reshape(shape), num_null, tuple(map(_strings, texts)), len(lines))
+    with np.errstate(over="ignore"):
+        np.copyto(into, values.reshape(into.shape), casting="same_kind")
+    into += 0  # -0 becomes a plain 0
+    num_null = np.zeros(num_columns, dtype=np.int64) if is_null is None else is_null.reshape(into.shape).sum(axis=0)
+    return Rows(num_null, tuple(map(_strings, texts)))
 
 
 def _apart(lines: list[bytes], wide: Wide) -> tuple[list[list[bytes]], list[bytes]]:
@@ -226,7 +228,7 @@ def _strings(values: list[bytes]) -> Any:
     return strings
 
 
-Numbers = tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_] | None]
+Numbers = tuple[npt.NDArray[np.floating[Any]], npt.NDArray[np.bool_] | None]
 
 
 def _numbers(text: bytes, ends: Integers, wide: Wide) -> Numbers:
@@ -263,7 +265,7 @@ def _counts(characters: bytes, offsets: npt.NDArray[np.int32], missing: tuple[st
     return values, is_null
 
 
-def _converted(characters: bytes, offsets: npt.NDArray[np.int32]) -> npt.NDArray[np.float32] | None:
+def _converted(characters: bytes, offsets: npt.NDArray[np.int32]) -> npt.NDArray[np.float64] | None:
     """Return values of which each is plainly a number; None if one is not."""
     import pyarrow as pa
 
@@ -272,8 +274,7 @@ def _converted(characters: bytes, offsets: npt.NDArray[np.int32]) -> npt.NDArray
         exact = strings.cast(pa.float64())
     except pa.ArrowInvalid:
         return None
-    with np.errstate(over="ignore"):
-        values = exact.to_numpy().astype(np.float32)
+    values: npt.NDArray[np.float64] = exact.to_numpy()
     return None if np.isnan(values).any() else values  # "nan" may stand for no number
 
 

@@ -130,12 +130,12 @@ def test_a_text_that_is_not_plain_is_left_to_the_usual_way(
 ) -> None:
     monkeypatch.setattr(wide_text, "PIECE_BYTES", 1 << 20)
     (tmp_path / "a.csv").write_bytes(ODD[name].encode())
-    assert read_wide_text(tmp_path / "a.csv", ",", HEAD.strip().split(","), NUMBERS, MISSING) is None
+    assert read_wide_text(tmp_path / "a.csv", ",", HEAD.strip().split(","), NUMBERS, MISSING, 100) is None
 
 
 def test_text_that_is_not_utf8_is_left_to_the_usual_way(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(PLAIN.replace("n7,", "ñ7,").encode("latin-1"))
-    assert read_wide_text(tmp_path / "a.csv", ",", HEAD.strip().split(","), NUMBERS, MISSING) is None
+    assert read_wide_text(tmp_path / "a.csv", ",", HEAD.strip().split(","), NUMBERS, MISSING, 100) is None
 
 
 def test_no_more_of_a_text_is_held_than_threads_can_read() -> None:

@@ -84,25 +84,25 @@ class BlockWriter:
             some = columns[start : start + COLUMNS_AT_ONCE]
             first = place + start
             self._num_null[first : first + len(some)] += [column.null_count for column in some]
-            rows = self._rows(row, len(some[0]))
+            rows = self.rows(row, len(some[0]))
             self._write_some(some, rows[:, first : first + len(some)])
 
-    def write_rows(self, numbers: Matrix, num_null: npt.NDArray[np.int64], row: int) -> None:
-        """Write whole rows, the first one to `row`, of which so many numbers are missing in each column."""
-        self._num_null += num_null
-        np.add(numbers, 0, out=self._rows(row, len(numbers)))
-
-    def columns(self, num_rows: int) -> list[BlockColumn]:
-        """Return the columns of the first rows, which must have been written."""
-        matrix = self._matrix[:num_rows]
-        return [BlockColumn(matrix, place, number) for place, number in enumerate(self._num_null.tolist())]
-
-    def _rows(self, row: int, number: int) -> Matrix:
+    def rows(self, row: int, number: int) -> Matrix:
+        """Return where so many rows go of which the first is `row`; who writes there counts what is missing."""
         lacking = row + number - len(self._matrix)
         if lacking > 0:  # lines that end in a carriage return alone are not counted beforehand
             more = np.empty((max(lacking, row), self._matrix.shape[1]), dtype=np.float32)
             self._matrix = np.concatenate([self._matrix, more])
         return self._matrix[row : row + number]
+
+    def count_null(self, num_null: npt.NDArray[np.int64]) -> None:
+        """Count so many missing numbers in each column."""
+        self._num_null += num_null
+
+    def columns(self, num_rows: int) -> list[BlockColumn]:
+        """Return the columns of the first rows, which must have been written."""
+        matrix = self._matrix[:num_rows]
+        return [BlockColumn(matrix, place, number) for place, number in enumerate(self._num_null.tolist())]
 
     def _write_some(self, columns: Sequence[Any], into: Matrix) -> None:
         if self._across.shape[1] < len(into):
