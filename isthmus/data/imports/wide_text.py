@@ -7,7 +7,6 @@ less than half the time.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -85,9 +84,9 @@ def read_wide_text(
 ) -> tuple[list[Any], int] | None:
     """Return the columns of a text file, numbers side by side in single precision, and how many rows there are.
 
-    `number` names the columns of numbers, `missing` what stands for no number; there are no more rows than lines. None where the text is not plain enough
-    (separators or line ends within quotes, empty lines, lines of another length) or does not hold what it should: it is
-    to be read the usual way then, which can tell what is wrong.
+    `number` names the columns of numbers, `missing` what stands for no number; there are no more rows than lines.
+    None where the text is not plain enough (separators or line ends within quotes, empty lines, lines of another
+    length) or does not hold what it should: it is to be read the usual way then, which can tell what is wrong.
     """
     import pyarrow as pa
 
