@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from isthmus.core.protocol import on as on
     from isthmus.core.record import Params as Params
     from isthmus.core.record import Record as Record
-    from isthmus.core.stacked_replies import Each as Each
-    from isthmus.core.stacked_replies import Stack as Stack
+    from isthmus.core.replies import Each as Each
+    from isthmus.core.replies import Stack as Stack
     from isthmus.core.training import Callback as Callback
     from isthmus.core.training import EarlyStopping as EarlyStopping
     from isthmus.data.dataset import Dataset as Dataset
@@ -153,7 +153,7 @@ _PUBLIC = {
         "Params",
         "Record",
     ),
-    "isthmus.core.stacked_replies": (
+    "isthmus.core.replies": (
         "Each",
         "Stack",
     ),

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
 from isthmus.core.protocol import cohort, on
 from isthmus.core.record import Params
-from isthmus.core.stacked_replies import Stack
+from isthmus.core.replies import Stack
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import check_pull
 from isthmus.learn.penalties import proximal

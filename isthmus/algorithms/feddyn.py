@@ -18,7 +18,7 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import ModelState, cohort, on
 from isthmus.core.record import Params
-from isthmus.core.stacked_replies import Stack
+from isthmus.core.replies import Stack
 from isthmus.learn.fit import Penalty
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.local_training import LocalTraining

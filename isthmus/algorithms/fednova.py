@@ -17,7 +17,7 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import MAX_STATISTIC, Known, ModelState, Request, cohort, grown, on, unlike
 from isthmus.core.record import Params, Record, largest
-from isthmus.core.stacked_replies import Stack, Stacked
+from isthmus.core.replies import Stack, Stacked
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.local_training import LocalTraining
 from isthmus.learn.optimizers import SGD

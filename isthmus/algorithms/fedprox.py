@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel, received
 from isthmus.core.protocol import cohort
-from isthmus.core.stacked_replies import Stack
+from isthmus.core.replies import Stack
 from isthmus.learn.fit import Penalty
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import check_pull

@@ -14,7 +14,7 @@ from isthmus.algorithms.fedavg import FedAvg, TrainModel
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, ModelState, StateT, cohort, on
 from isthmus.core.record import Params
-from isthmus.core.stacked_replies import Stack
+from isthmus.core.replies import Stack
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import Optimizer
 from isthmus.learn.together.stacked_clients import GraphCohort

@@ -17,7 +17,7 @@ from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import cohort, on
 from isthmus.core.record import Params
-from isthmus.core.stacked_replies import Stack
+from isthmus.core.replies import Stack
 from isthmus.learn.fit import Loss
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification

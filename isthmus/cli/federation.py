@@ -336,7 +336,7 @@ def follow_schema(course: Course, schema: Path | None) -> Course:
 
 def keep_schema(run_dir: Path, schema: Path | None) -> None:
     """Put the schema into the run folder, so that isthmus predict can say what the model's columns are."""
-    from isthmus.core.outside.files import replace_file
+    from isthmus.core.outside import replace_file
     from isthmus.data.folders.schema.schema import SCHEMA_FILE
 
     if schema is not None:

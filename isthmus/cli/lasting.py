@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from isthmus.core.outside.files import naming
+from isthmus.core.outside import naming
 
 
 class LastingStream:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isthmus.core.outside.files import naming
+from isthmus.core.outside import naming
 
 if TYPE_CHECKING:
     import pandas as pd

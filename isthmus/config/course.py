@@ -10,8 +10,7 @@ from isthmus.algorithms import FedAvg
 from isthmus.core.errors import nearest
 from isthmus.core.federation import ExchangeRules
 from isthmus.core.protocol import Algorithm
-from isthmus.core.sampling import UniformSampling
-from isthmus.core.training import EarlyStopping, Plan
+from isthmus.core.training import EarlyStopping, Plan, UniformSampling
 from isthmus.data.masks import MaskRule, RatioSplit
 from isthmus.data.splitters import CommunitySplitter, Splitter
 from isthmus.data.zoo import Cora, Dataset, Folders

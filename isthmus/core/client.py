@@ -10,9 +10,8 @@ import torch
 
 from isthmus.core.federation import Position
 from isthmus.core.protocol import Algorithm, Request
-from isthmus.core.random import torch_generator
+from isthmus.core.random import ProtectingStream, Secret, digest, torch_generator
 from isthmus.core.record import Params, State, Value
-from isthmus.core.secrets import ProtectingStream, Secret, digest
 
 
 class Cohort(Protocol):

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadMessage
-from isthmus.core.outside.text import CUT, foreign, named
+from isthmus.core.outside import CUT, foreign, named
 from isthmus.core.record import (
     DTYPE_NAMES,
     DTYPES,

@@ -14,12 +14,11 @@ from torch import Tensor
 
 from isthmus.core.errors import TooFewReplies
 from isthmus.core.folds import Fold, form_of, weight_of
-from isthmus.core.judgement import judged, judged_stack
-from isthmus.core.outside.text import foreign
+from isthmus.core.outside import foreign
 from isthmus.core.protocol import Failure, Holdings, Known, ReplyT, Request, reply_type, told
 from isthmus.core.random import numpy_generator, torch_generator
 from isthmus.core.record import Params, Record, check_record
-from isthmus.core.stacked_replies import Stack
+from isthmus.core.replies import Stack, judged, judged_stack
 
 R = TypeVar("R", bound=Record)
 MAX_NOTE = 1000

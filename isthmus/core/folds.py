@@ -17,7 +17,7 @@ from torch import Tensor
 
 from isthmus.core.errors import CourseFailed
 from isthmus.core.record import Record, Value, leaves, with_leaves
-from isthmus.core.stacked_replies import Each, Stack, Stacked
+from isthmus.core.replies import Each, Stack, Stacked
 
 ReplyT = TypeVar("ReplyT", bound=Record)
 

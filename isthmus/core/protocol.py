@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
-from isthmus.core.outside.text import MAX_NAME, named
+from isthmus.core.outside import MAX_NAME, named
 from isthmus.core.record import Params, Record, State, largest
 
 if TYPE_CHECKING:

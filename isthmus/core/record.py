@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadMessage
-from isthmus.core.outside.text import MAX_TEXT, foreign, named
+from isthmus.core.outside import MAX_TEXT, foreign, named
 
 # A tensor, scalar, string, None, or a dict or tuple of them; mypy cannot say so without losing the fields' own types.
 Value: TypeAlias = Any

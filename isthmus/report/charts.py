@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from isthmus.core.errors import BadInput
-from isthmus.core.outside.text import foreign
+from isthmus.core.outside import foreign
 
 Chart: TypeAlias = Any  # one of altair's, which is imported when a chart is drawn
 

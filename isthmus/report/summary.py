@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isthmus.core.errors import BadInput
-from isthmus.core.outside.text import some
+from isthmus.core.outside import some
 
 
 @dataclass(frozen=True)

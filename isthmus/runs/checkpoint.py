@@ -12,7 +12,7 @@ from torch import Tensor
 
 from isthmus.core.codec import MAX_FILE_VALUES, decode, encode, opened, pack, unpack
 from isthmus.core.errors import BadInput, BadMessage, NotResumable, OtherCourse
-from isthmus.core.outside.files import Damaged, is_sealed, replace_file, sealed, unsealed
+from isthmus.core.outside import Damaged, is_sealed, replace_file, sealed, unsealed
 from isthmus.core.protocol import Algorithm
 from isthmus.core.record import Record
 from isthmus.core.training import Callback, Standing

@@ -12,9 +12,8 @@ from typing import Any, overload
 
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import ExchangeReport
-from isthmus.core.outside.files import naming
-from isthmus.core.outside.files import replace_file as replace_file
-from isthmus.core.outside.text import some
+from isthmus.core.outside import naming, some
+from isthmus.core.outside import replace_file as replace_file
 from isthmus.core.training import Callback, RoundReport, weighted_metric
 
 FILE_NAME = "journal.jsonl"

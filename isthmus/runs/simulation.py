@@ -26,9 +26,8 @@ from isthmus.core.codec import decode
 from isthmus.core.errors import BadInput, IsthmusError
 from isthmus.core.federation import InitialModel, Runtime
 from isthmus.core.protocol import Algorithm
-from isthmus.core.random import numpy_generator, seeded
+from isthmus.core.random import Secret, numpy_generator, seeded
 from isthmus.core.record import Params, State
-from isthmus.core.secrets import Secret
 from isthmus.data.conventions import SPLITS
 from isthmus.data.folders.own_folder import OwnFolder
 from isthmus.data.folders.schema.column_names import feature_facts, input_names

@@ -13,7 +13,7 @@ from typing import Any
 from isthmus.core.client import Client
 from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode, opened, pack
 from isthmus.core.errors import BadMessage
-from isthmus.core.outside.files import Damaged, replace_file, sealed, unsealed
+from isthmus.core.outside import Damaged, replace_file, sealed, unsealed
 from isthmus.core.protocol import Algorithm, Failure, Request
 from isthmus.core.record import Record, State
 from isthmus.runtime.envelope import BLANK, Answer, Envelope

@@ -12,7 +12,7 @@ from isthmus.core.codec import encoded_size
 from isthmus.core.federation import Outcome, Position, StackOutcome
 from isthmus.core.protocol import Algorithm, Request
 from isthmus.core.record import Record, State, check_value
-from isthmus.core.stacked_replies import Stack
+from isthmus.core.replies import Stack
 from isthmus.runtime.loop import LoopRuntime, measured
 
 # Puts clients together: the blocks that can answer as one, and the clients that are better off alone.

@@ -11,7 +11,7 @@ from typing import Any
 from isthmus.config.build import brief
 from isthmus.config.load import course_to_dict
 from isthmus.config.merging import leaf_paths
-from isthmus.core.outside.text import some
+from isthmus.core.outside import some
 from isthmus.report.summary import Table
 from isthmus.suites.runner import Run
 from isthmus.suites.spec import Point, Suite

@@ -22,7 +22,7 @@ from isthmus.core.errors import BadMessage, nearest
 from isthmus.core.exposure import field_docs
 from isthmus.core.protocol import Algorithm, EvaluateModel, Failure, KeepBest, reply_type
 from isthmus.core.record import Record, field_types, leaves
-from isthmus.core.sampling import UniformSampling
+from isthmus.core.training import UniformSampling
 from isthmus.learn.together.blocks import can_stack
 from isthmus.runs.simulation import Scenario, Simulation
 from isthmus.testing.hostile.lies import Liar, lies_about, some_lies_about

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from isthmus.config.course import Course
 from isthmus.core.protocol import Algorithm
-from isthmus.core.random import torch_generator
-from isthmus.core.secrets import Secret
+from isthmus.core.random import Secret, torch_generator
 from isthmus.data.edges import undirected
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import Batching, FullBatch

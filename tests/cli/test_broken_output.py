@@ -17,7 +17,7 @@ from isthmus.cli.federation import interruptible, say
 from isthmus.cli.lasting import LastingStream
 from isthmus.cli.predict import _write
 from isthmus.cli.progress import ProgressBar
-from isthmus.core.outside.files import naming, replace_file
+from isthmus.core.outside import naming, replace_file
 from isthmus.runs.journal import Journal
 
 FULL = Path("/dev/full")

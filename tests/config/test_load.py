@@ -19,8 +19,7 @@ from isthmus.config.load import (
     parse_override,
 )
 from isthmus.core.errors import BadInput
-from isthmus.core.sampling import UniformSampling
-from isthmus.core.training import EarlyStopping
+from isthmus.core.training import EarlyStopping, UniformSampling
 from isthmus.data.masks import PublicSplit
 from isthmus.data.splitters import RandomSplitter
 from isthmus.data.zoo import CiteSeer, Cora

@@ -23,7 +23,7 @@ from isthmus.core.federation import (
 from isthmus.core.folds import Fold, median, weighted_mean
 from isthmus.core.protocol import Failure, Kept, Request
 from isthmus.core.record import Params, Record
-from isthmus.core.stacked_replies import Stack
+from isthmus.core.replies import Stack
 
 from .toys import same, stack_of
 

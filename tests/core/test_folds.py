@@ -15,7 +15,7 @@ from torch import Tensor
 from isthmus.core.errors import CourseFailed
 from isthmus.core.folds import Krum, Median, TrimmedMean, WeightedMean, change_of, median, weight_of, weighted_mean
 from isthmus.core.record import Params, Record, leaves
-from isthmus.core.stacked_replies import Each, Stack, StackedTensor
+from isthmus.core.replies import Each, Stack, StackedTensor
 
 from .toys import quick, same, stack_of
 

@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from isthmus.core.judgement import MAX_INTEGER, MAX_WEIGHT, judged, judged_stack
 from isthmus.core.protocol import Failure, Kept, Request
 from isthmus.core.record import Params, Record, largest
-from isthmus.core.stacked_replies import Each, Stack, Stacked, StackedTensor
+from isthmus.core.replies import MAX_INTEGER, MAX_WEIGHT, Each, Stack, Stacked, StackedTensor, judged, judged_stack
 
 from .toys import stack_of
 

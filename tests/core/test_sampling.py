@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.core.random import numpy_generator
-from isthmus.core.sampling import UniformSampling
+from isthmus.core.training import UniformSampling
 
 from .toys import quick
 

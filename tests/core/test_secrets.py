@@ -14,7 +14,7 @@ from scipy import stats
 
 from isthmus.core.codec import encode
 from isthmus.core.errors import BadMessage
-from isthmus.core.secrets import ProtectingStream, Secret, digest
+from isthmus.core.random import ProtectingStream, Secret, digest
 
 KEY = bytes(range(32))
 KNOWN: dict[str, Any] = {

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from isthmus.core.codec import encode, encoded_size
 from isthmus.core.record import Params, Record, largest, leaves
-from isthmus.core.stacked_replies import Each, Stack, Stacked, StackedTensor
+from isthmus.core.replies import Each, Stack, Stacked, StackedTensor
 from tests.core.toys import quick, same, stack_of
 
 

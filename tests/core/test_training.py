@@ -14,12 +14,12 @@ from isthmus.core.errors import CourseFailed, TooFewReplies
 from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Outcome, Position
 from isthmus.core.protocol import Algorithm, Evaluation, KeepBest, Request, on
 from isthmus.core.record import Params, Record, State
-from isthmus.core.sampling import UniformSampling
 from isthmus.core.training import (
     EarlyStopping,
     Plan,
     RoundReport,
     Standing,
+    UniformSampling,
     finished,
     run_course,
     weighted_metric,

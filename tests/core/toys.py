@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from isthmus.core.record import DTYPES, Params, Record, fields_of
-from isthmus.core.stacked_replies import Each, Stack, StackedTensor
+from isthmus.core.replies import Each, Stack, StackedTensor
 
 # No deadline: the machine may be busy with other tests.
 quick = settings(deadline=None, max_examples=60)

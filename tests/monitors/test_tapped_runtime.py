@@ -12,7 +12,7 @@ from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.core.federation import Outcome, Position, StackOutcome
 from isthmus.core.protocol import EvaluateModel, Evaluation, Failure, Kept, Request
 from isthmus.core.record import Params, Record
-from isthmus.core.stacked_replies import Each, Stack, StackedTensor
+from isthmus.core.replies import Each, Stack, StackedTensor
 from isthmus.monitors.tapped_runtime import TappedRuntime
 
 CLIENTS = ("a", "b", "c")

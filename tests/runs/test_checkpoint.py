@@ -11,7 +11,7 @@ import torch
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import Federation
-from isthmus.core.outside.files import unsealed
+from isthmus.core.outside import unsealed
 from isthmus.core.protocol import Algorithm
 from isthmus.core.record import Params, Record, State
 from isthmus.core.training import Standing

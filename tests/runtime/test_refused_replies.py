@@ -12,9 +12,9 @@ from isthmus.algorithms import ALGORITHMS, Scaffold
 from isthmus.algorithms.scaffold import CorrectedUpdate, TrainCorrected
 from isthmus.core.codec import decode, encode
 from isthmus.core.federation import Position
-from isthmus.core.judgement import non_finite_leaf
 from isthmus.core.protocol import EvaluateModel
 from isthmus.core.record import Record, leaves
+from isthmus.core.replies import non_finite_leaf
 from isthmus.learn.fit import read_params
 from isthmus.learn.optimizers import SGD, StepDecay
 from isthmus.models import GCN, LinearDecoder, ModelSpec

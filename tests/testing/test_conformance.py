@@ -19,7 +19,7 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Kept, ModelState, Request, cohort, on
 from isthmus.core.record import Params, Record
-from isthmus.core.stacked_replies import Stack
+from isthmus.core.replies import Stack
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import SGD, Adam

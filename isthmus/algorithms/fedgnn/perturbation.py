@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from isthmus.core.random import ProtectingStream
 from isthmus.core.record import Params
-from isthmus.core.secrets import ProtectingStream
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from isthmus.algorithms.fedgnn.perturbation import TableRows, free_rows
 from isthmus.core.errors import BadInput
+from isthmus.core.random import ProtectingStream
 from isthmus.core.record import Params
-from isthmus.core.secrets import ProtectingStream
 from isthmus.data.cuts import spans
 from isthmus.data.link_graph import LinkGraph
 from isthmus.learn.tasks.link_task import PreparedLinks

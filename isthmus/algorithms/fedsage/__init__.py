@@ -42,11 +42,10 @@ from isthmus.algorithms.fedsage.neighbor_generation import (
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
-from isthmus.core.outside.text import named
+from isthmus.core.outside import named
 from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, ModelState, on, unlike
-from isthmus.core.random import seeded
+from isthmus.core.random import ProtectingStream, seeded
 from isthmus.core.record import Params
-from isthmus.core.secrets import ProtectingStream
 from isthmus.learn.fit import copied, load_params, read_params, take_step
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import Adam, Optimizer

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from isthmus.core.secrets import ProtectingStream
+from isthmus.core.random import ProtectingStream
 from isthmus.data.graph import Graph, select_rows
 from isthmus.models import SAGE
 from isthmus.models.inputs import GraphInput

@@ -16,7 +16,7 @@ from isthmus.algorithms.fgssl.distillation import structure_divergence
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import cohort, on
 from isthmus.core.record import Params
-from isthmus.core.stacked_replies import Stack
+from isthmus.core.replies import Stack
 from isthmus.learn.augment import Augmentation, views_together
 from isthmus.learn.batching import FullBatch
 from isthmus.learn.contrast import node_contrast

@@ -31,7 +31,7 @@ from isthmus.algorithms.gfl_appnp.shared_updates import Received, batches_per_ep
 from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
-from isthmus.core.outside.text import named
+from isthmus.core.outside import named
 from isthmus.core.protocol import (
     Algorithm,
     EvaluateModel,
@@ -42,7 +42,7 @@ from isthmus.core.protocol import (
     on,
 )
 from isthmus.core.record import Params, Record, State
-from isthmus.core.stacked_replies import Each, Stack, StackedTensor
+from isthmus.core.replies import Each, Stack, StackedTensor
 from isthmus.learn.batching import FullBatch
 from isthmus.learn.graph_client import GraphClient, check_local_steps
 from isthmus.learn.optimizers import SGD, Optimizer

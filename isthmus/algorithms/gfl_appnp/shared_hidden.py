@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.algorithms.gfl_appnp.hosted import Hosted, bare
+from isthmus.core.random import ProtectingStream
 from isthmus.core.record import Params
-from isthmus.core.secrets import ProtectingStream
 from isthmus.learn.fit import load_params
 from isthmus.models.products.sparse import Features
 from isthmus.models.together.stackable import replaced, stackable

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.record import largest
-from isthmus.core.stacked_replies import Stacked, StackedTensor
+from isthmus.core.replies import Stacked, StackedTensor
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
 from isthmus.models.together.span import SpanFeatures, SpanWeight, block_gram
 

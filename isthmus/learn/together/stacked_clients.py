@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from isthmus.core.errors import BadInput
 from isthmus.core.record import Params
-from isthmus.core.stacked_replies import Stacked, StackedTensor
+from isthmus.core.replies import Stacked, StackedTensor
 from isthmus.learn.fit import gradients, load_params
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import SGD, Adam, AdamW, Optimizer, OptimizerState

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadMessage, CourseFailed
-from isthmus.core.outside.text import MAX_NAME, foreign
+from isthmus.core.outside import MAX_NAME, foreign
 from isthmus.core.protocol import Failure, Holdings
 from isthmus.data.conventions import SPLITS
 from isthmus.sites.courses.agreement import OTHER_COLUMNS, Agreement, Freedom, Outputs, agree, outputs_of

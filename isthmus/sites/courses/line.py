@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadInput, BadMessage, CourseFailed
-from isthmus.core.outside.text import foreign
+from isthmus.core.outside import foreign
 from isthmus.core.record import Record, foreign_texts
 from isthmus.sites.courses.messages import open_answer
 

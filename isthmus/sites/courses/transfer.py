@@ -13,7 +13,7 @@ import torch
 
 from isthmus.core.codec import pack, unpack
 from isthmus.core.errors import BadInput, CourseFailed
-from isthmus.core.outside.files import naming
+from isthmus.core.outside import naming
 from isthmus.runs.folder import ID_FILE, RunFolder
 from isthmus.sites.courses.messages import FileFacts, FilePart, Manifest
 

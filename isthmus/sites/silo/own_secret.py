@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from isthmus.core.errors import BadInput
-from isthmus.core.outside.files import replace_file
-from isthmus.core.secrets import SECRET_BYTES, Secret
+from isthmus.core.outside import replace_file
+from isthmus.core.random import SECRET_BYTES, Secret
 
 SECRET_FILE = "secret"
 USED_FOLDER = "secret-used"

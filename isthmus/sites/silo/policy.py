@@ -16,7 +16,7 @@ from isthmus.config.registry import FAMILIES, find_part, known_names, name_of
 from isthmus.core.errors import BadInput, nearest
 from isthmus.core.exposure import exposure
 from isthmus.core.protocol import Algorithm, EvaluateModel
-from isthmus.core.sampling import UniformSampling
+from isthmus.core.training import UniformSampling
 from isthmus.data.conventions import SPLITS
 from isthmus.runs.simulation import output_dim, require_kind
 from isthmus.runtime.reasons import Refusal, refused_as

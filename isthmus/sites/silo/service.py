@@ -20,9 +20,7 @@ from isthmus.config.load import course_digest, course_to_yaml, load_course
 from isthmus.config.registry import name_of
 from isthmus.core.codec import decode, encode, pack
 from isthmus.core.errors import BadInput, BadMessage, quoted
-from isthmus.core.outside.files import replace_file
-from isthmus.core.outside.text import foreign
-from isthmus.core.outside.yaml_text import parse_yaml
+from isthmus.core.outside import foreign, parse_yaml, replace_file
 from isthmus.core.protocol import Failure
 from isthmus.core.record import Params, Record
 from isthmus.data.folders.graph_tables import GraphFolder

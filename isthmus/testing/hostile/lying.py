@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from isthmus.config.course import Course
 from isthmus.core.errors import IsthmusError
 from isthmus.core.federation import ExchangeReport, Position
-from isthmus.core.outside.text import MAX_TEXT
+from isthmus.core.outside import MAX_TEXT
 from isthmus.core.protocol import Algorithm, Request
 from isthmus.core.record import Record, non_finite
 from isthmus.testing.hostile.counting import Meter

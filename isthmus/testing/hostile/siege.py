@@ -21,8 +21,8 @@ from isthmus.config.registry import FAMILIES, name_of
 from isthmus.core.codec import decode, encode, opened, pack
 from isthmus.core.federation import Position
 from isthmus.core.protocol import Algorithm, Request, reply_type
+from isthmus.core.random import ProtectingStream, Secret
 from isthmus.core.record import State, leaves
-from isthmus.core.secrets import ProtectingStream, Secret
 from isthmus.runs.folder import ID_FILE
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.runtime.reasons import KINDS

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from isthmus.algorithms.fedgnn.perturbation import TableRows, free_rows, lookalikes, perturbed, privacy_bound
-from isthmus.core.random import torch_generator
+from isthmus.core.random import ProtectingStream, Secret, torch_generator
 from isthmus.core.record import Params
-from isthmus.core.secrets import ProtectingStream, Secret
 
 
 def stream(*name: int | str) -> ProtectingStream:

@@ -25,8 +25,7 @@ from isthmus.algorithms.fedgnn.user_items import (
     used_columns,
 )
 from isthmus.core.errors import BadInput
-from isthmus.core.random import seeded, torch_generator
-from isthmus.core.secrets import Secret
+from isthmus.core.random import Secret, seeded, torch_generator
 from isthmus.data.link_graph import LinkGraph
 from isthmus.learn.batching import FullBatch
 from isthmus.learn.tasks import LinkClassification, LinkPrediction

@@ -38,8 +38,8 @@ from isthmus.core.errors import BadInput
 from isthmus.core.exposure import exposure
 from isthmus.core.federation import Position
 from isthmus.core.protocol import EvaluateModel, Failure, Kept, Request
+from isthmus.core.random import ProtectingStream
 from isthmus.core.record import Params, Record, State, leaves
-from isthmus.core.secrets import ProtectingStream
 from isthmus.data.graph import Graph
 from isthmus.learn.fit import load_params, read_params
 from isthmus.learn.graph_client import GraphClient

@@ -25,7 +25,7 @@ from isthmus.algorithms.fedsage.neighbor_generation import (
     nearest_rows,
     whole_counts,
 )
-from isthmus.core.secrets import ProtectingStream, Secret
+from isthmus.core.random import ProtectingStream, Secret
 from isthmus.data.graph import Graph, select_rows
 from isthmus.models.inputs import GraphInput
 from isthmus.testing import toy_graph

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from isthmus.core.outside.text import MAX_NAME, MAX_TEXT, foreign, named
+from isthmus.core.outside import MAX_NAME, MAX_TEXT, foreign, named
 from isthmus.core.protocol import Failure
 from isthmus.core.record import foreign_texts
 

@@ -10,9 +10,9 @@ import yaml
 
 from isthmus.algorithms import FedAvg
 from isthmus.config.load import course_to_yaml, load_course
+from isthmus.core import outside
 from isthmus.core.errors import BadInput
-from isthmus.core.outside import yaml_text
-from isthmus.core.outside.yaml_text import MAX_DEPTH, parse_yaml, read_yaml
+from isthmus.core.outside import MAX_DEPTH, parse_yaml, read_yaml
 from isthmus.data.folders.schema.schema import read_schema
 from isthmus.sites.silo.policy import load_policy
 from isthmus.sites.silo.service import read_course
@@ -95,12 +95,12 @@ def test_a_hundred_thousand_openings_cost_as_little_as_forty(
     opening: str, parser: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if parser == "Python":
-        monkeypatch.setattr(yaml_text, "_PARSER", yaml.SafeLoader)
+        monkeypatch.setattr(outside, "_PARSER", yaml.SafeLoader)
     assert events_until_refused(opening * 100_000, monkeypatch) < 4 * MAX_DEPTH
 
 
 def test_values_are_counted_before_they_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yaml_text, "MAX_VALUES", 50)
+    monkeypatch.setattr(outside, "MAX_VALUES", 50)
     assert parse_yaml("[" + "1," * 40 + "]", "it") == [1] * 40
     assert events_until_refused("[" + "1," * 100_000 + "]", monkeypatch) < 60
 
@@ -132,11 +132,11 @@ def test_every_file_that_people_hand_on_goes_through_it(read: Any, text: str, tm
 
 
 def test_no_other_part_of_the_package_loads_yaml() -> None:
-    package = Path(yaml_text.__file__).parents[2]
+    package = Path(outside.__file__).parents[1]
     for path in package.rglob("*.py"):
         source = path.read_text()
         for call in ("yaml.safe_load", "yaml.load", "yaml.parse(", "yaml.compose", "yaml.scan"):
-            assert call not in source.replace("`yaml.safe_load`", "") or path.name == "yaml_text.py", path
+            assert call not in source.replace("`yaml.safe_load`", "") or path.name == "outside.py", path
 
 
 def test_a_course_with_one_list_in_two_places_is_written_so_that_it_can_be_read() -> None:

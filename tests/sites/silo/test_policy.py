@@ -17,7 +17,7 @@ from isthmus.algorithms import ALGORITHMS, GFLAPPNP, Ditto, FedGNN, FedGRL, FedR
 from isthmus.algorithms.fedavg import TrainModel
 from isthmus.config.client_settings import check_client_settings, own_algorithm
 from isthmus.core.errors import BadInput
-from isthmus.core.sampling import UniformSampling
+from isthmus.core.training import UniformSampling
 from isthmus.data.folders.graph_tables import write_graph_folder
 from isthmus.data.masks import PerClassSplit, RatioSplit
 from isthmus.learn.batching import NeighborBatch

@@ -24,9 +24,8 @@ from isthmus.config.load import course_to_yaml
 from isthmus.core.codec import decode, encode, pack, unpack
 from isthmus.core.federation import Position
 from isthmus.core.protocol import Algorithm, Request, reply_type
-from isthmus.core.random import torch_generator
+from isthmus.core.random import ProtectingStream, Secret, torch_generator
 from isthmus.core.record import Params
-from isthmus.core.secrets import ProtectingStream, Secret
 from isthmus.data.folders.graph_tables import write_graph_folder
 from isthmus.learn.optimizers import SGD
 from isthmus.runs.simulation import Simulation, build_model

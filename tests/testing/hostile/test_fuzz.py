@@ -19,8 +19,7 @@ from isthmus.config.load import course_digest
 from isthmus.core.codec import decode, encode, pack
 from isthmus.core.errors import BadInput, BadMessage
 from isthmus.core.federation import Position
-from isthmus.core.outside.files import sealed, unsealed
-from isthmus.core.outside.yaml_text import parse_yaml
+from isthmus.core.outside import parse_yaml, sealed, unsealed
 from isthmus.core.protocol import Evaluation, Failure, ModelState
 from isthmus.core.record import leaves
 from isthmus.core.training import Standing

@@ -25,9 +25,9 @@ from isthmus.algorithms.scaffold import TrainCorrected
 from isthmus.core.codec import PREFIX, decode, encode, pack
 from isthmus.core.errors import BadInput, BadMessage
 from isthmus.core.federation import Position
-from isthmus.core.judgement import judged
 from isthmus.core.protocol import EvaluateModel, Evaluation, Failure, Holdings, Known
 from isthmus.core.record import check_value
+from isthmus.core.replies import judged
 from isthmus.learn.fit import read_params
 from isthmus.runtime.envelope import Answer, Envelope
 from isthmus.runtime.remote import RemoteRuntime

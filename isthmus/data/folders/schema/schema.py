@@ -26,7 +26,7 @@ from uuid import uuid4
 import yaml
 
 from isthmus.core.errors import BadInput, nearest
-from isthmus.core.outside.yaml_text import read_yaml
+from isthmus.core.outside import read_yaml
 from isthmus.data.folders.schema.vocabulary import words
 from isthmus.data.folders.tables.reading import ROWS_SHOWN, Problems
 

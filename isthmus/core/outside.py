@@ -1,4 +1,10 @@
-"""YAML from files and from others: plain keys and values, bounded before they are built.
+"""Files and texts: written whole or not at all, bounded and checked when they are read.
+
+Files of ours are sealed with a checksum, and an error always names its file.
+
+Text that another party wrote, whatever comes over the wire and is shown, stored or put into an error, passes `foreign`
+once, where it is taken in. What it returns is still plain text and never markup: print it with `markup=False`, escape
+it in a page.
 
 Courses, policies, schemas and suites need numbers, words, lists and keys, and no more of YAML. Anchors and aliases (a
 few hundred bytes that become gigabytes), tags, merge keys and several documents are refused, so is what is nested too
@@ -7,13 +13,107 @@ deep or has too many values, and a key that stands twice, of which one would sil
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, IsthmusError
+
+# Before the content stands this mark, then the SHA-256 of the content.
+SEAL = b"ISTHSEAL"
+SEAL_BYTES = len(SEAL) + hashlib.sha256().digest_size
+
+
+class Damaged(IsthmusError):
+    """A file holds something else than what was written to it."""
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Give errors of the operating system the file that they are about; a full disk says nothing of it by itself."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with naming(path):
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def sealed(content: bytes) -> bytes:
+    """Return content with its checksum before it."""
+    return SEAL + hashlib.sha256(content).digest() + content
+
+
+def is_sealed(data: bytes) -> bool:
+    """Whether data has a checksum; what was written before there were checksums has none."""
+    return data.startswith(SEAL)
+
+
+def unsealed(data: bytes) -> bytes:
+    """Return sealed content; raise Damaged if it is not what was sealed."""
+    if not is_sealed(data):
+        raise Damaged(f"its first bytes are {data[: len(SEAL)]!r}, expected {SEAL!r}")
+    if len(data) < SEAL_BYTES:
+        raise Damaged(f"it ends after {len(data)} bytes, within its checksum")
+    content = data[SEAL_BYTES:]
+    if hashlib.sha256(content).digest() != data[len(SEAL) : SEAL_BYTES]:
+        raise Damaged("its checksum is not that of its content: bytes were changed or are missing")
+    return content
+
+
+# ---- texts of others
+
+# A sentence or two; what is longer was not written to be read.
+MAX_TEXT = 500
+# Names of parameters, sites, classes, splits and metrics, as they stand within a sentence.
+MAX_NAME = 80
+CUT = "..."
+
+
+def foreign(text: str, limit: int = MAX_TEXT) -> str:
+    """Return a text from elsewhere on one line, of printable characters, and no longer than `limit`.
+
+    A character that is not printable, a line break among them, becomes "?".
+    """
+    shown = "".join(character if character.isprintable() else "?" for character in text[: limit + 1])
+    if len(text) > limit:
+        return shown[: max(limit - len(CUT), 0)] + CUT
+    return shown
+
+
+def named(name: object) -> str:
+    """Return the repr of a name from elsewhere, cut where it is longer than a name should be."""
+    if isinstance(name, str) and len(name) > MAX_NAME:
+        return f"{name[:MAX_NAME]!r}{CUT}"
+    return foreign(repr(name), 2 * MAX_NAME) if not isinstance(name, str) else repr(name)
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first names of a list, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"
+
+
+# ---- YAML
 
 MAX_CHARACTERS = 2**24
 MAX_DEPTH = 32
