@@ -86,11 +86,11 @@ if TYPE_CHECKING:
     from isthmus.monitors import Measured as Measured
     from isthmus.monitors import Monitor as Monitor
     from isthmus.monitors import View as View
-    from isthmus.runs.baselines import run_with_baselines as run_with_baselines
+    from isthmus.runs.life import Result as Result
     from isthmus.runs.predicting import predictions as predictions
-    from isthmus.runs.result import Result as Result
     from isthmus.runs.simulated import resume as resume
     from isthmus.runs.simulated import run as run
+    from isthmus.runs.simulated import run_with_baselines as run_with_baselines
     from isthmus.runs.simulation import Scenario as Scenario
     from isthmus.runs.simulation import load_scenario as load_scenario
 
@@ -190,12 +190,12 @@ _PUBLIC = {
         "Monitor",
         "View",
     ),
-    "isthmus.runs.baselines": ("run_with_baselines",),
     "isthmus.runs.predicting": ("predictions",),
-    "isthmus.runs.result": ("Result",),
+    "isthmus.runs.life": ("Result",),
     "isthmus.runs.simulated": (
         "resume",
         "run",
+        "run_with_baselines",
     ),
     "isthmus.runs.simulation": (
         "Scenario",

@@ -26,7 +26,7 @@ from isthmus.learn.optimizers import Adam, Optimizer
 from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models import APPNP, GAT, GCN, GIN, GPRGNN, SAGE, SGC, ModelSpec
 from isthmus.runs.simulation import Scenario, Simulation
-from isthmus.runtime.together import StackedRuntime
+from isthmus.runtime.loop import StackedRuntime
 from isthmus.testing import toy_course
 from isthmus.testing.toys import toy_graph
 

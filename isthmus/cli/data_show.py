@@ -51,10 +51,10 @@ def show(
 ) -> None:
     """Show who holds what: sizes, labels, degrees, overlap, lost edges, and how far clients are apart."""
     from isthmus.cli.output import print_json
+    from isthmus.core.outside import replace_file
     from isthmus.data.survey.whole import survey
     from isthmus.data.zoo import data_root as locate_data
     from isthmus.report import data_page
-    from isthmus.runs.journal import replace_file
     from isthmus.runs.own_silos import undivided
     from isthmus.runs.simulation import load_scenario, torch_threads
 

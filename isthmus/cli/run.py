@@ -13,7 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from isthmus.config.course import Course
-    from isthmus.runs.result import Result
+    from isthmus.runs.life import Result
 
 EXAMPLES = """Examples:
 
@@ -95,9 +95,9 @@ def _started(
     from isthmus.cli.output import plain
     from isthmus.config.load import load_course
     from isthmus.config.registry import name_of
-    from isthmus.runs.baselines import run_with_baselines
     from isthmus.runs.folder import new_run_path
     from isthmus.runs.simulated import run as run_course
+    from isthmus.runs.simulated import run_with_baselines
 
     notes: list[str] = []
     course = load_course(source, overrides, say=notes.append)
@@ -153,7 +153,7 @@ def course_title(course: Course) -> str:
 
 def as_json(main: Result, results: dict[str, Result]) -> dict[str, Any]:
     """Return a run's outcome for scripts."""
-    from isthmus.runs.baselines import BASELINES
+    from isthmus.runs.simulated import BASELINES
 
     return {
         "run": str(main.run_dir),
@@ -173,7 +173,7 @@ def as_json(main: Result, results: dict[str, Result]) -> dict[str, Any]:
 
 def measured(result: Result) -> dict[str, dict[str, Any]]:
     """Return what the monitors of a run measured last, by name."""
-    from isthmus.report.monitors import last_measured
+    from isthmus.report.summary import last_measured
 
     found = last_measured(result.events, result.course.monitors)
     bookkeeping = ("event", "name", "time", "seconds")
@@ -182,13 +182,12 @@ def measured(result: Result) -> dict[str, dict[str, Any]]:
 
 def _show(main: Result, results: dict[str, Result]) -> None:
     from isthmus.cli.output import human_bytes, plain, print_table
-    from isthmus.report.monitors import last_measured, summary
-    from isthmus.report.summary import headline
-    from isthmus.runs.baselines import table_of
+    from isthmus.report.summary import headline, last_measured, monitor_line
+    from isthmus.runs.simulated import table_of
 
     print_table(table_of(results), headline(main.course.task.metrics[0], main.events, main.course.stopping.metric))
     for event in last_measured(main.events, main.course.monitors).values():
-        typer.echo(summary(event))
+        typer.echo(monitor_line(event))
     for note in main.notes:
         typer.echo(f"note: {plain(note)}")
     traffic = f"{human_bytes(main.bytes_up)} up, {human_bytes(main.bytes_down)} down"

@@ -14,8 +14,7 @@ from isthmus.config.build import Builder, describe
 from isthmus.config.course import Course
 from isthmus.config.merging import leaf_paths, merge
 from isthmus.core.errors import BadInput
-from isthmus.core.outside import parse_yaml
-from isthmus.core.outside import read_yaml as read_yaml
+from isthmus.core.outside import parse_yaml, read_yaml
 
 # A run may go on longer, be watched differently or saved more often and still be the same course.
 NOT_IN_DIGEST = ("rounds", "checkpoint_every", "sinks", "monitors", "monitor_every")

@@ -12,11 +12,10 @@ from typing import Any, overload
 
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import ExchangeReport
-from isthmus.core.outside import naming, some
-from isthmus.core.outside import replace_file as replace_file
+from isthmus.core.outside import naming, replace_file, some
 from isthmus.core.training import Callback, RoundReport, weighted_metric
 
-FILE_NAME = "journal.jsonl"
+JOURNAL_FILE = "journal.jsonl"
 MOST_REASONS = 3  # of failures that are told one by one
 _Number = (int, float)
 _Score = (int, float, type(None))

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from isthmus.config.course import Course
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import Runtime
+from isthmus.core.outside import replace_file
 from isthmus.core.record import Params
 from isthmus.core.training import Standing
 from isthmus.monitors import MONITORS, View
 from isthmus.monitors.tapped_runtime import TappedRuntime, fits
-from isthmus.report.monitors import figure, last_measured
+from isthmus.report.summary import last_measured, monitor_figure
 from isthmus.runs.folder import RunFolder
-from isthmus.runs.journal import Journal, replace_file
+from isthmus.runs.journal import Journal
 from isthmus.runs.simulation import Simulation
 
 
@@ -80,7 +81,7 @@ class Monitoring:
     def draw(self, folder: RunFolder) -> None:
         """Write the last numbers of each monitor into the run folder, as a figure."""
         for name, event in last_measured(self.journal.events, self.course.monitors).items():
-            drawn = figure(event)
+            drawn = monitor_figure(event)
             if drawn:
                 replace_file(folder.monitor(name), drawn.encode())
 

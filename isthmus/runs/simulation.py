@@ -42,9 +42,8 @@ from isthmus.learn.together.blocks import Blocks
 from isthmus.models import ModelSpec
 from isthmus.models.model import ModelFactory
 from isthmus.models.sharing import require_own_heads, require_own_inputs, require_same_shared, shared_names
-from isthmus.runtime.loop import LoopRuntime
+from isthmus.runtime.loop import LoopRuntime, StackedRuntime
 from isthmus.runtime.strict import StrictRuntime
-from isthmus.runtime.together import StackedRuntime
 
 COPIES = 3  # of a model that one client's training needs at least: itself, its gradient, the reply
 

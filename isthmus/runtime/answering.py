@@ -17,7 +17,7 @@ from isthmus.core.outside import Damaged, replace_file, sealed, unsealed
 from isthmus.core.protocol import Algorithm, Failure, Request
 from isthmus.core.record import Record, State
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
-from isthmus.runtime.handling import Site
+from isthmus.runtime.loop import Site
 from isthmus.runtime.reasons import Reasons, Refusal
 
 _NAME = re.compile(r"[0-9a-f]{32}")

@@ -1,20 +1,70 @@
-"""The default runtime: every client in this process, one after the other, records passed by reference."""
+"""The default runtimes: every client in this process, one after the other, or together where the algorithm can.
+
+Records are passed by reference. Whether clients answer alone or together, the results agree within rounding.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from isthmus.core.client import Client
+from isthmus.core.client import Client, Cohort
 from isthmus.core.codec import decode, encode, encoded_size
-from isthmus.core.errors import BadInput, BadMessage
+from isthmus.core.errors import BadInput, BadMessage, IsthmusError
 from isthmus.core.federation import Outcome, Position, StackOutcome
 from isthmus.core.protocol import Algorithm, Failure, Holdings, Request
-from isthmus.core.record import State
-from isthmus.runtime.handling import Site, timed
+from isthmus.core.record import Record, State, check_value
+from isthmus.core.replies import Stack
+
+
+class Site:
+    """A client together with the algorithm whose handlers it runs; its own settings of it come first."""
+
+    def __init__(self, algorithm: Algorithm[Any], client: Client) -> None:
+        self.algorithm = getattr(client, "algorithm", None) or algorithm
+        self.client = client
+        self._handlers = type(algorithm).handlers()
+
+    def answer(self, position: Position, request: Request[Any]) -> Record | Failure:
+        """Run the handler; when it fails, the client's memory is what it was before."""
+        before = dict(self.client.state)
+        self.client.begin(position, request)
+        try:
+            name = self._handlers.get(type(request))
+            if name is None:
+                raise BadMessage(f"{type(self.algorithm).__name__} has no handler for {type(request).__name__}")
+            reply: Record = getattr(self.algorithm, name)(request, self.client)
+            check_value(self.client.state, State, f"state of client {self.client.id}")
+        except IsthmusError as error:
+            self.client.state = before
+            return Failure(self.client.id, "error", str(error))
+        except Exception as error:  # whatever a handler raises must not end the others' course; it is reported by name
+            self.client.state = before
+            return Failure(self.client.id, "error", f"{type(error).__name__}: {error} ({_place(error)})")
+        return reply
+
+
+def timed(site: Site, position: Position, request: Request[Any], timeout_seconds: float | None) -> Outcome:
+    """Answer and measure; an answer in process cannot be cut short, so a late one becomes a failure after the fact."""
+    started = time.perf_counter()
+    before = dict(site.client.state)
+    reply = site.answer(position, request)
+    seconds = time.perf_counter() - started
+    if timeout_seconds is not None and seconds > timeout_seconds:
+        site.client.state = before
+        reason = f"answered after {seconds:.3f} s, the limit is {timeout_seconds} s"
+        reply = Failure(site.client.id, "late", reason)
+    return Outcome(site.client.id, reply, 0, 0, seconds)
+
+
+def _place(error: Exception) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"in {frame.name}, line {frame.lineno} of {frame.filename.rsplit('/', 1)[-1]}"
 
 
 class LoopRuntime:
@@ -99,3 +149,100 @@ def measured(outcome: Outcome) -> Outcome:
         return dataclasses.replace(outcome, bytes_up=size, codec_seconds=spent)
     except BadMessage as error:
         return dataclasses.replace(outcome, reply=Failure(outcome.client, "malformed", str(error)))
+
+
+# Puts clients together: the blocks that can answer as one, and the clients that are better off alone.
+Gather = Callable[[Sequence[Client]], tuple[Sequence[Cohort], Sequence[Client]]]
+
+
+class StackedRuntime(LoopRuntime):
+    """Answers a request for whole blocks of clients where the algorithm has a handler for that, else one by one.
+
+    A handler for many that fails is no client's failure: its clients answer one by one instead, and whoever fails then
+    is named. A time limit is a client's own, so with one every client answers by itself.
+
+    Fields:
+        together: how many replies to each kind of request were given together so far
+        alone:    how many were given one by one
+        notes:    why replies were given alone though there is a handler for many, by its name
+    """
+
+    def __init__(self, algorithm: Algorithm[Any], clients: Sequence[Client], gather: Gather) -> None:
+        super().__init__(algorithm, clients)
+        self.algorithm, self.gather = algorithm, gather
+        self.together: Counter[str] = Counter()
+        self.alone: Counter[str] = Counter()
+        self.notes: dict[str, str] = {}
+        self._cohort_handlers = type(algorithm).cohort_handlers()
+
+    def exchange(
+        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
+    ) -> Iterator[Outcome | StackOutcome]:
+        """Answer the requests block by block, then the clients that are left."""
+        self._before = {}
+        name = self._handler_for_many(requests) if timeout_seconds is None else None
+        left = list(requests)
+        if name is not None:
+            blocks, alone = self.gather([self.sites[client].client for client in requests])
+            left = [client.id for client in alone]
+            for block in blocks:
+                mine = {client.id: requests[client.id] for client in block}
+                answers = self._together(name, position, mine, block)
+                if answers is None:
+                    left.extend(mine)
+                else:
+                    self.together[_kind(mine)] += len(mine)
+                    yield from answers
+        self.alone[_kind(requests)] += len(left)
+        yield from self.answer_each(position, {client: requests[client] for client in left}, timeout_seconds)
+
+    def _handler_for_many(self, requests: Mapping[str, Request[Any]]) -> str | None:
+        kinds = {type(request) for request in requests.values()}
+        return self._cohort_handlers.get(kinds.pop()) if len(kinds) == 1 else None
+
+    def _together(
+        self, name: str, position: Position, requests: Mapping[str, Request[Any]], block: Cohort
+    ) -> list[Outcome | StackOutcome] | None:
+        """Return the answers of a block, or None when its clients have to answer one by one."""
+        before: dict[str, State] = {client.id: dict(client.state) for client in block}
+        self._before.update(before)
+        started = time.perf_counter()
+        try:
+            for client in block:
+                client.begin(position, requests[client.id])
+            found: Stack | Sequence[Record] = getattr(self.algorithm, name)(tuple(requests.values()), block)
+            for client in block:
+                if client.state.keys() != before[client.id].keys() or any(
+                    client.state[key] is not before[client.id][key] for key in client.state
+                ):
+                    check_value(client.state, State, f"state of client {client.id}")
+            seconds = time.perf_counter() - started
+            return _outcomes(requests, found, seconds)
+        except Exception as error:  # the clients answer one by one, and who fails then is named
+            self.notes[name] = f"{type(error).__name__}: {error}"
+            for client in block:
+                client.state = before[client.id]
+            return None
+
+
+def _kind(requests: Mapping[str, Request[Any]]) -> str:
+    return type(next(iter(requests.values()))).__name__ if requests else ""
+
+
+def _outcomes(
+    requests: Mapping[str, Request[Any]], found: Stack | Sequence[Record], seconds: float
+) -> list[Outcome | StackOutcome]:
+    started = time.perf_counter()
+    distinct = {id(request): request for request in requests.values()}
+    sizes = {key: encoded_size(request) for key, request in distinct.items()}
+    if isinstance(found, Stack):
+        if found.clients != tuple(requests):
+            raise ValueError("the handler for many answered for other clients than it was asked for")
+        down = sum(sizes[id(request)] for request in requests.values())
+        up = sum(found.sizes())
+        return [StackOutcome(found, down, up, seconds, time.perf_counter() - started)]
+    share = seconds / len(requests)
+    return [
+        measured(Outcome(client, reply, sizes[id(request)], 0, share))
+        for (client, request), reply in zip(requests.items(), found, strict=True)
+    ]

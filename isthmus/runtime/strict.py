@@ -18,7 +18,7 @@ from isthmus.core.errors import BadInput, BadMessage
 from isthmus.core.federation import Outcome, Position
 from isthmus.core.protocol import Algorithm, Failure, Holdings, Request, reply_type
 from isthmus.core.record import State
-from isthmus.runtime.handling import Site, timed
+from isthmus.runtime.loop import Site, timed
 
 
 class StrictRuntime:

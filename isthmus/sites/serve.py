@@ -9,7 +9,7 @@ from pathlib import Path
 from isthmus.config.course import Course
 from isthmus.core.errors import BadInput, MissingExtra
 from isthmus.core.training import Callback
-from isthmus.runs.result import Result
+from isthmus.runs.life import Result
 from isthmus.runtime.seldom import Seldom
 from isthmus.sites.courses.course_runner import CourseRunner, leave_alone
 from isthmus.sites.courses.desk import Desk

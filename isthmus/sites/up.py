@@ -20,7 +20,7 @@ from isthmus.core.training import Callback
 from isthmus.data.folders.divided import write_divided
 from isthmus.data.zoo import Folders
 from isthmus.data.zoo import data_root as locate_data
-from isthmus.runs.result import Result
+from isthmus.runs.life import Result
 from isthmus.runs.simulation import Scenario, load_scenario, require_kind
 from isthmus.sites.courses.site_course import Patience
 from isthmus.sites.parties.kit import SERVER, make_federation, open_kit

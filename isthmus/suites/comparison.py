@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.core.errors import BadInput
+from isthmus.core.outside import replace_file
 from isthmus.report.summary import Table
-from isthmus.runs.journal import replace_file
 from isthmus.suites.figures import write_figures
 from isthmus.suites.runner import Run
 from isthmus.suites.settings import Settings, notes, settings

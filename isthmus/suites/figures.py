@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from isthmus.core.outside import replace_file
 from isthmus.report.charts import Chart, Panel, Point, Series, Words, curve_chart, grouped_bars, line_chart, to_svg
-from isthmus.runs.journal import FILE_NAME as JOURNAL_FILE
-from isthmus.runs.journal import read_whole_journal, replace_file
+from isthmus.runs.journal import JOURNAL_FILE, read_whole_journal
 from isthmus.suites.figure_spec import Figure
 from isthmus.suites.runner import Run
 from isthmus.suites.spec import Suite

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.core.errors import BadInput, IsthmusError, NotResumable
-from isthmus.runs.journal import FILE_NAME as JOURNAL_FILE
-from isthmus.runs.journal import read_journal
+from isthmus.runs.journal import JOURNAL_FILE, read_journal
 from isthmus.suites.same_data import LastScenario, side_by_side
 from isthmus.suites.spec import MODELS, Point, Suite
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from isthmus.report.monitors import figure, last_measured, summary
+from isthmus.report.summary import last_measured, monitor_figure, monitor_line
 
 
 def event(name: str = "cka", round: int = 3, **changes: Any) -> dict[str, Any]:
@@ -25,14 +25,14 @@ def test_the_last_of_each_counts_of_those_that_the_course_asks_for() -> None:
 
 
 def test_a_line_has_the_numbers_and_who_is_absent() -> None:
-    assert summary(event()) == "cka, round 3: mean 0.2500, least 0.2500, largest 0.2500 over pairs of 2 clients"
-    assert summary(event("walk_distance", 0)).startswith("walk_distance: mean 0.2500")
-    assert summary(event(absent=["c"])).endswith("of 2 clients; absent: c")
-    assert summary(event(absent=list("cdefghi"))).endswith("absent: c, d, e, f, g and 2 more")
+    assert monitor_line(event()) == "cka, round 3: mean 0.2500, least 0.2500, largest 0.2500 over pairs of 2 clients"
+    assert monitor_line(event("walk_distance", 0)).startswith("walk_distance: mean 0.2500")
+    assert monitor_line(event(absent=["c"])).endswith("of 2 clients; absent: c")
+    assert monitor_line(event(absent=list("cdefghi"))).endswith("absent: c, d, e, f, g and 2 more")
     alone = event(clients=["a"], matrix=[[1.0]], mean=None, least=None, largest=None)
-    assert summary(alone) == "cka, round 3: no numbers over pairs of 1 client"
+    assert monitor_line(alone) == "cka, round 3: no numbers over pairs of 1 client"
     each = {key: value for key, value in event().items() if key != "matrix"}
-    assert summary({**each, "values": [1.0, 2.0]}).endswith("over 2 clients")
+    assert monitor_line({**each, "values": [1.0, 2.0]}).endswith("over 2 clients")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_line_has_the_numbers_and_who_is_absent() -> None:
     ids=["odd names", "nobody", "one", "nothing"],
 )
 def test_the_figure_is_a_file_of_its_own(drawn: dict[str, Any]) -> None:
-    root = ElementTree.fromstring(figure(drawn))
+    root = ElementTree.fromstring(monitor_figure(drawn))
     space = "{http://www.w3.org/2000/svg}"
     assert root.tag == f"{space}svg" and "cka, round 3" in root.attrib["aria-label"]
     assert ".cell" in (root.findtext(f"{space}style") or "")
@@ -58,4 +58,4 @@ def test_the_figure_is_a_file_of_its_own(drawn: dict[str, Any]) -> None:
 
 def test_numbers_of_clients_have_no_heat_map() -> None:
     each = {key: value for key, value in event().items() if key != "matrix"}
-    assert figure({**each, "values": [1.0, 2.0]}) == ""
+    assert monitor_figure({**each, "values": [1.0, 2.0]}) == ""

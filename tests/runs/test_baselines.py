@@ -9,7 +9,7 @@ import isthmus as ist
 from isthmus.algorithms import FedAvg, FedGRL, Local, Pooled
 from isthmus.core.errors import BadInput
 from isthmus.learn.optimizers import Adam
-from isthmus.runs.baselines import baseline, table_of
+from isthmus.runs.simulated import baseline, table_of
 from isthmus.testing import toy_course, toy_scenario
 
 COURSE = toy_course(FedAvg(local_steps=3, optimizer=Adam(lr=0.02)), rounds=2)

@@ -15,7 +15,7 @@ from isthmus.core.outside import unsealed
 from isthmus.core.protocol import Algorithm
 from isthmus.core.record import Params, Record, State
 from isthmus.core.training import Standing
-from isthmus.runs.checkpoint import Checkpoint, ScoredCheckpoint, load_checkpoint, save_checkpoint
+from isthmus.runs.folder import Checkpoint, ScoredCheckpoint, load_checkpoint, save_checkpoint
 
 
 @dataclass(frozen=True)

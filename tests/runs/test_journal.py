@@ -10,9 +10,10 @@ import pytest
 
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import ExchangeReport, Position
+from isthmus.core.outside import replace_file
 from isthmus.core.protocol import Evaluation, Failure
 from isthmus.core.training import RoundReport
-from isthmus.runs.journal import Journal, read_journal, replace_file
+from isthmus.runs.journal import Journal, read_journal
 
 
 def write_rounds(journal: Journal, last: int) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from isthmus.core.protocol import Failure
-from isthmus.runtime.handling import Site, timed
+from isthmus.runtime.loop import Site, timed
 from tests.runtime.toys import AT, Toy, ToyClient, Unknown, Update, train
 
 

@@ -18,8 +18,7 @@ from isthmus.core.replies import Each, Stack, StackedTensor
 from isthmus.core.training import RoundReport, Standing, UniformSampling, run_course
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.runs.simulation import Scenario, Simulation
-from isthmus.runtime.loop import LoopRuntime
-from isthmus.runtime.together import StackedRuntime
+from isthmus.runtime.loop import LoopRuntime, StackedRuntime
 from isthmus.testing import toy_course
 from isthmus.testing.toys import toy_scenario
 from isthmus.testing.traces import Trace, require_close, require_same, trace_course

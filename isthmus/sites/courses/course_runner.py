@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from isthmus.core.errors import IsthmusError
 from isthmus.core.training import Callback
-from isthmus.runs.result import Result
+from isthmus.runs.life import Result
 from isthmus.sites.courses.hub import Hub
 from isthmus.sites.courses.ledger import CANCELLED, DONE, FAILED, PAUSED, RUNNING, Entry, Ledger
 from isthmus.sites.courses.reporter import Reporter

@@ -16,8 +16,8 @@ from isthmus.config.course import Course
 from isthmus.config.load import course_to_yaml
 from isthmus.config.registry import name_of
 from isthmus.core.errors import BadInput
+from isthmus.core.outside import replace_file
 from isthmus.runs.folder import COURSE_FILE, ID_FILE, new_run_path
-from isthmus.runs.journal import replace_file
 from isthmus.sites.courses.messages import CourseEvent, CourseStatus
 
 STATUS_FILE = "status.json"

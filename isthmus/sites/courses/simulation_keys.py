@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from isthmus.config.course import Course
-from isthmus.config.load import load_course, read_yaml
+from isthmus.config.load import load_course
 from isthmus.config.registry import name_of
 from isthmus.core.errors import BadInput
+from isthmus.core.outside import read_yaml
 from isthmus.data.folders.graph_folder import Folder
 from isthmus.data.folders.own_folder import OwnFolder
 from isthmus.data.folders.own_kinds import OWN_FOLDERS

@@ -16,13 +16,12 @@ from isthmus.config.registry import name_of
 from isthmus.config.schedules import schedule_notes
 from isthmus.core.codec import encode
 from isthmus.core.errors import BadInput, CourseFailed, TooFewReplies, quoted
+from isthmus.core.outside import replace_file
 from isthmus.core.training import Callback, Standing, run_course
 from isthmus.data.folders.schema.column_names import feature_facts
-from isthmus.runs.checkpoint import load_checkpoint
-from isthmus.runs.folder import ID_FILE, RunFolder
-from isthmus.runs.journal import Journal, replace_file
-from isthmus.runs.life import Life, Outcome
-from isthmus.runs.result import Result
+from isthmus.runs.folder import ID_FILE, RunFolder, load_checkpoint
+from isthmus.runs.journal import Journal
+from isthmus.runs.life import Life, Outcome, Result
 from isthmus.runs.simulation import torch_threads
 from isthmus.runtime.remote import RemoteRuntime
 from isthmus.sites.courses.hub import Hub, SiteTransport, receipts

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.core.errors import BadInput, MissingExtra
-from isthmus.runs.journal import replace_file
+from isthmus.core.outside import replace_file
 from isthmus.sites.parties.certificates import read_passport
 from isthmus.sites.parties.revocation import Revoked, sign_list
 

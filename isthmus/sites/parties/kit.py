@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.core.errors import BadInput
-from isthmus.runs.journal import replace_file
+from isthmus.core.outside import replace_file
 from isthmus.sites.parties.authority import AUTHORITY, Authority, Facts, alone, create_authority, has_authority
 from isthmus.sites.parties.authority import OPERATOR as OPERATOR
 from isthmus.sites.parties.authority import SERVER as SERVER

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from isthmus.core.errors import BadInput, nearest
-from isthmus.runs.journal import replace_file
+from isthmus.core.outside import replace_file
 from isthmus.sites.parties.authority import SERVER, Authority, alone, has_authority, open_authority
 from isthmus.sites.parties.certificates import Passport, read_passport
 from isthmus.sites.parties.kit import hand_out

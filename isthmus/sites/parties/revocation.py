@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from isthmus.core.errors import BadInput
-from isthmus.runs.journal import replace_file
+from isthmus.core.outside import replace_file
 
 if TYPE_CHECKING:
     from isthmus.sites.parties.kit import Kit

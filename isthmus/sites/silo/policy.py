@@ -11,10 +11,10 @@ from typing import Any
 from isthmus.config.build import Builder
 from isthmus.config.client_settings import clients_with_own_models, weaker
 from isthmus.config.course import Course
-from isthmus.config.load import read_yaml
 from isthmus.config.registry import FAMILIES, find_part, known_names, name_of
 from isthmus.core.errors import BadInput, nearest
 from isthmus.core.exposure import exposure
+from isthmus.core.outside import read_yaml
 from isthmus.core.protocol import Algorithm, EvaluateModel
 from isthmus.core.training import UniformSampling
 from isthmus.data.conventions import SPLITS

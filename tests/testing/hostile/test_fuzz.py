@@ -25,7 +25,7 @@ from isthmus.core.record import leaves
 from isthmus.core.training import Standing
 from isthmus.report.profile import time_by_part
 from isthmus.report.summary import column
-from isthmus.runs.checkpoint import ScoredCheckpoint, load_checkpoint, save_checkpoint
+from isthmus.runs.folder import ScoredCheckpoint, load_checkpoint, save_checkpoint
 from isthmus.runs.journal import read_whole_journal
 from isthmus.runtime.answering import MemoryStore
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
