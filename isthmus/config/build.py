@@ -9,11 +9,23 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Union
 
-from isthmus.config.merging import Renamed
 from isthmus.config.registry import FAMILIES, Family, find_part, known_names, name_of
 from isthmus.core.errors import BadInput, nearest
 
 _MISSING = dataclasses.MISSING
+
+
+class Renamed(dict[str, Any]):
+    """The keys of a part whose name was changed.
+
+    Fields:
+        former:  its keys as they were before
+        carried: those among its keys that were said of the former part; the new one has them if it can
+    """
+
+    def __init__(self, place: Mapping[str, Any], former: Mapping[str, Any], carried: Iterable[str]) -> None:
+        super().__init__(place)
+        self.former, self.carried = dict(former), set(carried)
 
 
 @dataclasses.dataclass(frozen=True)

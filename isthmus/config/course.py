@@ -1,9 +1,9 @@
-"""The schema of a course: everything that decides its result."""
+"""The schema of a course: everything that decides its result, and whether its parts go together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from isthmus.algorithms import FedAvg
@@ -15,6 +15,7 @@ from isthmus.data.masks import MaskRule, RatioSplit
 from isthmus.data.splitters import CommunitySplitter, Splitter
 from isthmus.data.zoo import Cora, Dataset, Folders
 from isthmus.learn.batching import Batching, FullBatch
+from isthmus.learn.optimizers import Optimizer
 from isthmus.learn.tasks import NodeClassification, Task
 from isthmus.models import DotDecoder, ModelSpec
 from isthmus.models.model import ModelFactory
@@ -183,3 +184,31 @@ class Course:
             evaluate_every=self.evaluate_every,
             checkpoint_every=self.checkpoint_every,
         )
+
+
+def schedule_notes(course: Course) -> list[str]:
+    """Return a note for each schedule of the course's algorithm whose number of rounds is not the course's."""
+    rounds = course.rounds
+    return [
+        f"{place}.rounds is {part.rounds}, and the course has {rounds} rounds: {_what_happens(part, rounds)}"
+        for place, part in _schedules(course.algorithm)
+        if part.rounds != rounds
+    ]
+
+
+def _schedules(algorithm: Algorithm[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each part of an algorithm that has a number of `rounds` to follow, and where it stands."""
+    for own in fields(algorithm):
+        value, place = getattr(algorithm, own.name), f"algorithm.{own.name}"
+        if isinstance(value, Optimizer):
+            value, place = value.schedule, f"{place}.schedule"
+        if is_dataclass(value) and hasattr(value, "rounds"):
+            yield place, value
+
+
+def _what_happens(part: Any, rounds: int) -> str:
+    if part.rounds < rounds:
+        return f"after round {part.rounds} it stays as it ends"
+    if rounds <= getattr(part, "warmup_rounds", 0):
+        return f"it ends within the warm-up of {part.warmup_rounds} rounds"
+    return "it ends on the way"

@@ -1,21 +1,26 @@
-"""Courses from YAML files and `key=value` words, and back."""
+"""Courses from YAML files, and changes to them, by `key=value` words or for single clients; and back to YAML."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from isthmus.config.build import Builder, describe
+from isthmus.config.build import Builder, Renamed, describe, stated
 from isthmus.config.course import Course
-from isthmus.config.merging import leaf_paths, merge
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, nearest
 from isthmus.core.outside import parse_yaml, read_yaml
+from isthmus.core.protocol import Algorithm
+from isthmus.learn.batching import Batching
+from isthmus.models import ModelSpec
+from isthmus.models.model import ModelFactory
 
+Change = tuple[list[str], Any]
 # A run may go on longer, be watched differently or saved more often and still be the same course.
 NOT_IN_DIGEST = ("rounds", "checkpoint_every", "sinks", "monitors", "monitor_every")
 
@@ -50,12 +55,12 @@ def load_course(
     return course
 
 
-def _changed(changes: Iterable[tuple[list[str], Any]]) -> frozenset[str]:
+def _changed(changes: Iterable[Change]) -> frozenset[str]:
     """Return the paths of all leaves that changes set."""
     return frozenset(".".join((*path, leaf)).rstrip(".") for path, value in changes for leaf in leaf_paths(value))
 
 
-def parse_override(word: str) -> tuple[list[str], Any]:
+def parse_override(word: str) -> Change:
     """Return the key path and the value of a word like `algorithm.optimizer.lr=0.1`."""
     key, equals, text = word.partition("=")
     if not equals or not key or not all(part for part in key.split(".")):
@@ -122,3 +127,221 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, list):
         return [_canonical(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+# ---- changes: what is said of a key, whether in one level or in several, joins what was said before
+
+# Keys whose entries have names of the user's own: given whole, they are whole.
+WHOLE = (("client_settings",),)
+
+
+def merge(raw: Mapping[str, Any], changes: Iterable[Change], source: str = "") -> dict[str, Any]:
+    """Return `raw` with each change applied at its path.
+
+    A mapping joins the one that is there, key by key; a name given in short (`algorithm: fedavg`) is the part's name.
+    Where a part gets another name, the keys that it had are `carried`: `Builder` keeps those that the new part has too.
+    """
+    result: dict[str, Any] = copied(raw)
+    for path, value in sorted(changes, key=_rank):
+        _set(result, path, value, (), source)
+    return result
+
+
+def nested(raw: Mapping[str, Any], source: str = "") -> dict[str, Any]:
+    """Return a mapping whose keys may be paths (`algorithm.local_steps`) with a level for each part of them."""
+    return merge({}, [(str(key).split("."), value) for key, value in raw.items()], source)
+
+
+def leaf_paths(raw: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the path of every value that is no mapping."""
+    if isinstance(raw, Mapping):
+        for key, value in raw.items():
+            yield from leaf_paths(value, (*path, str(key)))
+    else:
+        yield ".".join(path)
+
+
+def copied(value: Any) -> Any:
+    """Return plain values that can be changed without changing the given ones."""
+    if isinstance(value, Renamed):
+        return Renamed({key: copied(item) for key, item in value.items()}, value.former, value.carried)
+    if isinstance(value, Mapping):
+        return {key: copied(item) for key, item in value.items()}
+    return [copied(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _rank(change: Change) -> tuple[int, bool]:
+    # Wholes and names before fields, so that the order of the words on the command line does not matter.
+    path, _ = change
+    is_name = path[-1] == "name"
+    return len(path) - is_name, is_name
+
+
+def _set(place: dict[str, Any], path: list[str], value: Any, above: tuple[str, ...], source: str) -> dict[str, Any]:
+    """Change one key in a place and return the place, which is another object if its part gets another name."""
+    key, rest = path[0], path[1:]
+    if key == "name" and not rest and above:
+        return _with_name(place, value)
+    where = (*above, key)
+    before = place.get(key)
+    if rest:
+        place[key] = _set(_opened(before, where, rest, source), rest, value, where, source)
+    else:
+        place[key] = _joined(before, value, where, source)
+    if isinstance(place, Renamed):
+        place.carried.discard(key)
+    return place
+
+
+def _with_name(place: dict[str, Any], name: Any) -> dict[str, Any]:
+    # Of a part that was renamed before, what it was first still counts.
+    if isinstance(place, Renamed) or place.get("name") == name or not place:
+        place["name"] = name
+        return place
+    return Renamed({**place, "name": name}, place, (key for key in place if key != "name"))
+
+
+def _opened(before: Any, where: tuple[str, ...], rest: list[str], source: str) -> dict[str, Any]:
+    if before is None:
+        return {}
+    if isinstance(before, str):
+        return {"name": before}
+    if not isinstance(before, dict):
+        path = ".".join((*where, *rest))
+        raise BadInput(f"{source or 'command line'}: {'.'.join(where)} is {before!r}; {path} cannot be set in it")
+    return before
+
+
+def _joined(before: Any, value: Any, where: tuple[str, ...], source: str) -> Any:
+    if isinstance(before, dict) and isinstance(value, str):
+        return _with_name(before, value)
+    if isinstance(before, str) and isinstance(value, Mapping):
+        before = {"name": before}
+    if not isinstance(before, dict) or not isinstance(value, Mapping) or where in WHOLE:
+        return copied(value)
+    result: dict[str, Any] = before
+    for key in sorted(value, key=lambda key: key != "name"):
+        result = _set(result, [str(key)], value[key], where, source)
+    return result
+
+
+# ---- settings of single clients: the course's algorithm, model or batching with other values in some fields
+
+# Keys of a client's settings that begin with one of these are about that part of the course, all others about the
+# algorithm.
+PARTS = ("model", "batching")
+
+
+def check_client_settings(course: Course, clients: Iterable[str]) -> None:
+    """Raise BadInput when the course has settings for a client that there is not, or settings that cannot be."""
+    known = tuple(clients)
+    for client in course.client_settings:
+        if client not in known:
+            raise BadInput(
+                f"client_settings has {client!r}, which is no client of the course; {nearest(client, known)}"
+            )
+        own_algorithm(course, client)
+        own_model(course, client)
+        own_batching(course, client)
+
+
+def weaker(algorithm: Algorithm[Any], field: str, value: Any, least: Any) -> bool:
+    """Whether a value of a field that protects protects less than another one; none at all is the weakest."""
+    if value is None or least is None:
+        return value is None and least is not None
+    return bool(value < least) if type(algorithm).protects[field] == "more" else bool(value > least)
+
+
+def own_algorithm(course: Course, client: str, allow_import: bool = True) -> Algorithm[Any] | None:
+    """Return the algorithm with a client's own settings; None for a client that has none.
+
+    Raises BadInput where these would protect the client less than the course does.
+    """
+    changes = [change for change in _changes(course, client) if change[0][0] not in PARTS]
+    if not changes:
+        return None
+    where = f"client_settings.{client}"
+    changes = [(["algorithm", *path], value) for path, value in changes]
+    built = _with_changes(Algorithm, stated(course.algorithm), changes, course.algorithm, Builder(where, allow_import))
+    if type(built) is not type(course.algorithm):
+        raise BadInput(
+            f"{where} makes the algorithm another one, {type(built).__name__}; a client may have "
+            f"other values in the fields of {type(course.algorithm).__name__} only"
+        )
+    assert isinstance(built, Algorithm)
+    for field in type(built).protects:
+        own, common = getattr(built, field), getattr(course.algorithm, field)
+        if weaker(built, field, own, common):
+            raise BadInput(
+                f"{where}.{field} is {own!r}, which protects this client less than the course's {common!r}; settings "
+                "of single clients may only protect more"
+            )
+    return built
+
+
+def clients_with_own_models(course: Course) -> tuple[str, ...]:
+    """Return the clients whose settings change the model."""
+    return tuple(client for client in course.client_settings if _about(course, client, "model"))
+
+
+def own_model(course: Course, client: str | None, allow_import: bool = True) -> ModelFactory:
+    """Return what a client's model is built from: the course's model, with the client's own settings."""
+    changes = _about(course, client, "model")
+    if not changes:
+        return course.model
+    whole = changes[-1][1] if changes[-1][0] == ["model"] else None
+    if whole is not None and not isinstance(whole, str | int | float | list | tuple):
+        model: ModelFactory = whole  # given as a Python object
+        return model
+    where = f"client_settings.{client}"
+    if not isinstance(course.model, ModelSpec):
+        raise BadInput(
+            f"{where} changes parts of the model, but the course's is {type(course.model).__name__}, an object without "
+            "named parts; give the client's whole model as an object too"
+        )
+    plain = stated(course.model, ModelSpec())
+    built = _with_changes(ModelSpec, plain, changes, course.model, Builder(where, allow_import))
+    assert isinstance(built, ModelSpec)
+    return built
+
+
+def own_batching(course: Course, client: str, allow_import: bool = True) -> Batching:
+    """Return how a client makes batches; raises BadInput where the task cannot make them so."""
+    changes = _about(course, client, "batching")
+    where = f"client_settings.{client}"
+    built: Any = course.batching
+    if changes:
+        builder = Builder(where, allow_import)
+        built = _with_changes(Batching, stated(course.batching), changes, course.batching, builder)
+    assert isinstance(built, Batching)
+    problem = course.task.batching_problem(built)
+    if problem:
+        raise BadInput(f"{where}: {problem}" if changes else problem)
+    return built
+
+
+def _with_changes(kind: type[Any], plain: Any, changes: Sequence[Change], part: Any, builder: Builder) -> Any:
+    """Return a part of the course, which is `plain` in a file, with changes at paths that begin with its key."""
+    key = changes[0][0][0]
+    return builder.build(kind, merge({key: plain}, changes, builder.source)[key], key, part)
+
+
+def _about(course: Course, client: str | None, part: str) -> list[Change]:
+    return [] if client is None else [change for change in _changes(course, client) if change[0][0] == part]
+
+
+def _changes(course: Course, client: str) -> list[Change]:
+    """Return a client's settings as paths and values; what is said of a part, in however many levels, one by one."""
+    found: list[Change] = []
+    for key, value in course.client_settings.get(client, {}).items():
+        path = key.split(".")
+        found += _leaves(path, value) if path[0] in PARTS else [(path, value)]
+    return found
+
+
+def _leaves(path: list[str], value: Any) -> Iterator[Change]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves([*path, str(key)], inner)
+    else:
+        yield path, describe(value) if dataclasses.is_dataclass(value) and len(path) > 1 else value

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isthmus.config.build import Builder
-from isthmus.config.client_settings import own_algorithm, own_model
 from isthmus.config.course import Course
-from isthmus.config.load import load_course
+from isthmus.config.load import load_course, own_algorithm, own_model
 from isthmus.config.registry import name_of
 from isthmus.core.errors import BadInput, nearest, quoted
 from isthmus.core.record import Params

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from isthmus.config.client_settings import (
+from isthmus.config.course import Course
+from isthmus.config.load import (
     check_client_settings,
     clients_with_own_models,
     own_algorithm,
     own_batching,
     own_model,
 )
-from isthmus.config.course import Course
 from isthmus.config.registry import name_of
 from isthmus.core.codec import decode
 from isthmus.core.errors import BadInput, IsthmusError

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isthmus.config.build import brief
-from isthmus.config.load import course_to_dict
-from isthmus.config.merging import leaf_paths
+from isthmus.config.load import course_to_dict, leaf_paths
 from isthmus.core.outside import some
 from isthmus.report.summary import Table
 from isthmus.suites.runner import Run

@@ -64,8 +64,7 @@ from typing import Any
 
 from isthmus.config.build import Builder
 from isthmus.config.course import Course
-from isthmus.config.load import as_before, course_to_dict
-from isthmus.config.merging import leaf_paths, merge, nested
+from isthmus.config.load import as_before, course_to_dict, leaf_paths, merge, nested
 from isthmus.core.errors import BadInput, nearest
 from isthmus.core.outside import read_yaml
 from isthmus.suites.choices import Choices, agrees, read_choices

@@ -9,8 +9,7 @@ import torch
 
 from isthmus import Course, run
 from isthmus.algorithms import FedAvg, Local
-from isthmus.config.client_settings import own_algorithm
-from isthmus.config.load import course_to_yaml, load_course
+from isthmus.config.load import course_to_yaml, load_course, own_algorithm
 from isthmus.core.errors import BadInput
 from isthmus.learn.optimizers import SGD
 from isthmus.testing.toys import toy_course, toy_scenario

@@ -9,10 +9,8 @@ import pytest
 import yaml
 
 from isthmus.algorithms import FedAvg, FedProx, Local
-from isthmus.config.client_settings import own_model
 from isthmus.config.course import Course
-from isthmus.config.load import load_course
-from isthmus.config.merging import leaf_paths, merge, nested
+from isthmus.config.load import leaf_paths, load_course, merge, nested, own_model
 from isthmus.core.errors import BadInput
 from isthmus.data.splitters import RandomSplitter
 from isthmus.learn.optimizers import SGD, Adam

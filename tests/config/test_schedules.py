@@ -11,7 +11,7 @@ import pytest
 import isthmus as ist
 from isthmus.algorithms import FedGRL, LocalGRL
 from isthmus.algorithms.fedgrl.selfsup import BGRL, DGI
-from isthmus.config.schedules import schedule_notes
+from isthmus.config.course import schedule_notes
 from isthmus.learn.optimizers import AdamW, Cosine
 from isthmus.sites.courses.site_course import Patience, SiteCourse
 from isthmus.testing import toy_course, toy_scenario

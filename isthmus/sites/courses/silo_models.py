@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from isthmus.config.client_settings import clients_with_own_models
 from isthmus.config.course import Course
+from isthmus.config.load import clients_with_own_models
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import InitialModel
 from isthmus.models.sharing import (

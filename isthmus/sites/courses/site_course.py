@@ -9,11 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from isthmus import __version__
-from isthmus.config.client_settings import check_client_settings
-from isthmus.config.course import Course
-from isthmus.config.load import course_digest, course_to_yaml, load_course
+from isthmus.config.course import Course, schedule_notes
+from isthmus.config.load import check_client_settings, course_digest, course_to_yaml, load_course
 from isthmus.config.registry import name_of
-from isthmus.config.schedules import schedule_notes
 from isthmus.core.codec import encode
 from isthmus.core.errors import BadInput, CourseFailed, TooFewReplies, quoted
 from isthmus.core.outside import replace_file

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from isthmus.config.client_settings import own_algorithm, own_batching, own_model
 from isthmus.config.course import Course
+from isthmus.config.load import own_algorithm, own_batching, own_model
 from isthmus.core.errors import BadInput, IsthmusError
 
 # Layers, hops and the like: each costs work in Python before any size is known.

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.config.build import Builder
-from isthmus.config.client_settings import clients_with_own_models, weaker
 from isthmus.config.course import Course
+from isthmus.config.load import clients_with_own_models, weaker
 from isthmus.config.registry import FAMILIES, find_part, known_names, name_of
 from isthmus.core.errors import BadInput, nearest
 from isthmus.core.exposure import exposure

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from isthmus import __version__
-from isthmus.config.client_settings import own_algorithm, own_batching
 from isthmus.config.course import Course
-from isthmus.config.load import course_digest, course_to_yaml, load_course
+from isthmus.config.load import course_digest, course_to_yaml, load_course, own_algorithm, own_batching
 from isthmus.config.registry import name_of
 from isthmus.core.codec import decode, encode, pack
 from isthmus.core.errors import BadInput, BadMessage, quoted

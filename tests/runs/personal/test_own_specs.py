@@ -11,8 +11,7 @@ import torch
 
 from isthmus import Course, resume, run
 from isthmus.algorithms import ALGORITHMS, FedAvg
-from isthmus.config.client_settings import own_batching, own_model
-from isthmus.config.load import course_to_yaml, load_course
+from isthmus.config.load import course_to_yaml, load_course, own_batching, own_model
 from isthmus.core.codec import encode
 from isthmus.core.errors import BadInput
 from isthmus.core.record import Record

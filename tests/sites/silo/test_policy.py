@@ -15,7 +15,7 @@ import pytest
 import isthmus as ist
 from isthmus.algorithms import ALGORITHMS, GFLAPPNP, Ditto, FedGNN, FedGRL, FedRep, FedSagePlus
 from isthmus.algorithms.fedavg import TrainModel
-from isthmus.config.client_settings import check_client_settings, own_algorithm
+from isthmus.config.load import check_client_settings, own_algorithm
 from isthmus.core.errors import BadInput
 from isthmus.core.training import UniformSampling
 from isthmus.data.folders.graph_tables import write_graph_folder
