@@ -90,7 +90,7 @@ def main() -> None:
     print("| values | table | seconds | processor seconds | MB | lines printed |")
     print("| --- | --- | --- | --- | --- | --- |")
     if not chosen.only:
-        start = "import isthmus.cli.app, isthmus.data.imports.importing, pyarrow.csv, pyarrow.parquet, pyarrow.compute"
+        start = "import isthmus.cli, isthmus.data.imports.importing, pyarrow.csv, pyarrow.parquet, pyarrow.compute"
         print(measured([sys.executable, "-c", start]).row("none", "none"), flush=True)
     for kind in ("words", "measurements"):
         for form in ("csv", "parquet", "vectors"):

@@ -37,4 +37,4 @@ def test_dir_lists_the_public_names_and_imports_none_of_them() -> None:
 
 
 def test_the_help_of_the_command_line_does_without_torch() -> None:
-    assert "torch" not in loaded_by("import isthmus.cli.app")
+    assert "torch" not in loaded_by("import isthmus.cli")

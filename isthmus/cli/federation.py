@@ -354,8 +354,8 @@ def say(text: str) -> None:
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Take being told to end as Ctrl-C, so that everything is closed on the way out; a full log disk ends nothing."""
-    from isthmus.cli.interrupting import ended_like_interrupted
-    from isthmus.cli.lasting import lasting_output
+    from isthmus.cli import ended_like_interrupted
+    from isthmus.cli.output import lasting_output
 
     with ended_like_interrupted(signal.SIGTERM, signal.SIGHUP), lasting_output():
         yield

@@ -124,7 +124,7 @@ def _resumed(path: Path, overrides: list[str], root: Path | None, silent: bool) 
 @contextmanager
 def _watched(silent: bool, title: str, course: Course, path: Path) -> Iterator[list[Any]]:
     """Show a progress bar, and tell how to go on when the run is cut short."""
-    from isthmus.cli.interrupting import ended_like_interrupted
+    from isthmus.cli import ended_like_interrupted
     from isthmus.cli.progress import ProgressBar
     from isthmus.core.errors import BadInput, IsthmusError, quoted
 

@@ -2,7 +2,7 @@
 
 from typer.testing import CliRunner
 
-from isthmus.cli.app import app
+from isthmus.cli import app
 from isthmus.core.errors import IsthmusError
 
 

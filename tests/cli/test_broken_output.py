@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from isthmus.cli.federation import interruptible, say
-from isthmus.cli.lasting import LastingStream
+from isthmus.cli.output import LastingStream
 from isthmus.cli.predict import _write
 from isthmus.cli.progress import ProgressBar
 from isthmus.core.outside import naming, replace_file

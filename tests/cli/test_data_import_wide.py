@@ -30,7 +30,7 @@ MORE_BYTES = {"csv": 120 << 20, "parquet": 40 << 20, "vectors": 32 << 20}
 IMPORTS = """
 import json, re, sys
 from pathlib import Path
-from isthmus.cli.app import app
+from isthmus.cli import app
 
 def peak():
     return 1024 * int(re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text()).group(1))
@@ -75,7 +75,7 @@ def text_of(digits: npt.NDArray[np.int64]) -> list[bytes]:
 # else is profiled there.
 COUNTS = """
 import cProfile, json, pstats, sys
-from isthmus.cli.app import app
+from isthmus.cli import app
 
 counts = []
 for folder in sys.argv[1:]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from isthmus.cli import ended_like_interrupted
 from isthmus.cli.federation import interruptible
-from isthmus.cli.interrupting import ended_like_interrupted
 
 from .command import call
 

@@ -99,7 +99,7 @@ def test_results_take_the_place_of_nobody_s_files(tmp_path: Path) -> None:
 def test_options_that_would_have_no_effect_are_refused(words: list[str], message: str, tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
-    from isthmus.cli.app import app
+    from isthmus.cli import app
 
     loaded(tmp_path, axes={"method": {"FedAvg": {}}})
     found = CliRunner().invoke(app, ["compare", str(tmp_path / "suite.yaml"), *words, "--out", str(tmp_path / "out")])
