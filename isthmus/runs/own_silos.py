@@ -19,9 +19,8 @@ from isthmus.data.joining import joined, renumbered
 from isthmus.data.masks import without_examples
 from isthmus.runs.simulation import Scenario, columns_of, own_split_note
 from isthmus.runtime.reasons import Refusal
-from isthmus.sites.courses.agreement import OTHER_COLUMNS, Agreement, agree
+from isthmus.sites.courses.agreement import OTHER_COLUMNS, Agreement, SiteModels, agree
 from isthmus.sites.courses.messages import Terms
-from isthmus.sites.courses.silo_models import SiteModels
 from isthmus.sites.silo.terms import read_own, terms_of
 
 

@@ -10,11 +10,9 @@ from pathlib import Path
 
 from isthmus.core.errors import MissingExtra
 from isthmus.runtime.seldom import Seldom
-from isthmus.sites.parties.entrance import LIST_KIND, Entrance
-from isthmus.sites.parties.kit import SERVER, Kit, hold
-from isthmus.sites.parties.kit_watch import Watch
-from isthmus.sites.parties.preflight import wait_for_server
-from isthmus.sites.parties.revocation import REVOKED
+from isthmus.sites.parties.admission import LIST_KIND, Entrance, wait_for_server
+from isthmus.sites.parties.certificates import REVOKED
+from isthmus.sites.parties.kit import SERVER, Kit, Watch, hold
 from isthmus.sites.silo.consent import Identity
 from isthmus.sites.silo.policy import Policy
 from isthmus.sites.silo.service import SiloService

@@ -1,4 +1,4 @@
-"""The server's process: it runs courses on the sites, its own or those that operators submit."""
+"""The server's process: it runs courses on the sites, its own or those that operators submit, one at a time."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from isthmus.config.course import Course
-from isthmus.core.errors import BadInput, MissingExtra
-from isthmus.core.training import Callback
+from isthmus.core.errors import BadInput, IsthmusError, MissingExtra
+from isthmus.core.federation import ExchangeReport
+from isthmus.core.protocol import Failure, told
+from isthmus.core.training import Callback, RoundReport, weighted_metric
 from isthmus.runs.life import Result
 from isthmus.runtime.seldom import Seldom
-from isthmus.sites.courses.course_runner import CourseRunner, leave_alone
 from isthmus.sites.courses.desk import Desk
-from isthmus.sites.courses.ledger import STATUS_FILE, Entry, Ledger
+from isthmus.sites.courses.hub import Hub
+from isthmus.sites.courses.ledger import CANCELLED, DONE, FAILED, PAUSED, RUNNING, STATUS_FILE, Entry, Ledger
 from isthmus.sites.courses.messages import desk_answer
 from isthmus.sites.courses.site_course import Patience, SiteCourse, course_of
-from isthmus.sites.parties.kit import KIT_FILE, SERVER, Kit, open_kit
-from isthmus.sites.parties.kit_watch import Watch
-from isthmus.sites.parties.preflight import port_problem
-from isthmus.sites.parties.revocation import REVOKED
-from isthmus.sites.parties.roll import Roll
+from isthmus.sites.parties.admission import Roll, port_problem
+from isthmus.sites.parties.certificates import REVOKED
+from isthmus.sites.parties.kit import KIT_FILE, SERVER, Kit, Watch, open_kit
 
 NO_DESK = "this server runs a course of its own; it takes courses of operators when it is started without one"
 MAX_COMINGS_SAID = 50  # of one party in a minute: that it is connected, or gone
+LEFT = "left by an earlier server; it goes on when the server is started without --no-resume"
+STOPPED = "the server was stopped; the course goes on when it is started again"
 LINGER_SECONDS = 20.0  # how long a server that ends after one course waits for its operator to fetch the result
 
 
@@ -156,3 +158,117 @@ class Server:
         self._comings(peer, f"{peer} {what}")
         if self.runner.current is not None and peer in self.runner.current.status.sites:
             self.runner.current.tell(f"{peer} {what}")
+
+
+class Cancelled(IsthmusError):
+    """An operator has cancelled the course; a checkpoint is left like after any error."""
+
+    def __init__(self) -> None:
+        super().__init__("the course was cancelled by an operator; its checkpoint stays")
+
+
+class CourseRunner:
+    """Runs courses on the sites of a hub; `current` is the one that runs now."""
+
+    def __init__(self, say: Callable[[str], None] = print) -> None:
+        self.say = say
+        self.current: Entry | None = None
+
+    def take_up(self, ledger: Ledger) -> None:
+        """Say what an earlier server left, which is run before anything new."""
+        for entry in ledger.entries:
+            if entry.is_open:
+                self.say(f"takes up {entry.path} ({entry.status.state})")
+
+    def serve_one(self, entry: Entry, hub: Hub, patience: Patience | None = None) -> None:
+        """Run a course of an operator's; whatever becomes of it, the server goes on."""
+        try:
+            self.carry_out(entry, hub, patience)
+        except Exception:
+            return  # its status has the reason
+        self.say(f"finished: {entry.path}")
+
+    def carry_out(
+        self, entry: Entry, hub: Hub, patience: Patience | None = None, callbacks: Sequence[Callback] = ()
+    ) -> Result:
+        """Run a course from where it is."""
+
+        def say(text: str) -> None:
+            self.say(text)
+            entry.tell(text)
+
+        def pause(reason: str) -> None:
+            entry.become(PAUSED if reason else RUNNING, reason, silently=True)  # the course says it itself
+
+        def check() -> None:
+            if entry.cancelled.is_set():
+                raise Cancelled
+
+        self.current, hub.check = entry, check
+        entry.become(RUNNING)
+        try:
+            course = SiteCourse(
+                course_of(entry.path),
+                hub,
+                entry.status.sites,
+                entry.path,
+                patience=patience,
+                callbacks=[Reporter(entry), *callbacks],
+                say=say,
+                on_pause=pause,
+                check=check,
+            )
+            result = course.resume()
+        except Cancelled:
+            self._ended(entry, CANCELLED, "by an operator; its checkpoint stays")
+            raise
+        except IsthmusError as error:
+            self._ended(entry, FAILED, str(error))
+            raise
+        except Exception as error:  # a course that breaks must not end the server
+            self._ended(entry, FAILED, f"{type(error).__name__}: {error}")
+            raise
+        except KeyboardInterrupt:
+            entry.become(PAUSED, STOPPED)
+            raise
+        finally:
+            self.current, hub.check = None, lambda: None
+        entry.become(DONE)
+        return result
+
+    def _ended(self, entry: Entry, state: str, reason: str) -> None:
+        self.say(f"{state}: {entry.path}: {reason}")
+        entry.become(state, reason)
+
+
+def leave_alone(ledger: Ledger) -> None:
+    """Leave what an earlier server has not finished as it is, as long as this one runs."""
+    for entry in ledger.entries:
+        if entry.is_open:
+            entry.become(PAUSED, LEFT)
+            ledger.leave(entry)
+
+
+class Reporter(Callback):
+    """A callback that writes into a course's entry; a failure that goes on is told once."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self._up = self._down = 0
+        self._failing: dict[str, tuple[str, str]] = {}  # client -> kind and reason
+
+    def exchanged(self, report: ExchangeReport) -> None:
+        """Count bytes; tell who fails from now on."""
+        self._up += report.bytes_up
+        self._down += report.bytes_down
+        failing = {failure.client: (failure.kind, failure.reason) for failure in report.failures}
+        new: list[Failure] = [f for f in report.failures if self._failing.get(f.client) != failing[f.client]]
+        for line in told(new):
+            self.entry.tell(f"round {report.position.round}, {report.request}: {line}")
+        self._failing = failing
+
+    def round_done(self, report: RoundReport) -> None:
+        """Tell the round's figures."""
+        loss = weighted_metric(report.evaluations, "train", "loss") if report.evaluations else None
+        finite = None if loss is None or loss != loss else loss
+        self.entry.round_done(report.round, finite, report.score, self._up, self._down)

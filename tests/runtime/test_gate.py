@@ -18,8 +18,8 @@ import grpc
 from isthmus.runtime.flare import gate as gate_file
 from isthmus.runtime.flare.gate import RESERVED_DESCRIPTORS, _parse_peer, max_connections
 from isthmus.runtime.flare.link import Credentials, LinkHub
+from isthmus.sites.parties.admission import connection_problem
 from isthmus.sites.parties.kit import Kit, make_federation, open_kit
-from isthmus.sites.parties.preflight import connection_problem
 from isthmus.sites.up import free_port
 from tests.sites.in_process import until
 from tests.sites.raw_peer import RawPeer

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from isthmus.sites.courses.desk import Desk
 from isthmus.sites.courses.ledger import Ledger
-from isthmus.sites.courses.line import Line
-from isthmus.sites.submit import Operator
+from isthmus.sites.submit import Line, Operator
 
 SITES = ("client-0", "client-1", "client-2")
 

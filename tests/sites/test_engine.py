@@ -32,8 +32,8 @@ from isthmus.data.zoo import Folder, Union, data_root
 from isthmus.models import MLP, MLPDecoder
 from isthmus.runs.simulation import load_scenario
 from isthmus.sites.courses.site_course import Patience
+from isthmus.sites.parties.admission import connection_problem
 from isthmus.sites.parties.kit import make_federation, open_kit
-from isthmus.sites.parties.preflight import connection_problem
 from isthmus.sites.serve import Server
 from isthmus.sites.silo.own_secret import simulate
 from isthmus.sites.up import Rehearsal, free_port
@@ -566,12 +566,12 @@ def test_bad_names_and_addresses_are_refused_before_anything_is_made(
 
 
 def test_a_clock_far_off_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from isthmus.sites.parties import preflight
+    from isthmus.sites.parties import admission
 
     kit = open_kit(make_federation(tmp_path, "localhost:9", ["bank-a"])["bank-a"], "site")
-    assert preflight.clock_problem(kit) == ""
-    monkeypatch.setattr(preflight.time, "time", lambda: 0.0)
-    assert "this machine's clock says 1970-01-01" in preflight.clock_problem(kit)
+    assert admission.clock_problem(kit) == ""
+    monkeypatch.setattr(admission.time, "time", lambda: 0.0)
+    assert "this machine's clock says 1970-01-01" in admission.clock_problem(kit)
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from isthmus.learn.tasks import LinkPrediction
 from isthmus.models import GCN, DotDecoder, LinearEncoder, MLPDecoder, ModelSpec
 from isthmus.runs.folder import load_model_file
 from isthmus.runs.simulation import Scenario
+from isthmus.sites.courses.agreement import SiteModels
 from isthmus.sites.courses.messages import Proposal, Terms
-from isthmus.sites.courses.silo_models import SiteModels
 from isthmus.sites.courses.site_course import Patience, SiteCourse
 from tests.sites.in_process import FakeHub, fake_hub, scenario, site_course
 

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("nvflare", reason="install it with: pip install 'isthmus[sites]'")
 
+from isthmus.sites.parties.certificates import Revocations
 from isthmus.sites.parties.kit import open_kit
-from isthmus.sites.parties.revocation import Revocations
 from tests.cli.command import call
 
 PAGE = Path(__file__).parents[2] / "docs" / "running-a-federation.md"
@@ -34,8 +34,8 @@ def test_the_commands_of_the_page_do_what_it_says(tmp_path: Path, monkeypatch: p
 def test_the_limits_of_the_page_are_those_of_the_code() -> None:
     from isthmus.runtime.flare import gate, provision
     from isthmus.runtime.seldom import SELDOM_SECONDS
+    from isthmus.sites.parties.admission import TWICE_SECONDS
     from isthmus.sites.parties.certificates import EXPIRY_NOTICE_DAYS
-    from isthmus.sites.parties.entrance import TWICE_SECONDS
     from isthmus.sites.serve import MAX_COMINGS_SAID
 
     text = PAGE.read_text()

@@ -31,10 +31,9 @@ from nvflare.fuel.f3.stats_pool import StatsPoolManager
 from isthmus.core.codec import DEFAULT_MAX_BYTES
 from isthmus.core.errors import IsthmusError
 from isthmus.core.protocol import Failure
-from isthmus.runtime.flare.driver import Credentials as Credentials
-from isthmus.runtime.flare.driver import Door as Door
-from isthmus.runtime.flare.driver import use_door, use_gate
-from isthmus.runtime.flare.gate import Gate, Visitor
+from isthmus.runtime.flare.gate import Credentials as Credentials
+from isthmus.runtime.flare.gate import Door as Door
+from isthmus.runtime.flare.gate import Gate, Visitor, use_door, use_gate
 from isthmus.runtime.flare.message_parts import PART_BYTES, Assembly, num_parts
 from isthmus.runtime.seldom import Seldom, SeldomHandler
 

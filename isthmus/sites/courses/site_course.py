@@ -22,9 +22,9 @@ from isthmus.runs.journal import Journal
 from isthmus.runs.life import Life, Outcome, Result
 from isthmus.runs.simulation import torch_threads
 from isthmus.runtime.remote import RemoteRuntime
+from isthmus.sites.courses.agreement import SiteModels
 from isthmus.sites.courses.hub import Hub, SiteTransport, receipts
 from isthmus.sites.courses.messages import Finish, Proposal
-from isthmus.sites.courses.silo_models import SiteModels
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
 

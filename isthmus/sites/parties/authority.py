@@ -13,8 +13,7 @@ from typing import Any
 
 from isthmus.core.errors import BadInput, MissingExtra
 from isthmus.core.outside import replace_file
-from isthmus.sites.parties.certificates import read_passport
-from isthmus.sites.parties.revocation import Revoked, sign_list
+from isthmus.sites.parties.certificates import Revoked, read_passport, sign_list
 
 AUTHORITY = "authority"
 SERVER, OPERATOR = "server", "operator"

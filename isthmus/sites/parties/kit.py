@@ -1,12 +1,17 @@
-"""Kits: what each party of a federation gets, once and out of band: certificate, key, and where the server is."""
+"""Kits: what each party of a federation gets, once and out of band: certificate, key, and where the server is.
+
+A process notices when files of its kit are replaced while it runs (`Watch`).
+"""
 
 from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,10 +23,12 @@ from isthmus.sites.parties.authority import AUTHORITY, Authority, Facts, alone, 
 from isthmus.sites.parties.authority import OPERATOR as OPERATOR
 from isthmus.sites.parties.authority import SERVER as SERVER
 from isthmus.sites.parties.authority import open_authority as open_authority
-from isthmus.sites.parties.revocation import REVOKED
+from isthmus.sites.parties.certificates import REVOKED
 
 KIT_FILE = "kit.json"
 SITE = "site"
+WATCH_SECONDS = 0.5
+log = logging.getLogger("isthmus.watch")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
@@ -243,3 +250,42 @@ def write_facts(out: Path, facts: Facts, new: Sequence[str] = ()) -> dict[str, P
                 replace_file(path, content)
             kits[party] = path.parent
     return kits
+
+
+class Watch:
+    """Calls back, from a thread of its own, after one of some files was changed, made or removed."""
+
+    def __init__(self, paths: Sequence[Path], changed: Callable[[], None], seconds: float = WATCH_SECONDS) -> None:
+        self._paths, self._changed, self._seconds = tuple(paths), changed, seconds
+        self._seen = self._look()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="isthmus-watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the watch."""
+        self._stopped.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(self._seconds):
+            now = self._look()
+            if now != self._seen:
+                self._seen = now
+                try:
+                    self._changed()
+                except Exception as error:  # the next change must be noticed all the same
+                    log.warning("what changed in %s could not be taken: %s", self._paths[0].parent, error)
+
+    def _look(self) -> list[tuple[int, int, int] | None]:
+        return [_mark(path) for path in self._paths]
+
+
+def _mark(path: Path) -> tuple[int, int, int] | None:
+    """Return what tells two versions of a file apart without reading it."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -29,8 +29,7 @@ from isthmus.core.protocol import Algorithm, Request
 from isthmus.core.record import leaves
 from isthmus.runtime.envelope import BLANK
 from isthmus.sites.courses.messages import Finish, Receipt, Verdict
-from isthmus.sites.silo.course_size import largest_steps
-from isthmus.sites.silo.policy import Policy
+from isthmus.sites.silo.policy import Policy, largest_steps
 from isthmus.testing.hostile.counting import Cost, require_within
 from isthmus.testing.hostile.siege import (
     MAX_REFUSAL_BYTES,

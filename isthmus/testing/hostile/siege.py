@@ -27,8 +27,7 @@ from isthmus.runs.folder import ID_FILE
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.runtime.reasons import KINDS
 from isthmus.sites.courses.messages import NOT_AGREED, Proposal, Terms
-from isthmus.sites.silo.course_size import MAX_DEPTH_OF_ALL
-from isthmus.sites.silo.policy import Policy
+from isthmus.sites.silo.policy import MAX_DEPTH_OF_ALL, Policy
 from isthmus.sites.silo.service import SiloService
 from isthmus.testing.hostile.counting import Bound, Cost, Meter, require_within
 from isthmus.testing.hostile.forging import forged, num_tensors

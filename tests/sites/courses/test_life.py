@@ -18,11 +18,11 @@ from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.core.protocol import Failure
 from isthmus.runs.folder import load_model_file
 from isthmus.sites.courses import desk as desks
-from isthmus.sites.courses.course_runner import CourseRunner, leave_alone
 from isthmus.sites.courses.desk import Desk
 from isthmus.sites.courses.ledger import MAX_EVENTS, STATUS_FILE, Ledger, read_status
 from isthmus.sites.courses.messages import CourseEvent, CourseStatus, FollowCourse, News, Submission, open_answer
 from isthmus.sites.courses.site_course import Patience
+from isthmus.sites.serve import CourseRunner, leave_alone
 from isthmus.sites.silo.policy import Policy
 from isthmus.sites.submit import finished
 from tests.sites.courses.test_site_course import equal

@@ -16,10 +16,10 @@ pytest.importorskip("nvflare", reason="install it with: pip install 'isthmus[sit
 import grpc
 
 from isthmus.core.training import RoundReport
+from isthmus.sites.parties.admission import probe_server
+from isthmus.sites.parties.certificates import REVOKED, RevocationList, Revocations
 from isthmus.sites.parties.kit import make_federation, open_kit
 from isthmus.sites.parties.members import expel, renew
-from isthmus.sites.parties.preflight import probe_server
-from isthmus.sites.parties.revocation import REVOKED, RevocationList, Revocations
 from isthmus.sites.serve import Server
 from isthmus.sites.up import Rehearsal, free_port
 from tests.sites.in_process import until

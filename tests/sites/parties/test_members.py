@@ -163,7 +163,7 @@ def test_a_running_server_takes_a_site_that_was_added(tmp_path: Path) -> None:
 
 
 def test_a_watch_goes_on_after_a_change_that_could_not_be_taken(tmp_path: Path) -> None:
-    from isthmus.sites.parties.kit_watch import Watch
+    from isthmus.sites.parties.kit import Watch
     from tests.sites.in_process import until
 
     seen: list[str] = []

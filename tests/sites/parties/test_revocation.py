@@ -25,14 +25,27 @@ from isthmus.runtime.envelope import Answer
 from isthmus.runtime.flare import provision
 from isthmus.sites.courses.messages import Proposal, Terms
 from isthmus.sites.parties import certificates
+from isthmus.sites.parties.admission import (
+    TWICE_SECONDS,
+    Entrance,
+    Roll,
+    certificate_problem,
+    probe_server,
+    wait_for_server,
+)
 from isthmus.sites.parties.authority import open_authority
-from isthmus.sites.parties.certificates import EXPIRY_NOTICE_DAYS, expiry_notice, read_passport
-from isthmus.sites.parties.entrance import TWICE_SECONDS, Entrance
+from isthmus.sites.parties.certificates import (
+    EXPIRY_NOTICE_DAYS,
+    REVOKED,
+    Revocations,
+    Revoked,
+    expiry_notice,
+    read_list,
+    read_passport,
+    sign_list,
+)
 from isthmus.sites.parties.kit import Kit, make_federation, open_kit
 from isthmus.sites.parties.members import expel, renew
-from isthmus.sites.parties.preflight import certificate_problem, probe_server, wait_for_server
-from isthmus.sites.parties.revocation import REVOKED, Revocations, Revoked, read_list, sign_list
-from isthmus.sites.parties.roll import Roll
 from isthmus.sites.silo.policy import Policy
 from tests.cli.command import call
 from tests.sites.in_process import fake_hub, site_course
@@ -359,7 +372,7 @@ def test_a_silo_keeps_the_list_and_ends_when_it_is_on_it(out: Path) -> None:
 
 
 def test_a_kit_in_use_elsewhere_is_told_and_ends_after_a_while(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from isthmus.sites.parties import entrance as entrance_file
+    from isthmus.sites.parties import admission as entrance_file
 
     now = [0.0]
     monkeypatch.setattr(entrance_file.time, "monotonic", lambda: now[0])

@@ -23,8 +23,7 @@ from isthmus.data.masks import PerClassSplit, RatioSplit
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.optimizers import SGD, Cosine
 from isthmus.models import GAT, GCN, MLP, MLPDecoder, ModelSpec
-from isthmus.sites.silo.course_size import largest_steps, num_parameters
-from isthmus.sites.silo.policy import Policy, load_policy
+from isthmus.sites.silo.policy import Policy, largest_steps, load_policy, num_parameters
 from isthmus.sites.silo.time_limit import TookTooLong, time_limit
 from isthmus.testing import toy_course, toy_graph
 from tests.quick import quick

@@ -104,7 +104,7 @@ def test_settings_of_one_silo_that_no_policy_looks_at_are_seen(tmp_path: Path, m
     siege = lay_siege(FedAvg(), tmp_path)
     only_the_course: Any = lambda course: [("algorithm", course.algorithm)]  # noqa: E731
     monkeypatch.setattr("isthmus.sites.silo.policy.algorithms_of", only_the_course)
-    monkeypatch.setattr("isthmus.sites.silo.course_size.algorithms_of", only_the_course)
+    monkeypatch.setattr("isthmus.sites.silo.policy.algorithms_of", only_the_course)
     with pytest.raises(AssertionError, match=r"takes part in a course with .* \{local_steps: 1000000000\}"):
         SIEGES["proposals"](siege)
 

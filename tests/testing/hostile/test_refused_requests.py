@@ -31,8 +31,7 @@ from isthmus.core.replies import judged
 from isthmus.learn.fit import read_params
 from isthmus.runtime.envelope import Answer, Envelope
 from isthmus.runtime.remote import RemoteRuntime
-from isthmus.sites.silo.course_size import MAX_DEPTH_OF_ALL
-from isthmus.sites.silo.policy import Policy
+from isthmus.sites.silo.policy import MAX_DEPTH_OF_ALL, Policy
 from isthmus.testing import toy_client, toy_course
 from isthmus.testing.hostile.forging import altered, forged
 from tests.algorithms.fedgnn.test_fedgnn import client_of
