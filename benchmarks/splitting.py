@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.random import numpy_generator
-from isthmus.data.cuts import EdgesByNode
-from isthmus.data.graph import Graph
+from isthmus.data.graph import EdgesByNode, Graph
 from isthmus.data.splitters import SPLITTERS, Splitter
 from isthmus.data.zoo import DATASETS
 

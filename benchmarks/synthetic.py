@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.data.edges import undirected
 from isthmus.data.features import sparse_rows
-from isthmus.data.graph import Graph
+from isthmus.data.graph import Graph, undirected
 from isthmus.data.splitters import Splitter
 from isthmus.data.zoo import Dataset
 

@@ -25,7 +25,7 @@ from isthmus.data.graph import Graph
 from isthmus.data.zoo import Cora
 from isthmus.learn.augment import Augmentation
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.fit import read_params
+from isthmus.learn.graph_client import read_params
 from isthmus.learn.optimizers import SGD, Adam, AdamW, Cosine
 from isthmus.models import GAT, GCN, SAGE, GraphInput, LinearDecoder, MLPDecoder, ModelSpec
 from isthmus.runs.simulation import Scenario, build_model

@@ -15,8 +15,7 @@ from torch import Tensor
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
 from isthmus.core.protocol import on
 from isthmus.core.record import Params
-from isthmus.learn.fit import copied, load_params
-from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.graph_client import GraphClient, copied, load_params
 from isthmus.learn.optimizers import Optimizer, OptimizerState
 
 

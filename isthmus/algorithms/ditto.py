@@ -13,9 +13,8 @@ from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
 from isthmus.core.protocol import cohort, on
 from isthmus.core.record import Params
 from isthmus.core.replies import Stack
-from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.graph_client import GraphClient, proximal
 from isthmus.learn.optimizers import check_pull
-from isthmus.learn.penalties import proximal
 from isthmus.learn.together.stacked_clients import GraphCohort
 
 

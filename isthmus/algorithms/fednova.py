@@ -18,10 +18,9 @@ from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import MAX_STATISTIC, Known, ModelState, Request, cohort, grown, on, unlike
 from isthmus.core.record import Params, Record, largest
 from isthmus.core.replies import Stack, Stacked
-from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.graph_client import GraphClient, proximal
 from isthmus.learn.local_training import LocalTraining
 from isthmus.learn.optimizers import SGD
-from isthmus.learn.penalties import proximal
 from isthmus.learn.together.stacked_clients import GraphCohort
 
 # More steps than any number of batches makes in a round.

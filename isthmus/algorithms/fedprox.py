@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel, received
 from isthmus.core.protocol import cohort
 from isthmus.core.replies import Stack
-from isthmus.learn.fit import Penalty
-from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.graph_client import GraphClient, Penalty, proximal
 from isthmus.learn.optimizers import check_pull
-from isthmus.learn.penalties import proximal
 from isthmus.learn.together.stacked_clients import GraphCohort
 
 

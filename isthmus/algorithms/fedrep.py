@@ -16,8 +16,7 @@ from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import on
 from isthmus.core.record import Params
-from isthmus.learn.fit import Fitted, fit
-from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.graph_client import Fitted, GraphClient, fit
 from isthmus.learn.optimizers import Optimizer, OptimizerState
 
 

@@ -18,16 +18,14 @@ from isthmus.core.errors import BadInput
 from isthmus.core.protocol import cohort, on
 from isthmus.core.record import Params
 from isthmus.core.replies import Stack
-from isthmus.learn.fit import Loss
-from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.graph_client import GraphClient, Loss
 from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification
 from isthmus.learn.tasks.task import StackedData
+from isthmus.learn.together.layouts import replaced
 from isthmus.learn.together.stacked_clients import Frozen, GraphCohort, StackedLoss
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
-from isthmus.models.parts import Part
-from isthmus.models.together.stackable import replaced
-from isthmus.models.together.streams import Streams
+from isthmus.models.parts import Part, Streams
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
 from isthmus.core.federation import Federation
 from isthmus.core.protocol import ModelState, on
 from isthmus.core.record import Params
-from isthmus.learn.fit import load_params, read_params, take_step
-from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.graph_client import GraphClient, load_params, read_params, take_step
 from isthmus.learn.optimizers import check_pull
 
 

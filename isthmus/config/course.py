@@ -18,8 +18,7 @@ from isthmus.learn.batching import Batching, FullBatch
 from isthmus.learn.optimizers import Optimizer
 from isthmus.learn.tasks import NodeClassification, Task
 from isthmus.models import DotDecoder, ModelSpec
-from isthmus.models.model import ModelFactory
-from isthmus.models.sharing import ALL_BUT_HEADS, EVERYTHING, check_patterns
+from isthmus.models.model import ALL_BUT_HEADS, EVERYTHING, ModelFactory, check_patterns
 from isthmus.monitors import MONITORS
 
 RUNTIMES = ("auto", "loop", "strict")

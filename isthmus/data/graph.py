@@ -1,16 +1,82 @@
-"""What a client holds: one attributed graph with labels and masks."""
+"""What a client holds: one attributed graph with labels and masks, its lists of edges, and how it is cut into parts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from isthmus.data.cuts import EdgesByNode, spans
+Numbers = npt.NDArray[np.int64]
+
+
+def spans(first: Numbers, length: Numbers) -> Numbers:
+    """Return the numbers first[i], first[i] + 1, ... of each span, `length[i]` of them, one span after the other."""
+    # Entry e of the result lies in its span i at offset e - before[i].
+    before = np.cumsum(length) - length
+    numbers = np.repeat(first - before, length)
+    numbers += np.arange(len(numbers))
+    return numbers
+
+
+class InducedEdges(NamedTuple):
+    """Edges between chosen nodes, sorted by source then target.
+
+    Fields:
+        ends:   (2, kept); source and target, as positions among the chosen nodes
+        column: (kept,); where each edge is in the list it was taken from
+    """
+
+    ends: Numbers
+    column: Numbers
+
+
+@dataclass(frozen=True, eq=False)
+class EdgesByNode:
+    """The edges of a graph in CSR form; a cut costs time in proportion to the edges at the cut's own nodes.
+
+    Fields:
+        start:    (nodes + 1,); the edges that leave node i are those from start[i] to start[i + 1]
+        target:   (edges,)
+        column:   (edges,); where each edge is in the list that this was made from
+        position: (nodes,); scratch memory, -1 everywhere between two cuts, so that none has to clear it all
+    """
+
+    start: Numbers
+    target: Numbers
+    column: Numbers | None  # None: each edge is in its own place
+    position: Numbers
+
+    @staticmethod
+    def of(edge_index: Tensor, num_nodes: int) -> EdgesByNode:
+        """Group the edges by source; those of a `Graph` are in that order already."""
+        source, target = edge_index.numpy()
+        column = None if bool((source[1:] >= source[:-1]).all()) else np.argsort(source, kind="stable")
+        start = np.zeros(num_nodes + 1, dtype=np.int64)
+        np.cumsum(np.bincount(source, minlength=num_nodes), out=start[1:])
+        target = target if column is None else target[column]
+        return EdgesByNode(start, target, column, np.full(num_nodes, -1, dtype=np.int64))
+
+    def between(self, nodes: Numbers) -> InducedEdges:
+        """Return the edges whose both ends are among `nodes` (without repetition)."""
+        first = self.start[nodes]
+        degree = self.start[nodes + 1] - first
+        edge = spans(first, degree)  # (candidates,)
+        self.position[nodes] = np.arange(len(nodes))
+        target = self.position[self.target[edge]]
+        self.position[nodes] = -1
+        kept = target >= 0
+        source, target, edge = np.repeat(np.arange(len(nodes)), degree)[kept], target[kept], edge[kept]
+        # A stable sort, being by runs, takes one look at what is in order already: nodes that ascend, as most do.
+        order = np.argsort(source * len(nodes) + target, kind="stable")
+        edge = edge[order]
+        return InducedEdges(
+            np.stack([source[order], target[order]]), edge if self.column is None else self.column[edge]
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,4 +215,65 @@ def select_rows(x: Tensor, rows: Tensor) -> Tensor:
         x.values()[entries],
         (len(rows), x.shape[1]),
         check_invariants=False,
+    )
+
+
+AnyGraph = TypeVar("AnyGraph", bound=Graph)
+
+
+# ---- lists of edges as `Graph` stores them: both directions of each undirected edge, sorted, no self-loops
+
+
+def directed(edge_index: Tensor, num_nodes: int, weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    """Return the edges sorted by source then target, each once, no self-loops; the first weight counts."""
+    distinct = edge_index[0] != edge_index[1]
+    edge_index = edge_index[:, distinct]
+    key = edge_index[0] * num_nodes + edge_index[1]
+    if weight is None:
+        kept = torch.unique(key, sorted=True)
+    else:
+        kept, order = torch.sort(key, stable=True)
+        first = torch.ones_like(kept, dtype=torch.bool)
+        first[1:] = kept[1:] != kept[:-1]
+        kept, weight = kept[first], weight[distinct][order][first]
+    return torch.stack([kept // max(num_nodes, 1), kept % max(num_nodes, 1)]), weight
+
+
+def undirected_pairs(edge_index: Tensor, num_nodes: int, weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    """Return each undirected edge once, smaller end first, sorted; the first weight of either way counts."""
+    low, high = torch.minimum(edge_index[0], edge_index[1]), torch.maximum(edge_index[0], edge_index[1])
+    return directed(torch.stack([low, high]), num_nodes, weight)
+
+
+def undirected(edge_index: Tensor, num_nodes: int, weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    """Return the edges in both directions, sorted, each once, no self-loops; the first weight counts."""
+    pairs, weight = undirected_pairs(edge_index, num_nodes, weight)
+    both = torch.cat([pairs, pairs.flip(0)], dim=1)
+    return directed(both, num_nodes, None if weight is None else torch.cat([weight, weight]))
+
+
+def pair_keys(first: Tensor, second: Tensor, num_ids: int) -> Tensor:
+    """Return one number for each edge, the same for both directions; ids lie below `num_ids`."""
+    return torch.minimum(first, second) * num_ids + torch.maximum(first, second)
+
+
+def count_pairs(graph: Graph) -> int:
+    """Return the number of undirected edges."""
+    return len(torch.unique(pair_keys(graph.edge_index[0], graph.edge_index[1], graph.num_nodes)))
+
+
+def remove_pairs(graph: AnyGraph, fraction: float, rng: np.random.Generator) -> AnyGraph:
+    """Return the graph without a random `fraction` of its undirected edges, rounded to whole edges."""
+    keys = pair_keys(graph.edge_index[0], graph.edge_index[1], graph.num_nodes)
+    pairs, pair_of = torch.unique(keys, return_inverse=True)
+    num_removed = round(fraction * len(pairs))
+    if num_removed == 0:
+        return graph
+    kept = torch.ones(len(pairs), dtype=torch.bool)
+    kept[torch.from_numpy(rng.choice(len(pairs), num_removed, replace=False))] = False
+    edges = kept[pair_of]  # (edges,)
+    return replace(
+        graph,
+        edge_index=graph.edge_index[:, edges],
+        edge_weight=None if graph.edge_weight is None else graph.edge_weight[edges],
     )

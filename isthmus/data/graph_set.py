@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.data.cuts import spans
-from isthmus.data.graph import Graph, select_rows
+from isthmus.data.graph import Graph, select_rows, spans
 
 
 @dataclass(frozen=True, eq=False)

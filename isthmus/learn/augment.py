@@ -10,8 +10,8 @@ from torch import Tensor
 
 from isthmus.learn.tasks.task import StackedData
 from isthmus.models.inputs import GraphInput
+from isthmus.models.parts import Streams
 from isthmus.models.products.sparse import Features, SparseMatrix
-from isthmus.models.together.streams import Streams
 
 
 @dataclass(frozen=True)

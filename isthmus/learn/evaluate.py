@@ -13,8 +13,7 @@ from torch import nn
 
 from isthmus.core.client import Client
 from isthmus.core.record import Params
-from isthmus.learn.fit import load_params
-from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.graph_client import GraphClient, load_params
 from isthmus.learn.tasks.task import Task
 from isthmus.learn.together.stacked_clients import GraphCohort
 

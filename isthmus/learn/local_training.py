@@ -9,8 +9,7 @@ from typing import Any
 from isthmus.core.protocol import Algorithm, StateT
 from isthmus.core.record import Params
 from isthmus.core.replies import Each
-from isthmus.learn.fit import Fitted, Loss, Penalty
-from isthmus.learn.graph_client import GraphClient, check_local_steps
+from isthmus.learn.graph_client import Fitted, GraphClient, Loss, Penalty, check_local_steps
 from isthmus.learn.optimizers import SGD, Optimizer
 from isthmus.learn.together.stacked_clients import GraphCohort, StackedFit, StackedLoss
 

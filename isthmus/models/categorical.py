@@ -14,9 +14,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from isthmus.models.checks import require_count
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import Part, glorot, shape_of
+from isthmus.models.parts import Part, glorot, require_count, shape_of
 from isthmus.models.products.affine import affine
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
 

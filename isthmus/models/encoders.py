@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from isthmus.models.checks import require_count, require_dropout
-from isthmus.models.parts import Part, Perceptron
+from isthmus.models.parts import Part, Perceptron, require_count, require_dropout
 
 
 class EncoderSpec(Protocol):

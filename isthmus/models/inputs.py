@@ -11,8 +11,17 @@ from torch import Tensor
 
 from isthmus.core.errors import nearest
 from isthmus.models.products.affine import affine
-from isthmus.models.products.operators import OPERATORS, attention_pattern, complemented, edge_pattern, pooling_operator
-from isthmus.models.products.sparse import Features, Pattern, SparseMatrix, dense
+from isthmus.models.products.sparse import (
+    OPERATORS,
+    Features,
+    Pattern,
+    SparseMatrix,
+    attention_pattern,
+    complemented,
+    dense,
+    edge_pattern,
+    pooling_operator,
+)
 
 _STRUCTURE = ("edge_index", "edge_weight", "batch", "num_graphs")
 
@@ -107,7 +116,7 @@ class GraphInput:
         return affine(self.x, weight)
 
     def operator(self, name: str) -> SparseMatrix:
-        """Return an aggregation matrix, (nodes, nodes): "gcn", "mean" or "sum" (see `operators.py`)."""
+        """Return an aggregation matrix, (nodes, nodes): "gcn", "mean" or "sum" (see `OPERATORS`)."""
         built = self._built if self.complement is None and self.kept is None else self._fused
         if name not in built:
             if name not in OPERATORS:

@@ -13,10 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.core.errors import BadInput
-from isthmus.models.checks import require_count, require_dropout
-from isthmus.models.dropout import dropout
-from isthmus.models.norm import BatchNorm
-from isthmus.models.parts import Linear, glorot
+from isthmus.models.parts import BatchNorm, Linear, dropout, glorot, require_count, require_dropout
 from isthmus.models.products.affine import affine
 
 

@@ -1,18 +1,224 @@
-"""Parts from which models are put together: what each part is called with, a linear map and a perceptron."""
+"""Parts from which models are put together: checked fields, dropout, normalisation, linear maps, stacks of layers.
+
+Nothing here looks at `nn.Module.training` or draws from torch's global generator when it is called: a generator that
+is given says that a model trains, and gives what is drawn. For many clients at once it is `Streams`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from isthmus.models.dropout import dropout
 from isthmus.models.inputs import GraphInput
 from isthmus.models.products.affine import affine
-from isthmus.models.products.sparse import Features
+from isthmus.models.products.sparse import Features, SparseMatrix, dense
+
+# ---- checks that specs make of their own fields; each names the field, the value and what would do
+
+
+def require_count(field: str, value: int, least: int = 1) -> None:
+    """Raise unless `value` is a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{field} is {value!r}; it must be a whole number of at least {least}")
+
+
+def require_dropout(field: str, value: float) -> None:
+    """Raise unless `value` is a probability below one (dropping everything leaves nothing to rescale)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value < 1.0:
+        raise ValueError(f"{field} is {value!r}; it must be at least 0 and below 1")
+
+
+def require_fraction(field: str, value: float) -> None:
+    """Raise unless `value` lies in [0, 1]."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value <= 1.0:
+        raise ValueError(f"{field} is {value!r}; it must be between 0 and 1")
+
+
+# ---- dropout, and the random streams it draws from
+
+
+class Streams:
+    """Many clients' random streams in the place of one generator; their rows lie one below the other, padded to `rows`.
+
+    A model that runs for many clients at once is called with this where it would get a generator. Every client's
+    stream gives the bits that the client would have drawn alone.
+
+    Fields:
+        sizes:   number of nodes of each client
+        rows:    rows that each client takes up, at least its number of nodes
+        entries: number of stored entries of each client's sparse features; empty when they are dense
+    """
+
+    def __init__(
+        self, start: Callable[[], Sequence[torch.Generator]], sizes: Sequence[int], rows: int, entries: Sequence[int]
+    ) -> None:
+        self._start = start
+        self._generators: Sequence[torch.Generator] | None = None
+        self._slots: dict[tuple[int, int], tuple[Tensor, list[Tensor]]] = {}
+        self.sizes, self.rows, self.entries = sizes, rows, entries
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def generators(self) -> Sequence[torch.Generator]:
+        """Each client's own stream."""
+        if self._generators is None:
+            self._generators = self._start()
+        return self._generators
+
+    def words(self, width: int, bits: int) -> Tensor:
+        """Return random bits for (rows, width) entries of `bits` bits for each client, (clients, words), int64.
+
+        What lies beyond a client's own nodes is arbitrary. The tensor is used again by the next call of its kind.
+        """
+        slots = self._slots.get((width, bits))
+        if slots is None:
+            buffer = torch.zeros(len(self), _num_words(self.rows * width, bits), dtype=torch.int64)
+            mine = [buffer[k, : _num_words(size * width, bits)] for k, size in enumerate(self.sizes)]
+            slots = self._slots[width, bits] = (buffer, mine)
+        self._fill(slots[1])
+        return slots[0]
+
+    def entry_words(self, bits: int) -> list[Tensor]:
+        """Return random bits for the stored entries of each client's sparse features, (words,) for each."""
+        drawn = [torch.empty(_num_words(count, bits), dtype=torch.int64) for count in self.entries]
+        self._fill(drawn)
+        return drawn
+
+    def _fill(self, parts: Sequence[Tensor]) -> None:
+        for part, generator in zip(parts, self.generators, strict=True):
+            part.random_(-(2**63), None, generator=generator)
+
+
+def _num_words(count: int, bits: int) -> int:
+    return -(-count * bits // 64)
+
+
+F = TypeVar("F", Tensor, SparseMatrix, Tensor | SparseMatrix)
+
+_TOLERANCE = 1e-6
+
+
+def dropout(x: F, p: float, generator: torch.Generator | Streams | None) -> F:
+    """Return `x` with entries zeroed with probability `p` and the others scaled by 1 / (1 - p).
+
+    Srivastava et al. (2014), in the inverted form, and drawn from a generator that is given, never from torch's own.
+    Without a generator (evaluation), and for p = 0, it returns `x` itself. Of a sparse matrix it drops stored entries.
+    """
+    if generator is None or p == 0.0:
+        return x
+    if isinstance(x, SparseMatrix):
+        return x.with_values(x.values * _scaled_mask(x.values, p, generator))
+    return x * _scaled_mask(x, p, generator)
+
+
+def _scaled_mask(like: Tensor, p: float, generator: torch.Generator | Streams) -> Tensor:
+    """Return 0 with probability `p` and 1 / (1 - p) otherwise, in the shape and type of `like`.
+
+    Random integers are compared with a threshold, with as few bits for each entry as give p within 1e-6:
+    the generator's time is most of the cost, and p = 0.5 needs one byte. The in-place comparison keeps the
+    integer type, which torch vectorises; a boolean mask would be several times slower to make and to apply.
+    """
+    if not 0.0 < p < 1.0:
+        raise ValueError(f"dropout probability is {p!r}; it must be at least 0 and below 1")
+    kind, bits = _kind(p)
+    entries = _random_entries(like, kind, bits, generator)  # uniform over [-2^(bits-1), 2^(bits-1))
+    threshold = min(round(p * 2**bits), 2**bits - 1) - 2 ** (bits - 1)
+    kept = entries.ge_(threshold)
+    return kept.to(like.dtype).mul_(1.0 / (1.0 - p)).view(like.shape)
+
+
+def _random_entries(like: Tensor, kind: torch.dtype, bits: int, generator: torch.Generator | Streams) -> Tensor:
+    """Return a random integer for each entry of `like`, in some shape with as many entries."""
+    if not isinstance(generator, Streams):
+        count = like.numel()
+        words = torch.empty(-(-count * bits // 64), dtype=torch.int64).random_(-(2**63), None, generator=generator)
+        return words.view(kind)[:count]
+    if like.ndim == 1:
+        drawn = zip(generator.entry_words(bits), generator.entries, strict=True)
+        return torch.cat([words.view(kind)[:count] for words, count in drawn])
+    width = like.shape[1]
+    return generator.words(width, bits).view(kind)[:, : generator.rows * width].reshape(like.shape)
+
+
+def _kind(p: float) -> tuple[torch.dtype, int]:
+    for kind, bits in ((torch.int8, 8), (torch.int16, 16)):
+        if abs(round(p * 2**bits) / 2**bits - p) < _TOLERANCE and 0 < round(p * 2**bits) < 2**bits:
+            return kind, bits
+    return torch.int32, 32
+
+
+# ---- normalisation
+
+
+class BatchNorm(nn.Module):
+    """Like `torch.nn.BatchNorm1d`, but training or not is an argument, and there is no counter of batches.
+
+    Ioffe and Szegedy (2015): y = (x - mean) / sqrt(var + eps) * weight + bias, each feature by itself.
+
+    The counter would be an integer among the averaged tensors, and nothing reads it. With one node there is no
+    variance to take: the running statistics serve then, unchanged.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, dim: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.eps, self.momentum = eps, momentum
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim))
+        self.register_buffer("running_mean", torch.zeros(dim))
+        self.register_buffer("running_var", torch.ones(dim))
+
+    def forward(self, h: Tensor, generator: torch.Generator | Streams | None) -> Tensor:
+        """Normalise (nodes, dim) by this batch's statistics when there is a generator, else by the running ones."""
+        if self.weight.ndim == 2:
+            return self._of_each_client(h, generator if isinstance(generator, Streams) else None)
+        assert not isinstance(generator, Streams)
+        return functional.batch_norm(
+            h,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            training=generator is not None and len(h) > 1,
+            momentum=self.momentum,
+            eps=self.eps,
+        )
+
+    def _of_each_client(self, h: Tensor, streams: Streams | None) -> Tensor:
+        """Normalise the rows of many clients, (clients * rows, dim), each by its own statistics."""
+        clients, dim = self.weight.shape
+        x = h.view(clients, -1, dim)
+        mean, var = self.running_mean, self.running_var  # (clients, dim)
+        if streams is not None:
+            sizes = torch.tensor(streams.sizes, dtype=h.dtype).view(-1, 1)  # (clients, 1)
+            real = (torch.arange(x.shape[1]) < sizes).unsqueeze(2)  # (clients, rows, 1)
+            batch_mean = (x * real).sum(dim=1) / sizes
+            batch_var = ((x - batch_mean.unsqueeze(1)).square() * real).sum(dim=1) / sizes
+            several = sizes > 1
+            with torch.no_grad():
+                share = torch.where(several, self.momentum, 0.0)
+                mean.lerp_(batch_mean, share.expand_as(mean))
+                var.lerp_(batch_var * sizes / (sizes - 1).clamp(min=1), share.expand_as(var))
+            mean, var = torch.where(several, batch_mean, mean), torch.where(several, batch_var, var)
+        scale = self.weight * (var + self.eps).rsqrt()
+        return torch.addcmul(self.bias.unsqueeze(1), x - mean.unsqueeze(1), scale.unsqueeze(1)).view(h.shape)
+
+    def extra_repr(self) -> str:
+        """Fields shown in the repr."""
+        return f"{len(self.weight)}, eps={self.eps:g}, momentum={self.momentum:g}"
+
+
+# ---- what a part is called with, and maps of rows
 
 
 class Part(nn.Module):
@@ -86,3 +292,104 @@ def shape_of(weight: Tensor) -> str:
 def lack_of(bias: Tensor | None) -> str:
     """Return ", bias=False" where there is none, for reprs."""
     return ", bias=False" if bias is None else ""
+
+
+# ---- the contract of a graph neural network, and the stack of layers that most of them are
+
+
+class GNN(nn.Module):
+    """A graph neural network in two pieces: an extractor, `hidden`, and the last learnable layer, `last`."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, graph: GraphInput, generator: torch.Generator | None) -> Tensor: ...  # noqa: D102
+
+    def hidden(self, graph: GraphInput, generator: torch.Generator | None) -> Tensor:
+        """Return what the last learnable layer sees, (nodes, width)."""
+        raise NotImplementedError
+
+    def last(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
+        """Return the last layer's output for hidden representations, (nodes, out)."""
+        raise NotImplementedError
+
+    def forward(self, graph: GraphInput, generator: torch.Generator | None) -> Tensor:
+        """Return `last` of `hidden`, (nodes, out); a subclass may reach the same numbers by a shorter way."""
+        return self.last(graph, self.hidden(graph, generator), generator)
+
+
+class GNNSpec(Protocol):
+    """What describes a graph neural network: a frozen dataclass with a width and `build`."""
+
+    @property
+    def hidden(self) -> int:
+        """Width of the hidden layers, and of the output where a decoder follows."""
+
+    def build(self, in_dim: int, out_dim: int) -> GNN:
+        """Return the module; its parameters are drawn from torch's global generator."""
+
+
+@dataclass(frozen=True)
+class StackSpec:
+    """What every stack of layers has.
+
+    Fields:
+        hidden:        width of the hidden layers, and of the output where a decoder follows
+        layers:        number of learnable layers
+        dropout:       probability of dropping an entry of a hidden layer's output
+        batch_norm:    whether to normalise each hidden layer's output over the nodes
+        input_dropout: probability of dropping an entry of the features
+    """
+
+    hidden: int = 64
+    layers: int = 2
+    dropout: float = 0.5
+    batch_norm: bool = False
+    input_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_count("hidden", self.hidden)
+        require_count("layers", self.layers)
+        require_dropout("dropout", self.dropout)
+        require_dropout("input_dropout", self.input_dropout)
+
+    def widths(self, in_dim: int, out_dim: int) -> list[int]:
+        """Return the widths before, between and after the layers."""
+        return [in_dim, *[self.hidden] * (self.layers - 1), out_dim]
+
+
+class LayerStack(GNN):
+    """Layers one after the other: H' = relu(dropout(norm(layer(H)))) for all but the last, which stands alone."""
+
+    def __init__(self, spec: StackSpec, layers: Sequence[Part]) -> None:
+        super().__init__()
+        self.dropout, self.input_dropout = spec.dropout, spec.input_dropout
+        self.layers = nn.ModuleList(layers)
+        self.norms = nn.ModuleList(BatchNorm(spec.hidden) for _ in layers[1:] if spec.batch_norm)
+
+    def hidden(self, graph: GraphInput, generator: torch.Generator | None) -> Tensor:
+        """Return the output of the last hidden layer, (nodes, hidden); with one layer, the features."""
+        return dense(self._extract(graph, generator))
+
+    def last(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
+        """Return the last layer's output, (nodes, out)."""
+        out: Tensor = self.layers[-1](graph, h, generator)
+        return out
+
+    def forward(self, graph: GraphInput, generator: torch.Generator | None) -> Tensor:
+        """Return `last` of `hidden`; a single layer takes sparse features as they are."""
+        return self.last(graph, self._extract(graph, generator), generator)
+
+    def _extract(self, graph: GraphInput, generator: torch.Generator | None) -> Features:
+        h = dropout(graph.x, self.input_dropout, generator)
+        for depth, layer in enumerate(self.layers):
+            if depth == len(self.layers) - 1:
+                break
+            out: Tensor = layer(graph, h, generator)  # (nodes, hidden)
+            if self.norms:
+                out = self.norms[depth](out, generator)
+            h = dropout(out, self.dropout, generator).relu()
+        return h
+
+    def extra_repr(self) -> str:
+        """Fields shown in the repr."""
+        return f"dropout={self.dropout:g}, input_dropout={self.input_dropout:g}"

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from isthmus.models.checks import require_count
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import Part
+from isthmus.models.parts import Part, require_count
 from isthmus.models.products.sparse import Features, dense
 
 

@@ -11,9 +11,9 @@ from typing import Any
 from isthmus import __version__
 from isthmus.config.course import Course
 from isthmus.core.errors import BadInput, CourseFailed
+from isthmus.data.features import input_names, name_differences
 from isthmus.data.folders.own_data import OwnData
 from isthmus.data.folders.own_folder import OwnFolder
-from isthmus.data.folders.schema.column_names import input_names, name_differences
 from isthmus.data.folders.several_folders import Folders
 from isthmus.data.joining import joined, renumbered
 from isthmus.data.masks import without_examples

@@ -12,8 +12,7 @@ from torch import Tensor
 from isthmus.config.course import Course
 from isthmus.core.protocol import Algorithm
 from isthmus.core.random import Secret, torch_generator
-from isthmus.data.edges import undirected
-from isthmus.data.graph import Graph
+from isthmus.data.graph import Graph, undirected
 from isthmus.learn.batching import Batching, FullBatch
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.tasks import NodeClassification

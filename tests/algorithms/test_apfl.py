@@ -14,7 +14,7 @@ from isthmus.core.codec import decode
 from isthmus.core.protocol import EvaluateModel, KeepBest
 from isthmus.core.record import State
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.fit import read_params
+from isthmus.learn.graph_client import read_params
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.models import GCN, SAGE, MLPDecoder, ModelSpec
 from isthmus.testing import check_algorithm, toy_client, toy_course, toy_scenario

@@ -16,9 +16,8 @@ from isthmus.core.protocol import EvaluateModel, KeepBest
 from isthmus.core.record import Params, State
 from isthmus.core.training import UniformSampling
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.fit import read_params
+from isthmus.learn.graph_client import proximal, read_params
 from isthmus.learn.optimizers import SGD, Adam
-from isthmus.learn.penalties import proximal
 from isthmus.models import GCN, SAGE, MLPDecoder, ModelSpec
 from isthmus.runs.folder import RunFolder, load_model_file
 from isthmus.testing import check_algorithm, toy_client, toy_course, toy_scenario

@@ -17,7 +17,7 @@ from isthmus.core.protocol import Failure, ModelState
 from isthmus.core.record import State
 from isthmus.core.training import UniformSampling
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.fit import read_params
+from isthmus.learn.graph_client import read_params
 from isthmus.learn.optimizers import SGD, Adam, AdamW, StepDecay
 from isthmus.models import GCN, MLPDecoder, ModelSpec
 from isthmus.testing import ScriptedClients, toy_client, toy_course, toy_graph, toy_scenario

@@ -17,8 +17,7 @@ from isthmus.core.record import Params, State
 from isthmus.core.training import UniformSampling
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.fit import read_params
-from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.graph_client import GraphClient, read_params
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.models import GCN, SAGE, DotDecoder, MLPDecoder, ModelSpec
 from isthmus.runs.folder import RunFolder, load_model_file

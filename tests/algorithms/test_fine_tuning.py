@@ -15,7 +15,7 @@ from isthmus.core.codec import decode
 from isthmus.core.protocol import EvaluateModel, KeepBest, ModelState, cohort
 from isthmus.core.record import State
 from isthmus.core.training import UniformSampling
-from isthmus.learn.fit import read_params
+from isthmus.learn.graph_client import read_params
 from isthmus.learn.optimizers import SGD
 from isthmus.models import GCN, SAGE, MLPDecoder, ModelSpec
 from isthmus.runs.folder import RunFolder, load_model_file

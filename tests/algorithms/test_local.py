@@ -9,7 +9,7 @@ from isthmus.algorithms import Local
 from isthmus.algorithms.local import Nothing, StartFrom, TrainAlone
 from isthmus.core.federation import Position
 from isthmus.core.protocol import EvaluateModel, Kept
-from isthmus.learn.fit import read_params
+from isthmus.learn.graph_client import read_params
 from isthmus.learn.optimizers import SGD, Adam, Optimizer
 from isthmus.runs.simulation import Scenario
 from isthmus.testing import ScriptedClients, toy_client, toy_course, toy_scenario

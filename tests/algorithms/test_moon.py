@@ -16,7 +16,7 @@ from isthmus.core.record import Params
 from isthmus.core.training import UniformSampling
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.fit import read_params
+from isthmus.learn.graph_client import read_params
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.models import GAT, GCN, SAGE, GraphInput, ModelSpec
 from isthmus.models.decoders import MLPDecoder

@@ -11,7 +11,7 @@ from isthmus.algorithms.scaffold import ClientWeight, CorrectedUpdate, ScaffoldS
 from isthmus.core.federation import Position
 from isthmus.core.training import UniformSampling
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.fit import read_params
+from isthmus.learn.graph_client import read_params
 from isthmus.learn.optimizers import SGD, Adam, AdamW, StepDecay
 from isthmus.models import GCN, SAGE, ModelSpec
 from isthmus.testing import ScriptedClients, check_algorithm, toy_client, toy_course, toy_scenario

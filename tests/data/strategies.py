@@ -7,8 +7,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from isthmus.data.edges import undirected
-from isthmus.data.graph import Graph
+from isthmus.data.graph import Graph, undirected
 
 many = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 seeds = st.integers(0, 2**32 - 1)

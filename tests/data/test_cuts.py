@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.data.cuts import EdgesByNode, spans
+from isthmus.data.graph import EdgesByNode, spans
 
 from .strategies import many, rng, seeds
 

@@ -4,8 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.data.edges import count_pairs, directed, remove_pairs, undirected, undirected_pairs
-from isthmus.data.graph import Graph
+from isthmus.data.graph import Graph, count_pairs, directed, remove_pairs, undirected, undirected_pairs
 
 from .strategies import adjacency, graphs, make_graph, many, pairs_by_id, rng, seeds
 

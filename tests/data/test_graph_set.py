@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.data.edges import undirected
+from isthmus.data.graph import undirected
 from isthmus.data.graph_set import GraphSet
 from tests.data.strategies import dense, many, rng, seeds
 

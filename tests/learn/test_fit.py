@@ -11,7 +11,7 @@ from torch import Tensor
 
 from isthmus.core.errors import BadInput
 from isthmus.learn.batching import FullBatch, NeighborBatch
-from isthmus.learn.fit import Fitted, fit, load_params, read_params
+from isthmus.learn.graph_client import Fitted, fit, load_params, read_params
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.models import GCN, ModelSpec
 from isthmus.testing import toy_client, toy_scenario

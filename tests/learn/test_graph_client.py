@@ -5,8 +5,7 @@ import torch
 
 from isthmus.core.federation import Position
 from isthmus.learn.batching import FullBatch, NeighborBatch
-from isthmus.learn.fit import read_params
-from isthmus.learn.graph_client import GraphClient, check_local_steps
+from isthmus.learn.graph_client import GraphClient, check_local_steps, read_params
 from isthmus.learn.optimizers import SGD, StepDecay
 from isthmus.learn.tasks.node_classification import NodeClassification
 from isthmus.models import GCN, ModelSpec

@@ -5,9 +5,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from isthmus.models.norm import BatchNorm
-from isthmus.models.together.stackable import replaced
-from isthmus.models.together.streams import Streams
+from isthmus.learn.together.layouts import replaced
+from isthmus.models.parts import BatchNorm, Streams
 
 
 def pair() -> tuple[BatchNorm, nn.BatchNorm1d]:

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from isthmus.models.dropout import dropout
-from isthmus.models.parts import Linear, Perceptron
+from isthmus.models.parts import Linear, Perceptron, dropout
 
 from .toys import FEATURES, assert_close, randomise, sparse, toy
 

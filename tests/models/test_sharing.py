@@ -19,7 +19,7 @@ from isthmus.core.training import UniformSampling
 from isthmus.data.graph import Graph
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.models import GCN, LinearDecoder, MLPDecoder, ModelSpec
-from isthmus.models.sharing import check_patterns, names_by_classes, shared_names
+from isthmus.models.model import check_patterns, names_by_classes, shared_names
 from isthmus.runs.simulation import Scenario, Simulation
 from isthmus.testing import check_algorithm
 from isthmus.testing.toys import toy_client, toy_course, toy_scenario

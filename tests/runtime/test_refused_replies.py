@@ -15,7 +15,7 @@ from isthmus.core.federation import Position
 from isthmus.core.protocol import EvaluateModel
 from isthmus.core.record import Record, leaves
 from isthmus.core.replies import non_finite_leaf
-from isthmus.learn.fit import read_params
+from isthmus.learn.graph_client import read_params
 from isthmus.learn.optimizers import SGD, StepDecay
 from isthmus.models import GCN, LinearDecoder, ModelSpec
 from isthmus.runs.simulated import run

@@ -29,17 +29,16 @@ from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import Algorithm, cohort, on, told
 from isthmus.core.record import Params, Record
 from isthmus.learn.batching import FullBatch
-from isthmus.learn.fit import Loss, load_params
-from isthmus.learn.graph_client import GraphClient, check_local_steps
-from isthmus.learn.metrics.losses import cross_entropy
+from isthmus.learn.graph_client import GraphClient, Loss, check_local_steps, load_params
+from isthmus.learn.metrics.classification import cross_entropy
 from isthmus.learn.optimizers import Adam, Optimizer
 from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification, PreparedNodes
 from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.together.stacked_clients import Frozen, GraphCohort, StackedLoss
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
+from isthmus.models.parts import Streams
 from isthmus.models.products.sparse import Pattern, SparseMatrix, block_diagonal
-from isthmus.models.together.streams import Streams
 
 FUSIONS = ("sum", "mean")
 REDUCTIONS = ("mean", "sum")

@@ -30,8 +30,7 @@ from isthmus.core.federation import Federation
 from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, ModelState, Request, on
 from isthmus.core.record import Params, Record, State
 from isthmus.learn.batching import FullBatch, LinkBatch
-from isthmus.learn.fit import Fitted, load_params
-from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.graph_client import Fitted, GraphClient, load_params
 from isthmus.learn.optimizers import SGD, Optimizer
 
 TABLE = "encoder.weight"

@@ -18,7 +18,7 @@ from isthmus.algorithms.fedgnn.perturbation import TableRows, free_rows
 from isthmus.core.errors import BadInput
 from isthmus.core.random import ProtectingStream
 from isthmus.core.record import Params
-from isthmus.data.cuts import spans
+from isthmus.data.graph import spans
 from isthmus.data.link_graph import LinkGraph
 from isthmus.learn.tasks.link_task import PreparedLinks
 from isthmus.models.categorical import EmbeddingSum

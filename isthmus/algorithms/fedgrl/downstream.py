@@ -13,13 +13,11 @@ from torch import Tensor
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import improves
 from isthmus.core.record import Params
-from isthmus.learn.fit import fit, load_params
-from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.graph_client import GraphClient, fit, load_params
 from isthmus.learn.optimizers import AdamW, Optimizer
 from isthmus.learn.tasks.node_classification import NodeClassification
-from isthmus.models.checks import require_count
 from isthmus.models.model import Model
-from isthmus.models.parts import Perceptron
+from isthmus.models.parts import Perceptron, require_count
 
 # A class that a client has never seen in training is as good as impossible.
 NEVER = -1e4

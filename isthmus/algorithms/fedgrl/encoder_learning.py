@@ -21,9 +21,8 @@ from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Request,
 from isthmus.core.random import seeded
 from isthmus.core.record import Params, Record
 from isthmus.learn.batching import FullBatch
-from isthmus.learn.fit import copied, load_params, read_params, take_step
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.metrics.losses import cross_entropy
+from isthmus.learn.graph_client import GraphClient, copied, load_params, read_params, take_step
+from isthmus.learn.metrics.classification import cross_entropy
 from isthmus.learn.optimizers import AdamW, Cosine, Optimizer
 from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification
 from isthmus.models.model import Model

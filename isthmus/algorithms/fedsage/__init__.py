@@ -46,8 +46,7 @@ from isthmus.core.outside import named
 from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, ModelState, on, unlike
 from isthmus.core.random import ProtectingStream, seeded
 from isthmus.core.record import Params
-from isthmus.learn.fit import copied, load_params, read_params, take_step
-from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.graph_client import GraphClient, copied, load_params, read_params, take_step
 from isthmus.learn.optimizers import Adam, Optimizer
 from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification, PreparedNodes
 from isthmus.learn.tasks.task import Predictions

@@ -20,16 +20,15 @@ from isthmus.core.replies import Stack
 from isthmus.learn.augment import Augmentation, views_together
 from isthmus.learn.batching import FullBatch
 from isthmus.learn.contrast import node_contrast
-from isthmus.learn.fit import Loss
-from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.graph_client import GraphClient, Loss
 from isthmus.learn.optimizers import SGD, Optimizer
 from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification, PreparedNodes
 from isthmus.learn.tasks.task import StackedData
+from isthmus.learn.together.layouts import replaced
 from isthmus.learn.together.stacked_clients import Frozen, GraphCohort, StackedLoss
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
-from isthmus.models.together.stackable import replaced
-from isthmus.models.together.streams import Streams
+from isthmus.models.parts import Streams
 
 
 @dataclass(frozen=True)

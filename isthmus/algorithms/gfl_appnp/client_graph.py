@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput
-from isthmus.data.cuts import spans
+from isthmus.data.graph import spans
 from isthmus.models.products.sparse import Pattern, SparseMatrix
 
 Numbers = npt.NDArray[np.int64]

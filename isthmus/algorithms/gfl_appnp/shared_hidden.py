@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from isthmus.algorithms.gfl_appnp.hosted import Hosted, bare
 from isthmus.core.random import ProtectingStream
 from isthmus.core.record import Params
-from isthmus.learn.fit import load_params
+from isthmus.learn.graph_client import load_params
+from isthmus.learn.together.layouts import replaced, stackable
 from isthmus.models.products.sparse import Features
-from isthmus.models.together.stackable import replaced, stackable
 
 
 def hidden(model: nn.Module, params: Params, x: Features) -> Tensor:

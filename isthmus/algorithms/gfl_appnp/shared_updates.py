@@ -17,11 +17,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from isthmus.algorithms.gfl_appnp.hosted import Hosted, bare
 from isthmus.core.record import Params
-from isthmus.learn.fit import load_params, read_params
-from isthmus.learn.metrics.losses import cross_entropy
+from isthmus.learn.graph_client import load_params, read_params
+from isthmus.learn.metrics.classification import cross_entropy
 from isthmus.learn.optimizers import Optimizer
-from isthmus.models.together.stackable import replaced
-from isthmus.models.together.streams import Streams
+from isthmus.learn.together.layouts import replaced
+from isthmus.models.parts import Streams
 
 
 @dataclass(frozen=True, eq=False)

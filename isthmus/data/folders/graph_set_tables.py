@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput
-from isthmus.data import edges
 from isthmus.data.features import compact
 from isthmus.data.folders.own_data import OwnData
 from isthmus.data.folders.tables import columns
@@ -37,7 +36,8 @@ from isthmus.data.folders.tables.writing import (
     split_column,
     write_folder,
 )
-from isthmus.data.graph import select_rows
+from isthmus.data.graph import directed, select_rows
+from isthmus.data.graph import undirected as both_directions
 from isthmus.data.graph_set import GraphSet
 
 GRAPH_COLUMNS = ("id", "label", "split")
@@ -134,7 +134,7 @@ def _assembled(graphs: _Graphs, members: _Members, joined: _Joined, undirected: 
     order = np.argsort(members.graph_of, kind="stable")
     position = torch.empty(len(order), dtype=torch.int64)
     position[torch.from_numpy(order)] = torch.arange(len(order))
-    make = edges.undirected if undirected else edges.directed
+    make = both_directions if undirected else directed
     edge_index, edge_attr = make(position[joined.ends], len(order), joined.attr)
     targets, num_graphs = graphs.targets, len(graphs.ids)
     sizes = np.bincount(members.graph_of, minlength=num_graphs)

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from isthmus.core.errors import BadInput
-from isthmus.data import edges
 from isthmus.data.features import compact
 from isthmus.data.folders.own_data import OwnData
 from isthmus.data.folders.schema.schema import SCHEMA_FILE, Schema, compare_columns, read_schema
@@ -34,7 +33,8 @@ from isthmus.data.folders.tables.writing import (
     split_column,
     write_folder,
 )
-from isthmus.data.graph import Graph
+from isthmus.data.graph import Graph, directed, undirected_pairs
+from isthmus.data.graph import undirected as both_directions
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undir
     problems.raise_if_any()
     if x is None or ends is None:
         raise AssertionError("whatever is absent has been noted as a problem")
-    edge_index, edge_weight = (edges.undirected if undirected else edges.directed)(ends, len(ids), weight)
+    edge_index, edge_weight = (both_directions if undirected else directed)(ends, len(ids), weight)
     graph = Graph(
         x=compact(x),
         edge_index=edge_index,
@@ -190,8 +190,8 @@ def _nodes_table(graph: Graph, names: list[str | int]) -> Any:
 def _edges_table(graph: Graph, names: list[str | int]) -> Any:
     import pyarrow as pa
 
-    ends, weight = edges.undirected_pairs(graph.edge_index, graph.num_nodes, graph.edge_weight)
-    both, both_weight = edges.undirected(ends, graph.num_nodes, weight)
+    ends, weight = undirected_pairs(graph.edge_index, graph.num_nodes, graph.edge_weight)
+    both, both_weight = both_directions(ends, graph.num_nodes, weight)
     same_weight = graph.edge_weight is None or (
         both_weight is not None
         and len(both_weight) == len(graph.edge_weight)

@@ -18,13 +18,10 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import MissingExtra, nearest
-from isthmus.data.cuts import EdgesByNode
-from isthmus.data.edges import undirected_pairs
-from isthmus.data.graph import Graph
+from isthmus.data.graph import EdgesByNode, Graph, undirected_pairs
 from isthmus.data.holding import Holding
-from isthmus.data.splitters.dealing import Items as Nodes
-from isthmus.data.splitters.dealing import deal_at_random, deal_evenly, groups_of, part_of
-from isthmus.data.splitters.splitter import Splitter
+from isthmus.data.splitters.splitter import Items as Nodes
+from isthmus.data.splitters.splitter import Splitter, deal_at_random, deal_evenly, groups_of, part_of
 
 MAX_WEIGHT = 10_000  # METIS takes whole numbers
 

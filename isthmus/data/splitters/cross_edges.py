@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.data.cuts import EdgesByNode
-from isthmus.data.edges import pair_keys
-from isthmus.data.graph import Graph
+from isthmus.data.graph import EdgesByNode, Graph, pair_keys
 from isthmus.data.splitters.splitter import Splitter
 
 

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from isthmus.core.errors import BadInput, nearest
 from isthmus.data.holding import Holding
-from isthmus.data.splitters.dealing import parts_by_owner
 from isthmus.data.splitters.facts import principal_directions
 from isthmus.data.splitters.instance_space import InstanceSpaceSplitter
-from isthmus.data.splitters.splitter import Splitter
+from isthmus.data.splitters.splitter import Splitter, parts_by_owner
 
 METHODS = ("direction", "cluster")
 NUM_DIRECTIONS = 16

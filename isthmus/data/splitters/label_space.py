@@ -13,8 +13,7 @@ from torch import Tensor
 
 from isthmus.core.errors import BadInput, nearest
 from isthmus.data.holding import Holding
-from isthmus.data.splitters.dealing import Items, groups_of, parts_by_owner
-from isthmus.data.splitters.splitter import Splitter
+from isthmus.data.splitters.splitter import Items, Splitter, groups_of, parts_by_owner
 
 Counts = npt.NDArray[np.int64]
 

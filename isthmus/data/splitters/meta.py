@@ -10,9 +10,8 @@ from torch import Tensor
 
 from isthmus.core.errors import BadInput, nearest
 from isthmus.data.holding import Holding
-from isthmus.data.splitters.dealing import Items, deal_evenly, groups_of, part_of
 from isthmus.data.splitters.facts import attribute, only_attribute, value_names
-from isthmus.data.splitters.splitter import Held, Splitter
+from isthmus.data.splitters.splitter import Held, Items, Splitter, deal_evenly, groups_of, part_of
 
 DEALS = ("balanced", "one_each")
 NUM_NAMED = 8

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.data.cuts import EdgesByNode
-from isthmus.data.graph import Graph
+from isthmus.data.graph import EdgesByNode, Graph
 from isthmus.data.holding import Holding
 from isthmus.data.splitters.splitter import Held, Splitter
 

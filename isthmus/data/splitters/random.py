@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput
-from isthmus.data.edges import remove_pairs
-from isthmus.data.graph import Graph
+from isthmus.data.graph import Graph, remove_pairs
 from isthmus.data.holding import Holding
-from isthmus.data.splitters.dealing import Items, part_of, parts_by_owner
-from isthmus.data.splitters.splitter import Held, Splitter
+from isthmus.data.splitters.splitter import Held, Items, Splitter, part_of, parts_by_owner
 
 
 @dataclass(frozen=True)

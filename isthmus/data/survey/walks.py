@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from isthmus.data.cuts import Numbers, spans
+from isthmus.data.graph import Numbers, spans
 
 Shares = npt.NDArray[np.float64]
 

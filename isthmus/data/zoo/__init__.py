@@ -21,11 +21,11 @@ from isthmus.data.zoo.feddblp import FedDBLP
 from isthmus.data.zoo.hashed_ids import HashedIds
 from isthmus.data.zoo.knowledge_graphs import WN18, FB15k237
 from isthmus.data.zoo.links_of import LinksOf
-from isthmus.data.zoo.locate import data_root
 from isthmus.data.zoo.moleculenet import BACE, BBBP, ESOL, HIV, SIDER, ClinTox, FreeSolv, Lipo, Tox21
 from isthmus.data.zoo.multi_task import MultiTaskMol, MultiTaskMoleculeNet
 from isthmus.data.zoo.planetoid import CiteSeer, PubMed
 from isthmus.data.zoo.ratings import Ciao, Epinions
+from isthmus.data.zoo.raw import data_root
 from isthmus.data.zoo.subcora import SubCora
 from isthmus.data.zoo.tu import (
     AIDS,

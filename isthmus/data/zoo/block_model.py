@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.data.edges import undirected
+from isthmus.data.graph import undirected
 
 Rng = np.random.Generator
 

@@ -13,9 +13,8 @@ import torch
 from isthmus.core.errors import MissingData
 from isthmus.data.conventions import SPLITS
 from isthmus.data.dataset import Dataset
-from isthmus.data.edges import undirected
 from isthmus.data.features import normalized_rows, sparse_rows
-from isthmus.data.graph import Graph
+from isthmus.data.graph import Graph, undirected
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,9 @@ from torch import Tensor
 
 from isthmus.core.errors import BadInput
 from isthmus.data.conventions import SPLITS
-from isthmus.data.cuts import EdgesByNode
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import normalized_rows
-from isthmus.data.graph import Graph
+from isthmus.data.graph import EdgesByNode, Graph
 from isthmus.data.zoo.block_model import BlockModel
 
 ATTEMPTS = 200

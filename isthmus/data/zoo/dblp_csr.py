@@ -13,12 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.data.cuts import spans
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import normalized_rows, sparse_rows
-from isthmus.data.graph import Graph
-from isthmus.data.zoo.digests import damaged, verified
-from isthmus.data.zoo.raw import known_digest, read_arrays, require
+from isthmus.data.graph import Graph, spans
+from isthmus.data.zoo.raw import damaged, known_digest, read_arrays, require, verified
 
 FILE = "dblp_csr/dblp_csr.npz"
 NAMES = ("area", "conf", "publisher")

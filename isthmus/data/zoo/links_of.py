@@ -10,8 +10,7 @@ import torch
 
 from isthmus.core.errors import BadInput
 from isthmus.data.dataset import Dataset
-from isthmus.data.edges import undirected_pairs
-from isthmus.data.graph import Graph
+from isthmus.data.graph import Graph, undirected_pairs
 from isthmus.data.link_graph import LinkGraph
 from isthmus.data.zoo.cora import Cora
 

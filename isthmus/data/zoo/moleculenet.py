@@ -17,11 +17,9 @@ import torch
 
 from isthmus.core.errors import BadInput
 from isthmus.data.dataset import Dataset
-from isthmus.data.edges import directed
 from isthmus.data.features import normalized_rows
+from isthmus.data.graph import directed
 from isthmus.data.graph_set import GraphSet
-from isthmus.data.zoo.digests import sha256_of
-from isthmus.data.zoo.locate import cache_folder
 from isthmus.data.zoo.molecules import (
     ATOM_FEATURES,
     BOND_FEATURES,
@@ -31,7 +29,7 @@ from isthmus.data.zoo.molecules import (
     read_molecules,
 )
 from isthmus.data.zoo.one_hot import one_hot
-from isthmus.data.zoo.raw import UNREADABLE, RawFolder
+from isthmus.data.zoo.raw import UNREADABLE, RawFolder, cache_folder, sha256_of
 
 # Part of the name of kept files: raise it whenever `Molecules` or what fills it changes.
 EDITION = 1

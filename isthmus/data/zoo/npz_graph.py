@@ -13,11 +13,9 @@ import numpy as np
 import torch
 
 from isthmus.data.dataset import Dataset
-from isthmus.data.edges import undirected
 from isthmus.data.features import compact, normalized_rows
-from isthmus.data.graph import Graph
-from isthmus.data.zoo.digests import damaged, sha256_of
-from isthmus.data.zoo.raw import known_digest, matrix, read_arrays, require, rows_of
+from isthmus.data.graph import Graph, undirected
+from isthmus.data.zoo.raw import damaged, known_digest, matrix, read_arrays, require, rows_of, sha256_of
 
 KEYS = ("adj_indptr", "adj_indices", "attr_indptr", "attr_indices", "attr_data", "attr_shape", "labels")
 

@@ -20,11 +20,9 @@ import torch
 
 from isthmus.core.errors import BadInput, MissingData
 from isthmus.data.dataset import Dataset
-from isthmus.data.edges import undirected
 from isthmus.data.features import compact, normalized_rows
-from isthmus.data.graph import Graph
-from isthmus.data.zoo.digests import digests, verify
-from isthmus.data.zoo.locate import DATA_VARIABLE, cache_folder
+from isthmus.data.graph import Graph, undirected
+from isthmus.data.zoo.raw import DATA_VARIABLE, cache_folder, digests, verify
 
 PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 TIMEOUT_SECONDS = 30.0

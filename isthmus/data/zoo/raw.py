@@ -1,21 +1,79 @@
-"""Raw files of datasets below the data root: found, compared with their digests, read into arrays."""
+"""Raw files of datasets: where they are looked for, whether they are whole, and how they are read into arrays."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.core.errors import MissingData
+from isthmus.core.errors import BadInput, MissingData
 from isthmus.data.features import sparse_rows
-from isthmus.data.zoo.digests import damaged, digests, verified
-from isthmus.data.zoo.locate import DATA_VARIABLE
+
+DATA_VARIABLE = "ISTHMUS_DATA"
+
+
+def data_root(given: str | Path | None = None) -> Path:
+    """Return the folder given, else the one that ISTHMUS_DATA names, else the user's cache folder."""
+    chosen = given or os.environ.get(DATA_VARIABLE)
+    return Path(chosen).expanduser() if chosen else cache_folder()
+
+
+def cache_folder() -> Path:
+    """Return the folder of this package in the user's cache."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "isthmus"
+
+
+@cache
+def digests() -> dict[str, str]:
+    """Return the digest of each known raw file by its path below the data root, as in `amazon/Photo/raw/x.npz`.
+
+    The table is `files/SHA256SUMS`, in the format of `sha256sum`. A file that is not in it is not checked.
+    """
+    table = (files("isthmus.data.zoo") / "files" / "SHA256SUMS").read_text(encoding="ascii")
+    lines = (line.split(maxsplit=1) for line in table.splitlines() if line)
+    return {name: sha256 for sha256, name in lines}
+
+
+def sha256_of(path: Path) -> str:
+    """Return the digest of a file, as `sha256sum` prints it."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def verify(path: Path, sha256: str) -> None:
+    """Raise `BadInput` unless the file has this digest."""
+    if sha256_of(path) != sha256:
+        raise damaged(path, sha256)
+
+
+def verified(root: Path, name: str) -> Path:
+    """Return the file `name` below `root`, compared with its digest when that is known."""
+    path = root / name
+    sha256 = digests().get(name)
+    if sha256 is not None:
+        verify(path, sha256)
+    return path
+
+
+def damaged(path: Path, sha256: str | None, reason: str = "") -> BadInput:
+    """Return the error for a file that is not what it should be: what was found, what was expected, what to do."""
+    expected = "" if sha256 is None else f", expected {sha256}"
+    return BadInput(
+        f"the file {path} is damaged or another edition: found {path.stat().st_size:,} bytes with SHA-256 "
+        f"{sha256_of(path)}{expected}{'; ' + reason if reason else ''}. Delete it and fetch it again"
+    )
+
 
 # What numpy raises for an archive that is cut off, no archive, without a key, or of pickled objects.
 UNREADABLE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error)

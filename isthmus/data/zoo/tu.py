@@ -13,8 +13,8 @@ from torch import Tensor
 
 from isthmus.core.errors import BadInput
 from isthmus.data.dataset import Dataset
-from isthmus.data.edges import directed
 from isthmus.data.features import normalized_rows
+from isthmus.data.graph import directed
 from isthmus.data.graph_set import GraphSet
 from isthmus.data.zoo.one_hot import one_hot
 from isthmus.data.zoo.raw import RawFolder

@@ -18,11 +18,9 @@ import torch
 
 from isthmus.core.errors import nearest
 from isthmus.data.dataset import Dataset
-from isthmus.data.edges import undirected
 from isthmus.data.features import compact, normalized_rows
-from isthmus.data.graph import Graph
-from isthmus.data.zoo.digests import damaged, verified
-from isthmus.data.zoo.raw import known_digest, matrix, read_arrays, require
+from isthmus.data.graph import Graph, undirected
+from isthmus.data.zoo.raw import damaged, known_digest, matrix, read_arrays, require, verified
 
 COUNTRIES = ("DE", "EN", "ES", "FR", "PT", "RU")
 FOLDERS: Mapping[str, str] = {"DE": "DE", "EN": "ENGB", "ES": "ES", "FR": "FR", "PT": "PTBR", "RU": "RU"}

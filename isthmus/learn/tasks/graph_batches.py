@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput
-from isthmus.data.cuts import spans
-from isthmus.data.graph import select_rows
+from isthmus.data.graph import select_rows, spans
 from isthmus.data.graph_set import GraphSet
 from isthmus.models.categorical import dense_indicators, indicators, places
 from isthmus.models.inputs import GraphInput

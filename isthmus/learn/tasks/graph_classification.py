@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from isthmus.learn.metrics import classification as metrics
-from isthmus.learn.metrics.losses import cross_entropy
+from isthmus.learn.metrics.classification import cross_entropy
 from isthmus.learn.tasks.graph_task import GraphTask, Metric
 from isthmus.learn.tasks.task import Predictions
 

@@ -15,12 +15,12 @@ from isthmus.data.conventions import SPLITS
 from isthmus.data.graph import Graph, select_rows
 from isthmus.learn.batching import Batching, FullBatch, NeighborBatch
 from isthmus.learn.metrics import classification as metrics
-from isthmus.learn.metrics.losses import IGNORED, cross_entropy
+from isthmus.learn.metrics.classification import IGNORED, cross_entropy
 from isthmus.learn.neighbors import Adjacency, sample_neighborhood
 from isthmus.learn.tasks.task import Predictions, StackedData, Task, require_rows_of_nodes
 from isthmus.models.inputs import GraphInput, stack_graphs
+from isthmus.models.parts import Streams
 from isthmus.models.products.sparse import SparseMatrix
-from isthmus.models.together.streams import Streams
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from isthmus.data.graph import Graph
 from isthmus.learn.tasks.node_classification import NodeClassification, PreparedNodes
 from isthmus.learn.tasks.task import StackedData
 from isthmus.models.inputs import GraphInput
-from isthmus.models.together.streams import Streams
+from isthmus.models.parts import Streams
 
 
 @dataclass

@@ -22,7 +22,7 @@ from isthmus.models.gnn.gin import GINELayer
 from isthmus.models.inputs import GraphInput
 from isthmus.models.link_decoders import LinkPart
 from isthmus.models.model import Model
-from isthmus.models.together.streams import Streams
+from isthmus.models.parts import Streams
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any
 from isthmus.core.client import Client
 from isthmus.learn.batching import FullBatch
 from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.together.layouts import feature_weights, stackable
 from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models.products.sparse import SparseMatrix
-from isthmus.models.together.stackable import feature_weights, stackable
 
 # What a block costs by itself, in rows of padding that would cost as much (measured; see benchmarks/simulation.py).
 BLOCK_ROWS = 500

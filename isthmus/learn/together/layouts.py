@@ -1,27 +1,42 @@
-"""How one parameter of many clients is held while they train together.
+"""How one parameter of many clients is held while they train together, and which models allow it.
 
 Plain        (clients, ...): a copy for each
 FullRows     sparse features: (clients * features, out), a copy for each, multiplied by a block-diagonal matrix
 CompactRows  sparse features and a common start: for each client only the rows of the features that occur at it,
              and once for all what becomes of a row that no data touches
 Span         sparse features, few nodes and a linear optimiser: what training added, one row for each node
-             (`models/together/span.py`)
+             (`models/products/affine.py`)
+
+A part of a model that may be stacked is named here by its exact class: a subclass may do something else, and would be
+simulated as its parent.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isthmus.core.record import largest
 from isthmus.core.replies import Stacked, StackedTensor
+from isthmus.models.gnn.appnp import APPNPStack
+from isthmus.models.gnn.bias_free import BiasFreeAPPNPStack, BiasFreeLinear, BiasFreeMLPStack
+from isthmus.models.gnn.gat import GATLayer, GATStack
+from isthmus.models.gnn.gcn import GCNLayer, GCNStack
+from isthmus.models.gnn.gin import GINLayer, GINStack
+from isthmus.models.gnn.gprgnn import GPRGNNStack
+from isthmus.models.gnn.mlp import MLPStack
+from isthmus.models.gnn.sage import SAGELayer, SAGEStack
+from isthmus.models.gnn.sgc import SGCStack
+from isthmus.models.model import Activation, Model
+from isthmus.models.parts import BatchNorm, Linear, Perceptron
+from isthmus.models.products.affine import SpanFeatures, SpanWeight, block_gram
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
-from isthmus.models.together.span import SpanFeatures, SpanWeight, block_gram
 
 # What clients start from: the same tensor for all, or one for each.
 Start = Tensor | Sequence[Tensor]
@@ -307,3 +322,80 @@ class _SpanStack(Stacked):
             matrix = matrix.with_values(torch.where(weights[owner] != 0.0, matrix.values, 0.0))
         added = matrix.t().matmul((by_client * each).flatten(0, 1))
         return torch.addcmul(added.double(), self.start.double(), self.scale.double(), value=float(weights.sum()))
+
+
+# Layers, with the parameters that multiply what goes in.
+LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
+    Linear: ("weight",),
+    BiasFreeLinear: ("weight",),
+    GCNLayer: ("weight",),
+    SAGELayer: ("neighbor_weight", "own_weight"),
+    GATLayer: ("weight",),
+    GINLayer: ("weight",),
+}
+OTHERS: frozenset[type[nn.Module]] = frozenset(
+    {
+        Model,
+        Activation,
+        Perceptron,
+        MLPStack,
+        GCNStack,
+        SAGEStack,
+        GATStack,
+        GINStack,
+        GPRGNNStack,
+        APPNPStack,
+        BiasFreeMLPStack,
+        BiasFreeAPPNPStack,
+        SGCStack,
+        BatchNorm,
+        nn.ModuleList,
+    }
+)
+
+
+def stackable(model: nn.Module) -> bool:
+    """Whether a model gives each client the same numbers when it runs for many of them at once."""
+    if type(model) is not Model or model.readout is not None:
+        return False
+    named = list(model.named_parameters(remove_duplicate=False))
+    if len({id(parameter) for _, parameter in named}) < len(named) or not all(p.requires_grad for _, p in named):
+        return False  # tied or frozen
+    return all(
+        (type(part) in LAYERS or type(part) in OTHERS) and not getattr(part, "attention_dropout", 0.0)
+        for part in model.modules()
+    )
+
+
+def feature_weights(model: nn.Module) -> tuple[str, ...]:
+    """Return the names of the parameters that multiply the features."""
+    assert isinstance(model, Model)
+    place = "gnn.layers.0" if model.encoder is None else "encoder.layers.0"
+    return tuple(f"{place}.{name}" for name in LAYERS[type(model.get_submodule(place))])
+
+
+def drops_features(model: nn.Module) -> bool:
+    """Whether the model drops entries of the features in training."""
+    return any(getattr(part, "input_dropout", 0.0) for part in model.modules())
+
+
+@contextmanager
+def replaced(model: nn.Module, values: Mapping[str, Any]) -> Iterator[None]:
+    """Run a model with other values in the place of parameters and buffers, of whatever shape or type.
+
+    Within another such context, it ends by putting that one's values back.
+    """
+    places: list[tuple[nn.Module, str, bool, Any]] = []
+    try:
+        for name, value in values.items():
+            path, _, attribute = name.rpartition(".")
+            module = model.get_submodule(path)
+            places.append((module, attribute, attribute in module.__dict__, module.__dict__.get(attribute)))
+            module.__dict__[attribute] = value  # found before the registered parameter of the same name
+        yield
+    finally:
+        for module, attribute, had, before in reversed(places):
+            if had:
+                module.__dict__[attribute] = before
+            else:
+                del module.__dict__[attribute]

@@ -18,14 +18,23 @@ from torch import Tensor, nn
 from isthmus.core.errors import BadInput
 from isthmus.core.record import Params
 from isthmus.core.replies import Stacked, StackedTensor
-from isthmus.learn.fit import gradients, load_params
-from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.graph_client import GraphClient, gradients, load_params
 from isthmus.learn.optimizers import SGD, Adam, AdamW, Optimizer, OptimizerState
 from isthmus.learn.tasks.task import StackedData
-from isthmus.learn.together.layouts import CompactRows, FullRows, Layout, Plain, Span, StackedFeatures, Start
+from isthmus.learn.together.layouts import (
+    CompactRows,
+    FullRows,
+    Layout,
+    Plain,
+    Span,
+    StackedFeatures,
+    Start,
+    drops_features,
+    feature_weights,
+    replaced,
+)
+from isthmus.models.parts import Streams
 from isthmus.models.products.sparse import SparseMatrix
-from isthmus.models.together.stackable import drops_features, feature_weights, replaced
-from isthmus.models.together.streams import Streams
 
 # What the model began with, in the form in which it takes its parameters; made when it is asked for.
 Frozen: TypeAlias = Callable[[], Mapping[str, Any]]

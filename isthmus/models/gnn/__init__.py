@@ -5,10 +5,10 @@ from isthmus.models.gnn.gat import GAT, GATLayer, GATStack
 from isthmus.models.gnn.gcn import GCN, GCNLayer, GCNStack
 from isthmus.models.gnn.gin import GIN, GINELayer, GINLayer, GINStack
 from isthmus.models.gnn.gprgnn import GPRGNN, GPRGNNStack
-from isthmus.models.gnn.layers import GNN, GNNSpec, LayerStack, StackSpec
 from isthmus.models.gnn.mlp import MLP, MLPStack
 from isthmus.models.gnn.sage import SAGE, SAGELayer, SAGEStack
 from isthmus.models.gnn.sgc import SGC, SGCStack
+from isthmus.models.parts import GNN, GNNSpec, LayerStack, StackSpec
 
 __all__ = [
     "APPNP",

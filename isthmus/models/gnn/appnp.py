@@ -8,10 +8,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from isthmus.models.checks import require_count, require_fraction
-from isthmus.models.gnn.layers import LayerStack, StackSpec
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import Linear
+from isthmus.models.parts import LayerStack, Linear, StackSpec, require_count, require_fraction
 from isthmus.models.products.propagation import pagerank_weights, propagate
 from isthmus.models.products.sparse import Features
 

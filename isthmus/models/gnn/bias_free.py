@@ -13,10 +13,9 @@ from torch import Tensor
 from isthmus.models.gnn.appnp import APPNP
 from isthmus.models.gnn.gat import GAT, GATStack
 from isthmus.models.gnn.gcn import GCN, GCNStack
-from isthmus.models.gnn.layers import LayerStack, StackSpec
 from isthmus.models.gnn.sage import SAGE, SAGEStack
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import Part, glorot, shape_of
+from isthmus.models.parts import LayerStack, Part, StackSpec, glorot, shape_of
 from isthmus.models.products.affine import affine
 from isthmus.models.products.propagation import pagerank_weights, propagate
 from isthmus.models.products.sparse import Features

@@ -9,11 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
-from isthmus.models.checks import require_count, require_dropout
-from isthmus.models.dropout import dropout
-from isthmus.models.gnn.layers import LayerStack, StackSpec
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import Part, glorot, lack_of
+from isthmus.models.parts import LayerStack, Part, StackSpec, dropout, glorot, lack_of, require_count, require_dropout
 from isthmus.models.products.affine import affine, per_row
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
 

@@ -11,9 +11,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from isthmus.models.gnn.layers import LayerStack, StackSpec
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import Part, glorot, lack_of, shape_of
+from isthmus.models.parts import LayerStack, Part, StackSpec, glorot, lack_of, shape_of
 from isthmus.models.products.affine import aggregated_affine
 from isthmus.models.products.sparse import Features
 

@@ -11,11 +11,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from isthmus.models.checks import require_count
-from isthmus.models.gnn.layers import LayerStack, StackSpec
 from isthmus.models.inputs import GraphInput
-from isthmus.models.norm import BatchNorm
-from isthmus.models.parts import Linear, Part, glorot, shape_of
+from isthmus.models.parts import BatchNorm, LayerStack, Linear, Part, StackSpec, glorot, require_count, shape_of
 from isthmus.models.products.affine import affine, per_row
 from isthmus.models.products.sparse import Features, dense
 

@@ -8,11 +8,16 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from isthmus.models.checks import require_count, require_dropout, require_fraction
-from isthmus.models.dropout import dropout
-from isthmus.models.gnn.layers import LayerStack, StackSpec
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import Linear
+from isthmus.models.parts import (
+    LayerStack,
+    Linear,
+    StackSpec,
+    dropout,
+    require_count,
+    require_dropout,
+    require_fraction,
+)
 from isthmus.models.products.propagation import pagerank_weights, propagate
 from isthmus.models.products.sparse import Features
 

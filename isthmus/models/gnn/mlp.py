@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from isthmus.models.gnn.layers import LayerStack, StackSpec
-from isthmus.models.parts import Linear
+from isthmus.models.parts import LayerStack, Linear, StackSpec
 
 
 @dataclass(frozen=True)

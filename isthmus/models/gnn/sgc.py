@@ -8,11 +8,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from isthmus.models.checks import require_count, require_dropout
-from isthmus.models.dropout import dropout
-from isthmus.models.gnn.layers import GNN
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import Linear
+from isthmus.models.parts import GNN, Linear, dropout, require_count, require_dropout
 from isthmus.models.products.affine import affine, per_row
 from isthmus.models.products.propagation import propagate
 from isthmus.models.products.sparse import Features, dense

@@ -1,7 +1,17 @@
-"""The one product of every layer, S H W + b, as one step for autograd.
+"""The one product of every layer, S H W + b, as one step for autograd; W whole, or in the span of the features.
 
 A client's step takes well under a millisecond, so that each recorded operation counts; and MKL multiplies by few
 columns (classes) several times more slowly than it multiplies the transposes.
+
+The span: gradient descent moves the weights W that multiply a client's features X only along the rows of X: each
+gradient is X^T D with D the gradient by X W. So after any number of steps of a linear optimiser (SGD, with momentum,
+weight decay and a pull to the start W_0)
+
+    W = c W_0 + X^T A        X W = c X W_0 + (X X^T) A
+
+with a number c and a row of A for each node, and a step on W is the same step on (A, c), where D takes the place of
+the gradient by A, and 0 that of the gradient by c. When a client has few nodes and many features, A is much smaller
+than W, and the Gram matrix X X^T much smaller than X.
 """
 
 from __future__ import annotations
@@ -11,8 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isthmus.models.products.sparse import Features, SparseMatrix
-from isthmus.models.together.span import SpanFeatures, SpanWeight, add_bias_, bias_gradient, span_affine
+from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
 
 # Columns below which the transposed product is the faster one (measured: 7 columns 54 against 14 us, 16 equal).
 _NARROW = 16
@@ -115,3 +124,106 @@ def _gradients_by_client(
     if wants_x:
         by_x = by_client.bmm(weight.transpose(1, 2)).flatten(0, 1)
     return by_x, by_weight
+
+
+class SpanFeatures:
+    """The features of many clients, for weights that are held as coordinates.
+
+    Fields:
+        matrix: X, (rows, features), the clients' rows one below the other
+        gram:   X X^T of each client by itself, (rows, rows), block-diagonal
+    """
+
+    __slots__ = ("gram", "matrix")
+
+    def __init__(self, matrix: SparseMatrix, gram: SparseMatrix) -> None:
+        self.matrix, self.gram = matrix, gram
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, features)."""
+        return self.matrix.shape
+
+
+class SpanWeight:
+    """The weights of many clients as coordinates.
+
+    Fields:
+        coordinates: (rows + 1, out): A, and c in the last row (once for each column)
+        origin:      X W_0, (rows, out)
+    """
+
+    __slots__ = ("coordinates", "origin")
+
+    def __init__(self, coordinates: Tensor, origin: Tensor) -> None:
+        self.coordinates, self.origin = coordinates, origin
+
+
+def span_affine(
+    features: SpanFeatures, weight: SpanWeight, bias: Tensor | None, operator: SparseMatrix | None
+) -> Tensor:
+    """Return S (X W) + b, (rows, out); its gradient by the coordinates is the one that a step takes (see above)."""
+    out: Tensor = _SpanAffine.apply(weight.coordinates, bias, weight.origin, features.gram, operator)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _SpanAffine(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        coordinates: Tensor,
+        bias: Tensor | None,
+        origin: Tensor,
+        gram: SparseMatrix,
+        operator: SparseMatrix | None,
+    ) -> Tensor:
+        ctx.operator = operator
+        ctx.bias_shape = None if bias is None else bias.shape
+        out = gram.matmul(coordinates[:-1]).addcmul_(origin, coordinates[-1])
+        if operator is not None:
+            out = operator.matmul(out)
+        return out if bias is None else add_bias_(out, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
+        (grad,) = grads
+        by_bias = None if ctx.bias_shape is None else bias_gradient(grad, ctx.bias_shape)
+        if ctx.operator is not None:
+            grad = ctx.operator.t().matmul(grad)
+        return torch.cat([grad, grad.new_zeros(1, grad.shape[1])]), by_bias, None, None, None
+
+
+def add_bias_(h: Tensor, bias: Tensor) -> Tensor:
+    """Add a bias, (width,), or (clients, width) with the clients' rows one below the other, to `h` in place."""
+    if bias.ndim == 1:
+        return h.add_(bias)
+    h.view(len(bias), -1, h.shape[1]).add_(bias.unsqueeze(1))
+    return h
+
+
+def bias_gradient(grad: Tensor, shape: torch.Size) -> Tensor:
+    """Return the gradient by a bias of what was added to all rows, or to each client's."""
+    return grad.sum(dim=0) if len(shape) == 1 else grad.view(shape[0], -1, shape[1]).sum(dim=1)
+
+
+def block_gram(matrix: SparseMatrix, num_blocks: int) -> SparseMatrix:
+    """Return X X^T within each of `num_blocks` equal runs of rows, (rows, rows)."""
+    from scipy import sparse
+
+    rows, features = matrix.shape
+    if matrix.pattern.nnz == 0:
+        nothing = torch.zeros(0, dtype=torch.int64)
+        return SparseMatrix(Pattern(torch.zeros(rows + 1, dtype=torch.int64), nothing, (rows, rows)), matrix.values[:0])
+    per_block = rows // num_blocks
+    pattern = matrix.pattern
+    # A block's features are columns of its own, so that no product crosses blocks.
+    columns = pattern.col.long() + pattern.row.long().div(per_block, rounding_mode="floor") * features
+    _, compact = torch.unique(columns, return_inverse=True)
+    own = sparse.csr_matrix((matrix.values.numpy(), compact.numpy(), pattern.crow.numpy()), dtype="float32")
+    own.resize(rows, max(own.shape[1], 1))
+    gram = (own @ own.T).tocsr()
+    gram.sort_indices()
+    crow, col, values = (torch.from_numpy(part) for part in (gram.indptr, gram.indices, gram.data))
+    found = SparseMatrix(Pattern(crow, col, (rows, rows)), values)
+    found.mark_symmetric()
+    return found

@@ -16,7 +16,7 @@ from isthmus.core.codec import encode
 from isthmus.core.errors import BadInput, CourseFailed, TooFewReplies, quoted
 from isthmus.core.outside import replace_file
 from isthmus.core.training import Callback, Standing, run_course
-from isthmus.data.folders.schema.column_names import feature_facts
+from isthmus.data.features import feature_facts
 from isthmus.runs.folder import ID_FILE, RunFolder, load_checkpoint
 from isthmus.runs.journal import Journal
 from isthmus.runs.life import Life, Outcome, Result

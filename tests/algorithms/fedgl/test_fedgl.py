@@ -38,8 +38,7 @@ from isthmus.core.record import Params, Record, leaves
 from isthmus.core.training import UniformSampling
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.fit import read_params
-from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.graph_client import GraphClient, read_params
 from isthmus.learn.optimizers import SGD, Adam, StepDecay
 from isthmus.learn.tasks import NodeClassification
 from isthmus.learn.tasks.node_classification import NodeBatch

@@ -29,8 +29,7 @@ from isthmus.data.splitters import SPLITTERS
 from isthmus.data.zoo.cross_scenario import CSR
 from isthmus.data.zoo.hashed_ids import HashedIds
 from isthmus.learn.batching import FullBatch, NeighborBatch
-from isthmus.learn.fit import load_params, read_params
-from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.graph_client import GraphClient, load_params, read_params
 from isthmus.learn.optimizers import SGD, Adam, Cosine
 from isthmus.learn.tasks import LinkClassification
 from isthmus.models import GCN, SAGE, CategoricalEncoder, HadamardMLPDecoder, LinearEncoder, ModelSpec

@@ -16,8 +16,7 @@ from isthmus.core.random import seeded
 from isthmus.core.record import Params, State
 from isthmus.data.graph import Graph
 from isthmus.learn.augment import Augmentation
-from isthmus.learn.fit import read_params
-from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.graph_client import GraphClient, read_params
 from isthmus.learn.optimizers import AdamW, Cosine
 from isthmus.models import GCN, LinearDecoder, MLPDecoder, ModelSpec
 from isthmus.runs.simulation import Scenario

@@ -18,9 +18,8 @@ from isthmus.core.errors import BadInput
 from isthmus.core.federation import Position
 from isthmus.core.record import Params
 from isthmus.data.graph import Graph
-from isthmus.learn.fit import fit, read_params
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.metrics.losses import cross_entropy
+from isthmus.learn.graph_client import GraphClient, fit, read_params
+from isthmus.learn.metrics.classification import cross_entropy
 from isthmus.learn.optimizers import SGD, AdamW
 from isthmus.learn.tasks import LinkPrediction, NodeClassification
 from isthmus.models import GCN, LinearDecoder, MLPDecoder, ModelSpec

@@ -41,8 +41,7 @@ from isthmus.core.protocol import EvaluateModel, Failure, Kept, Request
 from isthmus.core.random import ProtectingStream
 from isthmus.core.record import Params, Record, State, leaves
 from isthmus.data.graph import Graph
-from isthmus.learn.fit import load_params, read_params
-from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.graph_client import GraphClient, load_params, read_params
 from isthmus.learn.optimizers import SGD
 from isthmus.learn.tasks import TASKS
 from isthmus.models import GCN, SAGE, MLPDecoder, ModelSpec

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from isthmus.data.edges import undirected
-from isthmus.data.graph import Graph
+from isthmus.data.graph import Graph, undirected
 from isthmus.data.graph_set import GraphSet
 from isthmus.data.holding import Holding
 from isthmus.data.link_graph import LinkGraph

@@ -13,13 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.core.errors import MissingExtra
-from isthmus.data.cuts import EdgesByNode
-from isthmus.data.edges import undirected, undirected_pairs
-from isthmus.data.graph import Graph
+from isthmus.data.graph import EdgesByNode, Graph, undirected, undirected_pairs
 from isthmus.data.splitters import CommunitySplitter, RandomSplitter
 from isthmus.data.splitters.community import METHODS, _pieces
-from isthmus.data.splitters.dealing import groups_of
 from isthmus.data.splitters.facts import item_values
+from isthmus.data.splitters.splitter import groups_of
 from isthmus.data.survey.statistics import missing_edge_fraction
 from isthmus.data.zoo import Cora
 

@@ -7,8 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.data.edges import count_pairs
-from isthmus.data.graph import Graph
+from isthmus.data.graph import Graph, count_pairs
 from isthmus.data.splitters import RandomSplitter, cross_edges, split_with_cross_edges
 from isthmus.data.survey.statistics import missing_edge_fraction
 

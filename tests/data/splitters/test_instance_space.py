@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.core.errors import BadInput
-from isthmus.data.edges import undirected
+from isthmus.data.graph import undirected
 from isthmus.data.holding import Holding
 from isthmus.data.splitters import InstanceSpaceSplitter, facts
 from isthmus.data.splitters.facts import item_features, item_values

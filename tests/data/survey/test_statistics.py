@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.core.errors import BadInput
-from isthmus.data.edges import undirected
-from isthmus.data.graph import Graph
+from isthmus.data.graph import Graph, undirected
 from isthmus.data.graph_set import GraphSet
 from isthmus.data.link_graph import LinkGraph
 from isthmus.data.splitters import RandomSplitter

@@ -9,8 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from isthmus.data.edges import undirected
-from isthmus.data.graph import Graph
+from isthmus.data.graph import Graph, undirected
 from isthmus.data.survey import walks
 from isthmus.data.survey.statistics import simple_edges
 from isthmus.data.survey.walks import WalkEmbedding, anonymous, embed, patterns, walks_needed

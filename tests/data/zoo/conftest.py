@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.data.zoo.digests import digests
+from isthmus.data.zoo.raw import digests
 from tests.data.conftest import GIVEN_ROOT, REPOSITORY
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from isthmus.core.errors import BadInput, MissingData
 from isthmus.data.zoo.dblp_csr import DBLPCSR, FILE, shared_item_edges
-from isthmus.data.zoo.digests import digests
+from isthmus.data.zoo.raw import digests
 from tests.data.strategies import many, seeds
 
 

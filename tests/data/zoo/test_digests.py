@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.core.errors import BadInput
-from isthmus.data.zoo.digests import damaged, digests, sha256_of, verified, verify
+from isthmus.data.zoo.raw import damaged, digests, sha256_of, verified, verify
 
 
 def test_a_whole_file_passes(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from isthmus.data.zoo.acm import ACM
 from isthmus.data.zoo.amazon import AmazonComputers, AmazonPhoto
 from isthmus.data.zoo.citation_full import CitationDBLP, CoraML
 from isthmus.data.zoo.coauthor import CoauthorCS, CoauthorPhysics
-from isthmus.data.zoo.digests import digests
 from isthmus.data.zoo.npz_graph import NpzGraph
+from isthmus.data.zoo.raw import digests
 
 Root = Callable[..., Path]
 KINDS: list[type[NpzGraph]] = [

@@ -16,8 +16,8 @@ from isthmus.data.conventions import SPLITS
 from isthmus.data.survey.statistics import edge_homophily
 from isthmus.data.zoo import CiteSeer, PubMed
 from isthmus.data.zoo import planetoid as module
-from isthmus.data.zoo.digests import digests
 from isthmus.data.zoo.planetoid import Planetoid
+from isthmus.data.zoo.raw import digests
 
 Root = Callable[[str], Path]
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from isthmus.core.errors import BadInput, MissingData
-from isthmus.data.zoo.digests import digests
+from isthmus.data.zoo.raw import digests
 from isthmus.data.zoo.twitch import COUNTRIES, FOLDERS, Twitch
 
 Root = Callable[..., Path]

@@ -10,7 +10,7 @@ import torch
 from scipy import sparse
 
 from isthmus.core.errors import BadInput, MissingData
-from isthmus.data.zoo.digests import digests
+from isthmus.data.zoo.raw import digests
 from isthmus.data.zoo.wiki import FILES, Wiki
 
 WORDS, LINKS, CLASSES = FILES

@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from isthmus.data.edges import undirected
+from isthmus.data.graph import undirected
 from isthmus.data.graph_set import GraphSet
 from isthmus.models import GCN, GIN, CategoricalEncoder, MLPDecoder, ModelSpec, SumReadout
 

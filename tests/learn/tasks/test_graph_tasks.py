@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from isthmus.core.errors import BadInput
 from isthmus.data.graph_set import GraphSet
 from isthmus.learn.batching import FullBatch, MiniBatch, NeighborBatch
-from isthmus.learn.fit import fit, read_params
-from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.graph_client import GraphClient, fit, read_params
 from isthmus.learn.metrics import classification as metrics
 from isthmus.learn.optimizers import SGD
 from isthmus.learn.tasks import GraphBinary, GraphClassification, GraphRegression, graph_batches

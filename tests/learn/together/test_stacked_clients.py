@@ -20,15 +20,14 @@ from isthmus.core.record import Params, leaves
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import FullBatch
 from isthmus.learn.evaluate import score_on_local_graphs
-from isthmus.learn.fit import Fitted, load_params, read_params
-from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.graph_client import Fitted, GraphClient, load_params, read_params
 from isthmus.learn.metrics.classification import CLASSIFICATION
 from isthmus.learn.optimizers import SGD, Adam, AdamW, Optimizer, StepDecay
 from isthmus.learn.tasks import NodeClassification
 from isthmus.learn.tasks.node_classification import PreparedNodes
 from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.together.blocks import Blocks
-from isthmus.learn.together.layouts import CompactRows, FullRows, Plain, Span
+from isthmus.learn.together.layouts import CompactRows, FullRows, Plain, Span, replaced
 from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models import (
     APPNP,
@@ -47,9 +46,8 @@ from isthmus.models import (
     MLPEncoder,
     ModelSpec,
 )
-from isthmus.models.norm import BatchNorm
+from isthmus.models.parts import BatchNorm
 from isthmus.models.products.sparse import SparseMatrix
-from isthmus.models.together.stackable import replaced
 from isthmus.runs.simulation import Scenario
 from isthmus.testing import toy_course
 from isthmus.testing.toys import toy_graph, toy_scenario

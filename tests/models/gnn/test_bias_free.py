@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from isthmus.core.random import seeded
+from isthmus.learn.together.layouts import stackable
 from isthmus.models import (
     APPNP,
     GAT,
@@ -19,9 +20,8 @@ from isthmus.models import (
     BiasFreeSAGE,
     ModelSpec,
 )
-from isthmus.models.gnn.layers import StackSpec
 from isthmus.models.inputs import GraphInput
-from isthmus.models.together.stackable import stackable
+from isthmus.models.parts import StackSpec
 from isthmus.testing import toy_graph
 
 PAIRS = [(MLP, BiasFreeMLP), (APPNP, BiasFreeAPPNP), (GCN, BiasFreeGCN), (SAGE, BiasFreeSAGE), (GAT, BiasFreeGAT)]

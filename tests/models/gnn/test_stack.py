@@ -5,9 +5,8 @@ import torch
 from torch import Tensor
 
 from isthmus.models import GNNS
-from isthmus.models.dropout import dropout
 from isthmus.models.gnn.gcn import GCN
-from isthmus.models.gnn.layers import StackSpec
+from isthmus.models.parts import StackSpec, dropout
 
 from ..toys import FEATURES, TOYS, assert_close, cotangent, randomise, sparse, toy
 

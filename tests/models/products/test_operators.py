@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from isthmus.models.inputs import GraphInput
-from isthmus.models.products.operators import attention_pattern, complemented, pooling_operator
-from isthmus.models.products.sparse import SparseMatrix
+from isthmus.models.products.sparse import SparseMatrix, attention_pattern, complemented, pooling_operator
 from tests.models.toys import TOYS, toy
 
 

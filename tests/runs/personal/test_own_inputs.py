@@ -13,7 +13,7 @@ from isthmus.algorithms import FedAvg
 from isthmus.core.errors import BadInput
 from isthmus.learn.optimizers import SGD
 from isthmus.models import GCN, GPRGNN, GNNSpec, LinearEncoder, MLPEncoder, ModelSpec
-from isthmus.models.sharing import names_by_features
+from isthmus.models.model import names_by_features
 from isthmus.runs.simulation import Scenario
 from isthmus.testing.toys import toy_course, toy_scenario
 

@@ -18,7 +18,7 @@ from isthmus.core.record import Record
 from isthmus.learn.batching import FullBatch, NeighborBatch
 from isthmus.learn.optimizers import SGD
 from isthmus.models import GCN, LinearDecoder, LinearEncoder, MLPDecoder, MLPEncoder, ModelSpec
-from isthmus.models.sharing import require_same_shared
+from isthmus.models.model import require_same_shared
 from isthmus.runs.simulation import Simulation
 from isthmus.testing.toys import toy_course, toy_scenario
 from isthmus.testing.traces import require_same, trace_course

@@ -28,7 +28,7 @@ from isthmus.core.federation import Position
 from isthmus.core.protocol import EvaluateModel, Evaluation, Failure, Holdings, Known
 from isthmus.core.record import check_value
 from isthmus.core.replies import judged
-from isthmus.learn.fit import read_params
+from isthmus.learn.graph_client import read_params
 from isthmus.runtime.envelope import Answer, Envelope
 from isthmus.runtime.remote import RemoteRuntime
 from isthmus.sites.silo.policy import MAX_DEPTH_OF_ALL, Policy

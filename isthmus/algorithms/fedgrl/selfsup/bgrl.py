@@ -12,11 +12,10 @@ from isthmus.algorithms.fedgrl.selfsup.objective import SelfSupervision
 from isthmus.core.record import Params
 from isthmus.learn.augment import Augmentation
 from isthmus.learn.contrast import directions
-from isthmus.models.checks import require_count
+from isthmus.learn.together.layouts import replaced
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
-from isthmus.models.parts import Perceptron
-from isthmus.models.together.stackable import replaced
+from isthmus.models.parts import Perceptron, require_count
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from isthmus.algorithms.fedgrl.selfsup.objective import SelfSupervision
 from isthmus.core.record import Params
-from isthmus.models.checks import require_count
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
+from isthmus.models.parts import require_count
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ from isthmus.algorithms.fedgrl.selfsup.objective import SelfSupervision
 from isthmus.core.record import Params
 from isthmus.learn.augment import Augmentation
 from isthmus.learn.contrast import directions
-from isthmus.models.checks import require_count
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
-from isthmus.models.parts import Perceptron
+from isthmus.models.parts import Perceptron, require_count
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,16 @@ import torch
 from torch import Tensor
 
 from isthmus.learn.optimizers import SGD
-from isthmus.models.products.affine import affine
+from isthmus.models.products.affine import (
+    SpanFeatures,
+    SpanWeight,
+    add_bias_,
+    affine,
+    bias_gradient,
+    block_gram,
+    span_affine,
+)
 from isthmus.models.products.sparse import SparseMatrix
-from isthmus.models.together.span import SpanFeatures, SpanWeight, add_bias_, bias_gradient, block_gram, span_affine
 
 CLIENTS, ROWS, FEATURES, OUT = 4, 5, 9, 3
 

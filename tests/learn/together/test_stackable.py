@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from isthmus.learn.together.layouts import drops_features, feature_weights, replaced, stackable
 from isthmus.models import (
     APPNP,
     GAT,
@@ -26,9 +27,7 @@ from isthmus.models import (
 )
 from isthmus.models.gnn.gcn import GCNLayer, GCNStack
 from isthmus.models.inputs import GraphInput
-from isthmus.models.norm import BatchNorm
-from isthmus.models.parts import Linear, Perceptron
-from isthmus.models.together.stackable import drops_features, feature_weights, replaced, stackable
+from isthmus.models.parts import BatchNorm, Linear, Perceptron
 
 IN, HIDDEN, CLASSES = 11, 8, 3  # no other width is 11
 

@@ -1,1 +1,0 @@
-"""What models need so that many clients run at once: stacked weights, streams, spans."""
