@@ -45,7 +45,9 @@ def end_of(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
     ends = [event for event in events if event["event"] == "end"]
     if ends:
         return ends[-1]
-    raise BadInput("the journal has no end: the run was not finished; go on with: isthmus run --resume RUN")
+    of_sites = any(event.get("sites") for event in events if event["event"] == "course")
+    command = "isthmus serve KIT --resume" if of_sites else "isthmus run --resume"
+    raise BadInput(f"the journal has no end: the run was not finished; go on with: {command} RUN")
 
 
 def clients_of(events: Sequence[dict[str, Any]]) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from isthmus.core.protocol import Failure, Kept, Request
+from isthmus.core.protocol import EvaluateModel, Evaluation, Failure, Holdings, Kept, Known, Request
 from isthmus.core.record import Params, Record, largest
 from isthmus.core.replies import MAX_INTEGER, MAX_WEIGHT, Each, Stack, Stacked, StackedTensor, judged, judged_stack
 
@@ -297,3 +297,47 @@ def test_every_reply_of_a_stack_is_looked_at_by_its_own_request() -> None:
     shared = dict.fromkeys(CLIENTS, TrainAtMost(model(), 2))
     assert verdicts(stack_of(members), shared)[0] == [True, True, False, False]
     assert verdicts(stack_of(members), dict.fromkeys(CLIENTS, TrainAtMost(model(), 9))) == ([True] * 4, [])
+
+
+HELD = Known({client: Holdings(nodes=40, examples={"train": 20, "val": 10}) for client in CLIENTS})
+
+
+@pytest.mark.parametrize(
+    ("weight", "problem"),
+    [
+        (20.0, ""),
+        (40.0, ""),
+        (41.0, "weight is 41; it must be in [0, 40]"),
+        (1e15, "weight is 1e+15; it must be in [0"),
+    ],
+)
+def test_a_weight_is_bounded_by_what_a_client_agreed_to_hold(weight: float, problem: str) -> None:
+    members = {client: update(weight=weight if client == "b" else 1.0) for client in CLIENTS}
+    alone = judged("b", members["b"], Train(model()), Update, HELD)
+    sound, failures = judged_stack(stack_of(members), requests_of(), dict.fromkeys(CLIENTS, Update), HELD)
+    assert sound.tolist() == [client != "b" or not problem for client in CLIENTS]
+    if problem:
+        assert isinstance(alone, Failure) and failures == [alone] and alone.kind == "malformed"
+        assert problem in alone.reason and "the client holds 40 nodes and as examples 20 train, 10 val" in alone.reason
+    else:
+        assert not isinstance(alone, Failure)
+
+
+@pytest.mark.parametrize(
+    ("counts", "problem"),
+    [
+        ({"train": 20, "val": 10}, ""),
+        ({"train": 21}, "Evaluation.counts['train'] is 21; the client holds 40 nodes"),
+        ({"val": 2**62}, "Evaluation.counts['val'] is 4.61169e+18"),
+        ({"test": 1}, "Evaluation.counts['test'] is 1"),
+    ],
+)
+def test_counts_of_examples_are_bounded_by_what_a_client_agreed_to_hold(counts: dict[str, int], problem: str) -> None:
+    metrics = {split: {"loss": 0.5} for split in counts}
+    found = judged(
+        "b", Evaluation(metrics, counts), EvaluateModel(model(), tuple(counts), "loss", best=False), Evaluation, HELD
+    )
+    if problem:
+        assert isinstance(found, Failure) and found.kind == "malformed" and problem in found.reason
+    else:
+        assert not isinstance(found, Failure)

@@ -43,8 +43,10 @@ def test_markdown_has_a_heading_a_rule_and_aligned_columns() -> None:
 
 
 def test_a_journal_without_an_end_says_how_to_go_on() -> None:
-    with pytest.raises(BadInput, match="--resume"):
-        end_of([{"event": "round"}])
+    with pytest.raises(BadInput, match="isthmus run --resume RUN"):
+        end_of([{"event": "course"}, {"event": "round"}])
+    with pytest.raises(BadInput, match="isthmus serve KIT --resume RUN"):
+        end_of([{"event": "course", "sites": ["bank-a"]}, {"event": "round"}])
     # After a resume the last end counts.
     assert end_of([{"event": "end", "n": 1}, {"event": "end", "n": 2}])["n"] == 2
 

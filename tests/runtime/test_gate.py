@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -87,6 +89,27 @@ def test_silent_connections_keep_nobody_out_and_are_closed(
         for each in silent:
             each.close()
     until(lambda: hub.connected() == set())
+
+
+def test_the_oldest_connections_without_a_stream_make_room_and_none_may_wait_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By itself, since gRPC ends handshakes by a limit of its own, after which nobody could tell who hung up."""
+    monkeypatch.setattr(gate_file, "MAX_PENDING", 3)
+    gate = gate_file.Gate(lambda visitor: "")
+    with socket.create_server(("localhost", 0)) as listening, contextlib.ExitStack() as stack:
+        port = listening.getsockname()[1]
+        taken = []
+        for _ in range(5):
+            stack.enter_context(socket.create_connection(("localhost", port)))
+            taken.append(stack.enter_context(listening.accept()[0]))
+            assert gate._overdue(port) == [each.fileno() for each in taken[:-3]]
+        inside = gate_file.Visitor("bank-a", 1, datetime.now(UTC), "", taken[0].getpeername()[:2])
+        gate._stays["bank-a"] = gate_file._Stay(inside, None)
+        assert gate._overdue(port) == [taken[1].fileno()]  # who has a stream may stay
+        monkeypatch.setattr(gate_file, "PENDING_SECONDS", -1.0)
+        assert gate._overdue(port) == [each.fileno() for each in taken[1:]]
+        assert gate_file.Gate(lambda visitor: "")._overdue(1) == []  # sockets of other ports are not its own
 
 
 def _is_open(connection: socket.socket) -> bool:

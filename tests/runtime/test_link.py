@@ -1,4 +1,4 @@
-"""What a link refuses before it keeps anything; the link itself is tested with real processes in tests/federation."""
+"""What a link refuses before it keeps anything; the link itself is tested with real processes in tests/sites."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 
 pytest.importorskip("nvflare", reason="install it with: pip install 'isthmus[sites]'")
 
-from isthmus.runtime.flare.link import MAX_QUEUED_FRAMES, Link, _head_problem
+from isthmus.core.protocol import Failure
+from isthmus.runtime.flare.link import MAX_QUEUED_FRAMES, Link, LinkHub, _head_problem
 from isthmus.runtime.flare.message_parts import PART_BYTES
 
 HEAD = {"kind": "exchange", "ident": "i", "message": "m", "number": 0, "size": 10}
@@ -47,6 +48,30 @@ def test_a_message_that_fits_is_fine_whole_or_in_parts() -> None:
 )
 def test_a_head_that_lies_is_refused(changes: dict[str, Any], reason: str) -> None:
     assert reason in problem(**changes)
+
+
+@pytest.mark.parametrize("who", ["the server", "the silo"])
+def test_a_message_that_announces_too_much_is_not_kept_and_its_sender_is_told(who: str) -> None:
+    """Refused by the server it is the silo's failure, and by the silo the server's request is."""
+    link, hub = Link.__new__(Link), LinkHub.__new__(LinkHub)
+    link.max_bytes, link._lock, link._assemblies, link._seldom = 1000, threading.Lock(), {}, lambda kind, text: None
+    hub._lock, hub._waiting, hub._heard, hub.check = threading.Lock(), {}, {}, lambda: None
+
+    def answer(site: str, kind: str, ident: str, data: bytes) -> str:
+        head = {**HEAD, "kind": "answer", "ident": ident, "size": 10**12}
+        endpoint = SimpleNamespace(name=site)
+        part = SimpleNamespace(get_prop=lambda key: endpoint, get_header=head.get, payload=bytes(10))
+        if who == "the server":
+            link._on_refused = hub._oversized
+        else:
+            link._on_refused = lambda peer, ident, why: hub._answer(site, "refused", ident, why.encode())
+        link._part(part)  # type: ignore[arg-type]
+        return ""
+
+    hub.link = SimpleNamespace(send=answer)  # type: ignore[assignment]
+    found = list(hub.ask("exchange", {"bank-a": b"x"}, 5.0))
+    why = "it announces 1000000000000 bytes, the limit is 1000"
+    assert found == [("bank-a", Failure("bank-a", "oversized", why))] and not link._assemblies
 
 
 class Engine:

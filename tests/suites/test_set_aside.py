@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,21 @@ def test_a_run_whose_data_is_missing_fails_with_the_reason_and_stays_as_it_is(
     (path / "checkpoint.isth").write_bytes(before["checkpoint.isth"])
     (run,) = run_suite(suite, tmp_path / "out", workers=1)
     assert not run.error and not run.note and (path / "mine.txt").read_text() == "keep me"
+
+
+def test_a_run_whose_data_changed_fails_with_the_reason_and_stays_as_it_is(
+    suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = unfinished(suite, tmp_path / "out")
+    before, load = files(path), isthmus.suites.same_data.load_scenario
+
+    def changed(course: Any, *more: Any) -> Any:
+        return load(replace(course, dataset=replace(course.dataset, num_nodes=course.dataset.num_nodes // 2)), *more)
+
+    monkeypatch.setattr(isthmus.suites.same_data, "load_scenario", changed)
+    (run,) = run_suite(suite, tmp_path / "out", workers=1)
+    assert "the data changed" in run.error and run.score is None
+    assert files(path) == before and [p.name for p in path.parent.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize(

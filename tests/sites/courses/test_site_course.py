@@ -16,10 +16,11 @@ from isthmus.core.errors import BadInput, CourseFailed, TooFewReplies
 from isthmus.core.protocol import Failure
 from isthmus.report.summary import headline
 from isthmus.runs.folder import load_model_file
+from isthmus.runs.simulation import Scenario
 from isthmus.sites.courses.site_course import Patience, SiteCourse
 from isthmus.sites.silo.policy import Policy
 from tests.quick import quick
-from tests.sites.in_process import FakeHub, fake_hub, scenario, site_course
+from tests.sites.in_process import FakeHub, fake_hub, scenario, site_course, write_silos
 
 QUICK = Patience(start_seconds=0.1, pause_seconds=0.3)
 SITES = ("client-0", "client-1", "client-2")
@@ -244,6 +245,26 @@ def test_a_silo_that_changed_its_policy_may_come_back(tmp_path: Path) -> None:
     hub.hook = relent
     result = on_sites(site_course(rounds=4), hub, tmp_path / "run").run()
     assert set(result.client_scores) == set(SITES)
+
+
+@pytest.mark.parametrize(("part", "named"), [("client-2", True), ("client-0", False)])
+def test_a_silo_that_comes_back_with_more_data_than_it_agreed_to_is_refused(
+    part: str, named: bool, tmp_path: Path
+) -> None:
+    """What a silo agreed to hold bounds its weight: more of it later would weigh more than anybody agreed to."""
+    hub, said = fake_hub(tmp_path), []
+    other = write_silos(tmp_path / "other", Scenario(scenario().whole, {"client-1": scenario().parts[part]}))
+
+    def change(site: str, kind: str, data: bytes) -> None:
+        if site == "client-0" and hub.log.count(("client-0", "exchange")) == 3 and hub.generations["client-1"] == 1:
+            hub.silos["client-1"].data = other["client-1"]
+            hub.restart("client-1")
+
+    hub.hook = change
+    result = on_sites(site_course(rounds=4), hub, tmp_path / "run", said).run()
+    refused = "client-1 is refused: it came back with more data than it agreed to hold"
+    assert any(text.startswith(refused) for text in said) is named
+    assert ("client-1" not in result.client_scores) is named
 
 
 def test_a_round_that_fails_although_everybody_is_there_is_tried_again_and_then_ends_the_course(tmp_path: Path) -> None:
