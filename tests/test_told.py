@@ -12,7 +12,7 @@ import isthmus as ist
 from isthmus.algorithms import GFLAPPNP, FedSagePlus
 from isthmus.algorithms.fedgrl.selfsup import GRACE
 from isthmus.core.errors import BadInput
-from isthmus.data.folders.graph_tables import write_graph_folder
+from isthmus.data.folders.graph_folder import write_graph_folder
 from isthmus.runs.predicting import predictions
 from isthmus.testing import toy_graph
 from tests.cli.command import call

@@ -19,10 +19,9 @@ from isthmus.algorithms.fgssl import FGSSL
 from isthmus.algorithms.fine_tuning import FedAvgFT, FineTuned
 from isthmus.algorithms.gcfl import GCFL, GCFLPlus
 from isthmus.algorithms.gfl_appnp import GFLAPPNP
-from isthmus.algorithms.local import Local
+from isthmus.algorithms.local import Local, Pooled
 from isthmus.algorithms.moon import MOON
 from isthmus.algorithms.pfedme import PFedMe
-from isthmus.algorithms.pooled import Pooled
 from isthmus.algorithms.scaffold import Scaffold
 from isthmus.core.protocol import Algorithm
 

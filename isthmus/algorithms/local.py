@@ -154,3 +154,18 @@ def _keep_if_best(client: GraphClient, metric: str, score: float | None) -> None
     best: float | None = client.state["score"]
     if best is None if score is None else improves(metric, score, best):
         client.state["params"], client.state["score"] = client.state["running"], score
+
+
+@dataclass(frozen=True)
+class Pooled(Local):
+    """One client holds the whole graph and trains alone on it, with its own validation nodes.
+
+        setup:  server -> client  StartFrom(params)
+                client -> server  Kept()
+        round:  server -> client  TrainAlone()
+                client -> server  Kept()
+
+    Fields: as in Local.
+    """
+
+    pooled: ClassVar[bool] = True

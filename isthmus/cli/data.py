@@ -12,7 +12,7 @@ import typer
 from isthmus.cli import data_import, data_schema, data_show
 
 if TYPE_CHECKING:
-    from isthmus.data.folders.own_data import OwnData
+    from isthmus.data.folders.own_folder import OwnData
     from isthmus.data.holding import Holding
     from isthmus.data.zoo import Dataset
 
@@ -64,7 +64,7 @@ def check(
 ) -> None:
     """Check a folder of a graph, of links or of graphs, and say everything that is wrong with it, by row."""
     from isthmus.core.errors import BadInput
-    from isthmus.data.folders.graph_tables import GraphFolder
+    from isthmus.data.folders.graph_folder import GraphFolder
     from isthmus.data.folders.own_kinds import kind_at
     from isthmus.data.link_graph import item_word
     from isthmus.data.zoo import Folder, LinkFolder
@@ -124,7 +124,7 @@ def split(
     """Divide a dataset or a folder of tables into folders, one for each of several organisations, as a course would."""
     from isthmus.config.load import load_course
     from isthmus.core.errors import BadInput
-    from isthmus.data.folders.divided import write_divided
+    from isthmus.data.folders.own_kinds import write_divided
     from isthmus.data.folders.schema.schema import SCHEMA_FILE
     from isthmus.data.link_graph import item_word
     from isthmus.data.zoo import DATASETS

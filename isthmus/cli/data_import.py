@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from isthmus.data.folders.graph_tables import GraphFolder
+    from isthmus.data.folders.graph_folder import GraphFolder
     from isthmus.data.folders.schema.schema import Schema
     from isthmus.data.folders.tables.reading import Problems, RawGraph
     from isthmus.data.imports.importing import Prepared, Wishes
@@ -283,7 +283,7 @@ def _tell(
 
 def read_checked(folder: Path, classes: tuple[str, ...], schema: Path | None, directed: bool) -> GraphFolder:
     """Return a graph folder, or raise one BadInput with all that is wrong with it or differs from a schema."""
-    from isthmus.data.folders.graph_tables import read_graph_folder
+    from isthmus.data.folders.graph_folder import read_graph_folder
     from isthmus.data.folders.schema.schema import SCHEMA_FILE, read_schema
 
     wanted = read_schema(schema) if schema is not None else None

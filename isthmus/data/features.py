@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -129,3 +131,21 @@ def _columns(x: Tensor, names: Sequence[str], wanted: Sequence[str]) -> Tensor:
     parts = x.to_sparse(layout=torch.sparse_coo).coalesce()
     index = torch.stack([parts.indices()[0], new[parts.indices()[1]]])
     return torch.sparse_coo_tensor(index, parts.values(), x.shape, check_invariants=False).coalesce().to_sparse_csr()
+
+
+# Up to so many entries (128 MiB) one-hot features are dense, which small batches are faster with.
+DENSE_ENTRIES = 2**25
+
+
+def one_hot(codes: npt.NDArray[np.int64], sizes: Sequence[int]) -> Tensor:
+    """Return a row of zeros and ones for each row of `codes`, (rows, categories): 1 at its value in each category.
+
+    `sizes` are the numbers of values, and the columns of the categories follow each other; a code of -1 sets none.
+    """
+    first = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    known = codes >= 0
+    start = np.concatenate([[0], np.cumsum(known.sum(axis=1))])
+    columns = (codes + first[:-1])[known]
+    shape = (len(codes), int(first[-1]))
+    x = sparse_rows(torch.from_numpy(start), torch.from_numpy(columns), torch.ones(len(columns)), shape)
+    return x if shape[0] * shape[1] > DENSE_ENTRIES else x.to_dense()

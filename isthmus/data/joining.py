@@ -1,8 +1,8 @@
-"""Several holdings side by side as one, with nothing between them: what silos would have if they pooled their data."""
+"""Holdings put together: side by side with nothing between them, or the parts of one graph with the edges they have."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -128,4 +128,33 @@ def _rows(blocks: Sequence[Tensor]) -> Tensor:
         torch.cat([block.col_indices() for block in blocks]),
         torch.cat([block.values() for block in blocks]),
         (sum(block.shape[0] for block in blocks), blocks[0].shape[1]),
+    )
+
+
+def merged(whole: Graph, parts: Iterable[Graph]) -> Graph:
+    """Return the whole graph with only those edges that some part has; nodes that no part has are in no split.
+
+    Nodes keep their places. An edge between nodes of two parts that is in neither is lost, which is what tells this
+    graph from the one that the parts were cut from.
+    """
+    place = torch.argsort(whole.node_ids)
+    ordered = whole.node_ids[place]
+    held = torch.zeros(whole.num_nodes, dtype=torch.bool)
+    keys: list[Tensor] = []
+    for part in parts:
+        nodes = place[torch.searchsorted(ordered, part.node_ids)]
+        held[nodes] = True
+        ends = nodes[part.edge_index]
+        keys.append(ends[0] * whole.num_nodes + ends[1])
+    key = torch.unique(torch.cat(keys)) if keys else torch.empty(0, dtype=torch.int64)
+    weight = whole.edge_weight
+    if weight is not None:
+        weight = weight[torch.searchsorted(whole.edge_index[0] * whole.num_nodes + whole.edge_index[1], key)]
+    return replace(
+        whole,
+        edge_index=torch.stack(
+            [key.div(max(whole.num_nodes, 1), rounding_mode="floor"), key % max(whole.num_nodes, 1)]
+        ),
+        edge_weight=weight,
+        masks={split: mask & held for split, mask in whole.masks.items()},
     )

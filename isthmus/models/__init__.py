@@ -3,17 +3,23 @@
 The tables name what a course can ask for; they hold spec classes, whose fields are the hyper-parameters.
 """
 
-from isthmus.models.categorical import CategoricalEncoder
-from isthmus.models.decoders import DecoderSpec, LinearDecoder, MLPDecoder
-from isthmus.models.encoders import EncoderSpec, LinearEncoder, MLPEncoder
+from isthmus.models.decoders import (
+    BilinearDecoder,
+    DecoderSpec,
+    DistMultDecoder,
+    DotDecoder,
+    HadamardMLPDecoder,
+    LinearDecoder,
+    LinkPart,
+    MLPDecoder,
+)
+from isthmus.models.encoders import CategoricalEncoder, EncoderSpec, LinearEncoder, MLPEncoder
 from isthmus.models.gnn import APPNP, GAT, GCN, GIN, GNN, GPRGNN, MLP, SAGE, SGC, GNNSpec
 from isthmus.models.gnn.bias_free import BiasFreeAPPNP, BiasFreeGAT, BiasFreeGCN, BiasFreeMLP, BiasFreeSAGE
 from isthmus.models.inputs import GraphInput
-from isthmus.models.link_decoders import BilinearDecoder, DistMultDecoder, DotDecoder, HadamardMLPDecoder, LinkPart
 from isthmus.models.model import Model, ModelSpec
 from isthmus.models.products.sparse import Features, SparseMatrix
-from isthmus.models.readouts import MaxReadout, MeanReadout, ReadoutSpec, SumReadout
-from isthmus.models.set2set import Set2SetReadout
+from isthmus.models.readouts import MaxReadout, MeanReadout, ReadoutSpec, Set2SetReadout, SumReadout
 
 GNNS: dict[str, type[GNNSpec]] = {
     "mlp": MLP,

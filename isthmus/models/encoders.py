@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
-from isthmus.models.parts import Part, Perceptron, require_count, require_dropout
+import torch
+from torch import Tensor
+
+from isthmus.models.inputs import GraphInput
+from isthmus.models.parts import Part, Perceptron, glorot, require_count, require_dropout, shape_of
+from isthmus.models.products.affine import affine
+from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
 
 
 class EncoderSpec(Protocol):
@@ -59,3 +67,69 @@ class MLPEncoder:
     def build(self, in_dim: int) -> Perceptron:
         """Return the module."""
         return Perceptron([in_dim, *[self.dim] * self.layers], self.dropout)
+
+
+@dataclass(frozen=True)
+class CategoricalEncoder:
+    """h_i = sum_c E_c[x_ic]: one embedding for each category of each column, drawn after Glorot and Bengio (2010).
+
+    There is no bias. For features that are no indicators it is X E, a linear map.
+
+    Fields:
+        dim: width of the embeddings
+    """
+
+    dim: int = 64
+
+    def __post_init__(self) -> None:
+        require_count("dim", self.dim)
+
+    def build(self, in_dim: int) -> EmbeddingSum:
+        """Return the module; `in_dim` is the number of categories of all columns together."""
+        return EmbeddingSum(in_dim, self.dim)
+
+
+class EmbeddingSum(Part):
+    """The module of `CategoricalEncoder`; `weight` has the tables of all columns one below the other."""
+
+    def __init__(self, in_dim: int, dim: int) -> None:
+        super().__init__()
+        self.weight = glorot(in_dim, dim)
+
+    def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
+        """Return (rows, dim)."""
+        return affine(h, self.weight)
+
+    def extra_repr(self) -> str:
+        """Fields shown in the repr."""
+        return shape_of(self.weight)
+
+
+def places(codes: Tensor, sizes: Sequence[int], what: str) -> Tensor:
+    """Return where the one of each number stands among the indicators of all columns, (rows, columns), int32.
+
+    Raises ValueError where a number is no category of its column; `what` says whose columns they are.
+    """
+    if codes.shape[1] != len(sizes):
+        raise ValueError(f"{what}: {codes.shape[1]} columns, but sizes of {len(sizes)}")
+    whole = codes.to(torch.int32)
+    odd = (whole != codes) | (whole < 0) | (whole >= torch.tensor(sizes, dtype=torch.int32))
+    if bool(odd.any()):
+        row, column = odd.nonzero()[0].tolist()
+        raise ValueError(
+            f"{what}: row {row}, column {column} is {codes[row, column].item():g}; it must be a whole number from 0 to "
+            f"{sizes[column] - 1}"
+        )
+    return whole + torch.tensor(list(accumulate(sizes, initial=0))[:-1], dtype=torch.int32)
+
+
+def indicators(place: Tensor, width: int) -> SparseMatrix:
+    """Return the matrix with ones at `place` (rows, columns) and zeros elsewhere, (rows, width)."""
+    rows, columns = place.shape
+    crow = torch.arange(rows + 1, dtype=torch.int32) * columns
+    return SparseMatrix(Pattern(crow, place.flatten(), (rows, width)), torch.ones(rows * columns))
+
+
+def dense_indicators(place: Tensor, width: int) -> Tensor:
+    """Return the same matrix, dense, one byte for each entry."""
+    return torch.zeros(len(place), width, dtype=torch.uint8).scatter_(1, place.long(), 1)

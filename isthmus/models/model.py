@@ -16,11 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.core.errors import BadInput
-from isthmus.models.decoders import DecoderSpec
+from isthmus.models.decoders import DecoderSpec, LinkPart
 from isthmus.models.encoders import EncoderSpec
 from isthmus.models.gnn.gcn import GCN
 from isthmus.models.inputs import GraphInput
-from isthmus.models.link_decoders import LinkPart
 from isthmus.models.parts import GNN, BatchNorm, GNNSpec, Part, require_count
 from isthmus.models.products.sparse import Features, dense
 from isthmus.models.readouts import ReadoutSpec

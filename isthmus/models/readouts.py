@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import Part
+from isthmus.models.parts import Part, require_count
 from isthmus.models.products.sparse import Features, dense
 
 
@@ -87,3 +87,65 @@ class MaxPool(Part):
         batch = torch.zeros(len(h), dtype=torch.int64) if graph.batch is None else graph.batch
         empty = h.new_zeros(graph.num_graphs or 0, h.shape[1])
         return empty.scatter_reduce(0, batch.unsqueeze(1).expand_as(h), h, "amax", include_self=False)
+
+
+@dataclass(frozen=True)
+class Set2SetReadout:
+    """A query attends to the nodes of its graph, and an LSTM makes the next query of what it found.
+
+        q_t   = LSTM(q*_{t-1})                              q*_0 = 0, and so is the LSTM's memory
+        a_it  = softmax over the graph's nodes i of <h_i, q_t>
+        r_t   = sum_i a_it h_i
+        q*_t  = [q_t, r_t]
+
+    The graph's representation is q* of the last step, twice as wide as the nodes'. A graph without nodes has r = 0.
+
+    Fields:
+        steps: how often the nodes are looked at
+    """
+
+    steps: int = 3
+
+    def __post_init__(self) -> None:
+        require_count("steps", self.steps)
+
+    def out_dim(self, in_dim: int) -> int:
+        """Return twice the nodes' width."""
+        return 2 * in_dim
+
+    def build(self, in_dim: int) -> Set2Set:
+        """Return the module."""
+        return Set2Set(in_dim, self.steps)
+
+
+class Set2Set(Part):
+    """The module of `Set2SetReadout`."""
+
+    def __init__(self, dim: int, steps: int) -> None:
+        super().__init__()
+        self.dim, self.steps = dim, steps
+        self.lstm = nn.LSTMCell(2 * dim, dim)
+
+    def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
+        """Return (graphs, 2 dim)."""
+        h = dense(h)
+        pool = graph.pooling(mean=False)  # (graphs, nodes)
+        batch = torch.zeros(len(h), dtype=torch.int64) if graph.batch is None else graph.batch
+        num_graphs = graph.num_graphs or 0
+        query = memory = h.new_zeros(num_graphs, self.dim)
+        star = h.new_zeros(num_graphs, 2 * self.dim)
+        for _ in range(self.steps):
+            query, memory = self.lstm(star, (query, memory))
+            score = (h * query.index_select(0, batch)).sum(dim=1)  # (nodes,)
+            # Softmax within each graph; the greatest score is taken off first, so that no exponential overflows.
+            greatest = (
+                score.detach().new_full((num_graphs,), -torch.inf).scatter_reduce(0, batch, score.detach(), "amax")
+            )
+            weight = (score - greatest.index_select(0, batch)).exp().unsqueeze(1)  # (nodes, 1), one of a graph's is 1
+            total = pool.matmul(weight).clamp(min=1.0)  # at least 1 but for a graph without nodes
+            star = torch.cat([query, pool.matmul(weight * h) / total], dim=1)
+        return star
+
+    def extra_repr(self) -> str:
+        """Fields shown in the repr."""
+        return f"{self.dim}, steps={self.steps}"

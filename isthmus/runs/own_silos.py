@@ -12,8 +12,7 @@ from isthmus import __version__
 from isthmus.config.course import Course
 from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.data.features import input_names, name_differences
-from isthmus.data.folders.own_data import OwnData
-from isthmus.data.folders.own_folder import OwnFolder
+from isthmus.data.folders.own_folder import OwnData, OwnFolder
 from isthmus.data.folders.several_folders import Folders
 from isthmus.data.joining import joined, renumbered
 from isthmus.data.masks import without_examples

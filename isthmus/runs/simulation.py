@@ -33,8 +33,8 @@ from isthmus.data.features import feature_facts, input_names
 from isthmus.data.folders.own_folder import OwnFolder
 from isthmus.data.folders.several_folders import Folders
 from isthmus.data.graph import Graph
+from isthmus.data.joining import merged
 from isthmus.data.masks import PublicSplit, has_split
-from isthmus.data.pooling import merged
 from isthmus.learn.evaluate import Scores, one_by_one, score_on_global_graph, score_on_local_graphs
 from isthmus.learn.graph_client import GraphClient, load_params, read_params
 from isthmus.learn.together.blocks import Blocks

@@ -17,7 +17,7 @@ from types import TracebackType
 
 from isthmus.config.course import Course
 from isthmus.core.training import Callback
-from isthmus.data.folders.divided import write_divided
+from isthmus.data.folders.own_kinds import write_divided
 from isthmus.data.zoo import Folders
 from isthmus.data.zoo import data_root as locate_data
 from isthmus.runs.life import Result

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
-from isthmus.data.folders.graph_tables import read_graph_folder
+from isthmus.data.folders.graph_folder import read_graph_folder
 from isthmus.data.folders.schema.schema import read_schema
 
 from .command import call

@@ -12,7 +12,7 @@ import torch
 
 from isthmus.cli.federation import check_folder
 from isthmus.core.errors import BadInput
-from isthmus.data.folders.graph_tables import read_graph_folder
+from isthmus.data.folders.graph_folder import read_graph_folder
 from isthmus.data.zoo import DATASETS, Cora, Dataset, GraphSetFolder, LinkFolder
 from tests.learn.tasks.graph_toys import toy_set
 from tests.learn.tasks.link_toys import toy_facts, toy_ratings

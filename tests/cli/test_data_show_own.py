@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from isthmus.data.folders.graph_tables import write_graph_folder
+from isthmus.data.folders.graph_folder import write_graph_folder
 from isthmus.data.folders.own_kinds import kind_for
 from isthmus.testing import toy_graph
 from tests.learn.tasks.graph_toys import toy_set

@@ -7,7 +7,7 @@ import torch
 
 import isthmus as ist
 from isthmus.core.errors import BadInput
-from isthmus.data.folders.graph_tables import write_graph_folder
+from isthmus.data.folders.graph_folder import write_graph_folder
 from isthmus.data.zoo import Cora
 from isthmus.runs.folder import RunFolder, load_model_file, save_model_file
 from isthmus.runs.predicting import predictions

@@ -13,7 +13,7 @@ import pytest
 
 import isthmus as ist
 from isthmus.core.errors import BadInput
-from isthmus.data.folders.graph_tables import write_graph_folder
+from isthmus.data.folders.graph_folder import write_graph_folder
 from isthmus.data.folders.own_kinds import kind_for
 from isthmus.data.folders.schema.schema import Number, Schema, write_schema
 from isthmus.data.graph import Graph

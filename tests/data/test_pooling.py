@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import isthmus as ist
 from isthmus.core.errors import BadInput
 from isthmus.data.graph import Graph
-from isthmus.data.pooling import merged
+from isthmus.data.joining import merged
 from isthmus.data.splitters import RandomSplitter
 from isthmus.runs.simulation import load_scenario
 from tests.data.strategies import graphs, make_graph, many, seeds

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from isthmus.models import CategoricalEncoder
-from isthmus.models.categorical import dense_indicators, indicators, places
+from isthmus.models.encoders import dense_indicators, indicators, places
 
 from .toys import assert_close, cotangent, randomise, toy
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from isthmus.core.errors import BadInput
 from isthmus.core.random import torch_generator
 from isthmus.models import GCN, DecoderSpec, GraphInput, LinearDecoder, Model, ModelSpec
-from isthmus.models.link_decoders import (
+from isthmus.models.decoders import (
     Bilinear,
     BilinearDecoder,
     DistMult,

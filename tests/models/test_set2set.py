@@ -6,7 +6,7 @@ from torch_geometric.nn.aggr import Set2Set as PyGSet2Set
 
 from isthmus.models import GCN, MLPDecoder, ModelSpec, Set2SetReadout
 from isthmus.models.inputs import GraphInput
-from isthmus.models.set2set import Set2Set
+from isthmus.models.readouts import Set2Set
 
 from .toys import assert_close, cotangent, randomise, toy
 

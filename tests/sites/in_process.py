@@ -10,7 +10,7 @@ from typing import Any
 
 import isthmus as ist
 from isthmus.core.protocol import Failure
-from isthmus.data.folders.graph_tables import write_graph_folder
+from isthmus.data.folders.graph_folder import write_graph_folder
 from isthmus.data.zoo import Folder
 from isthmus.runs.simulation import Scenario
 from isthmus.sites.silo.own_secret import simulate

@@ -26,7 +26,7 @@ from isthmus.algorithms.fedgrl.downstream import Finetune
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import ExchangeReport
 from isthmus.core.training import Callback, RoundReport
-from isthmus.data.folders.graph_tables import read_graph_folder, write_graph_folder
+from isthmus.data.folders.graph_folder import read_graph_folder, write_graph_folder
 from isthmus.data.splitters import MetaSplitter, NodeHostsSplitter
 from isthmus.data.zoo import Folder, Union, data_root
 from isthmus.models import MLP, MLPDecoder

@@ -16,7 +16,7 @@ from isthmus.algorithms import FedGRL
 from isthmus.algorithms.fedgrl.downstream import Finetune
 from isthmus.algorithms.fedgrl.selfsup import GAE
 from isthmus.core.errors import BadInput
-from isthmus.data.folders.graph_tables import read_graph_folder, write_graph_folder
+from isthmus.data.folders.graph_folder import read_graph_folder, write_graph_folder
 from isthmus.data.graph import Graph
 from isthmus.data.masks import PublicSplit, RatioSplit
 from isthmus.data.zoo import Folder

@@ -14,7 +14,7 @@ from isthmus import __version__
 from isthmus.config.load import course_to_yaml
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadInput
-from isthmus.data.folders.graph_tables import write_graph_folder
+from isthmus.data.folders.graph_folder import write_graph_folder
 from isthmus.learn.tasks import LinkPrediction
 from isthmus.models import GCN, DotDecoder, LinearEncoder, MLPDecoder, ModelSpec
 from isthmus.runs.folder import load_model_file

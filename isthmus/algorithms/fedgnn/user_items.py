@@ -21,7 +21,7 @@ from isthmus.core.record import Params
 from isthmus.data.graph import spans
 from isthmus.data.link_graph import LinkGraph
 from isthmus.learn.tasks.link_task import PreparedLinks
-from isthmus.models.categorical import EmbeddingSum
+from isthmus.models.encoders import EmbeddingSum
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix

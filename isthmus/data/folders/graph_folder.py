@@ -1,23 +1,285 @@
-"""The user's own graph as a dataset: a folder of tables."""
+"""Bring your own graph: a folder with a table of nodes and a table of edges.
+
+nodes.parquet or nodes.csv    id; label and split if known; every other numeric column is a feature; columns of text are
+                              attributes, which splitters may go by; a number is one in `attribute.<name>`
+edges.parquet or edges.csv    source, target; weight if wanted
+features.npz                  in place of feature columns: `x` (dense), or a matrix saved by scipy.sparse; if wanted,
+                              `names` of its columns
+neighbors.parquet or .csv     if wanted: id, neighbor; weight: edges to nodes that other silos hold (`data.foreign`)
+schema.yaml                   if wanted: what the feature columns mean, and the names of the classes
+"""
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from isthmus.core.errors import BadInput
-from isthmus.data.folders.graph_tables import GraphFolder, read_graph_folder, write_graph_folder
-from isthmus.data.folders.own_folder import OwnFolder
-from isthmus.data.folders.schema.schema import SCHEMA_FILE
-from isthmus.data.graph import Graph
+from isthmus.data.features import compact
+from isthmus.data.folders.own_folder import OwnData, OwnFolder
+from isthmus.data.folders.schema.schema import SCHEMA_FILE, Schema, compare_columns, read_schema
+from isthmus.data.folders.tables import columns
+from isthmus.data.folders.tables.attributes import attribute_columns, read_attributes
+from isthmus.data.folders.tables.reading import Problems, Table, find_table, read_table, text
+from isthmus.data.folders.tables.writing import (
+    feature_columns,
+    features_archive,
+    label_column,
+    split_column,
+    write_folder,
+)
+from isthmus.data.graph import Graph, directed, undirected_pairs
+from isthmus.data.graph import undirected as both_directions
+
+
+@dataclass(frozen=True)
+class GraphFolder(OwnData[Graph]):
+    """A graph read from a folder, and what a `Graph` does not hold.
+
+    Fields: those of `OwnData`, and
+        schema:  the schema in the folder, if there is one
+        foreign: edges to nodes that others hold, if the folder has a table of them
+    """
+
+    schema: Schema | None = None
+    foreign: ForeignNeighbors | None = None
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+        return self.data
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the feature columns; empty where features.npz says none and comes without a schema."""
+        return self.data.feature_names
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of its nodes as text, in the order of the nodes."""
+        return self.node_ids or ()
+
+
+def is_graph_folder(path: str | Path) -> bool:
+    """Return whether the folder holds a table of nodes and a table of edges."""
+    return bool(find_table(Path(path), "nodes")) and bool(find_table(Path(path), "edges"))
+
+
+def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undirected: bool = True) -> GraphFolder:
+    """Return the graph of a folder, or raise one BadInput that tells all problems by row.
+
+    Ids are compared as text: 7 and '7' are the same. Labels are names out of `class_names`, or numbers from 0; an empty
+    label (or -1) means none. A number that the folder's schema has among its classes is a name, too. Without
+    `class_names`, those of the folder's schema count; without a schema, names get numbers in alphabetical order, so
+    silos of one federation must give them. Self-loops are dropped; an edge told twice counts once. A table of edges may
+    be empty, a table of nodes may not.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise BadInput(f"no folder {str(path)!r}; a graph folder holds nodes.(parquet|csv) and edges.(parquet|csv)")
+    problems = Problems(f"graph folder {path}")
+    nodes = read_table(path, "nodes", columns.NODE_COLUMNS, problems)
+    links = read_table(path, "edges", columns.EDGE_COLUMNS, problems)
+    if nodes is not None and nodes.num_rows == 0:
+        problems.add(nodes.file, "the table is empty; at least one node is needed")
+        nodes = None
+    schema = _schema(path, problems)
+    ids: Any = None
+    x = ends = weight = foreign = None
+    if nodes is not None:
+        ids = columns.node_ids(nodes, problems)
+        x = columns.features(path, nodes, problems)
+        names = _feature_names(columns.names_of_features(path, nodes, problems), schema, x, problems)
+        facts, numbered = _facts(nodes, class_names, schema, problems)
+        foreign = read_neighbors(path, ids, nodes.file, problems)
+    if links is not None:
+        ends = columns.edge_ends(links, ids, nodes.file if nodes else "nodes", problems)
+        weight = columns.edge_weights(links, ends, undirected, problems)
+    problems.raise_if_any()
+    if x is None or ends is None:
+        raise AssertionError("whatever is absent has been noted as a problem")
+    edge_index, edge_weight = (both_directions if undirected else directed)(ends, len(ids), weight)
+    graph = Graph(
+        x=compact(x),
+        edge_index=edge_index,
+        edge_weight=edge_weight,
+        node_ids=torch.arange(len(ids)),
+        name=path.resolve().name,
+        feature_names=names,
+        **facts,
+    )
+    named = tuple(ids.to_pylist())
+    return GraphFolder(graph, {"id": named}, named, numbered, schema=schema, foreign=foreign)
+
+
+def _facts(
+    nodes: Table, class_names: tuple[str, ...], schema: Schema | None, problems: Problems
+) -> tuple[dict[str, Any], bool]:
+    """Return classes, splits and attributes as a `Graph` has them, and whether labels are numbers of classes."""
+    own_names = schema.classes if schema else ()
+    y, class_names = columns.labels(nodes, class_names or own_names, problems, own_names)
+    masks = columns.split_masks(nodes, y, problems)
+    attributes, attribute_names = read_attributes(nodes, columns.NODE_COLUMNS, False, problems)
+    facts = {
+        "y": torch.from_numpy(y),
+        "num_classes": len(class_names) if class_names else int(y.max()) + 1,
+        "masks": masks,
+        "attributes": attributes,
+        "attribute_names": attribute_names,
+        "class_names": class_names,
+    }
+    return facts, columns.are_numbered(nodes, (*class_names, *own_names))
+
+
+def _schema(path: Path, problems: Problems) -> Schema | None:
+    if not (path / SCHEMA_FILE).is_file():
+        return None
+    try:
+        return read_schema(path / SCHEMA_FILE)
+    except BadInput as error:
+        problems.add(SCHEMA_FILE, " ".join(str(error).removeprefix(f"{path / SCHEMA_FILE}: ").split()))
+        return None
+
+
+def _feature_names(named: tuple[str, ...], schema: Schema | None, x: Any, problems: Problems) -> tuple[str, ...]:
+    """Return the names of the feature columns, after noting where they are not those of the folder's schema."""
+    if schema is None or x is None:
+        return named
+    if named:
+        compare_columns(named, schema.columns, SCHEMA_FILE, problems)
+    elif x.shape[1] != len(schema.columns):
+        problems.add(
+            SCHEMA_FILE, f"has {len(schema.columns)} feature columns, {columns.FEATURES_FILE} has {x.shape[1]}"
+        )
+    return schema.columns
+
+
+def write_graph_folder(
+    graph: Graph, path: str | Path, format: str = "parquet", ids: Sequence[str | int] | None = None
+) -> None:
+    """Write a graph as a folder that `read_graph_folder` reads; all of it or nothing.
+
+    Ids are `graph.node_ids` unless given. Sparse features go to features.npz, dense ones into columns. An edge
+    stored in both directions with one weight is written once; a graph where that is not so is written edge by
+    edge, to be read with `undirected=False`. Attributes of several values for each node are not written, but for the
+    neighbours with other clients that a part lists (splitter `node_hosts`), where ids are not given.
+    """
+    names = list(graph.node_ids.tolist() if ids is None else ids)
+    if len(names) != graph.num_nodes or len(set(map(str, names))) != len(names):
+        raise BadInput(f"{len(names)} ids, {len(set(map(str, names)))} distinct, for {graph.num_nodes} nodes")
+    tables = {"nodes": _nodes_table(graph, names), "edges": _edges_table(graph, names)}
+    neighbors = neighbors_table(graph) if ids is None else None
+    if neighbors is not None:
+        tables[STEM] = neighbors
+    write_folder(path, tables, features_archive(graph.x), format=format, feature_names=graph.feature_names)
+
+
+def _nodes_table(graph: Graph, names: list[str | int]) -> Any:
+    import pyarrow as pa
+
+    table: dict[str, Any] = {"id": pa.array(names), "label": label_column(graph.y, graph.class_names)}
+    table |= split_column(graph.masks, graph.item) | attribute_columns(graph.attributes, graph.attribute_names)
+    return pa.table(table | feature_columns(graph.x, names=graph.feature_names))
+
+
+def _edges_table(graph: Graph, names: list[str | int]) -> Any:
+    import pyarrow as pa
+
+    ends, weight = undirected_pairs(graph.edge_index, graph.num_nodes, graph.edge_weight)
+    both, both_weight = both_directions(ends, graph.num_nodes, weight)
+    same_weight = graph.edge_weight is None or (
+        both_weight is not None
+        and len(both_weight) == len(graph.edge_weight)
+        and bool((both_weight == graph.edge_weight).all())
+    )
+    if not (torch.equal(both, graph.edge_index) and same_weight):
+        ends, weight = graph.edge_index, graph.edge_weight
+    all_ids = pa.array(names)
+    table = {name: all_ids.take(pa.array(end.numpy())) for name, end in zip(columns.EDGE_COLUMNS, ends, strict=True)}
+    return pa.table(table if weight is None else table | {"weight": pa.array(weight.numpy())})
+
+
+STEM = "neighbors"
+NEIGHBOR_COLUMNS = ("id", "neighbor")
+
+
+@dataclass(frozen=True, eq=False)
+class ForeignNeighbors:
+    """The edges of a folder's nodes to nodes that are not in it.
+
+    Fields:
+        node:   (edges,), int64; the place of the folder's own node
+        ids:    the id of the other end of each, as text
+        weight: (edges,), float32; None where all are one
+    """
+
+    node: Tensor
+    ids: tuple[str, ...]
+    weight: Tensor | None
+
+
+def read_neighbors(folder: Path, ids: Any, nodes_file: str, problems: Problems) -> ForeignNeighbors | None:
+    """Return the table of neighbours, or None where there is none, after noting all that is wrong with it by row.
+
+    `ids` are those of the folder's own nodes, as Arrow strings; where they are None, nothing is read. A pair told
+    twice counts once.
+    """
+    if ids is None or not find_table(folder, STEM):
+        return None
+    table = read_table(folder, STEM, NEIGHBOR_COLUMNS, problems)
+    if table is None:
+        return None
+    node = columns.node_places(table, "id", ids, nodes_file, problems)
+    column = text(table, "neighbor", problems)
+    if node is None or column is None:
+        return None
+    named: list[str] = column.to_pylist()
+    composed = list(map(_composed, named))
+    own = set(map(_composed, ids.to_pylist())) - {""}
+    problems.add_rows(table.file, (row for row, name in enumerate(named) if not name), lambda row: "neighbor is empty")
+    problems.add_rows(
+        table.file,
+        (row for row, name in enumerate(composed) if name in own),
+        lambda row: f"neighbor {named[row]!r} is an id of {nodes_file}; an edge between own nodes goes into edges",
+    )
+    _, other = np.unique(np.array(composed, dtype=object).astype(str), return_inverse=True)
+    ends = torch.stack([node, torch.from_numpy(other.reshape(-1).astype(np.int64))])
+    weight = columns.edge_weights(table, ends, False, problems)
+    return ForeignNeighbors(node, tuple(named), weight)
+
+
+def neighbors_table(graph: Graph) -> Any:
+    """Return the table of neighbours of a part that lists them (splitter `node_hosts`); None where there are none."""
+    import pyarrow as pa
+
+    listed = graph.attributes.get("neighbors")
+    if listed is None:
+        return None
+    foreign = (listed >= 0) & ~torch.isin(listed, graph.node_ids)
+    if not bool(foreign.any()):
+        return None
+    found = {"id": graph.node_ids[:, None].expand_as(listed)[foreign].numpy(), "neighbor": listed[foreign].numpy()}
+    weights = graph.attributes.get("neighbor_weights")
+    return pa.table(found if weights is None else found | {"weight": weights[foreign].numpy()})
+
+
+def _composed(id: str) -> str:
+    """Return an id in the Unicode spelling in which ids of silos are compared."""
+    return unicodedata.normalize("NFC", id)
 
 
 @dataclass(frozen=True)
 class Folder(OwnFolder):
     """Your own graph: a folder with tables of nodes and edges.
 
-    `isthmus.data.folders.graph_tables.read_graph_folder` says what they hold.
+    `isthmus.data.folders.graph_folder.read_graph_folder` says what they hold.
 
     Fields:
         path:        the folder; a relative path starts at the current folder. Between sites every silo has its own

@@ -1,4 +1,14 @@
-"""The user's own set of graphs as a dataset: a folder of tables."""
+"""Bring your own set of graphs: a folder with a table of graphs, one of their nodes and one of their edges.
+
+graphs.parquet or graphs.csv    id; label (one class), or a column for each task; split if known; further columns are
+                                attributes, to split by
+nodes.parquet or nodes.csv      graph, id; every other numeric column is a feature
+edges.parquet or edges.csv      graph, source, target; every other numeric column is a feature of the edge
+features.npz                    in place of feature columns of nodes: `x` (dense), or a matrix saved by scipy.sparse
+
+A node's id tells it from the other nodes of its graph. Without feature columns and without features.npz, every node
+has one feature, 1.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +16,325 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from isthmus.data.folders.graph_set_tables import GRAPH_COLUMNS, read_graph_set_folder, write_graph_set_folder
-from isthmus.data.folders.own_data import OwnData
-from isthmus.data.folders.own_folder import OwnFolder
-from isthmus.data.folders.tables.graph_targets import TARGETS, likely_target
-from isthmus.data.folders.tables.reading import Problems, read_table
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from isthmus.core.errors import BadInput
+from isthmus.data.features import compact
+from isthmus.data.folders.own_folder import OwnData, OwnFolder
+from isthmus.data.folders.tables import columns
+from isthmus.data.folders.tables.attributes import attribute_columns, read_attributes, stated_attributes
+from isthmus.data.folders.tables.columns import EDGE_COLUMNS, Integers
+from isthmus.data.folders.tables.graph_targets import NO_TASKS, TARGETS, Targets, likely_target, read_targets
+from isthmus.data.folders.tables.reading import Problems, Table, read_table, text
+from isthmus.data.folders.tables.writing import (
+    feature_columns,
+    features_archive,
+    label_column,
+    split_column,
+    write_folder,
+)
+from isthmus.data.graph import directed, select_rows
+from isthmus.data.graph import undirected as both_directions
 from isthmus.data.graph_set import GraphSet
+
+GRAPH_COLUMNS = ("id", "label", "split")
+NODE_COLUMNS = ("graph", "id")
+EDGE_TABLE_COLUMNS = ("graph", *EDGE_COLUMNS)
+ELSEWHERE = ("label", "split")
+
+
+@dataclass(frozen=True)
+class _Graphs:
+    """Graphs as their table has them; `numbered` says whether labels are numbers of classes."""
+
+    file: str
+    ids: Any
+    targets: Targets
+    numbered: bool
+    attributes: dict[str, Tensor]
+    attribute_names: dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class _Members:
+    """Nodes as their table has them: the graph of each, by position; their names, unique over all graphs; features."""
+
+    graph_of: Integers
+    names: Any
+    x: Tensor
+    x_sizes: tuple[int, ...]
+    feature_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """Edges as their table has them: both ends, by rows of the table of nodes, (2, edges); their features, if any."""
+
+    ends: Tensor
+    attr: Tensor | None
+    edge_sizes: tuple[int, ...]
+    feature_names: tuple[str, ...]
+
+
+def read_graph_set_folder(
+    path: str | Path,
+    class_names: tuple[str, ...] = (),
+    target: str = "class",
+    undirected: bool = True,
+    x_sizes: tuple[int, ...] = (),
+    edge_sizes: tuple[int, ...] = (),
+) -> OwnData[GraphSet]:
+    """Return the graphs of a folder, or raise one BadInput that tells all problems by row.
+
+    Ids are compared as text. With the target "class", labels are names out of `class_names`, or numbers from 0; an
+    empty label (or -1) means none. With "binary" (0 or 1) and "value" (numbers), `class_names` are the columns of the
+    tasks; without it, all numeric columns are, but for those called `attribute.<name>`. An empty cell means none.
+    Further columns are attributes. Self-loops are dropped; an edge told twice counts once. `x_sizes` and `edge_sizes`
+    say how many categories each feature column has, where all columns of nodes or edges are numbers of categories, from
+    0. A graph may have no edges, or no nodes.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise BadInput(
+            f"no folder {str(path)!r}; a graph set folder holds graphs.(parquet|csv), nodes.(parquet|csv) and "
+            "edges.(parquet|csv)"
+        )
+    problems = Problems(f"graph set folder {path}")
+    table = read_table(path, "graphs", GRAPH_COLUMNS, problems)
+    nodes = read_table(path, "nodes", NODE_COLUMNS, problems)
+    links = read_table(path, "edges", EDGE_TABLE_COLUMNS, problems)
+    graphs = members = joined = None
+    if table is not None:
+        graphs = _graphs(table, target, class_names, problems)
+        members = None if nodes is None else _members(path, nodes, graphs, x_sizes, problems)
+        joined = None if links is None else _joined(links, graphs, members, undirected, edge_sizes, problems)
+    problems.raise_if_any()
+    if graphs is None or members is None or joined is None:
+        raise AssertionError("whatever is absent has been noted as a problem")
+    data = _assembled(graphs, members, joined, undirected, path.resolve().name)
+    return OwnData(data, {"id": tuple(graphs.ids.to_pylist())}, None, graphs.numbered)
+
+
+def _graphs(table: Table, target: str, class_names: tuple[str, ...], problems: Problems) -> _Graphs:
+    if table.num_rows == 0:
+        problems.add(table.file, "the table is empty; at least one graph is needed")
+    ids = columns.node_ids(table, problems)
+    targets = read_targets(table, target, class_names, problems)
+    reserved = GRAPH_COLUMNS if target == "class" else (*NO_TASKS, *targets.names)
+    numbered = target == "class" and columns.are_numbered(table, targets.names)
+    facts, fact_names = read_attributes(table, reserved, True, problems)
+    return _Graphs(table.file, ids, targets, numbered, attributes=facts, attribute_names=fact_names)
+
+
+def _assembled(graphs: _Graphs, members: _Members, joined: _Joined, undirected: bool, name: str) -> GraphSet:
+    """Return the set: nodes graph after graph, in the order of the table of graphs, and edges sorted."""
+    order = np.argsort(members.graph_of, kind="stable")
+    position = torch.empty(len(order), dtype=torch.int64)
+    position[torch.from_numpy(order)] = torch.arange(len(order))
+    make = both_directions if undirected else directed
+    edge_index, edge_attr = make(position[joined.ends], len(order), joined.attr)
+    targets, num_graphs = graphs.targets, len(graphs.ids)
+    sizes = np.bincount(members.graph_of, minlength=num_graphs)
+    x = select_rows(members.x, torch.from_numpy(order))
+    return GraphSet(
+        x=x if members.x_sizes else compact(x),
+        edge_index=edge_index,
+        node_start=torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)])),
+        y=targets.y,
+        num_classes=targets.num_classes,
+        target=targets.kind,
+        graph_ids=torch.arange(num_graphs),
+        edge_attr=edge_attr,
+        x_sizes=members.x_sizes,
+        edge_sizes=joined.edge_sizes,
+        masks=targets.masks,
+        attributes=graphs.attributes,
+        attribute_names=graphs.attribute_names,
+        class_names=targets.names,
+        name=name,
+        feature_names=members.feature_names,
+        edge_feature_names=joined.feature_names,
+    )
+
+
+def _members(
+    path: Path, nodes: Table, graphs: _Graphs, x_sizes: tuple[int, ...], problems: Problems
+) -> _Members | None:
+    columns.note_misplaced(nodes, (*ELSEWHERE, *stated_attributes(nodes)), "the table of graphs", problems)
+    graph_of = _graphs_of(nodes, graphs, problems)
+    ids = text(nodes, "id", problems)
+    x = columns.features(path, nodes, problems, (*NODE_COLUMNS, *ELSEWHERE), constant=True)
+    if x is not None:
+        _check_categories(nodes.file, x, x_sizes, "x_sizes", problems)
+    if graph_of is None or ids is None or x is None:
+        return None
+    names = _within(graph_of, ids)
+    first = _first(names)
+    values = ids.to_pylist()
+    problems.add_rows(nodes.file, (row for row, value in enumerate(values) if not value), lambda row: "id is empty")
+    problems.add_rows(
+        nodes.file,
+        (r for r in np.flatnonzero(first != np.arange(len(values))).tolist() if values[r] and graph_of[r] >= 0),
+        lambda row: f"id {values[row]!r} is taken by row {first[row] + 1} of the same graph",
+    )
+    feature_names = columns.names_of_features(path, nodes, problems, (*NODE_COLUMNS, *ELSEWHERE))
+    return _Members(graph_of, names, x, x_sizes, feature_names)
+
+
+def _joined(
+    links: Table,
+    graphs: _Graphs,
+    members: _Members | None,
+    undirected: bool,
+    edge_sizes: tuple[int, ...],
+    problems: Problems,
+) -> _Joined | None:
+    columns.note_misplaced(links, stated_attributes(links), "the table of graphs", problems)
+    graph_of = _graphs_of(links, graphs, problems)
+    found = [_ends(links, name, graph_of, members, problems) for name in EDGE_COLUMNS]
+    names = columns.feature_names(links, EDGE_TABLE_COLUMNS)
+    columns.note_stray_text(links, EDGE_TABLE_COLUMNS, problems)
+    attr = columns.finite_numbers(links, names, problems) if names else None
+    _check_categories(links.file, torch.empty(0, 0) if attr is None else attr, edge_sizes, "edge_sizes", problems)
+    known = [end for end in found if end is not None]
+    if len(known) < len(EDGE_COLUMNS):
+        return None
+    ends = torch.stack(known)
+    if attr is not None and len(attr):
+        _note_contradictions(links, ends, attr, undirected, problems)
+    return _Joined(ends, attr, edge_sizes, names)
+
+
+def _graphs_of(table: Table, graphs: _Graphs, problems: Problems) -> Integers | None:
+    """Return the position of each row's graph, -1 where it is not known."""
+    from pyarrow import compute
+
+    column = text(table, "graph", problems)
+    if column is None or graphs.ids is None:
+        return None
+    found = compute.if_else(compute.equal(column, ""), None, compute.index_in(column, value_set=graphs.ids))
+    position: Integers = compute.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    problems.add_rows(
+        table.file,
+        np.flatnonzero(position < 0).tolist(),
+        lambda row: f"graph {column[row].as_py()!r} is no id of {graphs.file}",
+    )
+    return position
+
+
+def _ends(
+    links: Table, name: str, graph_of: Integers | None, members: _Members | None, problems: Problems
+) -> Tensor | None:
+    """Return the rows of the table of nodes that one end of each edge is, -1 where there is none."""
+    from pyarrow import compute
+
+    column = text(links, name, problems)
+    if column is None or graph_of is None or members is None:
+        return None
+    found = compute.fill_null(compute.index_in(_within(graph_of, column), value_set=members.names), -1)
+    rows = found.to_numpy(zero_copy_only=False).astype(np.int64)
+    problems.add_rows(
+        links.file,
+        np.flatnonzero((rows < 0) & (graph_of >= 0)).tolist(),  # an unknown graph has been noted
+        lambda row: f"{name} {column[row].as_py()!r} is no id of a node of its graph",
+    )
+    return torch.from_numpy(rows)
+
+
+def _within(graph_of: Integers, ids: Any) -> Any:
+    """Return names of nodes that differ between graphs: the graph's position and the node's id."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    return compute.binary_join_element_wise(pa.array(graph_of).cast(pa.string()), ids, " ")
+
+
+def _first(names: Any) -> npt.NDArray[np.int64]:
+    from pyarrow import compute
+
+    first: npt.NDArray[np.int64] = compute.index_in(names, value_set=names).to_numpy(zero_copy_only=False)
+    return first
+
+
+def _note_contradictions(links: Table, ends: Tensor, attr: Tensor, undirected: bool, problems: Problems) -> None:
+    earlier, known = columns.first_told(ends, undirected)
+    differ = (attr != attr[torch.from_numpy(earlier)]).any(dim=1).numpy() & attr.isfinite().all(dim=1).numpy()
+    problems.add_rows(
+        links.file,
+        np.flatnonzero(known & differ).tolist(),
+        lambda row: f"tells the same edge as row {earlier[row] + 1}, but with other features",
+    )
+
+
+def _check_categories(file: str, x: Tensor, sizes: tuple[int, ...], field: str, problems: Problems) -> None:
+    """Note where columns are to be numbers of categories and are not."""
+    if not sizes:
+        return
+    if x.shape[1] != len(sizes):
+        problems.add(file, f"has {x.shape[1]} feature columns; dataset.{field} has {len(sizes)} numbers of categories")
+        return
+    dense = x.to_dense()
+    wrong = ~((dense >= 0) & (dense < torch.tensor(sizes)) & (dense == dense.floor()))
+    column = wrong.int().argmax(dim=1)
+    problems.add_rows(
+        file,
+        wrong.any(dim=1).nonzero().flatten().tolist(),
+        lambda row: (
+            f"feature {int(column[row])} is {float(dense[row, column[row]]):g}; a category from 0 to "
+            f"{sizes[int(column[row])] - 1} is needed"
+        ),
+    )
+
+
+def write_graph_set_folder(data: GraphSet, path: str | Path, format: str = "parquet") -> None:
+    """Write a set of graphs as a folder that `read_graph_set_folder` reads; all of it or nothing.
+
+    Ids are `data.graph_ids`, and the positions of nodes within their graph. Every stored edge is written, an undirected
+    one in both directions. Sparse features go to features.npz, dense ones into columns. A graph without a label is in
+    no split. Attributes of several values for each graph are not written.
+    """
+    import pyarrow as pa
+
+    ids, start = data.graph_ids.numpy(), data.node_start.numpy()
+    graph_of = np.repeat(np.arange(data.num_items), np.diff(start))
+    within = np.arange(data.num_nodes) - start[graph_of]
+    known = data.y >= 0 if data.target == "class" else ~data.y.isnan().all(dim=1)
+    masks = {split: mask & known for split, mask in data.masks.items()}
+    graphs = {"id": pa.array(ids), **_target_columns(data), **split_column(masks, data.item)}
+    graphs |= attribute_columns(data.attributes, data.attribute_names)
+    nodes = {
+        "graph": pa.array(ids[graph_of]),
+        "id": pa.array(within),
+        **feature_columns(data.x, names=data.feature_names),
+    }
+    ends = data.edge_index.numpy()
+    links = {"graph": pa.array(ids[graph_of[ends[0]]])}
+    links |= {name: pa.array(within[end]) for name, end in zip(EDGE_COLUMNS, ends, strict=True)}
+    if data.edge_attr is not None:
+        links |= feature_columns(data.edge_attr, "e", data.edge_feature_names)
+    tables = {"graphs": pa.table(graphs), "nodes": pa.table(nodes), "edges": pa.table(links)}
+    write_folder(path, tables, features_archive(data.x), format=format, feature_names=data.feature_names)
+
+
+def _target_columns(data: GraphSet) -> dict[str, Any]:
+    import pyarrow as pa
+
+    if data.target == "class":
+        return {"label": label_column(data.y, data.class_names)}
+    names = data.class_names or tuple(f"task {number}" for number in range(data.num_classes))
+    return {
+        name: pa.array(column, mask=np.isnan(column)) for name, column in zip(names, data.y.t().numpy(), strict=True)
+    }
 
 
 @dataclass(frozen=True)
 class GraphSetFolder(OwnFolder):
     """Your own set of graphs: a folder with tables of graphs, nodes and edges.
 
-    `isthmus.data.folders.graph_set_tables.read_graph_set_folder` says what they hold.
+    `isthmus.data.folders.graph_set_folder.read_graph_set_folder` says what they hold.
 
     Fields:
         path:        the folder; a relative path starts at the current folder. Between sites every silo has its own

@@ -1,23 +1,270 @@
-"""The user's own links as a dataset: a folder of tables."""
+"""Bring your own links: a folder with a table of nodes and a table of labelled links between them.
+
+nodes.parquet or nodes.csv    id; side if nodes are users and items; every other numeric column is a feature; columns of
+                              text are attributes of links' ends, to split by; a number is one in `attribute.<name>`
+links.parquet or links.csv    source, target; label and split if known; further columns are attributes, to split by
+                              a label may say that a pair is no link (`negatives`): an example, and never a link
+features.npz                  in place of feature columns: `x` (dense), or a matrix saved by scipy.sparse
+
+Without feature columns and without features.npz, every node has one feature, 1.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from isthmus.data.folders.link_tables import read_link_folder, write_link_folder
-from isthmus.data.folders.own_data import OwnData
-from isthmus.data.folders.own_folder import OwnFolder
-from isthmus.data.folders.tables.link_truth import doubtful_class
+import numpy as np
+import torch
+from torch import Tensor
+
+from isthmus.core.errors import BadInput
+from isthmus.data.features import compact
+from isthmus.data.folders.own_folder import OwnData, OwnFolder
+from isthmus.data.folders.schema.vocabulary import is_whole
+from isthmus.data.folders.tables import columns
+from isthmus.data.folders.tables.attributes import PREFIX, attribute_columns, read_attributes
+from isthmus.data.folders.tables.columns import EDGE_COLUMNS, Integers, first_told
+from isthmus.data.folders.tables.reading import Problems, Table, listed, read_table, text
+from isthmus.data.folders.tables.writing import (
+    feature_columns,
+    features_archive,
+    label_column,
+    split_column,
+    write_folder,
+)
 from isthmus.data.link_graph import LinkGraph
+
+NODE_COLUMNS = ("id", "side")
+LINK_COLUMNS = (*EDGE_COLUMNS, "label", "split")
+NO_FEATURES = (*NODE_COLUMNS, "label", "split")
+SIDES = {"user": 0, "item": 1, "0": 0, "1": 1}
+
+
+def read_link_folder(
+    path: str | Path,
+    class_names: tuple[str, ...] = (),
+    undirected: bool = False,
+    negatives: str = "",
+    all_links: bool = False,
+) -> OwnData[LinkGraph]:
+    """Return the links of a folder, or raise one BadInput that tells all problems by row.
+
+    Ids are compared as text. Every row of the table is a link, also one of a node with itself and one that is told
+    again. Labels are names out of `class_names`, or numbers from 0; an empty label (or -1) means none. Without
+    `class_names`, names get numbers in alphabetical order, so silos of one federation must give them. Without a column
+    of labels, all links are of one class, 0; where `class_names` has several, none has a label. A link may be in a
+    split without a label: the graph network reads it when it is for training.
+
+    With `negatives`, rows with that label are pairs that are no links, and rows without a label may be links or not;
+    without a column of labels, all rows are links. `all_links` says that labels of yes and no mean something else.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise BadInput(f"no folder {str(path)!r}; a link folder holds nodes.(parquet|csv) and links.(parquet|csv)")
+    problems = Problems(f"link folder {path}")
+    nodes = read_table(path, "nodes", NODE_COLUMNS, problems)
+    links = read_table(path, "links", LINK_COLUMNS, problems)
+    ids: Any = None
+    x = ends = None
+    if nodes is not None:
+        columns.note_misplaced(nodes, ("label", "split"), "the table of links", problems)
+        columns.note_misplaced(nodes, (f"{PREFIX}side",), "the column 'side'", problems)
+        ids = columns.node_ids(nodes, problems)
+        x = columns.features(path, nodes, problems, NO_FEATURES, constant=True)
+        node_facts = _node_facts(path, nodes, problems)
+    if links is not None:
+        if links.num_rows == 0:
+            problems.add(links.file, "the table is empty; at least one link is needed")
+        ends = columns.edge_ends(links, ids, nodes.file if nodes else "nodes", problems)
+        told = _told(links, ends, class_names, negatives, undirected, problems)
+    problems.raise_if_any()
+    if x is None or ends is None or links is None:
+        raise AssertionError("whatever is absent has been noted as a problem")
+    data = LinkGraph(
+        x=compact(x),
+        links=ends,
+        node_ids=torch.arange(len(ids)),
+        link_ids=torch.arange(ends.shape[1]),
+        negatives=negatives,
+        undirected=undirected,
+        name=path.resolve().name,
+        **node_facts,
+        **told,
+    )
+    data = replace(data, doubtful=_doubtful(links, data, all_links))
+    named = np.asarray(ids.to_pylist(), dtype=object)
+    by_end = {name: tuple(named[end.numpy()].tolist()) for name, end in zip(EDGE_COLUMNS, ends, strict=True)}
+    return OwnData(data, by_end, tuple(named.tolist()), columns.are_numbered(links, data.class_names))
+
+
+def _node_facts(path: Path, nodes: Table, problems: Problems) -> dict[str, Any]:
+    """Return the names of features and the attributes of nodes, as a `LinkGraph` has them."""
+    feature_names = columns.names_of_features(path, nodes, problems, NO_FEATURES)
+    attributes, names = read_attributes(nodes, NO_FEATURES, False, problems)
+    attributes |= _sides(nodes, problems)
+    return {"feature_names": feature_names, "node_attributes": attributes, "node_attribute_names": names}
+
+
+def _told(
+    links: Table,
+    ends: Tensor | None,
+    class_names: tuple[str, ...],
+    negatives: str,
+    undirected: bool,
+    problems: Problems,
+) -> dict[str, Any]:
+    """Return what a table says of its links, as a `LinkGraph` has it."""
+    label, class_names, linked = _labels(links, class_names, negatives, problems)
+    if linked is not None and ends is not None:
+        note_contradictions(links, ends, linked, undirected, problems)
+    masks = columns.split_masks(links, None, problems)
+    attributes, attribute_names = read_attributes(links, LINK_COLUMNS, True, problems)
+    return {
+        "label": torch.from_numpy(label),
+        "num_classes": len(class_names) if class_names else int(label.max(initial=-1)) + 1,
+        "masks": masks,
+        "attributes": attributes,
+        "attribute_names": attribute_names,
+        "class_names": class_names,
+        "linked": linked,
+    }
+
+
+def _doubtful(links: Table, data: LinkGraph, all_links: bool) -> str:
+    """Return the class that sounds as if its pairs were no links, where nobody has said whether they are."""
+    sure = data.negatives or all_links or "label" not in links.columns
+    return "" if sure else doubtful_class(data.class_names, data.num_classes)
+
+
+def _labels(
+    links: Table, class_names: tuple[str, ...], negatives: str, problems: Problems
+) -> tuple[Integers, tuple[str, ...], Tensor | None]:
+    """Return the classes, their names, and with `negatives` which pairs are links."""
+    told = "label" in links.columns
+    if told or len(class_names) > 1:
+        label, class_names = columns.labels(links, class_names, problems)
+    else:
+        label = np.zeros(links.num_rows, dtype=np.int64)
+    if not negatives:
+        return label, class_names, None
+    number = number_of(negatives, label[:0] if not told else label, class_names, links.file, problems)
+    if told:
+        return label, class_names, truth(label, number)
+    # All rows are links, and none may be written with the class that says that it is none.
+    others = [c for c in range(max(len(class_names), 2)) if c != number]
+    if len(others) == 1:
+        label = np.full(links.num_rows, others[0], dtype=np.int64)
+    return label, class_names, torch.ones(links.num_rows, dtype=torch.int64)
+
+
+def _sides(nodes: Table, problems: Problems) -> dict[str, Tensor]:
+    column = text(nodes, "side", problems) if "side" in nodes.columns else None
+    if column is None:
+        return {}
+    values = column.to_pylist()
+    problems.add_rows(
+        nodes.file,
+        (row for row, value in enumerate(values) if value not in SIDES),
+        lambda row: f"side is {values[row]!r}; user (or 0) and item (or 1) are known",
+    )
+    return {"side": torch.tensor([SIDES.get(value, -1) for value in values])}
+
+
+def write_link_folder(data: LinkGraph, path: str | Path, format: str = "parquet") -> None:
+    """Write a graph of links as a folder that `read_link_folder` reads; all of it or nothing.
+
+    Ids are `data.node_ids`. Sparse features go to features.npz, dense ones into columns; where there are none, the
+    folder is read with one constant feature. Attributes of several values for each link or node are not written.
+    """
+    import pyarrow as pa
+
+    ids = data.node_ids.numpy()
+    nodes = {"id": pa.array(ids), **feature_columns(data.x, names=data.feature_names)}
+    facts = dict(data.node_attributes)
+    if "side" in facts:
+        nodes["side"] = pa.array(facts.pop("side").numpy())
+    nodes |= attribute_columns(facts, data.node_attribute_names)
+    links = {name: pa.array(ids[end.numpy()]) for name, end in zip(EDGE_COLUMNS, data.links, strict=True)}
+    # Without labels, rows are links; with a column of empty ones, nobody would know.
+    if data.linked is None or not bool((data.is_link & (data.label < 0)).all()):
+        links["label"] = label_column(data.label, data.class_names)
+    links |= split_column(data.masks, data.item) | attribute_columns(data.attributes, data.attribute_names)
+    tables = {"nodes": pa.table(nodes), "links": pa.table(links)}
+    write_folder(path, tables, features_archive(data.x), format=format, feature_names=data.feature_names)
+
+
+# Two classes of these names, in small letters, may well say whether there is a link: no, then yes.
+NO_AND_YES = (("0", "1"), ("false", "true"), ("no", "yes"))
+
+
+def doubtful_class(class_names: Sequence[str], num_classes: int) -> str:
+    """Return the class that sounds like "no link" where there are two and the other sounds like "link"; or nothing."""
+    names = tuple(class_names) or tuple(map(str, range(min(num_classes, 3))))
+    small = {name.casefold(): name for name in names}
+    return next((small[no] for no, yes in NO_AND_YES if len(names) == 2 and small.keys() == {no, yes}), "")
+
+
+def number_of(negatives: str, label: Integers, class_names: tuple[str, ...], file: str, problems: Problems) -> int:
+    """Return the number of the class whose pairs are no links, -1 where no row has it; notes a name that is unknown.
+
+    A table without such a row is fine where all of its rows are of one class: there are only links in it. With two
+    classes or more, a name that is none of them is a slip, after which pairs that are no links would count as such.
+    """
+    known = class_names or tuple(map(str, np.unique(label[label >= 0]).tolist()))
+    name = _same_name(negatives, known)
+    if name:
+        return class_names.index(name) if class_names else int(name)
+    of_another_kind = bool(known) and is_whole(known[0]) != is_whole(negatives)
+    if len(known) > 1 or of_another_kind or negatives == "-1":
+        problems.add(
+            file,
+            f"dataset.negatives is {negatives!r}, which is no class of its links (an empty label, or -1, is none); "
+            f"known: {listed(known)}",
+        )
+    return int(negatives) if not class_names and is_whole(negatives) else -1
+
+
+def _same_name(wanted: str, known: Sequence[str]) -> str:
+    """Return the one known name that is the wanted one, or else the one that is so but for capitals; or nothing."""
+    exact = [name for name in known if name == wanted]
+    same = exact or [name for name in known if name.casefold() == wanted.casefold()]
+    return same[0] if len(same) == 1 else ""
+
+
+def truth(label: Integers, number: int) -> Tensor:
+    """Return for each pair 1 if it is a link, 0 if it has the class that says it is none, -1 without a label."""
+    return torch.from_numpy(np.where(label < 0, -1, (label != number).astype(np.int64)))
+
+
+def note_contradictions(links: Table, ends: Tensor, linked: Tensor, undirected: bool, problems: Problems) -> None:
+    """Note the rows that say of a pair the opposite of the first row that says something of it."""
+    rows = (linked >= 0).nonzero().flatten()
+    if len(rows) == 0:
+        return
+    earlier, known = first_told(ends[:, rows], undirected)
+    said = linked[rows].numpy()
+    wrong = np.flatnonzero(known & (said != said[earlier]))
+    first = {int(rows[place]): int(rows[earlier[place]]) for place in wrong.tolist()}
+    source, target = (links.columns[name] for name in ("source", "target"))
+    problems.add_rows(
+        links.file,
+        sorted(first),
+        lambda row: (
+            f"says that {str(source[row].as_py())!r} and {str(target[row].as_py())!r} are "
+            f"{'linked' if linked[row] else 'not linked'}, row {first[row] + 1} that they are"
+            f"{' not' if linked[row] else ''}"
+        ),
+    )
 
 
 @dataclass(frozen=True)
 class LinkFolder(OwnFolder):
     """Your own links: a folder with tables of nodes and of labelled links.
 
-    `isthmus.data.folders.link_tables.read_link_folder` says what they hold.
+    `isthmus.data.folders.link_folder.read_link_folder` says what they hold.
 
     Fields:
         path:        the folder; a relative path starts at the current folder. Between sites every silo has its own

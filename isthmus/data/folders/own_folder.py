@@ -1,19 +1,41 @@
-"""What a user's own folder is as a dataset, whatever it holds: nodes, links or graphs to learn from."""
+"""A user's own folder as a dataset, whatever it holds (nodes, links or graphs), and what is read from it."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from isthmus.core.errors import BadInput
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import normalized_rows
-from isthmus.data.folders.own_data import OwnData
 from isthmus.data.folders.tables.reading import find_table
 from isthmus.data.holding import Holding
 from isthmus.data.masks import has_split
+
+Data = TypeVar("Data", bound=Holding, covariant=True)
+
+
+@dataclass(frozen=True)
+class OwnData(Generic[Data]):
+    """Data read from a folder, and its owner's names.
+
+    Fields:
+        data:         the graph, the graph of links or the set of graphs
+        item_columns: what tells the items apart in a table of predictions, in their order: `id` of nodes and graphs,
+                      `source` and `target` of links
+        node_ids:     the ids of the nodes as text, in their order; None where ids tell nodes apart within a graph only
+        numbered:     whether labels are numbers of classes, which name none: what they stand for, only their order says
+        own_split:    whether the masks are the owner's own, from a column of splits
+    """
+
+    data: Data
+    item_columns: Mapping[str, tuple[str, ...]]
+    node_ids: tuple[str, ...] | None
+    numbered: bool = False
+    own_split: bool = False
 
 
 @dataclass(frozen=True)

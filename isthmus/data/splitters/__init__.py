@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from isthmus.data.splitters.community import CommunitySplitter
-from isthmus.data.splitters.cross_domain import CrossDomainSplitter
 from isthmus.data.splitters.cross_edges import CrossEdges, cross_edges, split_with_cross_edges
-from isthmus.data.splitters.feature_skew import FeatureSkewSplitter
-from isthmus.data.splitters.instance_space import InstanceSpaceSplitter
+from isthmus.data.splitters.instance_space import FeatureSkewSplitter, InstanceSpaceSplitter, TopologySkewSplitter
 from isthmus.data.splitters.label_space import LabelSpaceSplitter
-from isthmus.data.splitters.meta import MetaSplitter
+from isthmus.data.splitters.meta import CrossDomainSplitter, MetaSplitter
 from isthmus.data.splitters.multi_task import MultiTaskSplitter
 from isthmus.data.splitters.node_hosts import NodeHostsSplitter
 from isthmus.data.splitters.random import RandomSplitter
 from isthmus.data.splitters.splitter import Splitter
-from isthmus.data.splitters.topology_skew import TopologySkewSplitter
 
 SPLITTERS: dict[str, type[Splitter]] = {
     "random": RandomSplitter,

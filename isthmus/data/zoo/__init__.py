@@ -7,22 +7,26 @@ from isthmus.data.folders.graph_folder import Folder
 from isthmus.data.folders.graph_set_folder import GraphSetFolder
 from isthmus.data.folders.link_folder import LinkFolder
 from isthmus.data.folders.several_folders import Folders
-from isthmus.data.zoo.acm import ACM
-from isthmus.data.zoo.amazon import AmazonComputers, AmazonPhoto
 from isthmus.data.zoo.amazon_copurchase import AmazonCopurchase
-from isthmus.data.zoo.citation_full import CitationDBLP, CoraML
-from isthmus.data.zoo.coauthor import CoauthorCS, CoauthorPhysics
+from isthmus.data.zoo.block_model import FedcSBM
 from isthmus.data.zoo.cora import Cora
 from isthmus.data.zoo.cross_scenario import CSR
 from isthmus.data.zoo.csbm import CSBM, StochasticCSBM, SupervisedCSBM
 from isthmus.data.zoo.dblp_csr import DBLPCSR
-from isthmus.data.zoo.fedcsbm import FedcSBM
 from isthmus.data.zoo.feddblp import FedDBLP
-from isthmus.data.zoo.hashed_ids import HashedIds
 from isthmus.data.zoo.knowledge_graphs import WN18, FB15k237
-from isthmus.data.zoo.links_of import LinksOf
+from isthmus.data.zoo.links_of import HashedIds, LinksOf
 from isthmus.data.zoo.moleculenet import BACE, BBBP, ESOL, HIV, SIDER, ClinTox, FreeSolv, Lipo, Tox21
 from isthmus.data.zoo.multi_task import MultiTaskMol, MultiTaskMoleculeNet
+from isthmus.data.zoo.npz_graph import (
+    ACM,
+    AmazonComputers,
+    AmazonPhoto,
+    CitationDBLP,
+    CoauthorCS,
+    CoauthorPhysics,
+    CoraML,
+)
 from isthmus.data.zoo.planetoid import CiteSeer, PubMed
 from isthmus.data.zoo.ratings import Ciao, Epinions
 from isthmus.data.zoo.raw import data_root

@@ -19,8 +19,7 @@ from isthmus.core.errors import BadInput, MissingData, nearest
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import compact, normalized_rows
 from isthmus.data.graph import Graph, undirected
-from isthmus.data.zoo.json_lines import json_lines
-from isthmus.data.zoo.raw import DATA_VARIABLE
+from isthmus.data.zoo.raw import DATA_VARIABLE, json_lines
 from isthmus.data.zoo.words import bag_of_words
 
 FOLDER = "amazon_copurchase"

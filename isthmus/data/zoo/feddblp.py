@@ -19,8 +19,7 @@ from isthmus.core.errors import BadInput
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import compact, normalized_rows
 from isthmus.data.graph import Graph, undirected
-from isthmus.data.zoo.json_lines import json_lines
-from isthmus.data.zoo.raw import require
+from isthmus.data.zoo.raw import json_lines, require
 from isthmus.data.zoo.words import bag_of_words, categories
 
 FOLDER = "feddblp"

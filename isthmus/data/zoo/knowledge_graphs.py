@@ -19,8 +19,7 @@ from isthmus.core.errors import BadInput
 from isthmus.data.conventions import SPLITS
 from isthmus.data.dataset import Dataset
 from isthmus.data.link_graph import LinkGraph
-from isthmus.data.zoo.raw import RawFolder
-from isthmus.data.zoo.text_tables import check_range, read_numbers
+from isthmus.data.zoo.raw import RawFolder, check_range, read_numbers
 
 Triples = npt.NDArray[np.int64]
 FILES = {"train": "train.txt", "val": "valid.txt", "test": "test.txt"}

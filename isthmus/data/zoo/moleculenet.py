@@ -17,7 +17,7 @@ import torch
 
 from isthmus.core.errors import BadInput
 from isthmus.data.dataset import Dataset
-from isthmus.data.features import normalized_rows
+from isthmus.data.features import normalized_rows, one_hot
 from isthmus.data.graph import directed
 from isthmus.data.graph_set import GraphSet
 from isthmus.data.zoo.molecules import (
@@ -28,7 +28,6 @@ from isthmus.data.zoo.molecules import (
     rdkit_version,
     read_molecules,
 )
-from isthmus.data.zoo.one_hot import one_hot
 from isthmus.data.zoo.raw import UNREADABLE, RawFolder, cache_folder, sha256_of
 
 # Part of the name of kept files: raise it whenever `Molecules` or what fills it changes.

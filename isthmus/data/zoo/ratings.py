@@ -12,8 +12,8 @@ import torch
 
 from isthmus.core.errors import BadInput
 from isthmus.data.dataset import Dataset
+from isthmus.data.features import one_hot
 from isthmus.data.link_graph import LinkGraph
-from isthmus.data.zoo.one_hot import one_hot
 from isthmus.data.zoo.raw import RawFolder, read_arrays
 
 COLUMNS = ("user", "item", "category", "rating", "helpfulness", "time")

@@ -1,18 +1,23 @@
-"""Raw files of datasets: where they are looked for, whether they are whole, and how they are read into arrays."""
+"""Raw files of datasets: where they are looked for, whether they are whole, and how they are read."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import json
 import os
+import warnings
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -162,3 +167,74 @@ def matrix(rows: np.ndarray, columns: np.ndarray, values: np.ndarray | None, sha
 def rows_of(indptr: np.ndarray) -> np.ndarray:
     """Return the row of each entry of a CSR matrix."""
     return np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+
+
+def read_numbers(
+    path: Path, dtype: npt.DTypeLike, delimiter: str | None = ",", columns: int | None = None, skip: int = 0
+) -> npt.NDArray[Any]:
+    """Return the numbers of a text file, (lines, columns); `delimiter` None is white space."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "loadtxt: input contained no data")
+            table = np.loadtxt(path, dtype=dtype, delimiter=delimiter, comments=None, skiprows=skip, ndmin=2)
+    except (ValueError, OverflowError) as error:  # numpy names the row
+        raise BadInput(f"the file {path} cannot be read ({error}); fetch it again") from error
+    if table.size and columns is not None and table.shape[1] != columns:
+        raise BadInput(f"the file {path} has {table.shape[1]} columns; {columns} are expected")
+    if not np.isfinite(table).all():
+        raise BadInput(f"the file {path} has a number that is not finite in line {_first_bad(table) + skip + 1}")
+    return table if table.size else np.empty((0, columns or 1), dtype=dtype)
+
+
+def check_range(path: Path, numbers: npt.NDArray[Any], low: int, high: int, what: str) -> None:
+    """Raise `BadInput` unless all `numbers` lie in low..high."""
+    outside = (numbers < low) | (numbers > high)
+    if outside.any():
+        raise BadInput(
+            f"the file {path} names {what} {int(numbers[outside][0])}; {low} to {high} are known. Files of two "
+            "editions may be mixed: fetch all of them again"
+        )
+
+
+def check_lengths(folder: Path, lengths: Sequence[tuple[str, int]]) -> None:
+    """Raise `BadInput` unless all files, given with their numbers of lines, have as many as the first."""
+    (first, expected), *others = lengths
+    for name, length in others:
+        if length != expected:
+            raise BadInput(
+                f"in {folder}, {name} has {length} lines and {first} has {expected}; they should have as many. One of "
+                "them is cut short: fetch both again"
+            )
+
+
+def _first_bad(table: npt.NDArray[Any]) -> int:
+    return int(np.flatnonzero(~np.isfinite(table).all(axis=1))[0])
+
+
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file; a JSON array with one object to a line is read as well.
+
+    A file that ends amid an object, or amid its compressed data, is named with the line.
+    """
+    number = 0  # told by the errors below
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for line in file:
+                number += 1
+                text = line.strip().strip(b",")
+                if text in (b"", b"[", b"]"):
+                    continue
+                entry = json.loads(text)
+                if not isinstance(entry, dict):
+                    raise ValueError(f"it is a {type(entry).__name__}")
+                yield entry
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise BadInput(
+            f"the file {path} is damaged after line {number} ({error}): found {path.stat().st_size:,} bytes. Delete it "
+            "and fetch it again"
+        ) from error
+    except ValueError as error:
+        raise BadInput(
+            f"{path}, line {number}: not a JSON object ({error}); the file should have one on each line. If it was cut "
+            "short, delete it and fetch it again"
+        ) from error

@@ -13,12 +13,10 @@ from torch import Tensor
 
 from isthmus.core.errors import BadInput
 from isthmus.data.dataset import Dataset
-from isthmus.data.features import normalized_rows
+from isthmus.data.features import normalized_rows, one_hot
 from isthmus.data.graph import directed
 from isthmus.data.graph_set import GraphSet
-from isthmus.data.zoo.one_hot import one_hot
-from isthmus.data.zoo.raw import RawFolder
-from isthmus.data.zoo.text_tables import check_lengths, check_range, read_numbers
+from isthmus.data.zoo.raw import RawFolder, check_lengths, check_range, read_numbers
 
 Numbers = npt.NDArray[np.int64]
 PUBLISHED = "www.chrsmrrs.com/graphkerneldatasets/{name}.zip (see chrsmrrs.github.io/datasets)"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from isthmus.learn.tasks.known_links import HEAD, TAIL, KnownLinks
-from isthmus.models.link_decoders import LinkPart
+from isthmus.models.decoders import LinkPart
 
 # About how many numbers are held at a time while links are ranked.
 MAX_NUMBERS = 2_000_000

@@ -1,8 +1,6 @@
 """Tasks by name."""
 
-from isthmus.learn.tasks.graph_binary import GraphBinary
-from isthmus.learn.tasks.graph_classification import GraphClassification
-from isthmus.learn.tasks.graph_regression import GraphRegression
+from isthmus.learn.tasks.graph_task import GraphBinary, GraphClassification, GraphRegression
 from isthmus.learn.tasks.link_classification import LinkClassification
 from isthmus.learn.tasks.link_prediction import LinkPrediction
 from isthmus.learn.tasks.node_classification import NodeClassification

@@ -12,7 +12,7 @@ from torch import Tensor
 from isthmus.core.errors import BadInput
 from isthmus.data.graph import select_rows, spans
 from isthmus.data.graph_set import GraphSet
-from isthmus.models.categorical import dense_indicators, indicators, places
+from isthmus.models.encoders import dense_indicators, indicators, places
 from isthmus.models.inputs import GraphInput
 from isthmus.models.products.sparse import Features
 

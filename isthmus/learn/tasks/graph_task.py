@@ -1,8 +1,4 @@
-"""What the tasks on sets of graphs have in common: batches of graphs, blocks for evaluation, which labels count.
-
-A graph is an example; its label is one class (`graph_classification.py`), one yes or no for each of several tasks
-(`graph_binary.py`) or one number for each (`graph_regression.py`).
-"""
+"""Tasks on sets of graphs: a graph is an example, its label a class, or yes or no or a number for several tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +14,9 @@ from isthmus.core.errors import BadInput
 from isthmus.data.conventions import SPLITS
 from isthmus.data.graph_set import GraphSet
 from isthmus.learn.batching import Batching, FullBatch, MiniBatch
-from isthmus.learn.metrics.classification import defined
+from isthmus.learn.metrics import classification as metrics
+from isthmus.learn.metrics import several_tasks as task_metrics
+from isthmus.learn.metrics.classification import cross_entropy, defined
 from isthmus.learn.tasks.graph_batches import GraphPile
 from isthmus.learn.tasks.task import Predictions, Task
 from isthmus.models.inputs import GraphInput
@@ -218,3 +216,95 @@ def _scores(model: nn.Module, blocks: Iterator[GraphInput] | Sequence[GraphInput
     # Not inference_mode: what the model keeps on the graphs here must serve training later.
     with torch.no_grad():
         return torch.cat([model(block, None) for block in blocks])
+
+
+@dataclass(frozen=True)
+class GraphClassification(GraphTask):
+    """Every graph has one of `num_classes` classes; graphs without a label (-1) are in no split."""
+
+    target: ClassVar[str] = "class"
+    table: ClassVar[Mapping[str, Metric]] = metrics.CLASSIFICATION
+    known_metrics: ClassVar[tuple[str, ...]] = tuple(metrics.CLASSIFICATION)
+
+    def graph_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean cross-entropy."""
+        return cross_entropy(scores, labels)
+
+    def predictions(self, ids: Tensor, scores: Tensor) -> Predictions:
+        """Return class probabilities."""
+        return Predictions(ids, scores.softmax(dim=1))
+
+
+@dataclass(frozen=True)
+class TaskPredictions(Predictions):
+    """The probability of yes for each example and task, (examples, tasks)."""
+
+    @property
+    def labels(self) -> Tensor:
+        """One where yes is the more probable answer, (examples, tasks)."""
+        return (self.probabilities > 0.5).long()
+
+    def columns(self, names: Sequence[str]) -> dict[str, list[str] | Tensor]:
+        """Return the answer for each task, 0 or 1, and then the probability of yes for each."""
+        answers = {name: self.labels[:, i] for i, name in enumerate(names)}
+        return {**answers, **{f"p_{name}": self.probabilities[:, i] for i, name in enumerate(names)}}
+
+
+@dataclass(frozen=True)
+class GraphBinary(GraphTask):
+    """Binary cross-entropy, the mean over the known labels of a batch; NaN stands for an unknown one.
+
+    A model has one score for each task, the log-odds of yes. Metrics but the loss are means over tasks
+    (`task_metrics.py`).
+    """
+
+    metrics: tuple[str, ...] = ("roc_auc", "accuracy", "loss")
+
+    target: ClassVar[str] = "binary"
+    table: ClassVar[Mapping[str, Metric]] = task_metrics.BINARY
+    known_metrics: ClassVar[tuple[str, ...]] = tuple(task_metrics.BINARY)
+
+    def graph_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean binary cross-entropy of the known labels."""
+        return task_metrics.binary_cross_entropy(scores, labels)
+
+    def predictions(self, ids: Tensor, scores: Tensor) -> TaskPredictions:
+        """Return the probability of yes for each task."""
+        return TaskPredictions(ids, scores.sigmoid())
+
+
+@dataclass(frozen=True)
+class ValuePredictions(Predictions):
+    """A number for each example and task, (examples, tasks), in the place of probabilities."""
+
+    @property
+    def labels(self) -> Tensor:
+        """The numbers."""
+        return self.probabilities
+
+    def columns(self, names: Sequence[str]) -> dict[str, list[str] | Tensor]:
+        """Return the number for each task."""
+        return {name: self.probabilities[:, i] for i, name in enumerate(names)}
+
+
+@dataclass(frozen=True)
+class GraphRegression(GraphTask):
+    """Squared error, the mean over the known values of a batch; NaN stands for an unknown one.
+
+    A model has one score for each task, the value itself, in the units of the data. The loss is the squared error;
+    RMSE and MAE are means over tasks (`task_metrics.py`).
+    """
+
+    metrics: tuple[str, ...] = ("rmse", "mae", "loss")
+
+    target: ClassVar[str] = "value"
+    table: ClassVar[Mapping[str, Metric]] = task_metrics.REGRESSION
+    known_metrics: ClassVar[tuple[str, ...]] = tuple(task_metrics.REGRESSION)
+
+    def graph_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean squared error of the known values."""
+        return task_metrics.squared_error(scores, labels)
+
+    def predictions(self, ids: Tensor, scores: Tensor) -> ValuePredictions:
+        """Return the values."""
+        return ValuePredictions(ids, scores)

@@ -14,8 +14,8 @@ from isthmus.core.errors import BadInput
 from isthmus.data.link_graph import LinkGraph
 from isthmus.learn.metrics.classification import ADDITIVE, CLASSIFICATION, defined, of_finite_rows
 from isthmus.learn.metrics.ranking import RANKINGS, mean_ranks
+from isthmus.learn.tasks.known_links import RowSets
 from isthmus.learn.tasks.link_task import MAX_SCORES, LinkExamples, LinkTask, PreparedLinks, link_part, positions
-from isthmus.learn.tasks.row_sets import RowSets
 from isthmus.learn.tasks.task import Predictions
 
 

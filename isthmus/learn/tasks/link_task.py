@@ -35,8 +35,8 @@ from isthmus.data.link_graph import LinkGraph
 from isthmus.learn.batching import Batching, FullBatch, LinkBatch, NeighborBatch
 from isthmus.learn.neighbors import Adjacency, sample_neighborhood
 from isthmus.learn.tasks.task import Task, require_rows_of_nodes
+from isthmus.models.decoders import LinkPart
 from isthmus.models.inputs import GraphInput
-from isthmus.models.link_decoders import LinkPart
 
 # About how many scores are held at a time while links are measured.
 MAX_SCORES = 4_000_000

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from isthmus.core.errors import BadInput
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import BATCHINGS, Batching
+from isthmus.models.decoders import LinkPart
 from isthmus.models.gnn.gin import GINELayer
 from isthmus.models.inputs import GraphInput
-from isthmus.models.link_decoders import LinkPart
 from isthmus.models.model import Model
 from isthmus.models.parts import Streams
 

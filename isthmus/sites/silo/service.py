@@ -23,9 +23,8 @@ from isthmus.core.outside import foreign, parse_yaml, replace_file
 from isthmus.core.protocol import Failure
 from isthmus.core.record import Params, Record
 from isthmus.data.features import feature_facts, name_differences
-from isthmus.data.folders.graph_tables import GraphFolder
-from isthmus.data.folders.own_data import OwnData
-from isthmus.data.folders.own_folder import OwnFolder
+from isthmus.data.folders.graph_folder import GraphFolder
+from isthmus.data.folders.own_folder import OwnData, OwnFolder
 from isthmus.data.folders.own_kinds import OWN_FOLDERS
 from isthmus.learn.graph_client import ForeignEdges, GraphClient
 from isthmus.runs.folder import ID_FILE, RunFolder, save_model_file

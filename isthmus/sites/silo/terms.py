@@ -15,9 +15,8 @@ from isthmus.core.protocol import Holdings
 from isthmus.core.random import numpy_generator
 from isthmus.data.conventions import SPLITS
 from isthmus.data.features import names_digest
-from isthmus.data.folders.graph_tables import GraphFolder
-from isthmus.data.folders.own_data import OwnData
-from isthmus.data.folders.own_folder import OwnFolder
+from isthmus.data.folders.graph_folder import GraphFolder
+from isthmus.data.folders.own_folder import OwnData, OwnFolder
 from isthmus.data.folders.schema.vocabulary import is_whole
 from isthmus.data.masks import labelled_items, without_examples
 from isthmus.runs.simulation import build_model, columns_of, output_dim, require_kind

@@ -27,7 +27,7 @@ from isthmus.core.training import UniformSampling, weighted_metric
 from isthmus.data.link_graph import LinkGraph
 from isthmus.data.splitters import SPLITTERS
 from isthmus.data.zoo.cross_scenario import CSR
-from isthmus.data.zoo.hashed_ids import HashedIds
+from isthmus.data.zoo.links_of import HashedIds
 from isthmus.learn.batching import FullBatch, NeighborBatch
 from isthmus.learn.graph_client import GraphClient, load_params, read_params
 from isthmus.learn.optimizers import SGD, Adam, Cosine

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from isthmus.algorithms.fgssl.distillation import row_log_softmax, structure_divergence
+from isthmus.algorithms.fgssl import row_log_softmax, structure_divergence
 from isthmus.models.products.sparse import SparseMatrix
 
 # Node 0 has three neighbours, 1 and 2 two, 3 one (degree 1), 4 and 5 each other (degree 1), 6 none.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from isthmus.algorithms import FGSSL, FedAvg
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
-from isthmus.algorithms.fgssl.distillation import structure_divergence
+from isthmus.algorithms.fgssl import structure_divergence
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import Position
 from isthmus.core.protocol import ModelState

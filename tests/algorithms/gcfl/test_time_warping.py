@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.algorithms.gcfl.time_warping import warping_distances
+from isthmus.algorithms.gcfl import warping_distances
 
 
 def brute_force(a: tuple[float, ...], b: tuple[float, ...]) -> float:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from isthmus.core.errors import BadInput
-from isthmus.data.folders.graph_tables import read_graph_folder, write_graph_folder
+from isthmus.data.folders.graph_folder import read_graph_folder, write_graph_folder
 from isthmus.data.graph import Graph
 from isthmus.data.splitters import NodeHostsSplitter
 from isthmus.testing import toy_graph

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from isthmus.core.errors import BadInput
-from isthmus.data.folders.graph_set_tables import read_graph_set_folder, write_graph_set_folder
+from isthmus.data.folders.graph_set_folder import read_graph_set_folder, write_graph_set_folder
 from isthmus.data.graph_set import GraphSet
 from isthmus.data.splitters import MetaSplitter
 from isthmus.data.zoo import GraphSetFolder

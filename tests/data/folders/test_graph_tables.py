@@ -14,7 +14,7 @@ from pyarrow import parquet
 from scipy import sparse
 
 from isthmus.core.errors import BadInput
-from isthmus.data.folders.graph_tables import is_graph_folder, read_graph_folder, write_graph_folder
+from isthmus.data.folders.graph_folder import is_graph_folder, read_graph_folder, write_graph_folder
 from isthmus.data.graph import Graph
 from isthmus.data.splitters.facts import value_names
 from tests.data.strategies import adjacency, dense, graphs, make_graph, many

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from isthmus.core.errors import BadInput
-from isthmus.data.folders.graph_tables import read_graph_folder
-from isthmus.data.folders.link_tables import read_link_folder, write_link_folder
+from isthmus.data.folders.graph_folder import read_graph_folder
+from isthmus.data.folders.link_folder import read_link_folder, write_link_folder
 from isthmus.data.link_graph import LinkGraph
 from isthmus.data.splitters import MetaSplitter
 from tests.learn.tasks.link_toys import toy_facts, toy_ratings

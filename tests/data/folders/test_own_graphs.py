@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.data.folders.graph_tables import read_graph_folder
+from isthmus.data.folders.graph_folder import read_graph_folder
 from isthmus.data.folders.schema.schema import parse_schema
 from tests.cli.command import call
 

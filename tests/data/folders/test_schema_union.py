@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isthmus.core.errors import BadInput
-from isthmus.data.folders.graph_tables import read_graph_folder, write_graph_folder
+from isthmus.data.folders.graph_folder import read_graph_folder, write_graph_folder
 from isthmus.data.folders.schema.schema import (
     Category,
     Feature,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.core.errors import BadInput
-from isthmus.data.folders.graph_tables import GraphFolder, read_graph_folder
+from isthmus.data.folders.graph_folder import GraphFolder, read_graph_folder
 from isthmus.data.folders.schema.derive import Choices
 from isthmus.data.folders.schema.schema import Category, Number, Schema, Text, Vector
 from isthmus.data.folders.schema.vocabulary import words

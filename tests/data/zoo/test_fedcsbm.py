@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from isthmus.data.survey.statistics import edge_homophily
-from isthmus.data.zoo.fedcsbm import FedcSBM
+from isthmus.data.zoo.block_model import FedcSBM
 
 
 def test_clients_differ_by_homophily_as_the_formula_says() -> None:

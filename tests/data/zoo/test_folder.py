@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from isthmus.data.folders.graph_tables import write_graph_folder
+from isthmus.data.folders.graph_folder import write_graph_folder
 from isthmus.data.zoo import Folder
 
 from ..strategies import adjacency, make_graph

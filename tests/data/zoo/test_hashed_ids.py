@@ -11,8 +11,8 @@ import torch
 from isthmus.core.errors import BadInput
 from isthmus.data.zoo import DATASETS, Cora
 from isthmus.data.zoo.cross_scenario import CSR
-from isthmus.data.zoo.hashed_ids import HashedIds, mixed_bits
 from isthmus.data.zoo.knowledge_graphs import WN18
+from isthmus.data.zoo.links_of import HashedIds, mixed_bits
 
 SMALL = CSR(num_users=300, num_items=200, num_interactions=800)
 

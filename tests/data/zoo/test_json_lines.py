@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.core.errors import BadInput
-from isthmus.data.zoo.json_lines import json_lines
+from isthmus.data.zoo.raw import json_lines
 
 
 def test_plain_and_gzipped_lines(tmp_path: Path) -> None:

@@ -13,11 +13,16 @@ import torch
 
 from isthmus.core.errors import BadInput, MissingData
 from isthmus.data.survey.statistics import edge_homophily
-from isthmus.data.zoo.acm import ACM
-from isthmus.data.zoo.amazon import AmazonComputers, AmazonPhoto
-from isthmus.data.zoo.citation_full import CitationDBLP, CoraML
-from isthmus.data.zoo.coauthor import CoauthorCS, CoauthorPhysics
-from isthmus.data.zoo.npz_graph import NpzGraph
+from isthmus.data.zoo.npz_graph import (
+    ACM,
+    AmazonComputers,
+    AmazonPhoto,
+    CitationDBLP,
+    CoauthorCS,
+    CoauthorPhysics,
+    CoraML,
+    NpzGraph,
+)
 from isthmus.data.zoo.raw import digests
 
 Root = Callable[..., Path]

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.data.zoo import one_hot as module
-from isthmus.data.zoo.one_hot import one_hot
+from isthmus.data import features as module
+from isthmus.data.features import one_hot
 
 from ..strategies import dense, many, rng, seeds
 

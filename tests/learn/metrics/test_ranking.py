@@ -13,7 +13,7 @@ from isthmus.data.link_graph import LinkGraph
 from isthmus.learn.metrics import ranking
 from isthmus.learn.metrics.ranking import RANKINGS, mean_ranks, ranks_of_ends
 from isthmus.learn.tasks.known_links import KnownLinks
-from isthmus.models.link_decoders import BilinearDecoder, HadamardMLPDecoder, LinkPart
+from isthmus.models.decoders import BilinearDecoder, HadamardMLPDecoder, LinkPart
 from tests.learn.tasks.link_toys import known_pairs, toy_facts, toy_ratings
 
 

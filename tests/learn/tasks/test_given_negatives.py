@@ -16,7 +16,7 @@ from torch import Tensor
 from isthmus.algorithms.fedgnn.user_items import interactions
 from isthmus.core.errors import BadInput
 from isthmus.core.random import seeded, torch_generator
-from isthmus.data.folders.link_tables import read_link_folder, write_link_folder
+from isthmus.data.folders.link_folder import read_link_folder, write_link_folder
 from isthmus.data.link_graph import LinkGraph
 from isthmus.data.splitters.facts import item_values
 from isthmus.data.survey.statistics import simple_edges

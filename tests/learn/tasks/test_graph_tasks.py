@@ -17,7 +17,7 @@ from isthmus.learn.optimizers import SGD
 from isthmus.learn.tasks import GraphBinary, GraphClassification, GraphRegression, graph_batches
 from isthmus.learn.tasks.graph_task import GraphTask
 from isthmus.models import GAT, GCN, GIN, SAGE, GraphInput, MaxReadout, MeanReadout, MLPDecoder, ModelSpec, SumReadout
-from isthmus.models.set2set import Set2SetReadout
+from isthmus.models.readouts import Set2SetReadout
 from tests.learn.tasks.graph_toys import BONDS, PLAIN, toy_set, without_labels
 
 TASKS = {"class": GraphClassification, "binary": GraphBinary, "value": GraphRegression}

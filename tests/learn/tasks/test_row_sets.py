@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.learn.tasks.row_sets import RowSets
+from isthmus.learn.tasks.known_links import RowSets
 
 
 @given(

@@ -9,7 +9,7 @@ import pytest
 
 from isthmus.cli.federation import follow_schema, keep_schema
 from isthmus.core.errors import BadInput
-from isthmus.data.folders.graph_tables import read_graph_folder
+from isthmus.data.folders.graph_folder import read_graph_folder
 from isthmus.data.folders.schema.schema import Number, Schema, read_schema, write_schema
 from isthmus.data.zoo import Folder, LinkFolder
 from isthmus.sites.courses.site_course import Patience, SiteCourse

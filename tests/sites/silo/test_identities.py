@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from isthmus.core.errors import BadInput
-from isthmus.data.folders.graph_tables import read_graph_folder
+from isthmus.data.folders.graph_folder import read_graph_folder
 from isthmus.sites.silo import identities
 from isthmus.sites.silo.identities import course_secret, fingerprint, node_keys, read_secret
 

@@ -26,7 +26,7 @@ from isthmus.core.federation import Position
 from isthmus.core.protocol import Algorithm, Request, reply_type
 from isthmus.core.random import ProtectingStream, Secret, torch_generator
 from isthmus.core.record import Params
-from isthmus.data.folders.graph_tables import write_graph_folder
+from isthmus.data.folders.graph_folder import write_graph_folder
 from isthmus.learn.optimizers import SGD
 from isthmus.runs.simulation import Simulation, build_model
 from isthmus.runtime.envelope import BLANK, Answer, Envelope

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from isthmus.data.folders.graph_tables import read_graph_folder
+from isthmus.data.folders.graph_folder import read_graph_folder
 from isthmus.data.folders.schema.schema import UNKNOWN, Category, Feature, Number, Schema, Text, Vector
 from isthmus.data.folders.schema.vocabulary import categories
 from isthmus.data.folders.tables.reading import Problems, listed

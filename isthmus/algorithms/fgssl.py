@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel, received
-from isthmus.algorithms.fgssl.distillation import structure_divergence
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import cohort, on
 from isthmus.core.record import Params
@@ -29,6 +28,7 @@ from isthmus.learn.together.stacked_clients import Frozen, GraphCohort, StackedL
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
 from isthmus.models.parts import Streams
+from isthmus.models.products.sparse import Pattern, SparseMatrix
 
 
 @dataclass(frozen=True)
@@ -192,3 +192,28 @@ def _require_able(client: GraphClient) -> None:
             f"FGSSL needs a model in two pieces, representations and classifier; {type(client.model).__name__} is none "
             "of this package's"
         )
+
+
+def structure_divergence(z: Tensor, teacher: Tensor, neighbors: SparseMatrix, omega: float) -> Tensor:
+    """Return L_i for each node, (nodes,); 0 for nodes with one neighbour or none. No gradient flows into `teacher`.
+
+    Args:
+        z:         scores that are trained, (nodes, classes)
+        teacher:   scores of the model to learn from, (nodes, classes)
+        neighbors: who neighbours whom, (nodes, nodes); its values play no part
+        omega:     temperature
+    """
+    pattern = neighbors.pattern
+    teacher = teacher.detach()
+    theirs = row_log_softmax(pattern, neighbors.sample(teacher, teacher) / omega)
+    mine = row_log_softmax(pattern, neighbors.sample(z, z) / omega)
+    return z.new_zeros(len(z)).index_add(0, pattern.row, theirs.exp() * (theirs - mine))
+
+
+def row_log_softmax(pattern: Pattern, scores: Tensor) -> Tensor:
+    """Return the logarithm of the softmax of the scores within each row of the pattern, (entries,)."""
+    rows = pattern.row.long()
+    largest = scores.new_zeros(pattern.shape[0]).scatter_reduce_(0, rows, scores.detach(), "amax", include_self=False)
+    centred = scores - largest.index_select(0, rows)
+    sums = scores.new_zeros(pattern.shape[0]).index_add(0, rows, centred.exp())
+    return centred - sums.log().index_select(0, rows)

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel, received
-from isthmus.algorithms.gcfl.time_warping import warping_distances
 from isthmus.core.errors import CourseFailed
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
@@ -251,7 +250,7 @@ class GCFLPlus(GCFL):
     A cluster is cut under the conditions of GCFL, once `num_norms` updates of each of its clients are known since the
     cluster was made. The cut is the minimum cut of the complete graph with weights max(D) - D_ij, where D_ij is the
     distance of the sequences of the last `num_norms` norms |u_i| and |u_j| by dynamic time warping
-    (`algorithms/gcfl/time_warping.py`).
+    (`algorithms/gcfl.py`).
 
     Fields:
         num_norms:   how many norms of a client are compared
@@ -373,3 +372,27 @@ def _overall(clusters: Sequence[Cluster], weights: Mapping[str, float]) -> Param
         return clusters[0].params
     sizes = [sum(weights.get(client, 0.0) for client in cluster.members) for cluster in clusters]
     return weighted_mean(ModelUpdate(c.params, size) for c, size in zip(clusters, sizes, strict=True)).params
+
+
+def warping_distances(sequences: Tensor) -> Tensor:
+    """Return the distance of every two of some sequences, (sequences, length) -> (sequences, sequences).
+
+    An alignment goes from both starts to both ends, and from (i, j) to (i + 1, j), (i, j + 1) or (i + 1, j + 1). The
+    distance is the least sqrt(sum of (a_i - b_j)^2 along an alignment):
+
+        D(i, j) = (a_i - b_j)^2 + min(D(i - 1, j), D(i, j - 1), D(i - 1, j - 1))
+    """
+    number, length = sequences.shape
+    if length == 0:
+        raise ValueError("sequences have no entries; there is nothing to align")
+    values = sequences.double()
+    # The row above, with a column before the first that no alignment comes from.
+    above = [torch.full((number, number), torch.inf, dtype=torch.float64) for _ in range(length + 1)]
+    above[0] = torch.zeros(number, number, dtype=torch.float64)
+    for i in range(length):
+        row = [torch.full_like(above[0], torch.inf)]
+        for j in range(length):
+            gap = (values[:, None, i] - values[None, :, j]).square()  # all pairs at once
+            row.append(gap + torch.minimum(torch.minimum(above[j + 1], row[j]), above[j]))
+        above = row
+    return above[length].sqrt()

@@ -1,0 +1,282 @@
+"""Self-supervised objectives: what an encoder can learn from a graph without labels."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from isthmus.core.record import Params
+from isthmus.data.graph import select_rows
+from isthmus.learn.augment import Augmentation
+from isthmus.learn.contrast import directions
+from isthmus.learn.together.layouts import replaced
+from isthmus.models.inputs import GraphInput
+from isthmus.models.model import Model
+from isthmus.models.parts import Perceptron, glorot, require_count
+from isthmus.models.products.sparse import SparseMatrix
+
+
+@dataclass(frozen=True)
+class SelfSupervision(ABC):
+    """Scores an encoder on a graph without its labels.
+
+    An objective is frozen. What it learns besides the encoder (`build`) is shared and averaged like the encoder; what
+    it has to remember (`memory`) stays with the client.
+    """
+
+    @abstractmethod
+    def build(self, width: int) -> nn.Module:
+        """Return the objective's own parts for representations of this width, drawn from torch's global generator."""
+
+    @abstractmethod
+    def loss(
+        self, model: Model, own: nn.Module, graph: GraphInput, memory: Params, generator: torch.Generator
+    ) -> Tensor:
+        """Return the loss, as a scalar with a gradient into `model` and `own`.
+
+        `memory` may be changed in place: it is a copy.
+        """
+
+    def memory(self, model: nn.Module) -> Params:
+        """Return what a client remembers from the start; here nothing."""
+        return {}
+
+    def remember(self, memory: Params, model: nn.Module, round: int) -> Params:
+        """Return what a client remembers after a step in a round; here the same."""
+        return memory
+
+
+@dataclass(frozen=True)
+class BGRL(SelfSupervision):
+    """L = -2/N sum_i cos(Z_i, H_i) with Z = s(omega(G1)), H = tau(G2), G1 and G2 two random views of the graph.
+
+    omega is the encoder that is trained, s a perceptron that is trained with it, tau the target: a copy that only this
+    client has. No gradient flows into it; after every step its parameters become decay * tau + (1 - decay) * omega.
+    decay rises from its start to 1 as half a cosine: 1 - (1 - start) (1 + cos(pi t / rounds)) / 2 in round t. Both
+    encoders run as in training: batch norm takes the view's own statistics, which the target keeps apart. A row of
+    zeros has no direction, and its cosine is 0.
+
+    Fields:
+        first:     the view that the encoder sees
+        second:    the view that the target sees
+        hidden:    width of s between its two maps
+        decay:     share of the target that stays, at the start
+        rounds:    round at which it stands still; give it the rounds of the course
+        symmetric: whether the loss with the two views exchanged is added, and the sum halved
+    """
+
+    first: Augmentation = Augmentation(edges=0.2, features=0.2)
+    second: Augmentation = Augmentation(edges=0.2, features=0.1)
+    hidden: int = 512
+    decay: float = 0.99
+    rounds: int = 1000
+    symmetric: bool = False
+
+    def __post_init__(self) -> None:
+        require_count("hidden", self.hidden)
+        require_count("rounds", self.rounds)
+        if not 0.0 <= self.decay <= 1.0:
+            raise ValueError(f"decay is {self.decay!r}; it must be in [0, 1]")
+
+    def build(self, width: int) -> nn.Module:
+        """Return s."""
+        return nn.ModuleDict({"predictor": Perceptron([width, self.hidden, width])})
+
+    def memory(self, model: nn.Module) -> Params:
+        """Return the target as it begins: a copy of the encoder."""
+        return {name: slot.detach().clone() for name, slot in _encoder(model).items()}
+
+    def loss(
+        self, model: Model, own: nn.Module, graph: GraphInput, memory: Params, generator: torch.Generator
+    ) -> Tensor:
+        """Return the loss, scaled as in equation 5 of FedGRL (Suresh et al., 2022)."""
+        first, second = self.first.view(graph, generator), self.second.view(graph, generator)
+        found = self._one_way(model, own, first, second, memory, generator)
+        if not self.symmetric:
+            return found
+        return 0.5 * (found + self._one_way(model, own, second, first, memory, generator))
+
+    def remember(self, memory: Params, model: nn.Module, round: int) -> Params:
+        """Return the target a little nearer to the encoder; its running statistics are its own."""
+        share = 1.0 - self.decay_at(round)
+        learned = dict(model.named_parameters())
+        with torch.no_grad():
+            return {n: t.lerp(learned[n].detach(), share) if n in learned else t for n, t in memory.items()}
+
+    def decay_at(self, round: int) -> float:
+        """Return the decay of a round."""
+        progress = min(1.0, round / self.rounds)
+        return 1.0 - (1.0 - self.decay) * (1.0 + math.cos(math.pi * progress)) / 2.0
+
+    def _one_way(
+        self,
+        model: Model,
+        own: nn.Module,
+        seen: GraphInput,
+        other: GraphInput,
+        memory: Params,
+        generator: torch.Generator,
+    ) -> Tensor:
+        assert isinstance(own, nn.ModuleDict)
+        h = model.embed(seen, generator)  # (nodes, width)
+        z = own["predictor"](seen, h, generator)
+        with torch.no_grad(), replaced(model, memory):
+            target = model.embed(other, generator)
+        return -2.0 * (directions(z) * directions(target)).sum(dim=1).mean()
+
+
+def _encoder(model: nn.Module) -> Params:
+    return {name: slot for name, slot in model.state_dict().items() if not name.startswith("decoder.")}
+
+
+@dataclass(frozen=True)
+class GRACE(SelfSupervision):
+    """The mean over nodes i and both directions of -log( e(u_i, v_i) / sum_k (e(u_i, v_k) + [k != i] e(u_i, u_k)) ).
+
+    u and v are a perceptron's outputs for the encoder's representations of two random views, e(a, b) =
+    exp(cos(a, b) / tau). That compares every node with every other; of a graph with more than `max_nodes` nodes, so
+    many are drawn at random in every step, and compared among themselves.
+
+    Fields:
+        first, second: the two views
+        hidden:        width of the perceptron between its two maps
+        tau:           temperature
+        max_nodes:     nodes that are compared at most
+    """
+
+    first: Augmentation = Augmentation(edges=0.2, features=0.3)
+    second: Augmentation = Augmentation(edges=0.4, features=0.4)
+    hidden: int = 128
+    tau: float = 0.5
+    max_nodes: int = 1024
+
+    def __post_init__(self) -> None:
+        require_count("hidden", self.hidden)
+        require_count("max_nodes", self.max_nodes, least=2)
+        if not 0.0 < self.tau < float("inf"):
+            raise ValueError(f"tau is {self.tau!r}; a temperature is above 0")
+
+    def build(self, width: int) -> nn.Module:
+        """Return the perceptron."""
+        return nn.ModuleDict({"projector": Perceptron([width, self.hidden, width])})
+
+    def loss(
+        self, model: Model, own: nn.Module, graph: GraphInput, memory: Params, generator: torch.Generator
+    ) -> Tensor:
+        """Return the loss."""
+        assert isinstance(own, nn.ModuleDict)
+        views = self.first.view(graph, generator), self.second.view(graph, generator)
+        number = graph.num_nodes
+        chosen = None
+        if number > self.max_nodes:
+            chosen = torch.randperm(number, generator=generator)[: self.max_nodes]
+        pointing = []
+        for view in views:
+            h = model.embed(view, generator)
+            h = h if chosen is None else h.index_select(0, chosen)
+            pointing.append(directions(own["projector"](view, h, generator)))
+        u, v = pointing
+        return 0.5 * (self._told_apart(u, v) + self._told_apart(v, u))
+
+    def _told_apart(self, u: Tensor, v: Tensor) -> Tensor:
+        between = u @ v.t() / self.tau  # (nodes, nodes)
+        within = (u @ u.t() / self.tau).fill_diagonal_(-torch.inf)
+        return (torch.cat([between, within], dim=1).logsumexp(dim=1) - between.diagonal()).mean()
+
+
+@dataclass(frozen=True)
+class DGI(SelfSupervision):
+    """-1/(2N) (sum_i log D(h_i, s) + sum_j log(1 - D(h~_j, s))), D(h, s) = sigmoid(h^T W s), s = sigmoid(mean of h).
+
+    h are the encoder's representations of the graph, h~ those of the same graph with its rows of features shuffled.
+    """
+
+    def build(self, width: int) -> nn.Module:
+        """Return W."""
+        return Discriminator(width)
+
+    def loss(
+        self, model: Model, own: nn.Module, graph: GraphInput, memory: Params, generator: torch.Generator
+    ) -> Tensor:
+        """Return the loss."""
+        assert isinstance(own, Discriminator)
+        order = torch.randperm(graph.num_nodes, generator=generator)
+        real = model.embed(graph, generator)
+        false = model.embed(graph.replace(x=_rows(graph.x, order)), generator)
+        summary = real.mean(dim=0).sigmoid()
+        direction = own.weight @ summary  # (width,)
+        return 0.5 * (F.softplus(-(real @ direction)).mean() + F.softplus(false @ direction).mean())
+
+
+class Discriminator(nn.Module):
+    """The W of D(h, s) = sigmoid(h^T W s)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = glorot(width, width)
+
+
+def _rows(x: Tensor | SparseMatrix, order: Tensor) -> Tensor | SparseMatrix:
+    if isinstance(x, SparseMatrix):
+        return SparseMatrix.from_csr(select_rows(x.to_csr(), order))
+    return x.index_select(0, order)
+
+
+@dataclass(frozen=True)
+class GAE(SelfSupervision):
+    """The mean over edges of -log sigmoid(<h_i, h_j>), plus the mean over pairs without edge of -log(1 - the same).
+
+    Edges that are used are drawn at random in every step, `max_edges` at most, and as many random pairs of nodes;
+    those of them that are joined, or the same node twice, do not count.
+
+    Fields:
+        max_edges: edges that are looked at in a step, at most
+    """
+
+    max_edges: int = 50_000
+
+    def __post_init__(self) -> None:
+        require_count("max_edges", self.max_edges)
+
+    def build(self, width: int) -> nn.Module:
+        """Return nothing: the decoder is the inner product."""
+        return nn.ModuleDict()
+
+    def loss(
+        self, model: Model, own: nn.Module, graph: GraphInput, memory: Params, generator: torch.Generator
+    ) -> Tensor:
+        """Return the loss; a graph without edges has pairs to keep apart only."""
+        h = model.embed(graph, generator)
+        edges, number = graph.edge_index, graph.num_nodes
+        if edges.shape[1] > self.max_edges:
+            chosen = torch.randint(edges.shape[1], (self.max_edges,), generator=generator)
+            joined = edges[:, chosen]
+        else:
+            joined = edges
+        pairs = torch.randint(number, (2, max(joined.shape[1], 1)), generator=generator)
+        apart = pairs[:, ~_joined(pairs, edges, number)]
+        total = h.sum() * 0.0
+        for ends, sign in ((joined, -1.0), (apart, 1.0)):
+            if ends.shape[1]:
+                products = (h.index_select(0, ends[0]) * h.index_select(0, ends[1])).sum(dim=1)
+                total = total + F.softplus(sign * products).mean()
+        return total
+
+
+def _joined(pairs: Tensor, edges: Tensor, number: int) -> Tensor:
+    """Return which pairs are an edge, in either direction, or a node with itself, (pairs,)."""
+    keys = torch.unique(torch.cat([edges[0] * number + edges[1], edges[1] * number + edges[0]]))
+    wanted = pairs[0] * number + pairs[1]
+    place = torch.searchsorted(keys, wanted).clamp_(max=max(len(keys) - 1, 0))
+    found = keys[place] == wanted if len(keys) else torch.zeros(len(wanted), dtype=torch.bool)
+    return found | (pairs[0] == pairs[1])
+
+
+SELF_SUPERVISIONS: dict[str, type[SelfSupervision]] = {"bgrl": BGRL, "grace": GRACE, "dgi": DGI, "gae": GAE}
+
+__all__ = ["BGRL", "DGI", "GAE", "GRACE", "SELF_SUPERVISIONS", "SelfSupervision"]
