@@ -46,20 +46,20 @@ def test_the_numbers_of_the_page_on_security_are_those_of_the_code() -> None:
     from isthmus.testing.hostile import siege, sites
 
     text = " ".join((ROOT / "docs/security.md").read_text().split())
-    policy, received, words = Policy(), sites.RECEIVED, {6: "six", 10: "ten"}
+    policy, message, received, words = Policy(), siege.MESSAGE, sites.RECEIVED, {6: "six", 10: "ten"}
     seconds, pending = f"{gate.PENDING_SECONDS:.0f}", gate.MAX_PENDING
     assert SELDOM_SECONDS == 60 and siege.HONEST_TIMES == 2 and policy.max_rounds == policy.max_steps
     for promise in (
         f"are closed after {seconds} s, or at once when {pending} others wait",
         f"keeps {gate.RESERVED_DESCRIPTORS} for its files",
-        f"one line a minute for each party about what was refused or not asked for, {MAX_COMINGS_SAID} about its coming",
+        f"a minute for each party about what was refused or not asked for, {MAX_COMINGS_SAID} about its coming",
         f"{policy.max_rounds:,} rounds and steps, {policy.max_parameters // 10**6} million parameters, "
         f"{policy.max_message_bytes >> 20} MiB a message, {policy.max_request_seconds:.0f} s an answer",
         f"memories of the {policy.keep_courses} latest courses, {policy.keep_days:.0f} days, the {policy.keep_models}",
         f"{MAX_SAID} lines a minute of each kind",
         f"{words[len(RUN_FILES)]} named files of a new folder",
-        f"twice what an honest message of the kind takes, and {siege.MESSAGE.tensors_per_byte:.0f} bytes of tensors and "
-        f"{siege.MESSAGE.python_per_byte:.0f} of objects for each byte",
+        f"twice what an honest message of the kind takes, and {message.tensors_per_byte:.0f} bytes of tensors and "
+        f"{message.python_per_byte:.0f} of objects for each byte",
         f"{words[int(received.tensors_per_byte)]} bytes of tensors and {received.python_per_byte:.0f} of objects",
         f"takes up to {MAX_HOSTED:,} nodes",
     ):
