@@ -133,7 +133,7 @@ def add(
 ) -> None:
     """Add sites or operators to a federation; everybody else keeps what they have."""
     from isthmus.core.errors import BadInput
-    from isthmus.sites.parties.authority import has_authority
+    from isthmus.sites.parties.certificates import has_authority
     from isthmus.sites.parties.kit import enrol
 
     if not has_authority(folder):

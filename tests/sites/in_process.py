@@ -13,9 +13,9 @@ from isthmus.core.protocol import Failure
 from isthmus.data.folders.graph_folder import write_graph_folder
 from isthmus.data.zoo import Folder
 from isthmus.runs.simulation import Scenario
-from isthmus.sites.silo.own_secret import simulate
 from isthmus.sites.silo.policy import Policy
 from isthmus.sites.silo.service import SiloService
+from isthmus.sites.silo.state import simulate
 from isthmus.testing import toy_course, toy_scenario
 
 CLASSES = ("red", "green", "blue")

@@ -35,7 +35,7 @@ from isthmus.sites.courses.site_course import Patience
 from isthmus.sites.parties.admission import connection_problem
 from isthmus.sites.parties.kit import make_federation, open_kit
 from isthmus.sites.serve import Server
-from isthmus.sites.silo.own_secret import simulate
+from isthmus.sites.silo.state import simulate
 from isthmus.sites.up import Rehearsal, free_port
 from isthmus.testing import toy_graph
 from tests.sites.raw_peer import RawPeer

@@ -19,11 +19,18 @@ from typing import Any
 
 from isthmus.core.errors import BadInput
 from isthmus.core.outside import replace_file
-from isthmus.sites.parties.authority import AUTHORITY, Authority, Facts, alone, create_authority, has_authority
-from isthmus.sites.parties.authority import OPERATOR as OPERATOR
-from isthmus.sites.parties.authority import SERVER as SERVER
-from isthmus.sites.parties.authority import open_authority as open_authority
-from isthmus.sites.parties.certificates import REVOKED
+from isthmus.sites.parties.certificates import (
+    AUTHORITY,
+    REVOKED,
+    Authority,
+    Facts,
+    alone,
+    create_authority,
+    has_authority,
+)
+from isthmus.sites.parties.certificates import OPERATOR as OPERATOR
+from isthmus.sites.parties.certificates import SERVER as SERVER
+from isthmus.sites.parties.certificates import open_authority as open_authority
 
 KIT_FILE = "kit.json"
 SITE = "site"

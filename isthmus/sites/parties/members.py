@@ -9,8 +9,15 @@ from pathlib import Path
 
 from isthmus.core.errors import BadInput, nearest
 from isthmus.core.outside import replace_file
-from isthmus.sites.parties.authority import SERVER, Authority, alone, has_authority, open_authority
-from isthmus.sites.parties.certificates import Passport, read_passport
+from isthmus.sites.parties.certificates import (
+    SERVER,
+    Authority,
+    Passport,
+    alone,
+    has_authority,
+    open_authority,
+    read_passport,
+)
 from isthmus.sites.parties.kit import hand_out
 
 

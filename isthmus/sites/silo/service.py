@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,11 +40,9 @@ from isthmus.sites.courses.agreement import OTHER_COLUMNS
 from isthmus.sites.courses.messages import NOT_AGREED, AskColumns, Columns, Finish, Proposal, Receipt, Terms, Verdict
 from isthmus.sites.silo.consent import Identity
 from isthmus.sites.silo.identities import course_secret, neighbor_keys, node_keys
-from isthmus.sites.silo.own_secret import OwnSecret
 from isthmus.sites.silo.policy import Policy
-from isthmus.sites.silo.pruning import mark_finished, prune
+from isthmus.sites.silo.state import OwnSecret, mark_finished, prune
 from isthmus.sites.silo.terms import read_own, terms_of
-from isthmus.sites.silo.time_limit import TookTooLong, time_limit
 
 MAX_COURSE_CHARACTERS = 2**16
 MAX_COLUMNS_CHARACTERS = 10**6  # of names that are told where another silo has other ones
@@ -337,3 +338,38 @@ def read_course(text: str) -> Course:
     if not isinstance(raw, dict):
         raise BadInput(f"the course is {type(raw).__name__}, expected keys and values")
     return load_course(raw, allow_import=False)
+
+
+class TookTooLong(BaseException):
+    """Raised in the middle of work that has had its time; no `except Exception` of a handler keeps it."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TookTooLong in this thread when the block has taken so long.
+
+    It comes between two steps of Python, so a single call into torch is not cut short; sizes are bounded before.
+    Signals would do the same, but only in the main thread.
+    """
+    thread, lock, over = threading.get_ident(), threading.Lock(), False
+
+    def strike() -> None:
+        with lock:
+            if not over:
+                _raise_in(thread, TookTooLong)
+
+    timer = threading.Timer(seconds, strike)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        with lock:
+            over = True
+        _raise_in(thread, None)  # one that was on its way comes too late
+
+
+def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
+    exception = None if kind is None else ctypes.py_object(kind)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), exception)

@@ -26,9 +26,9 @@ from isthmus.core.training import Callback, RoundReport
 from isthmus.data.folders.own_kinds import kind_for
 from isthmus.runs.simulation import Scenario
 from isthmus.sites.courses.site_course import Patience, SiteCourse
-from isthmus.sites.silo.own_secret import simulate
 from isthmus.sites.silo.policy import Policy
 from isthmus.sites.silo.service import SiloService
+from isthmus.sites.silo.state import simulate
 from isthmus.testing.hostile.counting import Bound, Cost, Meter, require_within
 from isthmus.testing.toys import toy_course, toy_scenario
 

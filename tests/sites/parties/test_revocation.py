@@ -33,13 +33,13 @@ from isthmus.sites.parties.admission import (
     probe_server,
     wait_for_server,
 )
-from isthmus.sites.parties.authority import open_authority
 from isthmus.sites.parties.certificates import (
     EXPIRY_NOTICE_DAYS,
     REVOKED,
     Revocations,
     Revoked,
     expiry_notice,
+    open_authority,
     read_list,
     read_passport,
     sign_list,

@@ -24,7 +24,7 @@ from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.optimizers import SGD, Cosine
 from isthmus.models import GAT, GCN, MLP, MLPDecoder, ModelSpec
 from isthmus.sites.silo.policy import Policy, largest_steps, load_policy, num_parameters
-from isthmus.sites.silo.time_limit import TookTooLong, time_limit
+from isthmus.sites.silo.service import TookTooLong, time_limit
 from isthmus.testing import toy_course, toy_graph
 from tests.quick import quick
 from tests.sites.in_process import CLASSES, site_course

@@ -31,9 +31,9 @@ from isthmus.learn.optimizers import SGD
 from isthmus.runs.simulation import Simulation, build_model
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.sites.courses.messages import Finish, Proposal, Terms
-from isthmus.sites.silo import own_secret
-from isthmus.sites.silo.own_secret import SECRET_FILE, USED_FOLDER, OwnSecret, simulate
+from isthmus.sites.silo import state as own_secret
 from isthmus.sites.silo.service import SiloService
+from isthmus.sites.silo.state import SECRET_FILE, USED_FOLDER, OwnSecret, simulate
 from isthmus.testing import toy_course, toy_scenario
 from tests.sites.in_process import SECRET, scenario, site_course, write_silos
 

@@ -10,7 +10,7 @@ import pytest
 
 from isthmus.algorithms import Ditto
 from isthmus.sites.silo.policy import Policy
-from isthmus.sites.silo.pruning import MEMORIES, MODELS, RUNS, mark_finished, prune
+from isthmus.sites.silo.state import MEMORIES, MODELS, RUNS, mark_finished, prune
 from tests.sites.courses.test_site_course import on_sites
 from tests.sites.in_process import fake_hub, site_course
 from tests.sites.silo.test_silo_reveals import proposed
