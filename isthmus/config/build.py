@@ -7,6 +7,7 @@ import functools
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Union
 
 from isthmus.config.registry import FAMILIES, Family, find_part, known_names, name_of
@@ -72,8 +73,19 @@ class Builder:
         """Return how an error names a place."""
         return ": ".join(part for part in (self.source, where) if part)
 
-    def build(self, annotation: Any, raw: Any, where: str, default: Any = None) -> Any:
-        """Return the value of type `annotation` that `raw` describes; a part not given keeps what `default` has."""
+    @contextmanager
+    def placed(self, where: str) -> Iterator[None]:
+        """Let what a constructor or a check says of wrong values name the place that they are from."""
+        try:
+            yield
+        except (ValueError, TypeError) as error:
+            raise BadInput(f"{self.place(where)}: {error}") from None
+
+    def build(self, annotation: Any, raw: Any, where: str, default: Any = None, wanted: str = "") -> Any:
+        """Return the value of type `annotation` that `raw` describes; a part not given keeps what `default` has.
+
+        `wanted` says in words what is expected, where the annotation does not say it well.
+        """
         annotation, optional = _without_none(annotation)
         if raw is None and optional:
             return None
@@ -85,7 +97,18 @@ class Builder:
         if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
             same = default if type(default) is annotation else None
             return self.fields(annotation, self._mapping(raw, where), where, same)
-        return self._leaf(annotation, raw, where, optional)
+        if _holds_records(annotation):
+            return self._entries(annotation, raw, where, wanted)
+        return self._leaf(annotation, raw, where, optional, wanted)
+
+    def _entries(self, annotation: Any, raw: Any, where: str, wanted: str) -> Any:
+        """Return a list or a mapping of dataclasses."""
+        inner = typing.get_args(annotation)
+        if typing.get_origin(annotation) is tuple and isinstance(raw, list | tuple):
+            return tuple(self.build(inner[0], item, f"entry {i} of {where}") for i, item in enumerate(raw, start=1))
+        if typing.get_origin(annotation) is not tuple and isinstance(raw, Mapping):
+            return {str(key): self.build(inner[1], item, f"{where}.{key}") for key, item in raw.items()}
+        raise BadInput(f"{self.place(where)} is {raw!r}, expected {wanted or _readable(annotation)}")
 
     def _member(self, origin: Any, raw: Any, where: str, default: Any) -> Any:
         part = self._part(FAMILIES[origin], raw, where, default)
@@ -94,27 +117,34 @@ class Builder:
         return part
 
     def fields(self, kind: type[Any], raw: Mapping[str, Any], where: str, default: Any = None) -> Any:
-        """Return a dataclass with the fields in `raw`; the others come from `default`, else from the class."""
+        """Return a dataclass with the fields in `raw`; the others come from `default`, else from the class.
+
+        A field whose metadata says `rest` takes all keys that are no field's; `expected` there says in words what a
+        value is to be.
+        """
         hints = _hints(kind)
         known = _settable(kind)
         prefix = f"{where}." if where else ""
-        for key in raw:
-            if key not in known:
+        rest = next((name for name, field in known.items() if field.metadata.get("rest")), None)
+        others = {key: value for key, value in raw.items() if key not in known or key == rest}
+        if rest is None:
+            for key in others:
                 raise BadInput(f"{self.place(prefix + str(key))} is not a known key; {nearest(str(key), known)}")
+        else:
+            raw = {**{key: value for key, value in raw.items() if key not in others}, rest: others}
         values: dict[str, Any] = {}
         for name, field in known.items():
             before = getattr(default, name) if default is not None else _default_of(field)
             if name in raw:
                 fallback = None if before is _MISSING else before
-                values[name] = self.build(hints[name], raw[name], prefix + name, fallback)
+                expected = field.metadata.get("expected", "")
+                values[name] = self.build(hints[name], raw[name], prefix + name, fallback, expected)
             elif before is not _MISSING:
                 values[name] = before
             else:
                 raise BadInput(f"{self.place(prefix + name)} is missing; give it a value")
-        try:
+        with self.placed(where):
             return kind(**values)
-        except (ValueError, TypeError) as error:
-            raise BadInput(f"{self.place(where)}: {error}") from None
 
     def _part(self, family: Family, raw: Any, where: str, default: Any) -> Any:
         given = {"name": raw} if isinstance(raw, str) else dict(self._mapping(raw, where))
@@ -238,7 +268,7 @@ class Builder:
             raise BadInput(f"{self.place(where)} is {raw!r}, expected keys and values")
         return raw
 
-    def _leaf(self, annotation: Any, raw: Any, where: str, optional: bool) -> Any:
+    def _leaf(self, annotation: Any, raw: Any, where: str, optional: bool, told: str = "") -> Any:
         from pydantic import ValidationError
 
         try:
@@ -246,9 +276,12 @@ class Builder:
         except ValidationError as error:
             inner = error.errors()[0]["loc"]
             entry = bool(inner) and typing.get_origin(annotation) is tuple
-            wanted = _readable(typing.get_args(annotation)[0] if entry else annotation)
+            wanted = told or _readable(typing.get_args(annotation)[0] if entry else annotation)
             wanted += " or null" if optional and not entry else ""
-            spot = where + "".join(f"[{part}]" for part in inner if isinstance(part, int))
+            keyed = typing.get_origin(annotation) in (dict, Mapping)
+            spot = where + "".join(
+                f"[{part}]" if isinstance(part, int) else f".{part}" for part in inner if keyed or isinstance(part, int)
+            )
             found = error.errors()[0]["input"] if inner else raw
             raise BadInput(f"{self.place(spot)} is {found!r}, expected {wanted}") from None
 
@@ -331,8 +364,16 @@ def _is_instance(value: Any) -> bool:
 
 
 def _settable(kind: type[Any]) -> dict[str, dataclasses.Field[Any]]:
-    """Return the fields of a dataclass that can be given."""
-    return {field.name: field for field in dataclasses.fields(kind) if field.init}
+    """Return the fields of a dataclass that can be given; metadata with `in_file` False keeps one to Python."""
+    return {
+        field.name: field for field in dataclasses.fields(kind) if field.init and field.metadata.get("in_file", True)
+    }
+
+
+def _holds_records(annotation: Any) -> bool:
+    """Whether a type is a list or a mapping of dataclasses, at however many levels."""
+    inside = typing.get_args(annotation) if typing.get_origin(annotation) in (tuple, dict, Mapping) else ()
+    return any(dataclasses.is_dataclass(inner) or _holds_records(inner) for inner in inside)
 
 
 def _classes() -> list[type[Any]]:
@@ -377,6 +418,8 @@ def _readable(annotation: Any) -> str:
         return names[annotation]
     if typing.get_origin(annotation) is tuple:
         return f"a list of entries that are each {_readable(typing.get_args(annotation)[0])}"
+    if typing.get_origin(annotation) in (dict, Mapping) or dataclasses.is_dataclass(annotation):
+        return "keys and values"
     if typing.get_origin(annotation) in (Union, types.UnionType):
         return " or ".join(_readable(option) for option in typing.get_args(annotation))
     return str(annotation)

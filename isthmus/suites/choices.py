@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from isthmus.core.errors import BadInput, nearest
+from isthmus.core.errors import nearest
 
 Choices = Mapping[str, tuple[str, ...]]
 
@@ -16,21 +15,21 @@ def agrees(cell: Mapping[str, str], choices: Choices) -> bool:
     return all(cell[axis] in allowed for axis, allowed in choices.items())
 
 
-def read_choices(raw: Any, axes: Mapping[str, Mapping[str, Any]], where: str, path: Path) -> dict[str, tuple[str, ...]]:
-    """Return `{axis: choice or list of choices}` as it stands in a suite file; `where` is its key."""
-    if not isinstance(raw, dict) or not raw:
-        raise BadInput(f"{path}: {where} is {raw!r}, expected axes and choices, for example: {_example(axes)}")
+def read_choices(raw: Any, axes: Mapping[str, Mapping[str, Any]], where: str) -> dict[str, tuple[str, ...]]:
+    """Return `{axis: choice or list of choices}` as it stands in a suite file; a ValueError names `where`, its key."""
+    if not isinstance(raw, Mapping) or not raw:
+        raise ValueError(f"{where} is {raw!r}, expected axes and choices, for example: {_example(axes)}")
     found: dict[str, tuple[str, ...]] = {}
     for key, value in raw.items():
         axis = str(key)
         if axis not in axes:
-            raise BadInput(f"{path}: {where} names the axis {axis!r}; {nearest(axis, axes)}")
-        values = value if isinstance(value, list) else [value]
-        if not values or any(isinstance(item, list | dict) for item in values):
-            raise BadInput(f"{path}: {where}.{axis} is {value!r}, expected a choice or a list of choices")
+            raise ValueError(f"{where} names the axis {axis!r}; {nearest(axis, axes)}")
+        values = value if isinstance(value, list | tuple) else [value]
+        if not values or any(isinstance(item, list | tuple | Mapping) for item in values):
+            raise ValueError(f"{where}.{axis} is {value!r}, expected a choice or a list of choices")
         for choice in map(str, values):
             if choice not in axes[axis]:
-                raise BadInput(f"{path}: {where} names {axis} {choice!r}; {nearest(choice, axes[axis])}")
+                raise ValueError(f"{where} names {axis} {choice!r}; {nearest(choice, axes[axis])}")
         found[axis] = tuple(map(str, values))
     return found
 

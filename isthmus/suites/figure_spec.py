@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from isthmus.core.errors import BadInput, nearest
+from isthmus.config.build import Builder
+from isthmus.core.errors import nearest
 from isthmus.suites.choices import Choices, agrees, read_choices
 
 # Kind -> its keys for axes, and its other keys beside those that every figure may have.
 ROLES = {"lines": ("x", "lines", "panels"), "rounds": ("lines", "panels"), "clients": ("bars", "panels")}
 KEYS = {"lines": ("log_x",), "rounds": ("metric",), "clients": ("metric",)}
 EVERY = ("name", "kind", "title", "x_label", "y_label", "shared_y", "only")
+TEXTS = ("title", "x_label", "y_label", "metric")  # where a number is a text too
 SPLITS = ("train", "val")  # what a round is scored on
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
@@ -28,7 +29,8 @@ class Figure:
 
     Fields:
         x:        the axis along which the lines of kind `lines` go
-        each:     the axis whose choices are lines, or bars; all cells are one line without it
+        lines:    the axis whose choices are lines; all cells are one line without it
+        bars:     the same in a figure of clients
         panels:   the axis whose choices are panels side by side; one panel without it
         metric:   of a round as `val/accuracy`, of a client as `accuracy`; the suite's without it
         shared_y: whether all panels have one range
@@ -38,7 +40,8 @@ class Figure:
     name: str
     kind: str
     x: str = ""
-    each: str = ""
+    lines: str = ""
+    bars: str = ""
     panels: str = ""
     metric: str = ""
     title: str = ""
@@ -47,6 +50,11 @@ class Figure:
     log_x: bool = False
     shared_y: bool = False
     only: Choices = field(default_factory=dict)
+
+    @property
+    def each(self) -> str:
+        """The axis whose choices are drawn in one panel."""
+        return self.lines or self.bars
 
     def cells(self, cells: Sequence[Cell]) -> list[Cell]:
         """Return those of a suite's cells that are drawn."""
@@ -87,102 +95,71 @@ def _number(name: str) -> float:
 
 
 def read_figures(
-    raw: Any, axes: Mapping[str, Mapping[str, Any]], cells: Sequence[Cell], metric: str, path: Path
+    raw: Any, axes: Mapping[str, Mapping[str, Any]], cells: Sequence[Cell], metric: str, builder: Builder
 ) -> tuple[Figure, ...]:
     """Return the figures of a suite file, of which every key was checked; `metric` is the suite's."""
     if raw is None:
         return ()
     if not isinstance(raw, list):
-        raise BadInput(f"{path}: figures is {raw!r}, expected a list, each with a name and a kind")
-    figures: list[Figure] = []
+        raise ValueError(f"figures is {raw!r}, expected a list, each with a name and a kind")
+    figures: dict[str, Figure] = {}
     for number, entry in enumerate(raw, start=1):
-        figure = _figure(entry, number, axes, metric, path)
-        if figure.name.lower() in {other.name.lower() for other in figures}:
-            raise BadInput(f"{path}: two figures have the name {figure.name!r}; each is a file of its own")
-        _check_cells(figure, axes, cells, path)
-        figures.append(figure)
-    return tuple(figures)
+        if not isinstance(entry, dict):
+            raise ValueError(f"entry {number} of figures is {entry!r}, expected keys, at least name and kind")
+        name = entry.get("name")
+        if not isinstance(name, str) or not FILE_NAME.fullmatch(name):
+            text = "expected a file's name of letters, digits, _ - and ."
+            raise ValueError(f"the name of figure {number} is {name!r}, {text}")
+        if name.lower() in figures:
+            raise ValueError(f"two figures have the name {name!r}; each is a file of its own")
+        mine = replace(builder, source=builder.place(f"figure {name}"))
+        with mine.placed(""):
+            figure: Figure = mine.fields(Figure, _plain(entry, axes, metric), "")
+            _check_cells(figure, axes, cells)
+        figures[name.lower()] = figure
+    return tuple(figures.values())
 
 
-def _figure(raw: Any, number: int, axes: Mapping[str, Mapping[str, Any]], metric: str, path: Path) -> Figure:
-    if not isinstance(raw, dict):
-        raise BadInput(f"{path}: entry {number} of figures is {raw!r}, expected keys, at least name and kind")
-    name = raw.get("name")
-    if not isinstance(name, str) or not FILE_NAME.fullmatch(name):
-        raise BadInput(
-            f"{path}: the name of figure {number} is {name!r}, expected a file's name of letters, digits, _ - and ."
-        )
-    where = f"{path}: figure {name}"
+def _plain(raw: Mapping[str, Any], axes: Mapping[str, Mapping[str, Any]], metric: str) -> dict[str, Any]:
+    """Return the keys of a figure, if its kind has them and its axes are the suite's."""
     kind = raw.get("kind")
     if not isinstance(kind, str) or kind not in ROLES:
-        raise BadInput(f"{where}: kind is {kind!r}; {nearest(str(kind), ROLES)}")
+        raise ValueError(f"kind is {kind!r}; {nearest(str(kind), ROLES)}")
     known = (*EVERY, *ROLES[kind], *KEYS[kind])
     for key in raw:
         if key not in known:
-            raise BadInput(f"{where}: {key} is not a known key of kind {kind}; {nearest(str(key), known)}")
-    roles = {role: _axis(raw[role], role, axes, where) for role in ROLES[kind] if role in raw}
-    if kind == "lines" and "x" not in roles:
-        raise BadInput(f"{where}: x is missing; give the axis along which the lines go: {', '.join(axes)}")
+            raise ValueError(f"{key} is not a known key of kind {kind}; {nearest(str(key), known)}")
+    roles = {role: raw[role] for role in ROLES[kind] if role in raw}
     for role, axis in roles.items():
+        if not isinstance(axis, str) or axis not in axes:
+            raise ValueError(f"{role} is {axis!r}, which is no axis of the suite; {nearest(str(axis), axes)}")
         if list(roles.values()).count(axis) > 1:
-            raise BadInput(f"{where}: {role} is {axis!r}, which another of {', '.join(roles)} is as well")
-    return Figure(
-        name=name,
-        kind=kind,
-        x=roles.get("x", ""),
-        each=roles.get("lines", roles.get("bars", "")),
-        panels=roles.get("panels", ""),
-        metric=_metric(raw, kind, metric, where),
-        only=read_choices(raw["only"], axes, f"figure {name}: only", path) if "only" in raw else {},
-        title=_text(raw.get("title", ""), "title", where),
-        x_label=_text(raw.get("x_label", ""), "x_label", where),
-        y_label=_text(raw.get("y_label", ""), "y_label", where),
-        log_x=_flag(raw.get("log_x", False), "log_x", where),
-        shared_y=_flag(raw.get("shared_y", False), "shared_y", where),
-    )
+            raise ValueError(f"{role} is {axis!r}, which another of {', '.join(roles)} is as well")
+    if kind == "lines" and "x" not in roles:
+        raise ValueError(f"x is missing; give the axis along which the lines go: {', '.join(axes)}")
+    plain = {key: str(value) if key in TEXTS and type(value) in (int, float) else value for key, value in raw.items()}
+    plain.setdefault("metric", f"val/{metric}" if kind == "rounds" else metric)
+    split, _, name = str(plain["metric"]).partition("/")
+    if kind == "rounds" and (split not in SPLITS or not name):
+        raise ValueError(f"metric is {plain['metric']!r}, expected {' or '.join(f'{s}/{metric}' for s in SPLITS)}")
+    if "only" in plain:
+        plain["only"] = read_choices(plain["only"], axes, "only")
+    return plain
 
 
-def _axis(value: Any, role: str, axes: Mapping[str, Any], where: str) -> str:
-    if not isinstance(value, str) or value not in axes:
-        raise BadInput(f"{where}: {role} is {value!r}, which is no axis of the suite; {nearest(str(value), axes)}")
-    return value
-
-
-def _text(value: Any, key: str, where: str) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise BadInput(f"{where}: {key} is {value!r}, expected text")
-    return str(value)
-
-
-def _flag(value: Any, key: str, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise BadInput(f"{where}: {key} is {value!r}, expected true or false")
-    return value
-
-
-def _metric(raw: Mapping[str, Any], kind: str, default: str, where: str) -> str:
-    if kind != "rounds":
-        return _text(raw.get("metric", default), "metric", where)
-    metric = _text(raw.get("metric", f"val/{default}"), "metric", where)
-    if metric.partition("/")[0] not in SPLITS or not metric.partition("/")[2]:
-        raise BadInput(f"{where}: metric is {metric!r}, expected {' or '.join(f'{s}/{default}' for s in SPLITS)}")
-    return metric
-
-
-def _check_cells(figure: Figure, axes: Mapping[str, Mapping[str, Any]], cells: Sequence[Cell], path: Path) -> None:
+def _check_cells(figure: Figure, axes: Mapping[str, Mapping[str, Any]], cells: Sequence[Cell]) -> None:
     """Refuse a figure in which several cells would have one place, or none has a place."""
-    where = f"{path}: figure {figure.name}"
     drawn = figure.cells(cells)
     if not drawn:
-        raise BadInput(f"{where}: only and skip leave no cell to draw")
+        raise ValueError("only and skip leave no cell to draw")
     taken: dict[tuple[str, ...], Cell] = {}
     for cell in drawn:
         other = taken.setdefault((*figure.place(cell), cell.get(figure.x, "")), cell)
         for axis in axes:
             if other[axis] != cell[axis]:
                 both = f"{other[axis]!r} and {cell[axis]!r}"
-                raise BadInput(
-                    f"{where}: {both} of {axis} would lie at one place; {axis} is none of "
+                raise ValueError(
+                    f"{both} of {axis} would lie at one place; {axis} is none of "
                     f"{', '.join(ROLES[figure.kind])}: make it one, or choose with only: {{{axis}: {other[axis]!r}}}"
                 )
     if figure.log_x:
@@ -190,14 +167,14 @@ def _check_cells(figure: Figure, axes: Mapping[str, Mapping[str, Any]], cells: S
         places = figure.sweep(cells, order)
         for choice in places:
             if not _number(choice) > 0 or places[choice] != _number(choice):
-                raise BadInput(f"{where}: log_x needs numbers above 0, but {figure.x} has the choice {choice!r}")
+                raise ValueError(f"log_x needs numbers above 0, but {figure.x} has the choice {choice!r}")
 
 
-def check_metric(figure: Figure, cell: Cell, metrics: Sequence[str], path: Path) -> None:
+def check_metric(figure: Figure, cell: Cell, metrics: Sequence[str]) -> None:
     """Refuse a figure of a metric that a course in it does not report."""
     name = figure.metric.rpartition("/")[2]
     if agrees(cell, figure.only) and name not in metrics:
-        raise BadInput(
-            f"{path}: figure {figure.name}: metric is {figure.metric!r}, which the task does not report; "
+        raise ValueError(
+            f"figure {figure.name}: metric is {figure.metric!r}, which the task does not report; "
             f"choose from {', '.join(metrics)} or add it to base.task.metrics"
         )

@@ -119,9 +119,9 @@ def _panels(
         if figure.cells([cell.choices]):
             grouped.setdefault(figure.place(cell.choices), []).append(cell)
     panels = []
-    for title in suite.axes.get(figure.panels, {"": {}}):
+    for title in suite.axes.get(figure.panels) or [""]:
         # Also the series that this panel has not, or one that is missing in the first would come last in the legend.
-        names = list(suite.axes.get(figure.each, {"": {}}))
+        names = list(suite.axes.get(figure.each) or [""])
         drawn = [series(n, grouped[title, n]) if (title, n) in grouped else Series(n) for n in names]
         if any(key[0] == title for key in grouped):
             panels.append(Panel(title, tuple(drawn)))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from isthmus.config.build import Builder
 from isthmus.config.load import parse_override
 from isthmus.core.errors import BadInput, nearest
 from isthmus.suites.choices import read_choices
-from isthmus.suites.spec import Suite, load_suite
+from isthmus.suites.spec import Choice, Suite, load_suite
 
 
 def part_of(path: Path, only: Sequence[str], changes: Sequence[str], seeds: int | None = None) -> Suite:
@@ -60,7 +61,8 @@ def _with_choices(suite: Suite, axis: str, text: str, keys_too: Sequence[str]) -
         raise BadInput(f"{suite.title}: --only names {axis!r}, no axis and no searched key; {nearest(axis, known)}")
     whole = text in suite.axes[axis]  # a choice may have a comma in its name
     choices: Any = text if whole else [choice.strip() for choice in text.split(",")]
-    kept = read_choices({axis: choices}, suite.axes, "--only", Path(suite.title))[axis]
+    with Builder(suite.title).placed(""):
+        kept = read_choices({axis: choices}, suite.axes, "--only")[axis]
     left = tuple(choice for choice in suite.axes[axis] if choice not in kept)
     return replace(suite, skip=(*suite.skip, {axis: left})) if left else suite
 
@@ -69,23 +71,19 @@ def _with_values(suite: Suite, key: str, text: str) -> Suite:
     """Return a suite whose grids have only these values of a key; every grid must have one of them."""
     asked = [word.strip() for word in text.split(",")]
 
-    def kept(choice: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-        grid = changes.get("search") or {}
-        if key not in grid:
-            return dict(changes)
-        values = [value for value in grid[key] if str(value) in asked]
+    def kept(name: str, choice: Choice) -> Choice:
+        if key not in choice.search:
+            return choice
+        values = [value for value in choice.search[key] if str(value) in asked]
         if not values:
-            tried = ", ".join(map(str, grid[key]))
-            raise BadInput(f"{suite.title}: --only {key}={text}: {choice} tries {tried}")
-        return {**changes, "search": {**grid, key: values}}
+            tried = ", ".join(map(str, choice.search[key]))
+            raise BadInput(f"{suite.title}: --only {key}={text}: {name} tries {tried}")
+        return replace(choice, search={**choice.search, key: values})
 
-    axes = {
-        axis: {choice: kept(choice, changes) for choice, changes in choices.items()}
-        for axis, choices in suite.axes.items()
-    }
+    axes = {axis: {name: kept(name, choice) for name, choice in own.items()} for axis, own in suite.axes.items()}
     return replace(suite, axes=axes)
 
 
 def _searched(suite: Suite) -> dict[str, None]:
-    every = (changes.get("search") or {} for choices in suite.axes.values() for changes in choices.values())
-    return {key: None for grid in every for key in grid}
+    every = (choice for choices in suite.axes.values() for choice in choices.values())
+    return {key: None for choice in every for key in choice.search}

@@ -164,5 +164,5 @@ def _flat(course: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _seeded(suite: Suite) -> set[str]:
-    every = (changes for choices in suite.axes.values() for changes in choices.values())
-    return {str(key) for changes in every for key in changes.get("seeded", ())}
+    every = (choice for choices in suite.axes.values() for choice in choices.values())
+    return {key for choice in every for key in choice.seeded}

@@ -56,7 +56,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -65,7 +65,6 @@ from typing import Any
 from isthmus.config.build import Builder
 from isthmus.config.course import Course
 from isthmus.config.load import as_before, course_to_dict, leaf_paths, merge, nested
-from isthmus.core.errors import BadInput, nearest
 from isthmus.core.outside import read_yaml
 from isthmus.suites.choices import Choices, agrees, read_choices
 from isthmus.suites.figure_spec import Figure, check_metric, read_figures
@@ -73,17 +72,43 @@ from isthmus.suites.figure_spec import Figure, check_metric, read_figures
 GRAPHS = ("global_graph", "local_graph")
 SPREADS = ("std", "ci95")
 MODELS = ("global_model", "local_model")
+ADJUST = "for example: {method: FedAvg, set: {algorithm.local_steps: 2}}"
 UNWATCHED: dict[str, Any] = {"monitors": [], "monitor_every": 0}
 
 
 @dataclass(frozen=True)
-class Expectation:
-    """A number that a paper gives for a cell; `within` is how far ours may be from it."""
+class Choice:
+    """What a choice on an axis is.
 
-    cell: dict[str, str]
+    Fields:
+        metric:  what is read from the courses, on an axis of metrics
+        search:  key -> the values that are tried
+        seeded:  keys that get the seed's number
+        changes: the other keys of the course that it sets
+    """
+
+    metric: str = ""
+    search: Mapping[str, Any] = field(default_factory=dict, metadata={"expected": "keys with lists to try"})
+    seeded: tuple[str, ...] = field(default=(), metadata={"expected": "a list of keys"})
+    changes: Mapping[str, Any] = field(default_factory=dict, metadata={"rest": True})
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A number that a paper gives for some cells; `within` is how far ours may be from it."""
+
     value: float
     std: float | None = None
     within: float | None = None
+    cells: Mapping[str, Any] = field(default_factory=dict, metadata={"rest": True})
+
+
+@dataclass(frozen=True)
+class Adjustment:
+    """Keys that are set for some cells."""
+
+    set: Mapping[str, Any] = field(default_factory=dict)
+    cells: Mapping[str, Any] = field(default_factory=dict, metadata={"rest": True})
 
 
 @dataclass(frozen=True)
@@ -116,27 +141,81 @@ class Point:
 
 @dataclass(frozen=True)
 class Suite:
-    """A table to be filled."""
+    """A table to be filled; every field but the last is a key of the file."""
 
     title: str
-    axes: dict[str, dict[str, dict[str, Any]]]
-    base: dict[str, Any] = field(default_factory=dict)
+    axes: Mapping[str, Mapping[str, Choice]] = field(
+        metadata={"expected": "axes with choices, for example: method: {FedAvg: {}}"}
+    )
+    base: Mapping[str, Any] = field(
+        default_factory=dict, metadata={"expected": "keys of the course, for example: {rounds: 50}"}
+    )
     metric: str = "accuracy"
     graph: str = "global_graph"
     model: str = "global_model"
     spread: str = "std"
-    seeds: tuple[int, ...] = (0,)
+    seeds: tuple[int, ...] = field(default=(0,), metadata={"expected": "how many, or a list of whole numbers"})
     expected: tuple[Expectation, ...] = ()
     source: str = ""
-    skip: tuple[Choices, ...] = ()
-    adjust: tuple[tuple[Choices, dict[str, Any]], ...] = ()
+    skip: tuple[Any, ...] = field(
+        default=(), metadata={"expected": "a list, each with the choices that are not run together"}
+    )
+    adjust: tuple[Adjustment, ...] = field(
+        default=(), metadata={"expected": f"a list of choices with what is set for them, {ADJUST}"}
+    )
     figures: tuple[Figure, ...] = ()
-    changes: dict[str, Any] = field(default_factory=dict)  # keys of every course, whatever its cell says of them
+    # Keys of every course, whatever its cell says of them.
+    changes: Mapping[str, Any] = field(default_factory=dict, metadata={"in_file": False})
+
+    def __post_init__(self) -> None:
+        for key, allowed in (("model", MODELS), ("graph", GRAPHS), ("spread", SPREADS)):
+            if getattr(self, key) not in allowed:
+                raise ValueError(f"{key} is {getattr(self, key)!r}; choose from {', '.join(allowed)}")
+        if not self.seeds:
+            raise ValueError("seeds is [], expected how many, or a list of whole numbers")
+        self._check_axes()
+        self._take_choices()
+
+    def _check_axes(self) -> None:
+        if not self.axes:
+            raise ValueError("axes is {}, expected axes with choices, for example: method: {FedAvg: {}}")
+        for axis, choices in self.axes.items():
+            if not choices:
+                raise ValueError(f"axes.{axis} is {{}}, expected choices, each with the keys it changes")
+            of_metrics = any(choice.metric for choice in choices.values())
+            for name, choice in choices.items():
+                for key, values in choice.search.items():
+                    if not isinstance(values, list) or not values:
+                        raise ValueError(f"axes.{axis}.{name}.search.{key} is {values!r}, expected a list to try")
+                if of_metrics and choice != Choice(metric=choice.metric or "?"):
+                    raise ValueError(
+                        f"axes.{axis}.{name} is {_told(choice)}; on an axis of metrics every choice has `metric` and "
+                        "nothing else"
+                    )
+
+    def _take_choices(self) -> None:
+        """Read the choices of `skip`, `adjust` and `expected`, which must be choices of the axes."""
+
+        def choices(raw: Any, number: int, key: str) -> Choices:
+            return read_choices(raw, self.axes, f"entry {number} of {key}")
+
+        for number, entry in enumerate(self.adjust, start=1):
+            if not entry.set:
+                found = dict(entry.cells)
+                raise ValueError(f"entry {number} of adjust is {found}; it needs choices and `set` with keys, {ADJUST}")
+        taken: dict[str, tuple[Any, ...]] = {
+            "skip": tuple(choices(raw, i, "skip") for i, raw in enumerate(self.skip, start=1))
+        }
+        for key in ("adjust", "expected"):
+            entries = enumerate(getattr(self, key), start=1)
+            taken[key] = tuple(replace(entry, cells=choices(entry.cells, i, key)) for i, entry in entries)
+        for key, value in taken.items():
+            object.__setattr__(self, key, value)
 
     @property
     def measured(self) -> tuple[str, ...]:
         """Axes whose choices are metrics of the same courses."""
-        return tuple(axis for axis, choices in self.axes.items() if all("metric" in c for c in choices.values()))
+        return tuple(axis for axis, choices in self.axes.items() if all(c.metric for c in choices.values()))
 
     def cells(self) -> list[dict[str, str]]:
         """Return every combination of one choice per axis that is not skipped, the last axis running fastest."""
@@ -157,18 +236,18 @@ class Suite:
 
     def _points_of(self, cell: Mapping[str, str]) -> list[Point]:
         changes: dict[str, Any] = {}
-        for choices, keys in self.adjust:
-            if agrees(cell, choices):
-                changes |= keys
-        grid: dict[str, list[Any]] = {}
+        for entry in self.adjust:
+            if agrees(cell, entry.cells):
+                changes |= entry.set
+        grid: dict[str, Sequence[Any]] = {}
         seeded: list[str] = ["seed"]
         metric = self.metric
-        for axis, choice in cell.items():
-            options = dict(self.axes[axis][choice])
-            metric = options.pop("metric", metric)
-            grid |= options.pop("search", {})
-            seeded += options.pop("seeded", [])
-            changes |= options
+        for axis, name in cell.items():
+            choice = self.axes[axis][name]
+            metric = choice.metric or metric
+            grid |= choice.search
+            seeded += choice.seeded
+            changes |= choice.changes
         found = []
         for values in itertools.product(*grid.values()):
             searched = dict(zip(grid, values, strict=True))
@@ -189,152 +268,63 @@ class Suite:
 
     def expectation(self, cell: Mapping[str, str]) -> Expectation | None:
         """Return the paper's number for a cell: the first that agrees on every axis it names."""
-        for expected in self.expected:
-            if all(cell[axis] == choice for axis, choice in expected.cell.items()):
-                return expected
-        return None
+        return next((expected for expected in self.expected if agrees(cell, expected.cells)), None)
+
+
+def _told(choice: Choice) -> dict[str, Any]:
+    given = {"metric": choice.metric, "search": choice.search, "seeded": choice.seeded}
+    return {**{key: value for key, value in given.items() if value}, **choice.changes}
 
 
 def load_suite(path: Path) -> Suite:
     """Read a suite file, and build every course in it so that mistakes show before anything runs."""
+    builder = Builder(str(path))
     raw = read_yaml(path)
-    known = (
-        "title",
-        "source",
-        "metric",
-        "graph",
-        "model",
-        "spread",
-        "seeds",
-        "base",
-        "axes",
-        "skip",
-        "adjust",
-        "expected",
-        "figures",
-    )
-    for key in raw:
-        if key not in known:
-            raise BadInput(f"{path}: {key} is not a known key; {nearest(str(key), known)}")
-    axes = _axes(raw.get("axes"), path)
-    suite = Suite(
-        title=str(raw.get("title", path.stem)),
-        source=str(raw.get("source", "")),
-        metric=str(raw.get("metric", "accuracy")),
-        graph=str(raw.get("graph", "global_graph")),
-        model=str(raw.get("model", "global_model")),
-        spread=str(raw.get("spread", "std")),
-        seeds=_seeds(raw.get("seeds", [0]), path),
-        base=_base(raw.get("base"), path),
-        axes=axes,
-        expected=tuple(_expectation(entry, axes, path) for entry in raw.get("expected") or ()),
-        skip=_skip(raw.get("skip"), axes, path),
-        adjust=_adjust(raw.get("adjust"), axes, path),
-    )
-    cells = _checked_cells(suite, path)
-    suite = replace(suite, figures=read_figures(raw.get("figures"), axes, cells, suite.metric, path))
-    for key, allowed in (("model", MODELS), ("graph", GRAPHS), ("spread", SPREADS)):
-        if getattr(suite, key) not in allowed:
-            raise BadInput(f"{path}: {key} is {getattr(suite, key)!r}; choose from {', '.join(allowed)}")
-    for point in suite.points():
-        if point.metric not in point.course.task.metrics:
-            raise BadInput(
-                f"{path}: metric is {point.metric!r}, which the task does not report; "
-                f"choose from {', '.join(point.course.task.metrics)} or add it to base.task.metrics"
-            )
-        for figure in suite.figures:
-            check_metric(figure, point.cell, point.course.task.metrics, path)
+    figures = raw.pop("figures", None)
+    suite: Suite = builder.fields(Suite, _plain(raw, path), "")
+    with builder.placed(""):
+        cells = _checked_cells(suite)
+        suite = replace(suite, figures=read_figures(figures, suite.axes, cells, suite.metric, builder))
+        for point in suite.points():
+            metrics = point.course.task.metrics
+            if point.metric not in metrics:
+                raise ValueError(
+                    f"metric is {point.metric!r}, which the task does not report; "
+                    f"choose from {', '.join(metrics)} or add it to base.task.metrics"
+                )
+            for figure in suite.figures:
+                check_metric(figure, point.cell, metrics)
     return suite
 
 
-def _base(raw: Any, path: Path) -> dict[str, Any]:
-    if raw is not None and not isinstance(raw, dict):
-        raise BadInput(f"{path}: base is {raw!r}, expected keys of the course, for example: {{rounds: 50}}")
-    return nested(raw or {}, f"{path}: base")
+def _plain(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return what a suite file says with what may be left out or said in short: a number of seeds, a choice's keys."""
+    lists = ("base", "skip", "adjust", "expected")
+    plain = {str(key): value for key, value in raw.items() if value is not None or key not in lists}
+    plain |= {key: str(value) for key, value in plain.items() if key in ("title", "source")}
+    plain.setdefault("title", path.stem)
+    plain.setdefault("axes", None)
+    seeds = plain.get("seeds")
+    if type(seeds) is int and seeds >= 1:
+        plain["seeds"] = list(range(seeds))
+    if isinstance(plain["axes"], dict):
+        plain["axes"] = {axis: _opened(choices) for axis, choices in plain["axes"].items()}
+    if isinstance(plain.get("base"), dict):
+        plain["base"] = nested(plain["base"], f"{path}: base")
+    return plain
 
 
-def _skip(raw: Any, axes: Mapping[str, Mapping[str, Any]], path: Path) -> tuple[Choices, ...]:
-    if raw is None:
-        return ()
-    if not isinstance(raw, list):
-        raise BadInput(f"{path}: skip is {raw!r}, expected a list, each with the choices that are not run together")
-    return tuple(read_choices(entry, axes, f"entry {i} of skip", path) for i, entry in enumerate(raw, start=1))
+def _opened(choices: Any) -> Any:
+    return {name: keys or {} for name, keys in choices.items()} if isinstance(choices, dict) else choices
 
 
-def _adjust(raw: Any, axes: Mapping[str, Mapping[str, Any]], path: Path) -> tuple[tuple[Choices, dict[str, Any]], ...]:
-    if raw is None:
-        return ()
-    example = "for example: {method: FedAvg, set: {algorithm.local_steps: 2}}"
-    if not isinstance(raw, list):
-        raise BadInput(f"{path}: adjust is {raw!r}, expected a list of choices with what is set for them, {example}")
-    found = []
-    for i, entry in enumerate(raw, start=1):
-        if not isinstance(entry, dict) or not isinstance(entry.get("set"), dict) or not entry["set"]:
-            raise BadInput(f"{path}: entry {i} of adjust is {entry!r}; it needs choices and `set` with keys, {example}")
-        chosen = {key: value for key, value in entry.items() if key != "set"}
-        found.append((read_choices(chosen, axes, f"entry {i} of adjust", path), dict(entry["set"])))
-    return tuple(found)
-
-
-def _checked_cells(suite: Suite, path: Path) -> list[dict[str, str]]:
+def _checked_cells(suite: Suite) -> list[dict[str, str]]:
     """Return the cells that are run, if there are any and every number of the paper is for one of them."""
     cells = suite.cells()
     if not cells:
-        raise BadInput(f"{path}: skip leaves no cell to run")
+        raise ValueError("skip leaves no cell to run")
     for expected in suite.expected:
-        if not any(all(cell[axis] == choice for axis, choice in expected.cell.items()) for cell in cells):
-            raise BadInput(f"{path}: expected has a value for {expected.cell}, which skip leaves out")
+        if not any(agrees(cell, expected.cells) for cell in cells):
+            chosen = {axis: ", ".join(choices) for axis, choices in expected.cells.items()}
+            raise ValueError(f"expected has a value for {chosen}, which skip leaves out")
     return cells
-
-
-def _axes(raw: Any, path: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    if not isinstance(raw, dict) or not raw:
-        raise BadInput(f"{path}: axes is {raw!r}, expected axes with choices, for example: method: {{FedAvg: {{}}}}")
-    axes: dict[str, dict[str, dict[str, Any]]] = {}
-    for axis, choices in raw.items():
-        if not isinstance(choices, dict) or not choices:
-            raise BadInput(f"{path}: axes.{axis} is {choices!r}, expected choices, each with the keys it changes")
-        axes[str(axis)] = {}
-        for choice, changes in choices.items():
-            if not isinstance(changes or {}, dict):
-                raise BadInput(f"{path}: axes.{axis}.{choice} is {changes!r}, expected keys and values")
-            for key, values in ((changes or {}).get("search") or {}).items():
-                if not isinstance(values, list) or not values:
-                    raise BadInput(f"{path}: axes.{axis}.{choice}.search.{key} is {values!r}, expected a list to try")
-            seeded = (changes or {}).get("seeded", [])
-            if not isinstance(seeded, list) or not all(isinstance(key, str) for key in seeded):
-                raise BadInput(f"{path}: axes.{axis}.{choice}.seeded is {seeded!r}, expected a list of keys")
-            axes[str(axis)][str(choice)] = changes or {}
-        _check_metrics(str(axis), axes[str(axis)], path)
-    return axes
-
-
-def _check_metrics(axis: str, choices: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """Refuse an axis that chooses metrics and something else besides: its courses would not be the same."""
-    if any("metric" in changes for changes in choices.values()):
-        for choice, changes in choices.items():
-            if set(changes) != {"metric"}:
-                raise BadInput(
-                    f"{path}: axes.{axis}.{choice} is {dict(changes)!r}; on an axis of metrics every choice "
-                    "has `metric` and nothing else"
-                )
-
-
-def _seeds(raw: Any, path: Path) -> tuple[int, ...]:
-    if isinstance(raw, int) and not isinstance(raw, bool) and raw >= 1:
-        return tuple(range(raw))
-    if isinstance(raw, list) and raw and all(type(seed) is int for seed in raw):
-        return tuple(raw)
-    raise BadInput(f"{path}: seeds is {raw!r}, expected how many, or a list of whole numbers")
-
-
-def _expectation(raw: Any, axes: Mapping[str, Mapping[str, Any]], path: Path) -> Expectation:
-    if not isinstance(raw, dict) or not isinstance(raw.get("value"), int | float):
-        raise BadInput(f"{path}: an entry of expected is {raw!r}; it needs a value, and the choices it is for")
-    cell = {key: str(value) for key, value in raw.items() if key not in ("value", "std", "within")}
-    for axis, choice in cell.items():
-        if axis not in axes:
-            raise BadInput(f"{path}: expected names the axis {axis!r}; {nearest(axis, axes)}")
-        if choice not in axes[axis]:
-            raise BadInput(f"{path}: expected names {axis} {choice!r}; {nearest(choice, axes[axis])}")
-    return Expectation(cell, float(raw["value"]), raw.get("std"), raw.get("within"))
