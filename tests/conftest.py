@@ -10,3 +10,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 import torch
 
 torch.set_num_threads(1)
+
+import pytest
+
+from tests.meeting import mark_the_others_slow
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark combinations that the default set does without, before it is chosen."""
+    mark_the_others_slow(items)

@@ -199,6 +199,7 @@ HALF = {"sampling": UniformSampling(fraction=0.5), "num_clients": 4}
 DROPPING = ModelSpec(GCN(hidden=5, dropout=0.5))
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize(
     "optimizer", [SGD(lr=0.2, momentum=0.9), Adam(lr=0.01, weight_decay=5e-4)], ids=["sgd", "adam"]
 )
@@ -295,6 +296,7 @@ def test_fedgl_of_clients_that_hold_the_same_is_fedgl_of_one_of_them(fusion: str
 SAME_VIEW = Augmentation(edges=0.0, features=0.0)
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("optimizer", [FGSSL().optimizer, Adam(lr=0.01)], ids=["its own", "adam"])
 @pytest.mark.parametrize(
     "fields",
@@ -375,6 +377,7 @@ ANNEALED = AdamW(lr=0.03, weight_decay=1e-2, schedule=Cosine(rounds=6, warmup_ro
 FIRST_STEPS = Finetune(steps=2)
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("optimizer", [ANNEALED, SGD(lr=0.1, momentum=0.9)], ids=["adamw", "momentum"])
 @pytest.mark.parametrize(
     "course",

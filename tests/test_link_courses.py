@@ -84,6 +84,7 @@ def course(algorithm: str | Algorithm[Any] = "fedavg", **changes: Any) -> ist.Co
     return ist.Course(**{**fields, **changes})
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("algorithm", GENERAL)
 def test_general_algorithms_give_the_same_bits_in_every_runtime(algorithm: str, task: str) -> None:
@@ -96,6 +97,7 @@ def test_general_algorithms_give_the_same_bits_in_every_runtime(algorithm: str, 
     assert not [note for note in loop.notes if "client" in note]
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("task", ["classification", "prediction"])
 @pytest.mark.parametrize("algorithm", OTHERS)
 def test_other_general_algorithms_train_and_give_the_same_bits_in_loop_and_strict(algorithm: str, task: str) -> None:
@@ -114,6 +116,7 @@ def test_other_general_algorithms_train_and_give_the_same_bits_in_loop_and_stric
     assert not [event for event in loop.events if event["event"] == "exchange" and event.get("failures")]
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("batching", [LinkBatch(16), NeighborBatch(16, (4, 4))])
 @pytest.mark.parametrize("task", TASKS)
 def test_mini_batches_run_in_loop_and_strict_alike(task: str, batching: Any) -> None:

@@ -146,6 +146,7 @@ def test_the_global_model_is_that_of_fedavg_to_the_bit(fields: dict[str, Any]) -
         assert_equal(first.get("personal", {}), second.get("personal", {}))
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize(
     "fields", [{}, SAMPLED, {"model": HEADED, "shared": ("gnn.*",)}], ids=["full", "sampled", "head"]
 )
@@ -174,6 +175,7 @@ def test_with_lambda_zero_own_models_are_those_of_local_training_to_the_bit(
     assert max(gap) > 1e-3
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize(
     "fields",

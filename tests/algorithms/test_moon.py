@@ -171,6 +171,7 @@ def test_a_watched_model_gives_the_models_scores_and_what_its_last_part_saw(spec
 # ---- courses
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize(
     "fields",
     [{}, SAMPLED, {"num_clients": 4, "sampling": UniformSampling(fraction=0.5)}],
@@ -213,6 +214,7 @@ def test_a_client_that_was_absent_goes_by_the_model_it_trained_last() -> None:
             assert_equal(memory["previous"], last[client])
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize(
     "fields",

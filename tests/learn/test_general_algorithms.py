@@ -27,6 +27,7 @@ def shaken(params: Params, scale: float = 0.3) -> Params:
     return {name: w + scale * torch.randn(w.shape, generator=generator) for name, w in params.items()}
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("name", ["moon", "gcfl_plus", "scaffold", "fednova", "feddyn"])
 @pytest.mark.parametrize("target", ["class", "value"])
 def test_graph_tasks_run_alike_in_loop_and_strict(name: str, target: str) -> None:

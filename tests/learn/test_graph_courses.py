@@ -48,6 +48,7 @@ def course_of(name: str, target: str = "class", **changes: Any) -> Course:
     return replace(course, **changes)
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("name", GENERAL)
 @pytest.mark.parametrize("target", TASKS)
 def test_every_general_algorithm_runs_alike_in_every_runtime(name: str, target: str) -> None:

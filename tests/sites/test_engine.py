@@ -87,12 +87,13 @@ def test_three_sites_end_with_the_parameters_of_the_loop_to_the_bit(tmp_path: Pa
 
 
 def test_a_site_killed_in_mid_round_is_a_named_failure_and_returns(tmp_path: Path, silent: list[str]) -> None:
-    course = small(rounds=6, algorithm=ist.FedAvg(local_steps=1500))  # about half a second of training a round
+    course = small(rounds=6)
     with Rehearsal(course, say=silent.append) as rehearsal:
 
         def strike(report: RoundReport) -> None:
-            if report.round == 2:  # the silo dies while it trains in the next round
-                threading.Timer(0.2, rehearsal.silos["client-1"].kill).start()
+            if report.round == 2:  # the silo stands still when the next round asks it, and dies before it answers
+                rehearsal.silos["client-1"].send_signal(signal.SIGSTOP)
+                threading.Timer(1.0, rehearsal.silos["client-1"].kill).start()
             if report.round == 4:
                 rehearsal.silos["client-1"].wait()
                 rehearsal.start("client-1")

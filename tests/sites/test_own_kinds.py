@@ -141,6 +141,7 @@ def test_silos_end_with_the_parameters_and_scores_of_the_loop(name: str, tmp_pat
         assert (json.loads(facts["class_names"]), facts["output_dim"]) == (names, str(NUM_OUTPUTS[name]))
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("algorithm", ["fedprox", "fedopt", "local", "scaffold", "ditto", "gcfl_plus"])
 @pytest.mark.parametrize("name", ["pairs", "class"])
 def test_other_general_algorithms_run_too(name: str, algorithm: str, tmp_path: Path) -> None:

@@ -848,6 +848,7 @@ SHALLOW: dict[str, ModelSpec] = {
 }
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("is_sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize(
     ("name", "embeddings"),

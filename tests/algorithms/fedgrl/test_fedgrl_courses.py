@@ -202,6 +202,7 @@ def test_a_client_without_labels_ends_with_the_head_it_began_with() -> None:
         assert gap({n: models["client-0"][n] for n in start}, start) > 1e-4
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("runtime", ["loop", "strict", "auto"])
 @pytest.mark.parametrize("algorithm", [LP1, LP2, alone(), quick(objective=DGI())], ids=["lp1", "lp2", "alone", "dgi"])
 def test_a_client_that_knows_of_no_classes_takes_part_and_has_no_score(algorithm: FedGRL, runtime: str) -> None:
@@ -340,6 +341,7 @@ def test_target_moments_and_head_survive_absence(name: str) -> None:
     assert away > 1
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("fields", [{}, {"sampling": UniformSampling(fraction=0.7)}], ids=["all", "some"])
 @pytest.mark.parametrize("name", MODES)
 def test_a_course_can_be_resumed_in_the_middle_of_its_schedules(name: str, fields: dict[str, Any]) -> None:
@@ -365,6 +367,7 @@ def test_a_run_that_is_resumed_from_its_folder_gives_the_same_bits(
     assert second.client_scores == whole.client_scores
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("fields", [{}, HALF], ids=["all", "half"])
 @pytest.mark.parametrize("name", MODES)
 def test_clients_that_forget_all_but_their_memory_end_the_same(name: str, fields: dict[str, Any]) -> None:
@@ -374,6 +377,7 @@ def test_clients_that_forget_all_but_their_memory_end_the_same(name: str, fields
     require_same(loop.values(), auto.values(), "loop and auto: there is no handler for many")
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("runtime", ["loop", "strict", "auto"])
 @pytest.mark.parametrize("name", MODES)
 def test_clients_may_have_classes_of_their_own(name: str, runtime: str) -> None:

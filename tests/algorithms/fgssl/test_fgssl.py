@@ -146,6 +146,7 @@ def test_the_loss_is_that_of_the_paper(name: str, rate: float) -> None:
         torch.testing.assert_close(found.detach().double(), wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("rate", [0.0, 0.5], ids=["still", "dropout"])
 @pytest.mark.parametrize("name", FIELDS)
@@ -352,6 +353,7 @@ ZOO: dict[str, ModelSpec] = {
 }
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("is_sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("name", ZOO)
 def test_every_model_trains_as_with_a_second_module_for_the_frozen_one(name: str, is_sparse: bool) -> None:
@@ -577,6 +579,7 @@ def clients_of(spec: ModelSpec, is_sparse: bool, **odd: bool) -> list[GraphClien
     return [client for client in clients if client.num_examples]
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("is_sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("name", ZOO)
 def test_clients_that_answer_together_give_what_they_would_give_alone(name: str, is_sparse: bool) -> None:
@@ -595,6 +598,7 @@ def test_clients_that_answer_together_give_what_they_would_give_alone(name: str,
 STACKED_FIELDS = {name: fields for name, fields in FIELDS.items() if name != "defaults"}
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("optimizer", [SLOW, SGD(lr=0.02), Adam(lr=0.003)], ids=["momentum", "sgd", "adam"])
 @pytest.mark.parametrize("name", STACKED_FIELDS)
 def test_every_field_counts_together_as_it_does_alone(name: str, optimizer: Any) -> None:

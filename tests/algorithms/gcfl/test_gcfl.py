@@ -402,6 +402,7 @@ def states(trace: Trace) -> dict[int, Any]:
     return {round: standing.state for round, standing in trace.standings.items()}
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("kind", [GCFL, GCFLPlus])
 @pytest.mark.parametrize(
     "fields",

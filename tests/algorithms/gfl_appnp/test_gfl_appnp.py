@@ -327,6 +327,7 @@ def test_noise_has_the_variance_that_is_asked_for() -> None:
 # ---- evaluation
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("num_clients", [None, 5])
 @pytest.mark.parametrize("runtime", ["loop", "auto"])
 @pytest.mark.parametrize("name", GRAPHS)
@@ -792,6 +793,7 @@ def test_other_configurations_keep_to_the_rules(algorithm: GFLAPPNP) -> None:
     check_algorithm(algorithm)
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize(
     "algorithm",
     [

@@ -213,6 +213,7 @@ VARIANTS: dict[str, ModelSpec] = {
 }
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("is_sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("starts", ["shared", "own", "carried"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -221,6 +222,7 @@ def test_training_together_is_training_alone(name: str, optimizer: str, starts: 
     check_fit(clients_of(ZOO[name], is_sparse), OPTIMIZERS[optimizer], starts)
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("is_sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("starts", ["shared", "carried"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -235,6 +237,7 @@ def test_weights_of_edges_count_at_their_client(name: str, is_sparse: bool) -> N
     check_fit(clients_of(ZOO[name], is_sparse, weighted=True), OPTIMIZERS["sgd"], "shared")
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("is_sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("starts", ["shared", "own"])
@@ -243,6 +246,7 @@ def test_a_pull_to_the_start_is_the_proximal_penalty(starts: str, optimizer: str
     check_fit(clients, OPTIMIZERS[optimizer], starts, mu=0.7)
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("is_sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("shared", [False, True])
@@ -399,6 +403,7 @@ def far(now: Tensor, then: Tensor) -> Tensor:
     return (now.tanh() - 1.5 * then.tanh()).square().mean(dim=-1)
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("is_sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("starts", ["shared", "own"])
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
@@ -774,6 +779,7 @@ def with_other_labels(client: GraphClient, structure: bool) -> PreparedNodes:
     return replace(prepared, labels=labels, graph=graph)
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("is_sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("name", ZOO)

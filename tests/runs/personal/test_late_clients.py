@@ -76,6 +76,7 @@ def late_clients(result: Result) -> list[str]:
     return [client for client, first in first_rounds(result).items() if first > result.best_round]
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("runtime", ["loop", "auto"])
 @pytest.mark.parametrize("case", list(LATE))
 def test_a_sampled_course_ends_with_what_it_had_when_cut_at_its_best_round(case: str, runtime: str) -> None:

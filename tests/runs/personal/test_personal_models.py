@@ -28,6 +28,7 @@ def course(name: str, **changes: Any) -> Any:
     return toy_course(ALGORITHMS[name](), **{"model": MODEL, "shared": ("gnn.*",), "rounds": 3, **changes})
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("runtime", ["loop", "auto"])
 @pytest.mark.parametrize("name", PERSONAL)
 def test_clients_may_have_classes_of_their_own(name: str, runtime: str) -> None:
@@ -62,6 +63,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(name: str, tmp_path: Pa
         require_same({"it": params}, {"it": second.client_params[client]}, client)
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("target", ["class", "value"])
 @pytest.mark.parametrize("name", PERSONAL)
 def test_sets_of_graphs_run_alike_in_loop_and_strict(name: str, target: str) -> None:
