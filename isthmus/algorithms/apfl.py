@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
+from isthmus.core.errors import refuse
 from isthmus.core.protocol import on
 from isthmus.core.record import Params
 from isthmus.learn.graph_client import GraphClient, copied, load_params
@@ -62,10 +63,8 @@ class APFL(FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 <= self.alpha <= 1.0:
-            raise ValueError(f"alpha is {self.alpha!r}; it must be in [0, 1]")
-        if not 0.0 <= self.alpha_lr < float("inf"):
-            raise ValueError(f"alpha_lr is {self.alpha_lr!r}; it must be at least 0")
+        refuse(not 0.0 <= self.alpha <= 1.0, self, "alpha", "it must be in [0, 1]")
+        refuse(not 0.0 <= self.alpha_lr < float("inf"), self, "alpha_lr", "it must be at least 0")
 
     def client_params(self, params: Params, state: Mapping[str, Any]) -> Params:
         """Return the mixture of the global model and the client's own; the global one for a client that has none."""

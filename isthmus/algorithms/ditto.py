@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
+from isthmus.core.errors import refuse
 from isthmus.core.protocol import cohort, on
 from isthmus.core.record import Params
 from isthmus.core.replies import Stack
@@ -56,8 +57,7 @@ class Ditto(FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 <= self.strength < float("inf"):
-            raise ValueError(f"strength is {self.strength!r}; it must be at least 0")
+        refuse(not 0.0 <= self.strength < float("inf"), self, "strength", "it must be at least 0")
         check_pull("strength", self.strength, self.optimizer)
         if self.personal_steps is not None and self.personal_steps < 1:
             raise ValueError(f"personal_steps is {self.personal_steps!r}; it must be at least 1, or null")

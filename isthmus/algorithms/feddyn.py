@@ -14,6 +14,7 @@ from torch import Tensor
 
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.algorithms.scaffold import ClientWeight, ShareWeight
+from isthmus.core.errors import refuse
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import ModelState, cohort, on
@@ -78,8 +79,7 @@ class FedDyn(LocalTraining[DynState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 < self.alpha < float("inf"):
-            raise ValueError(f"alpha is {self.alpha!r}; it must be positive: the server divides by it")
+        refuse(not 0.0 < self.alpha < float("inf"), self, "alpha", "it must be positive: the server divides by it")
         check_pull("alpha", self.alpha, self.optimizer)
 
     # ---- server

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, refuse
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import MAX_STATISTIC, Known, ModelState, Request, cohort, grown, on, unlike
@@ -102,8 +102,7 @@ class FedNova(LocalTraining[ModelState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 <= self.mu < float("inf"):
-            raise ValueError(f"mu is {self.mu!r}; it must be at least 0")
+        refuse(not 0.0 <= self.mu < float("inf"), self, "mu", "it must be at least 0")
         if self.keep_moments:
             raise ValueError(
                 "keep_moments is True; FedNova counts a client's steps from the start of a round, so moments must "

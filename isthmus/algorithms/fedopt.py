@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel, received
+from isthmus.core.errors import refuse
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import ModelState, cohort, on
@@ -63,8 +64,7 @@ class FedOpt(LocalTraining[OptimizedState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.server not in SERVER_OPTIMIZERS:
-            raise ValueError(f"server is {self.server!r}; choose from {', '.join(SERVER_OPTIMIZERS)}")
+        refuse(self.server not in SERVER_OPTIMIZERS, self, "server", f"choose from {', '.join(SERVER_OPTIMIZERS)}")
         if not self.server_lr > 0 or not self.tau > 0:
             raise ValueError(f"server_lr is {self.server_lr!r} and tau {self.tau!r}; both must be positive")
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel, received
+from isthmus.core.errors import refuse
 from isthmus.core.protocol import cohort
 from isthmus.core.replies import Stack
 from isthmus.learn.graph_client import GraphClient, Penalty, proximal
@@ -29,8 +30,7 @@ class FedProx(FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mu < 0:
-            raise ValueError(f"mu is {self.mu!r}; it must be at least 0")
+        refuse(self.mu < 0, self, "mu", "it must be at least 0")
         check_pull("mu", self.mu, self.optimizer)
 
     @cohort(TrainModel)

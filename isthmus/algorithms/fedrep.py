@@ -13,7 +13,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, refuse
 from isthmus.core.protocol import on
 from isthmus.core.record import Params
 from isthmus.learn.graph_client import Fitted, GraphClient, fit
@@ -53,8 +53,7 @@ class FedRep(FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.head_steps < 1:
-            raise ValueError(f"head_steps is {self.head_steps!r}; it must be at least 1")
+        refuse(self.head_steps < 1, self, "head_steps", "it must be at least 1")
 
     def require_able(self, client: GraphClient) -> None:
         """Refuse clients that have no head of their own."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel, received
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, refuse
 from isthmus.core.protocol import cohort, on
 from isthmus.core.record import Params
 from isthmus.core.replies import Stack
@@ -81,13 +81,10 @@ class FGSSL(FedAvg):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("lambda_c", "lambda_d"):
-            if not 0.0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least 0")
+            refuse(not 0.0 <= getattr(self, name) < float("inf"), self, name, "it must be at least 0")
         for name in ("tau", "omega"):
-            if not 0.0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; a temperature is above 0")
-        if self.max_contrast < 1:
-            raise ValueError(f"max_contrast is {self.max_contrast!r}; it must be at least 1")
+            refuse(not 0.0 < getattr(self, name) < float("inf"), self, name, "a temperature is above 0")
+        refuse(self.max_contrast < 1, self, "max_contrast", "it must be at least 1")
 
     def require_able(self, client: GraphClient) -> None:
         """Refuse clients that neither term can be taken of, where one counts."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from isthmus.algorithms.fedavg import FedAvg, TrainModel
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, refuse
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, ModelState, StateT, cohort, on
 from isthmus.core.record import Params
 from isthmus.core.replies import Stack
@@ -56,8 +56,7 @@ class FineTuned(Algorithm[StateT]):
     def __post_init__(self) -> None:
         if hasattr(super(), "__post_init__"):
             super().__post_init__()  # type: ignore[misc]
-        if self.tune_steps < 1:
-            raise ValueError(f"tune_steps is {self.tune_steps!r}; it must be at least 1")
+        refuse(self.tune_steps < 1, self, "tune_steps", "it must be at least 1")
         if not isinstance(self._tuner, Optimizer):
             raise ValueError(f"tune_optimizer is null, but {type(self).__name__} has no optimizer of its own; give one")
 

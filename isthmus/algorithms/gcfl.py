@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel, received
-from isthmus.core.errors import CourseFailed
+from isthmus.core.errors import CourseFailed, refuse
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import Kept, ModelState, Request, cohort, on
@@ -113,10 +113,8 @@ class GCFL(LocalTraining[GCFLState]):
                 f"eps_1 is {self.eps_1!r} and eps_2 {self.eps_2!r}; the bound on the mean update must be at least 0 "
                 "and at most the bound on the largest one, and that must be positive"
             )
-        if self.min_clients < 2:
-            raise ValueError(f"min_clients is {self.min_clients!r}; one client cannot be divided, so at least 2")
-        if self.warmup_rounds < 0:
-            raise ValueError(f"warmup_rounds is {self.warmup_rounds!r}; it must be at least 0")
+        refuse(self.min_clients < 2, self, "min_clients", "one client cannot be divided, so at least 2")
+        refuse(self.warmup_rounds < 0, self, "warmup_rounds", "it must be at least 0")
 
     # ---- server
 
@@ -265,8 +263,7 @@ class GCFLPlus(GCFL):
     def __post_init__(self) -> None:
         super().__post_init__()
         least = 2 if self.standardize else 1  # one number has no deviation
-        if self.num_norms < least:
-            raise ValueError(f"num_norms is {self.num_norms!r}; it must be at least {least}")
+        refuse(self.num_norms < least, self, "num_norms", f"it must be at least {least}")
 
     @cohort(TrainModel)
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, refuse
 from isthmus.core.protocol import cohort, on
 from isthmus.core.record import Params
 from isthmus.core.replies import Stack
@@ -62,10 +62,8 @@ class MOON(FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 <= self.mu < float("inf"):
-            raise ValueError(f"mu is {self.mu!r}; it must be at least 0")
-        if not 0.0 < self.tau < float("inf"):
-            raise ValueError(f"tau is {self.tau!r}; a temperature is above 0")
+        refuse(not 0.0 <= self.mu < float("inf"), self, "mu", "it must be at least 0")
+        refuse(not 0.0 < self.tau < float("inf"), self, "tau", "a temperature is above 0")
 
     @on(TrainModel)
     def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
+from isthmus.core.errors import refuse
 from isthmus.core.federation import Federation
 from isthmus.core.protocol import ModelState, on
 from isthmus.core.record import Params
@@ -67,11 +68,9 @@ class PFedMe(FedAvg):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("strength", "eta", "beta"):
-            if not 0.0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be positive")
+            refuse(not 0.0 < getattr(self, name) < float("inf"), self, name, "it must be positive")
         check_pull("strength", self.strength, self.optimizer)
-        if self.inner_steps < 1:
-            raise ValueError(f"inner_steps is {self.inner_steps!r}; it must be at least 1")
+        refuse(self.inner_steps < 1, self, "inner_steps", "it must be at least 1")
         if self.keep_moments:
             raise ValueError("keep_moments is true, but with pFedMe the optimiser begins anew with every inner problem")
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, refuse
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import Known, ModelState, Request, cohort, on, unlike
@@ -117,8 +117,7 @@ class Scaffold(LocalTraining[ScaffoldState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 < self.server_lr < float("inf"):
-            raise ValueError(f"server_lr is {self.server_lr!r}; it must be positive")
+        refuse(not 0.0 < self.server_lr < float("inf"), self, "server_lr", "it must be positive")
 
     # ---- server
 

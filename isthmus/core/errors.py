@@ -66,3 +66,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
     starts = [choice for choice in choices if name and choice.startswith(name.lower())]
     best = (starts or close)[:1]
     return f"{text} Did you mean {best[0]!r}?" if best else text
+
+
+def refuse(wrong: bool, spec: object, field: str, wanted: str) -> None:
+    """Raise ValueError where a field of a spec has a value that is wrong; `wanted` says what would do."""
+    if wrong:
+        raise ValueError(f"{field} is {getattr(spec, field)!r}; {wanted}")
+
+
+def refuse_unknown(spec: object, field: str, known: Iterable[str]) -> None:
+    """Raise ValueError, with the nearest choice, where a field of a spec is none of the known names."""
+    name = getattr(spec, field)
+    if name not in known:
+        refuse(True, spec, field, nearest(name, known))

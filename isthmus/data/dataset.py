@@ -28,6 +28,6 @@ class Dataset(ABC):
     def load(self, root: Path) -> Holding:
         """Return the data; `root` is the folder for data that does not ship with the package."""
 
-    @abstractmethod
     def present(self, root: Path) -> bool:
-        """Return whether `load` will find its files without a download."""
+        """Return whether `load` will find its files without a download; here, without any files below `root`."""
+        return True

@@ -11,6 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from isthmus.data.holding import Holding
+
 Numbers = npt.NDArray[np.int64]
 
 
@@ -80,7 +82,7 @@ class EdgesByNode:
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class Graph(Holding):
     """An attributed graph; an undirected edge is stored in both directions, once each; no self-loops.
 
     Fields:
@@ -114,16 +116,6 @@ class Graph:
     feature_names: tuple[str, ...] = ()
 
     @property
-    def num_nodes(self) -> int:
-        """Number of nodes."""
-        return int(self.x.shape[0])
-
-    @property
-    def num_features(self) -> int:
-        """Number of feature columns."""
-        return int(self.x.shape[1])
-
-    @property
     def num_edges(self) -> int:
         """Number of stored (directed) edges: twice the number of undirected ones."""
         return int(self.edge_index.shape[1])
@@ -142,16 +134,6 @@ class Graph:
     def labels(self) -> Tensor:
         """The nodes' classes."""
         return self.y
-
-    def mask(self, split: str) -> Tensor:
-        """Boolean (nodes,) mask of a split; all False when the split is not set."""
-        if split in self.masks:
-            return self.masks[split]
-        return torch.zeros(self.num_nodes, dtype=torch.bool)
-
-    def with_masks(self, masks: Mapping[str, Tensor]) -> Graph:
-        """Return the same graph with other masks."""
-        return replace(self, masks=dict(masks))
 
     def subgraph(self, nodes: Tensor) -> Graph:
         """Return the graph induced by `nodes` (int64 indices, without repetition), in their order."""
@@ -191,11 +173,8 @@ class Graph:
         )
 
     def __repr__(self) -> str:
-        marks = ", ".join(f"{split}={int(mask.sum())}" for split, mask in self.masks.items())
-        return (
-            f"Graph({self.name or 'unnamed'}: {self.num_nodes} nodes, {self.num_edges} directed edges, "
-            f"{self.num_features} features, {self.num_classes} classes{', ' + marks if marks else ''})"
-        )
+        size = f"{self.num_nodes} nodes, {self.num_edges} directed edges"
+        return self._told(size, f"{self.num_features} features", f"{self.num_classes} classes")
 
 
 def select_rows(x: Tensor, rows: Tensor) -> Tensor:

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from isthmus.data.graph import Graph, select_rows, spans
+from isthmus.data.holding import Holding
 
 
 @dataclass(frozen=True, eq=False)
-class GraphSet:
+class GraphSet(Holding):
     """Many graphs, their nodes and edges one below the other; an undirected edge is stored in both directions.
 
     Fields:
@@ -63,19 +64,9 @@ class GraphSet:
         return len(self.node_start) - 1
 
     @property
-    def num_nodes(self) -> int:
-        """Number of nodes of all graphs together."""
-        return int(self.x.shape[0])
-
-    @property
     def num_edges(self) -> int:
         """Number of stored (directed) edges of all graphs together."""
         return int(self.edge_index.shape[1])
-
-    @property
-    def num_features(self) -> int:
-        """Number of feature columns."""
-        return int(self.x.shape[1])
 
     @property
     def item_ids(self) -> Tensor:
@@ -96,14 +87,6 @@ class GraphSet:
     def edge_start(self) -> Tensor:
         """(graphs + 1,); the edges of graph g are those from edge_start[g] to edge_start[g + 1]."""
         return torch.searchsorted(self.edge_index[0].contiguous(), self.node_start)
-
-    def mask(self, split: str) -> Tensor:
-        """Boolean (graphs,) mask of a split; all False when the split is not set."""
-        return self.masks[split] if split in self.masks else torch.zeros(self.num_items, dtype=torch.bool)
-
-    def with_masks(self, masks: Mapping[str, Tensor]) -> GraphSet:
-        """Return the same set with other masks."""
-        return replace(self, masks=dict(masks))
 
     def divide(self, parts: Sequence[Tensor]) -> list[GraphSet]:
         """Return the set of each part's graphs, in their order."""
@@ -144,8 +127,5 @@ class GraphSet:
         )
 
     def __repr__(self) -> str:
-        marks = ", ".join(f"{split}={int(mask.sum())}" for split, mask in self.masks.items())
-        return (
-            f"GraphSet({self.name or 'unnamed'}: {self.num_items} graphs, {self.num_nodes} nodes, "
-            f"{self.num_features} features, {self.num_classes} {self.target} labels{', ' + marks if marks else ''})"
-        )
+        size = f"{self.num_items} graphs, {self.num_nodes} nodes"
+        return self._told(size, f"{self.num_features} features", f"{self.num_classes} {self.target} labels")

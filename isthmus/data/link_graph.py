@@ -14,7 +14,7 @@ from isthmus.data.holding import Holding
 
 
 @dataclass(frozen=True, eq=False)
-class LinkGraph:
+class LinkGraph(Holding):
     """Nodes with features, and labelled links between them, each stored once, in the direction it has.
 
     Fields:
@@ -61,16 +61,6 @@ class LinkGraph:
     feature_names: tuple[str, ...] = ()
 
     @property
-    def num_nodes(self) -> int:
-        """Number of nodes."""
-        return int(self.x.shape[0])
-
-    @property
-    def num_features(self) -> int:
-        """Number of feature columns."""
-        return int(self.x.shape[1])
-
-    @property
     def num_items(self) -> int:
         """Number of links."""
         return int(self.links.shape[1])
@@ -95,14 +85,6 @@ class LinkGraph:
         """Which pairs are told to be no links, (links,), bool."""
         return torch.zeros(self.num_items, dtype=torch.bool) if self.linked is None else self.linked == 0
 
-    def mask(self, split: str) -> Tensor:
-        """Boolean (links,) mask of a split; all False when the split is not set."""
-        return self.masks[split] if split in self.masks else torch.zeros(self.num_items, dtype=torch.bool)
-
-    def with_masks(self, masks: Mapping[str, Tensor]) -> LinkGraph:
-        """Return the same graph with other masks."""
-        return replace(self, masks=dict(masks))
-
     def divide(self, parts: Sequence[Tensor]) -> list[LinkGraph]:
         """Return the graph of each part's links, in their order, with the nodes that are an end of one, ascending."""
         return [self._part(links) for links in parts]
@@ -123,11 +105,8 @@ class LinkGraph:
         )
 
     def __repr__(self) -> str:
-        marks = ", ".join(f"{split}={int(mask.sum())}" for split, mask in self.masks.items())
-        return (
-            f"LinkGraph({self.name or 'unnamed'}: {self.num_nodes} nodes, {self.num_items} links, "
-            f"{self.num_features} features, {self.num_classes} classes{', ' + marks if marks else ''})"
-        )
+        size = f"{self.num_nodes} nodes, {self.num_items} links"
+        return self._told(size, f"{self.num_features} features", f"{self.num_classes} classes")
 
 
 def item_word(data: Holding) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, refuse
 from isthmus.data.conventions import SPLITS
 from isthmus.data.holding import Holding
 
@@ -97,11 +97,9 @@ class PerClassSplit(MaskRule):
     allow_short: bool = False
 
     def __post_init__(self) -> None:
-        if self.num_per_class < 1:
-            raise ValueError(f"num_per_class is {self.num_per_class!r}; at least 1 is needed")
+        refuse(self.num_per_class < 1, self, "num_per_class", "at least 1 is needed")
         for field in ("num_val", "num_test"):
-            if (getattr(self, field) or 0) < 0:
-                raise ValueError(f"{field} is {getattr(self, field)!r}; it may not be negative")
+            refuse((getattr(self, field) or 0) < 0, self, field, "it may not be negative")
 
     def apply(self, data: Held, rng: np.random.Generator) -> Held:
         """Return the data with random masks of the given sizes."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from isthmus.core.errors import refuse
 from isthmus.learn.tasks.task import StackedData
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import Streams
@@ -28,8 +29,7 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         for name in ("edges", "features"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; a rate of removal is at least 0 and below 1")
+            refuse(not 0.0 <= getattr(self, name) < 1.0, self, name, "a rate of removal is at least 0 and below 1")
 
     def view(self, graph: GraphInput, generator: torch.Generator) -> GraphInput:
         """Return a view of a graph; with both rates 0, the graph itself."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from isthmus.core.errors import refuse
+
 
 @dataclass(frozen=True)
 class Batching:
@@ -25,8 +27,7 @@ class MiniBatch(Batching):
     batch_size: int = 64
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size is {self.batch_size!r}; it must be at least 1")
+        refuse(self.batch_size < 1, self, "batch_size", "it must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,7 @@ class NeighborBatch(Batching):
     fanouts: tuple[int, ...] = (10, 10)
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size is {self.batch_size!r}; it must be at least 1")
+        refuse(self.batch_size < 1, self, "batch_size", "it must be at least 1")
         if not self.fanouts or any(f == 0 or f < -1 for f in self.fanouts):
             raise ValueError(f"fanouts is {self.fanouts!r}; give a positive number or -1 for each hop")
 
@@ -53,8 +53,7 @@ class LinkBatch(Batching):
     batch_size: int = 4096
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size is {self.batch_size!r}; it must be at least 1")
+        refuse(self.batch_size < 1, self, "batch_size", "it must be at least 1")
 
 
 BATCHINGS: dict[str, type[Batching]] = {

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from isthmus.core.errors import refuse
 from isthmus.core.protocol import Algorithm, StateT
 from isthmus.core.record import Params
 from isthmus.core.replies import Each
@@ -31,8 +32,7 @@ class LocalTraining(Algorithm[StateT]):
 
     def __post_init__(self) -> None:
         check_local_steps(self.local_steps, self.step_unit)
-        if self.weighting not in WEIGHTINGS:
-            raise ValueError(f"weighting is {self.weighting!r}; choose from {', '.join(WEIGHTINGS)}")
+        refuse(self.weighting not in WEIGHTINGS, self, "weighting", f"choose from {', '.join(WEIGHTINGS)}")
 
     def fit(
         self,

@@ -15,6 +15,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from isthmus.core.errors import refuse
+
 # A storable value: the step count and, per slot, one tensor for each parameter.
 OptimizerState: TypeAlias = dict[str, Any]
 
@@ -84,10 +86,8 @@ class Optimizer(ABC):
     schedule: Schedule = Constant()
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise ValueError(f"lr is {self.lr!r}; it must be positive")
-        if self.weight_decay < 0:
-            raise ValueError(f"weight_decay is {self.weight_decay!r}; it must be at least 0")
+        refuse(not self.lr > 0, self, "lr", "it must be positive")
+        refuse(self.weight_decay < 0, self, "weight_decay", "it must be at least 0")
 
     @abstractmethod
     def start(self, params: Sequence[Tensor]) -> OptimizerState:
@@ -111,8 +111,7 @@ class SGD(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 <= self.momentum < 1.0:
-            raise ValueError(f"momentum is {self.momentum!r}; it must be in [0, 1)")
+        refuse(not 0.0 <= self.momentum < 1.0, self, "momentum", "it must be in [0, 1)")
 
     def start(self, params: Sequence[Tensor]) -> OptimizerState:
         """Return zero momentum: b = momentum * 0 + g is the first step's b = g."""

@@ -23,7 +23,7 @@ from isthmus.algorithms.fedgl.messages import (
     first_repeated,
 )
 from isthmus.algorithms.fedgl.top_products import approximate_top_products, exact_top_products
-from isthmus.core.errors import BadInput, TooFewReplies
+from isthmus.core.errors import BadInput, TooFewReplies, refuse
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import Algorithm, cohort, on, told
@@ -218,19 +218,15 @@ class FedGL(Algorithm[FedGLState]):
     def __post_init__(self) -> None:
         check_local_steps(self.local_steps, self.step_unit)
         for name in ("alpha", "beta"):
-            if not 0.0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least 0")
-        if not 0.0 <= self.threshold < 1.0:
-            raise ValueError(f"threshold is {self.threshold!r}; a probability that can be exceeded is in [0, 1)")
+            refuse(not 0.0 <= getattr(self, name) < float("inf"), self, name, "it must be at least 0")
+        refuse(not 0.0 <= self.threshold < 1.0, self, "threshold", "a probability that can be exceeded is in [0, 1)")
         if self.num_neighbors < 1:
             raise ValueError(
                 f"num_neighbors is {self.num_neighbors!r}; it must be at least 1 (beta=0: no pseudo graph)"
             )
-        if self.exact_nodes < 0:
-            raise ValueError(f"exact_nodes is {self.exact_nodes!r}; it must be at least 0")
+        refuse(self.exact_nodes < 0, self, "exact_nodes", "it must be at least 0")
         for name, known in _CHOICES.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; choose from {', '.join(known)}")
+            refuse(getattr(self, name) not in known, self, name, f"choose from {', '.join(known)}")
 
     @property
     def learns_without_labels(self) -> bool:

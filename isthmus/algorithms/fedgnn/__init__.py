@@ -25,7 +25,7 @@ from isthmus.algorithms.fedgnn.user_items import (
     table_rows,
     tokens,
 )
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, refuse
 from isthmus.core.federation import Federation
 from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, ModelState, Request, on
 from isthmus.core.record import Params, Record, State
@@ -184,11 +184,9 @@ class FedGNN(FedAvg):
         if self.clip is not None and not 0.0 < self.clip < float("inf"):
             raise ValueError(f"clip is {self.clip!r}; it must be positive, or null to clip nothing")
         for name in ("noise", "embedding_noise"):
-            if not 0.0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least 0")
+            refuse(not 0.0 <= getattr(self, name) < float("inf"), self, name, "it must be at least 0")
         for name in ("pseudo_items", "expand_every", "warmup_rounds"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least 0")
+            refuse(getattr(self, name) < 0, self, name, "it must be at least 0")
         if self.max_neighbors is not None and self.max_neighbors < 1:
             raise ValueError(
                 f"max_neighbors is {self.max_neighbors!r}; it must be at least 1, or null for all users "

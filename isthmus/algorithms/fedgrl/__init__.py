@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from isthmus.algorithms.fedgrl.encoder_learning import EncoderLearning, FedGRLState
+from isthmus.core.errors import refuse
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import Known, Request, grown, on, unlike
@@ -93,8 +94,7 @@ class FedGRL(EncoderLearning):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.weighting not in WEIGHTINGS:
-            raise ValueError(f"weighting is {self.weighting!r}; choose from {', '.join(WEIGHTINGS)}")
+        refuse(self.weighting not in WEIGHTINGS, self, "weighting", f"choose from {', '.join(WEIGHTINGS)}")
 
     # ---- server
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from isthmus.algorithms.fedgrl.downstream import Downstream, Finetune
 from isthmus.algorithms.fedgrl.selfsup import BGRL, SelfSupervision
-from isthmus.core.errors import BadInput, CourseFailed
+from isthmus.core.errors import BadInput, CourseFailed, refuse
 from isthmus.core.federation import Federation
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Request, on
 from isthmus.core.random import seeded
@@ -81,14 +81,11 @@ class EncoderLearning(Algorithm[FedGRLState]):
     optimizer: Optimizer = AdamW(lr=1e-4, weight_decay=1e-5, schedule=Cosine(rounds=1000, warmup_rounds=100))
 
     def __post_init__(self) -> None:
-        if self.protocol not in PROTOCOLS:
-            raise ValueError(f"protocol is {self.protocol!r}; choose from {', '.join(PROTOCOLS)}")
-        if not 0.0 <= self.strength < float("inf"):
-            raise ValueError(f"strength is {self.strength!r}; it must be at least 0")
+        refuse(self.protocol not in PROTOCOLS, self, "protocol", f"choose from {', '.join(PROTOCOLS)}")
+        refuse(not 0.0 <= self.strength < float("inf"), self, "strength", "it must be at least 0")
         if self.copy_gate and self.protocol == "lp1":
             raise ValueError('copy_gate is true and protocol "lp1", where labels never reach the encoder; use "lp2"')
-        if isinstance(self.local_steps, bool) or self.local_steps < 0:
-            raise ValueError(f"local_steps is {self.local_steps!r}; it must be at least 0")
+        refuse(isinstance(self.local_steps, bool) or self.local_steps < 0, self, "local_steps", "it must be at least 0")
 
     @property
     def learns_without_labels(self) -> bool:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from isthmus.core.errors import refuse
 from isthmus.core.record import Params
 from isthmus.data.graph import select_rows
 from isthmus.learn.augment import Augmentation
@@ -80,8 +81,7 @@ class BGRL(SelfSupervision):
     def __post_init__(self) -> None:
         require_count("hidden", self.hidden)
         require_count("rounds", self.rounds)
-        if not 0.0 <= self.decay <= 1.0:
-            raise ValueError(f"decay is {self.decay!r}; it must be in [0, 1]")
+        refuse(not 0.0 <= self.decay <= 1.0, self, "decay", "it must be in [0, 1]")
 
     def build(self, width: int) -> nn.Module:
         """Return s."""
@@ -158,8 +158,7 @@ class GRACE(SelfSupervision):
     def __post_init__(self) -> None:
         require_count("hidden", self.hidden)
         require_count("max_nodes", self.max_nodes, least=2)
-        if not 0.0 < self.tau < float("inf"):
-            raise ValueError(f"tau is {self.tau!r}; a temperature is above 0")
+        refuse(not 0.0 < self.tau < float("inf"), self, "tau", "a temperature is above 0")
 
     def build(self, width: int) -> nn.Module:
         """Return the perceptron."""

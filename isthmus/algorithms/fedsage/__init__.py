@@ -39,7 +39,7 @@ from isthmus.algorithms.fedsage.neighbor_generation import (
     generate,
     mended,
 )
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, refuse
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
 from isthmus.core.outside import named
@@ -150,11 +150,9 @@ class FedSagePlus(FedAvg):
             value = getattr(self, name)
             if isinstance(value, bool) or value < least:
                 raise ValueError(f"{name} is {value!r}; it must be at least {least}")
-        if not 0.0 < self.hide_fraction < 1.0:
-            raise ValueError(f"hide_fraction is {self.hide_fraction!r}; it must be between 0 and 1")
+        refuse(not 0.0 < self.hide_fraction < 1.0, self, "hide_fraction", "it must be between 0 and 1")
         for name in ("count_weight", "feature_weight", "class_weight"):
-            if not 0.0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least 0")
+            refuse(not 0.0 <= getattr(self, name) < float("inf"), self, name, "it must be at least 0")
         if not 0.0 < self.peer_weight < float("inf"):
             raise ValueError(
                 f"peer_weight is {self.peer_weight!r}; it must be above 0 (cross_rounds=0: generators learn alone)"

@@ -28,7 +28,7 @@ from isthmus.algorithms.gfl_appnp.messages import (
 )
 from isthmus.algorithms.gfl_appnp.shared_hidden import add_noise, gradients, hidden
 from isthmus.algorithms.gfl_appnp.shared_updates import Received, batches_per_epoch, steps_of, train, train_together
-from isthmus.core.errors import BadInput, CourseFailed
+from isthmus.core.errors import BadInput, CourseFailed, refuse
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.outside import named
@@ -180,17 +180,13 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     def __post_init__(self) -> None:
         check_local_steps(self.local_steps, self.step_unit)
         for name, known in (("coefficients", COEFFICIENTS), ("gradients", GRADIENTS), ("weighting", WEIGHTINGS)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; choose from {', '.join(known)}")
-        if not 0.0 <= self.alpha <= 1.0:
-            raise ValueError(f"alpha is {self.alpha!r}; a probability lies between 0 and 1")
+            refuse(getattr(self, name) not in known, self, name, f"choose from {', '.join(known)}")
+        refuse(not 0.0 <= self.alpha <= 1.0, self, "alpha", "a probability lies between 0 and 1")
         for name, least in (("hops", 0), ("min_sources", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least {least}")
+            refuse(getattr(self, name) < least, self, name, f"it must be at least {least}")
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"batch_size is {self.batch_size!r}; it must be at least 1, or null for all samples")
-        if not 0.0 <= self.noise_std < float("inf"):
-            raise ValueError(f"noise_std is {self.noise_std!r}; it must be at least 0")
+        refuse(not 0.0 <= self.noise_std < float("inf"), self, "noise_std", "it must be at least 0")
         if self.noise_std and self.gradients == "none":
             raise ValueError(f'noise_std is {self.noise_std!r} and gradients "none": there is nothing to put noise on')
 

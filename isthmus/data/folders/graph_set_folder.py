@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, refuse
 from isthmus.data.features import compact
 from isthmus.data.folders.own_folder import OwnData, OwnFolder
 from isthmus.data.folders.tables import columns
@@ -360,8 +360,7 @@ class GraphSetFolder(OwnFolder):
     edge_sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.target not in TARGETS:
-            raise ValueError(f"target is {self.target!r}; choose from {', '.join(TARGETS)}")
+        refuse(self.target not in TARGETS, self, "target", f"choose from {', '.join(TARGETS)}")
         for name in ("x_sizes", "edge_sizes"):
             if any(size < 1 for size in getattr(self, name)):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; every column needs at least one category")

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.core.errors import MissingExtra, nearest
+from isthmus.core.errors import MissingExtra, refuse_unknown
 from isthmus.data.graph import EdgesByNode, Graph, undirected_pairs
 from isthmus.data.holding import Holding
 from isthmus.data.splitters.splitter import Items as Nodes
@@ -60,8 +60,7 @@ class CommunitySplitter(Splitter):
     num_communities: int | None = None
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f"method is {self.method!r}; {nearest(self.method, METHODS)}")
+        refuse_unknown(self, "method", METHODS)
         if self.num_communities is not None and (self.method != "metis" or self.num_communities < 1):
             raise ValueError(
                 f"num_communities is {self.num_communities!r} and method is {self.method!r}; only 'metis' is told "

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.core.errors import BadInput, nearest
+from isthmus.core.errors import BadInput, refuse_unknown
 from isthmus.data.holding import Holding
 from isthmus.data.splitters.facts import item_values, principal_directions
 from isthmus.data.splitters.splitter import Splitter, parts_by_owner
@@ -52,8 +52,7 @@ class TopologySkewSplitter(InstanceSpaceSplitter):
     by: str = "degree"
 
     def __post_init__(self) -> None:
-        if self.by not in TOPOLOGY:
-            raise ValueError(f"by is {self.by!r}; {nearest(self.by, TOPOLOGY)}")
+        refuse_unknown(self, "by", TOPOLOGY)
 
 
 METHODS = ("direction", "cluster")
@@ -75,8 +74,7 @@ class FeatureSkewSplitter(Splitter):
     method: str = "direction"
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f"method is {self.method!r}; {nearest(self.method, METHODS)}")
+        refuse_unknown(self, "method", METHODS)
 
     def assign(self, data: Holding, num_clients: int, rng: np.random.Generator) -> list[Tensor]:
         """Return each client's items."""

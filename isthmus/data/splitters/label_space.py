@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from isthmus.core.errors import BadInput, nearest
+from isthmus.core.errors import BadInput, nearest, refuse
 from isthmus.data.holding import Holding
 from isthmus.data.splitters.splitter import Items, Splitter, groups_of, parts_by_owner
 
@@ -48,11 +48,9 @@ class LabelSpaceSplitter(Splitter):
     task: int | str = 0
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.alpha < float("inf"):
-            raise ValueError(f"alpha is {self.alpha!r}; it must be above 0")
+        refuse(not 0.0 < self.alpha < float("inf"), self, "alpha", "it must be above 0")
         for field, least in (("min_items", 1), ("max_draws", 1), ("num_bins", 2)):
-            if getattr(self, field) < least:
-                raise ValueError(f"{field} is {getattr(self, field)!r}; at least {least} is needed")
+            refuse(getattr(self, field) < least, self, field, f"at least {least} is needed")
 
     def assign(self, data: Holding, num_clients: int, rng: np.random.Generator) -> list[Tensor]:
         """Return each client's items."""

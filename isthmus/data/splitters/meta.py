@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.core.errors import BadInput, nearest
+from isthmus.core.errors import BadInput, refuse_unknown
 from isthmus.data.holding import Holding
 from isthmus.data.splitters.facts import attribute, only_attribute, value_names
 from isthmus.data.splitters.splitter import Held, Items, Splitter, deal_evenly, groups_of, part_of
@@ -39,8 +39,7 @@ class MetaSplitter(Splitter):
     own_classes: bool = False
 
     def __post_init__(self) -> None:
-        if self.deal not in DEALS:
-            raise ValueError(f"deal is {self.deal!r}; {nearest(self.deal, DEALS)}")
+        refuse_unknown(self, "deal", DEALS)
 
     def assign(self, data: Holding, num_clients: int, rng: np.random.Generator) -> list[Tensor]:
         """Return each client's items."""

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from isthmus.core.errors import refuse
 from isthmus.data.graph import EdgesByNode, Graph
 from isthmus.data.holding import Holding
 from isthmus.data.splitters.splitter import Held, Splitter
@@ -35,8 +36,7 @@ class NodeHostsSplitter(Splitter):
     order: str = "ids"
 
     def __post_init__(self) -> None:
-        if self.order not in ORDERS:
-            raise ValueError(f"order is {self.order!r}; choose from {', '.join(ORDERS)}")
+        refuse(self.order not in ORDERS, self, "order", f"choose from {', '.join(ORDERS)}")
 
     def assign(self, data: Holding, num_clients: int, rng: np.random.Generator) -> list[Tensor]:
         """Return each client's nodes; their numbers differ by at most one."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, refuse
 from isthmus.data.graph import Graph, remove_pairs
 from isthmus.data.holding import Holding
 from isthmus.data.splitters.splitter import Held, Items, Splitter, part_of, parts_by_owner
@@ -41,13 +41,11 @@ class RandomSplitter(Splitter):
 
     def __post_init__(self) -> None:
         for field in ("overlap_fraction", "removed_edge_fraction"):
-            if not 0.0 <= getattr(self, field) <= 1.0:
-                raise ValueError(f"{field} is {getattr(self, field)!r}; a fraction lies between 0 and 1")
+            refuse(not 0.0 <= getattr(self, field) <= 1.0, self, field, "a fraction lies between 0 and 1")
         if self.shares is None:
             return
-        wrong = [share for share in self.shares if not 0.0 < share <= 1.0]
-        if wrong or not self.shares:
-            raise ValueError(f"shares is {self.shares!r}; a share lies above 0 and is at most 1, one for each client")
+        wrong = not self.shares or any(not 0.0 < share <= 1.0 for share in self.shares)
+        refuse(wrong, self, "shares", "a share lies above 0 and is at most 1, one for each client")
         if self.overlap_fraction > min(self.shares):
             raise ValueError(
                 f"overlap_fraction is {self.overlap_fraction!r} and shares is {self.shares!r}; what all clients hold "

@@ -195,7 +195,3 @@ class FedcSBM(Dataset):
             class_names=("-1", "+1"),
             name="fedcsbm",
         )
-
-    def present(self, root: Path) -> bool:
-        """Return True: there are no files."""
-        return True

@@ -50,10 +50,6 @@ class Cora(Dataset):
             name="cora",
         )
 
-    def present(self, root: Path) -> bool:
-        """Return True: the file ships with the package."""
-        return True
-
 
 def _mask(nodes: np.ndarray, num_nodes: int) -> torch.Tensor:
     mask = torch.zeros(num_nodes, dtype=torch.bool)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from isthmus.core.errors import refuse
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import normalized_rows
 from isthmus.data.link_graph import LinkGraph
@@ -72,14 +73,11 @@ class CSR(Dataset):
 
     def __post_init__(self) -> None:
         for field in ("num_scenarios", "num_users", "num_items", "num_interactions", "num_categories", "num_factors"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} is {getattr(self, field)!r}; at least 1 is needed")
+            refuse(getattr(self, field) < 1, self, field, "at least 1 is needed")
         for field in ("shared_user_fraction", "shared_item_fraction", "shift"):
-            if not 0.0 <= getattr(self, field) <= 1.0:
-                raise ValueError(f"{field} is {getattr(self, field)!r}; it lies between 0 and 1")
+            refuse(not 0.0 <= getattr(self, field) <= 1.0, self, field, "it lies between 0 and 1")
         for field in ("sharpness", "noise"):
-            if not 0.0 <= getattr(self, field) < float("inf"):
-                raise ValueError(f"{field} is {getattr(self, field)!r}; it may not be negative or infinite")
+            refuse(not 0.0 <= getattr(self, field) < float("inf"), self, field, "it may not be negative or infinite")
         if 2 * self.num_interactions > self.num_users * self.num_items:
             raise ValueError(
                 f"num_interactions is {self.num_interactions}; with {self.num_users} users and {self.num_items} items "
@@ -123,10 +121,6 @@ class CSR(Dataset):
             undirected=True,
             name="csr",
         )
-
-    def present(self, root: Path) -> bool:
-        """Return True: nothing is needed."""
-        return True
 
     def _scenario(
         self, rng: np.random.Generator, users: Numbers, items: Numbers, taste: Reals, kind: Reals

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, refuse
 from isthmus.data.conventions import SPLITS
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import normalized_rows
@@ -85,10 +85,6 @@ class Synthetic(Dataset):
         )
         graph = self._with_features(graph, v, u, np.random.default_rng([self.graph_seed, 1, self.feature_seed]))
         return replace(graph, x=normalized_rows(graph.x)) if self.normalize_features else graph
-
-    def present(self, root: Path) -> bool:
-        """Return True: there are no files."""
-        return True
 
     @abstractmethod
     def _masks(self, v: np.ndarray, edge_index: Tensor, rng: np.random.Generator) -> dict[str, Tensor] | None:
@@ -176,8 +172,7 @@ class StochasticCSBM(SplitNodes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_samples < 1:
-            raise ValueError(f"num_samples is {self.num_samples!r}; it must be at least 1")
+        refuse(self.num_samples < 1, self, "num_samples", "it must be at least 1")
 
     def _with_features(self, graph: Graph, v: np.ndarray, u: np.ndarray, rng: np.random.Generator) -> Graph:
         signs = np.repeat(v[:, None], self.num_samples, axis=1)
@@ -223,8 +218,7 @@ class SupervisedCSBM(Synthetic):
                 f"num_train is {self.num_train!r} and num_val {self.num_val!r} of {self.num_samples!r} samples; train "
                 "on at least one, and take no more than there are"
             )
-        if not 0.0 <= self.label_probability <= 1.0:
-            raise ValueError(f"label_probability is {self.label_probability!r}; it lies between 0 and 1")
+        refuse(not 0.0 <= self.label_probability <= 1.0, self, "label_probability", "it lies between 0 and 1")
 
     def _masks(self, v: np.ndarray, edge_index: Tensor, rng: np.random.Generator) -> dict[str, Tensor] | None:
         return {} if is_connected(edge_index, self.num_nodes) else None

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from isthmus.core.errors import refuse
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import normalized_rows, sparse_rows
 from isthmus.data.graph import Graph, spans
@@ -44,8 +45,7 @@ class DBLPCSR(Dataset):
     features: str = "authors"
 
     def __post_init__(self) -> None:
-        if self.features not in CHOICES:
-            raise ValueError(f"features is {self.features!r}; choose from {', '.join(CHOICES)}")
+        refuse(self.features not in CHOICES, self, "features", f"choose from {', '.join(CHOICES)}")
 
     def load(self, root: Path) -> Graph:
         """Return the graph."""

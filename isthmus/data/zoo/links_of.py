@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, refuse
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import sparse_rows
 from isthmus.data.graph import Graph, undirected_pairs
@@ -96,8 +96,7 @@ class HashedIds(Dataset):
 
     def __post_init__(self) -> None:
         for name in ("user_buckets", "item_buckets"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least 1")
+            refuse(getattr(self, name) < 1, self, name, "it must be at least 1")
 
     def load(self, root: Path) -> LinkGraph:
         """Return the dataset with hashed ids as features."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, refuse
 from isthmus.data.conventions import SPLITS
 from isthmus.data.dataset import Dataset
 from isthmus.data.graph import Graph
@@ -48,8 +48,7 @@ class SubCora(Dataset):
     graph_seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.graph_seed < len(POOL):
-            raise ValueError(f"graph_seed is {self.graph_seed!r}; the pool has seeds 0 to {len(POOL) - 1}")
+        refuse(not 0 <= self.graph_seed < len(POOL), self, "graph_seed", f"the pool has seeds 0 to {len(POOL) - 1}")
 
     def load(self, root: Path) -> Graph:
         """Return the graph; nothing is read from `root`."""
@@ -70,10 +69,6 @@ class SubCora(Dataset):
         graph = cora.subgraph(torch.from_numpy(nodes[order]))
         masks = {name: split == number for number, name in enumerate(SPLITS)}
         return replace(graph, masks=masks, name="subcora")
-
-    def present(self, root: Path) -> bool:
-        """Return True: Cora ships with the package."""
-        return True
 
 
 def training_set(cora: Graph, rng: np.random.Generator) -> np.ndarray | None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, refuse
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import normalized_rows, one_hot
 from isthmus.data.graph import directed
@@ -47,8 +47,7 @@ class TU(Dataset):
     max_degree: int = 135
 
     def __post_init__(self) -> None:
-        if self.max_degree < 0:
-            raise ValueError(f"max_degree is {self.max_degree!r}; it may not be negative")
+        refuse(self.max_degree < 0, self, "max_degree", "it may not be negative")
 
     @property
     def raw(self) -> RawFolder:

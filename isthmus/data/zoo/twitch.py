@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from isthmus.core.errors import nearest
+from isthmus.core.errors import nearest, refuse
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import compact, normalized_rows
 from isthmus.data.graph import Graph, undirected
@@ -62,8 +62,7 @@ class Twitch(Dataset):
     countries: tuple[str, ...] = COUNTRIES
 
     def __post_init__(self) -> None:
-        if self.features not in CHOICES:
-            raise ValueError(f"features is {self.features!r}; choose from {', '.join(CHOICES)}")
+        refuse(self.features not in CHOICES, self, "features", f"choose from {', '.join(CHOICES)}")
         for country in self.countries:
             if country not in COUNTRIES:
                 raise ValueError(f"countries has {country!r}; {nearest(country, COUNTRIES)}")

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.core.errors import BadInput, nearest
+from isthmus.core.errors import BadInput, nearest, refuse
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import compact
 from isthmus.data.graph import Graph
@@ -49,10 +49,8 @@ class Union(Dataset):
     dim: int = 128
 
     def __post_init__(self) -> None:
-        if self.features not in CHOICES:
-            raise ValueError(f"features is {self.features!r}; choose from {', '.join(CHOICES)}")
-        if self.dim < 1:
-            raise ValueError(f"dim is {self.dim!r}; it must be at least 1")
+        refuse(self.features not in CHOICES, self, "features", f"choose from {', '.join(CHOICES)}")
+        refuse(self.dim < 1, self, "dim", "it must be at least 1")
         if len(self.datasets) < 2 or len(set(self.datasets)) < len(self.datasets):
             raise ValueError(f"datasets is {self.datasets!r}; name at least two, and none twice")
         self._parts()

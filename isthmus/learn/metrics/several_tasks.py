@@ -41,19 +41,19 @@ def mean_over_tasks(scores: Tensor, labels: Tensor, measure: Callable[[Tensor, T
 # ---- one task: scores and labels are (examples,), all known, at least one
 
 
-def _accuracy(score: Tensor, label: Tensor) -> float:
+def accuracy(score: Tensor, label: Tensor) -> float:
     """Share of examples whose score is on their label's side of zero; yes needs more than zero."""
     return float(((score > 0) == (label > 0.5)).double().mean())
 
 
-def _roc_auc(score: Tensor, label: Tensor) -> float:
+def roc_auc(score: Tensor, label: Tensor) -> float:
     """Area under the ROC curve; undefined unless both answers occur."""
     from sklearn.metrics import roc_auc_score
 
     return float(roc_auc_score(label.numpy(), score.numpy())) if _both(label) else math.nan
 
 
-def _average_precision(score: Tensor, label: Tensor) -> float:
+def average_precision(score: Tensor, label: Tensor) -> float:
     """Mean over the recalls of the precision there; undefined unless both answers occur."""
     from sklearn.metrics import average_precision_score
 
@@ -106,9 +106,9 @@ def _of_known(measure: Metric) -> Metric:
 
 BINARY: dict[str, Metric] = {
     "loss": _as_number(binary_cross_entropy),
-    "accuracy": _over_tasks(_accuracy),
-    "roc_auc": _over_tasks(_roc_auc),
-    "ap": _over_tasks(_average_precision),
+    "accuracy": _over_tasks(accuracy),
+    "roc_auc": _over_tasks(roc_auc),
+    "ap": _over_tasks(average_precision),
     "f1": _over_tasks(f1_of_yes),
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
@@ -15,7 +14,7 @@ from isthmus.data.link_graph import LinkGraph
 from isthmus.learn.metrics.classification import ADDITIVE, CLASSIFICATION, defined, of_finite_rows
 from isthmus.learn.metrics.ranking import RANKINGS, mean_ranks
 from isthmus.learn.tasks.known_links import RowSets
-from isthmus.learn.tasks.link_task import MAX_SCORES, LinkExamples, LinkTask, PreparedLinks, link_part, positions
+from isthmus.learn.tasks.link_task import MAX_SCORES, LinkExamples, LinkTask, PreparedLinks, link_part
 from isthmus.learn.tasks.task import Predictions
 
 
@@ -91,29 +90,6 @@ class LinkClassification(LinkTask):
         logits = link_part(model)(h.index_select(0, head), h.index_select(0, tail), generator)
         return F.cross_entropy(logits, batch.target)
 
-    def evaluate(
-        self, model: nn.Module, prepared: PreparedLinks, splits: tuple[str, ...]
-    ) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
-        """Run the model once over the message edges and measure every split."""
-        counts = {split: len(prepared.index[split]) for split in splits}
-        if not any(counts.values()):
-            return {split: {} for split in splits}, counts
-        # Not inference_mode: what the model caches on the graph here must serve training later.
-        with torch.no_grad():
-            h = self.embed(model, prepared)
-            found = {
-                split: self._measure(self._outcomes(model, prepared, h, prepared.index[split])) for split in splits
-            }
-        return found, counts
-
-    def evaluate_groups(
-        self, model: nn.Module, prepared: PreparedLinks, split: str, groups: Sequence[Tensor]
-    ) -> list[dict[str, float]]:
-        """Run the model once over the message edges and measure each group's links of the split."""
-        with torch.no_grad():
-            each = self._outcomes(model, prepared, self.embed(model, prepared), prepared.index[split])
-        return [self._measure(each.of(mine)) for mine in positions(prepared, split, groups)]
-
     def predict(self, model: nn.Module, prepared: PreparedLinks) -> Predictions:
         """Return class probabilities of every link, labelled or not."""
         data = prepared.data
@@ -130,13 +106,13 @@ class LinkClassification(LinkTask):
         head, tail = data.links[:, links]
         return link_part(model)(h[head], h[tail], None)
 
-    def _outcomes(self, model: nn.Module, prepared: PreparedLinks, h: Tensor, links: Tensor) -> LinkOutcomes:
+    def outcomes(self, model: nn.Module, prepared: PreparedLinks, h: Tensor, split: str) -> LinkOutcomes:
         """Return how the model does on each link, block by block: all scores at once could be gigabytes."""
         data = prepared.data
         ranked = any(name in RANKINGS for name in self.metrics)
         kept = any(name not in ADDITIVE and name not in RANKINGS for name in self.metrics)
         parts = []
-        for block in self._blocks(data, links):
+        for block in self._blocks(data, prepared.index[split]):
             logits, label = self._logits(model, data, h, block), data.label[block]
             rank = self._ranks(prepared, block, logits) if ranked else torch.empty(len(label))
             loss = F.cross_entropy(logits, label, reduction="none").double()
@@ -160,7 +136,8 @@ class LinkClassification(LinkTask):
         sets: RowSets = prepared.kept["classes"]
         return sets.entries(pair[links])
 
-    def _measure(self, each: LinkOutcomes) -> dict[str, float]:
+    def measured(self, each: LinkOutcomes) -> dict[str, float]:
+        """Return the metrics of some links."""
         if len(each.loss) == 0:
             return {}
         means = {"loss": each.loss, "accuracy": each.right, "f1_micro": each.right}

@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, refuse
 from isthmus.core.random import torch_generator
 from isthmus.data.link_graph import LinkGraph
+from isthmus.learn.metrics import several_tasks as task_metrics
 from isthmus.learn.metrics.classification import defined, of_finite
 from isthmus.learn.metrics.ranking import RANKINGS, ranks_of_ends
-from isthmus.learn.metrics.several_tasks import f1_of_yes
 from isthmus.learn.tasks.known_links import KnownLinks, complete, has_negatives
-from isthmus.learn.tasks.link_task import MAX_SCORES, LinkExamples, LinkTask, PreparedLinks, link_part, positions
+from isthmus.learn.tasks.link_task import MAX_SCORES, LinkExamples, LinkTask, PreparedLinks, link_part
 from isthmus.learn.tasks.task import Predictions
 
 
@@ -123,8 +123,7 @@ class LinkPrediction(LinkTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_negatives < 1:
-            raise ValueError(f"num_negatives is {self.num_negatives!r}; it must be at least 1")
+        refuse(self.num_negatives < 1, self, "num_negatives", "it must be at least 1")
         if self.max_ranked is not None and self.max_ranked < 1:
             raise ValueError(f"max_ranked is {self.max_ranked!r}; it must be at least 1, or null for all")
 
@@ -222,30 +221,6 @@ class LinkPrediction(LinkTask):
         scores = link_part(model).of(h.index_select(0, head), h.index_select(0, tail), batch.relation, generator)
         return F.binary_cross_entropy_with_logits(scores, batch.target)
 
-    def evaluate(
-        self, model: nn.Module, prepared: PreparedLinks, splits: tuple[str, ...]
-    ) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
-        """Run the model once over the message edges and measure every split."""
-        counts = {split: len(prepared.index[split]) for split in splits}
-        if not any(counts.values()):
-            return {split: {} for split in splits}, counts
-        # Not inference_mode: what the model caches on the graph here must serve training later.
-        with torch.no_grad():
-            h = self.embed(model, prepared)
-            found = {
-                split: self._measure(self._outcomes(model, prepared, h, split)) if counts[split] else {}
-                for split in splits
-            }
-        return found, counts
-
-    def evaluate_groups(
-        self, model: nn.Module, prepared: PreparedLinks, split: str, groups: Sequence[Tensor]
-    ) -> list[dict[str, float]]:
-        """Run the model once over the message edges and measure each group's links of the split."""
-        with torch.no_grad():
-            each = self._outcomes(model, prepared, self.embed(model, prepared), split)
-        return [self._measure(each.of(mine)) for mine in positions(prepared, split, groups)]
-
     def predict(self, model: nn.Module, prepared: PreparedLinks) -> PairPredictions:
         """Return the score of every link; where relations are told apart, that of its own, or NaN if it has none."""
         data = prepared.data
@@ -281,7 +256,8 @@ class LinkPrediction(LinkTask):
         pairs, relation = prepared.kept[key]
         return pairs, relation
 
-    def _outcomes(self, model: nn.Module, prepared: PreparedLinks, h: Tensor, split: str) -> PairOutcomes:
+    def outcomes(self, model: nn.Module, prepared: PreparedLinks, h: Tensor, split: str) -> PairOutcomes:
+        """Return what the model says of the links of a split and of their negatives."""
         links = prepared.index[split]
         ends, relation = prepared.data.links[:, links], self.relations(prepared.data, links)
         is_link = prepared.data.is_link[links]
@@ -298,7 +274,8 @@ class LinkPrediction(LinkTask):
             ranks[:, chosen] = ranks_of_ends(part, h, known, ends[:, chosen], relation[chosen], self.filtered)
         return PairOutcomes(self._scores(model, h, ends, relation), is_link, drawn, ranks)
 
-    def _measure(self, each: PairOutcomes) -> dict[str, float]:
+    def measured(self, each: PairOutcomes) -> dict[str, float]:
+        """Return the metrics of some examples."""
         if len(each.score) == 0:
             return {}
         scores = torch.cat([each.score, each.drawn.flatten()])
@@ -312,31 +289,14 @@ class LinkPrediction(LinkTask):
         )
 
 
-def _area(scores: Tensor, is_link: Tensor) -> float:
-    from sklearn.metrics import roc_auc_score
-
-    return float(roc_auc_score(is_link.numpy(), scores.numpy())) if _both(is_link) else math.nan
-
-
-def _average_precision(scores: Tensor, is_link: Tensor) -> float:
-    from sklearn.metrics import average_precision_score
-
-    return float(average_precision_score(is_link.numpy(), scores.numpy())) if _both(is_link) else math.nan
-
-
-def _both(is_link: Tensor) -> bool:
-    """Whether there are links and negatives; a client's given pairs may be of one kind."""
-    return bool(is_link.any()) and not bool(is_link.all())
-
-
 # From scores and whether they are of links (1.0) or of negatives (0.0), (examples,) each, to one number.
 PAIR_METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {
-    "accuracy": of_finite(lambda scores, is_link: float(((scores > 0) == (is_link > 0)).double().mean())),
+    "accuracy": of_finite(task_metrics.accuracy),
     "loss": of_finite(
         lambda scores, is_link: float(F.binary_cross_entropy_with_logits(scores.double(), is_link.double()))
     ),
-    "roc_auc": of_finite(_area),
-    "auc": of_finite(_area),
-    "ap": of_finite(_average_precision),
-    "f1": of_finite(f1_of_yes),
+    "roc_auc": of_finite(task_metrics.roc_auc),
+    "auc": of_finite(task_metrics.roc_auc),
+    "ap": of_finite(task_metrics.average_precision),
+    "f1": of_finite(task_metrics.f1_of_yes),
 }

@@ -28,7 +28,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, refuse
 from isthmus.data.conventions import SPLITS
 from isthmus.data.graph import select_rows
 from isthmus.data.link_graph import LinkGraph
@@ -103,8 +103,7 @@ class LinkTask(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 < self.supervised_share < 1.0:
-            raise ValueError(f"supervised_share is {self.supervised_share!r}; it must lie between 0 and 1")
+        refuse(not 0.0 < self.supervised_share < 1.0, self, "supervised_share", "it must lie between 0 and 1")
 
     @abstractmethod
     def counts_in(self, data: LinkGraph, split: str) -> Tensor:
@@ -202,6 +201,38 @@ class LinkTask(Task):
         edges = prepared.edge_of[:, supervised].flatten()
         kept[edges[edges >= 0]] = False
         return prepared.graph.replace(kept=kept)
+
+    @abstractmethod
+    def outcomes(self, model: nn.Module, prepared: PreparedLinks, h: Tensor, split: str) -> Any:
+        """Return how a model does on each link of a split, from its nodes' representations; `of` takes some of them."""
+
+    @abstractmethod
+    def measured(self, each: Any) -> dict[str, float]:
+        """Return the metrics of outcomes; none where there are no links."""
+
+    def evaluate(
+        self, model: nn.Module, prepared: PreparedLinks, splits: tuple[str, ...]
+    ) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+        """Run the model once over the message edges and measure every split."""
+        counts = {split: len(prepared.index[split]) for split in splits}
+        if not any(counts.values()):
+            return {split: {} for split in splits}, counts
+        # Not inference_mode: what the model caches on the graph here must serve training later.
+        with torch.no_grad():
+            h = self.embed(model, prepared)
+            found = {
+                split: self.measured(self.outcomes(model, prepared, h, split)) if counts[split] else {}
+                for split in splits
+            }
+        return found, counts
+
+    def evaluate_groups(
+        self, model: nn.Module, prepared: PreparedLinks, split: str, groups: Sequence[Tensor]
+    ) -> list[dict[str, float]]:
+        """Run the model once over the message edges and measure each group's links of the split."""
+        with torch.no_grad():
+            each = self.outcomes(model, prepared, self.embed(model, prepared), split)
+        return [self.measured(each.of(mine)) for mine in positions(prepared, split, groups)]
 
     def embed(self, model: nn.Module, prepared: PreparedLinks) -> Tensor:
         """Return the nodes' representations for evaluation, (nodes, width)."""

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, refuse
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import BATCHINGS, Batching
 from isthmus.models.decoders import LinkPart
@@ -88,8 +88,7 @@ class Task(ABC):
 
     def __post_init__(self) -> None:
         strange = [metric for metric in self.metrics if metric not in self.known_metrics]
-        if strange or not self.metrics:
-            raise ValueError(f"metrics is {self.metrics!r}; choose from {', '.join(self.known_metrics)}")
+        refuse(bool(strange) or not self.metrics, self, "metrics", f"choose from {', '.join(self.known_metrics)}")
 
     @abstractmethod
     def input_dim(self, data: Any) -> int:

@@ -112,7 +112,7 @@ def test_ranks_leave_links_out_and_nothing_else(plain: LinkGraph) -> None:
         assert [found[split][name] for name in ("hits@1", "mrr")] == [expected[split][n] for n in ("hits@1", "mrr")]
     few = replace(TASK, max_ranked=3)
     h = few.embed(model, few.prepare(data)).detach()
-    ranked = ~few._outcomes(model, few.prepare(data), h, "test").ranks[0].isnan()
+    ranked = ~few.outcomes(model, few.prepare(data), h, "test").ranks[0].isnan()
     index = few.prepare(data).index["test"]
     assert 0 < int(ranked.sum()) <= 3 and bool((data.linked[index][ranked] == 1).all())  # type: ignore[index]
 

@@ -386,8 +386,8 @@ def test_at_most_so_many_links_are_ranked_spread_over_the_split() -> None:
     some, everything = replace(PREDICTION, max_ranked=6), PREDICTION
     model = model_for(PREDICTION, data)
     h = some.embed(model, some.prepare(data)).detach()
-    ranked = some._outcomes(model, some.prepare(data), h, "test").ranks
-    full = everything._outcomes(model, everything.prepare(data), h, "test").ranks
+    ranked = some.outcomes(model, some.prepare(data), h, "test").ranks
+    full = everything.outcomes(model, everything.prepare(data), h, "test").ranks
     assert (~ranked[0].isnan()).nonzero().flatten().tolist() == [0, 4, 8, 12, 16]  # of 20, at most 6
     assert not full.isnan().any() and torch.equal(ranked[:, ::4], full[:, ::4])
 
@@ -603,7 +603,7 @@ def test_classes_of_links_have_the_metrics_of_classes_of_nodes(num_classes: int)
     names = ("accuracy", "f1_micro", "f1_macro", "roc_auc", "ap")
     task = LinkClassification(metrics=names)
     right = (logits.argmax(dim=1) == label).double()
-    found = task._measure(LinkOutcomes(torch.zeros(60), right, torch.zeros(60), logits, label))
+    found = task.measured(LinkOutcomes(torch.zeros(60), right, torch.zeros(60), logits, label))
     assert found == pytest.approx(by_counting(logits, label), abs=1e-9) and tuple(found) == names
     assert found["f1_macro"] == pytest.approx(reference.f1_score(label, logits.argmax(dim=1), average="macro"))
     chosen = logits.double().softmax(dim=1).numpy()
