@@ -25,8 +25,8 @@ from isthmus.core.record import Record, field_types, leaves
 from isthmus.core.training import UniformSampling
 from isthmus.learn.together.blocks import can_stack
 from isthmus.runs.simulation import Scenario, Simulation
-from isthmus.testing.hostile.lies import Liar, lies_about, some_lies_about
-from isthmus.testing.hostile.lying import require_found_out
+from isthmus.testing.hostile.lies import lies_about, some_lies_about
+from isthmus.testing.hostile.lying import tell_lies
 from isthmus.testing.inspection import (
     generator_states,
     global_generators,
@@ -357,21 +357,8 @@ def check_lies(algorithm: Algorithm[Any], course: Course | None = None, *, thoro
     course, scenario = _course(algorithm, course), toy_scenario()
     if len(clean.clients) < 3:  # nobody can say who of two is right
         return 0
-    first = {type(m.request).__name__: m for m in reversed(clean.messages) if m.client == clean.clients[0]}
-    number = 0
-    for kind, message in first.items():
-        assert isinstance(message.outcome.reply, Record)
-        lies = lies_about if thorough else some_lies_about
-        told = 0
-        while told < len(lies(message.outcome.reply)):
-            liar = Liar(clean.clients[0 if told % 2 == 0 else -1], kind, lies, told)
-            trace = trace_course(course, scenario, liar=liar)
-            require_found_out(trace.exchanges, liar, trace.ended_by, trace.state)
-            if not liar.told:
-                raise AssertionError(f"{kind} was sent to {liar.client} in one course and not in the next")
-            told += len(liar.told)
-        number += told
-    return number
+    lies = lies_about if thorough else some_lies_about
+    return tell_lies(clean, lies, lambda liar: trace_course(course, scenario, liar=liar))
 
 
 CHECKS: dict[str, Check] = {

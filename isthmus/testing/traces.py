@@ -82,6 +82,10 @@ class Trace:
         """The server's state after the last whole round; None where not even the setup was."""
         return self.standings[self.last].state if self.standings else None
 
+    def first_messages(self) -> dict[str, Message]:
+        """Return by kind of request the first message of the first client."""
+        return {type(m.request).__name__: m for m in reversed(self.messages) if m.client == self.clients[0]}
+
     def models(self, algorithm: Algorithm[Any]) -> dict[str, Params]:
         """Return the model that each client would use at the end."""
         shared = algorithm.global_params(self.standings[self.last].state)
@@ -267,12 +271,7 @@ def _through_bytes(standing: Standing, algorithm: Algorithm[Any]) -> Standing:
 
 def require_same(first: Mapping[str, Any], second: Mapping[str, Any], what: str) -> None:
     """Raise AssertionError that names the first thing in which two sets of values differ by a bit."""
-    for name in [*first, *(name for name in second if name not in first)]:
-        if name not in first or name not in second:
-            raise AssertionError(f"{what}: {name} is there in one and not in the other")
-        difference = _difference(first[name], second[name])
-        if difference:
-            raise AssertionError(f"{what}: {name} differs: {difference}")
+    require_close(first, second, what, tolerance=0.0)
 
 
 def same(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
@@ -294,7 +293,7 @@ def require_close(first: Mapping[str, Any], second: Mapping[str, Any], what: str
             raise AssertionError(f"{what}: {name} differs: {difference}")
 
 
-def _difference(first: Any, second: Any, tolerance: float = 0.0) -> str:
+def _difference(first: Any, second: Any, tolerance: float) -> str:
     left, right = leaves(first), leaves(second)
     if left.keys() != right.keys():
         return f"{sorted(left.keys() ^ right.keys())[:3]} are in one only"

@@ -16,7 +16,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Self
 
 import torch
@@ -48,6 +48,10 @@ class Cost:
             max(self.largest, other.largest),
             max(self.python_bytes, other.python_bytes),
         )
+
+    def allowing(self, more: Cost, times: int = 1) -> Cost:
+        """Return a bound that is higher by so many times as much, in each count."""
+        return Cost(*(own + times * added for own, added in zip(astuple(self), astuple(more), strict=True)))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from torch import Tensor
 from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode, opened, pack
 from isthmus.core.errors import BadMessage
 from isthmus.core.federation import Outcome, Position, Runtime, StackOutcome
-from isthmus.core.protocol import Failure, Holdings, Kept, Request, reply_type
+from isthmus.core.protocol import Failure, Kept, Request, reply_type
 from isthmus.core.record import Params, Record, field_types
 from isthmus.runtime.envelope import Answer, Envelope
 from isthmus.runtime.loop import measured
@@ -215,16 +215,6 @@ class HostileRuntime:
 
     def __init__(self, runtime: Runtime, liar: Dishonest) -> None:
         self.runtime, self.liar = runtime, liar
-
-    @property
-    def clients(self) -> tuple[str, ...]:
-        """The ids of all clients."""
-        return self.runtime.clients
-
-    @property
-    def holdings(self) -> Mapping[str, Holdings]:
-        """How much data the clients have."""
-        return self.runtime.holdings
 
     def exchange(
         self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None

@@ -11,7 +11,7 @@ checks tells them too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import cycle
@@ -20,15 +20,15 @@ from typing import Any, Protocol
 
 from isthmus.config.course import Course
 from isthmus.core.codec import decode, encode, pack
-from isthmus.core.errors import BadMessage, IsthmusError
-from isthmus.core.federation import ExchangeReport, Position
+from isthmus.core.errors import BadMessage
+from isthmus.core.federation import Position
 from isthmus.core.outside import MAX_TEXT
 from isthmus.core.protocol import Algorithm, Failure, Request, reply_type
 from isthmus.core.record import Record, non_finite
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.testing.hostile.counting import Meter
 from isthmus.testing.hostile.lies import HostileSilo, Liar, Lie, Told, some_lies_about
-from isthmus.testing.hostile.sites import SiteTrace, World, toy_world, trace_sites
+from isthmus.testing.hostile.sites import AnySilo, SiteTrace, World, toy_world, trace_sites
 from isthmus.testing.traces import Trace, require_same, trace_course
 
 Given = tuple[str, Position, Any]  # kind of request, where, and what was answered
@@ -44,11 +44,9 @@ class Liable(Protocol):
     told: list[Told]
 
 
-def require_found_out(
-    exchanges: Iterable[ExchangeReport], liar: Liable, ended_by: IsthmusError | None, state: Any
-) -> None:
+def require_found_out(trace: Trace | SiteTrace, liar: Liable) -> None:
     """Raise AssertionError unless a liar was named wherever it had to be, and nobody else was harmed."""
-    exchanges = list(exchanges)
+    exchanges, ended_by = trace.exchanges, trace.ended_by
     named = {(r.position, r.request) for r in exchanges for f in r.failures if f.client == liar.client}
     asked = {r.position: r.request for r in exchanges}
     said = ", ".join(f"{told.lie.place}: {told.lie.how}" for told in liar.told)
@@ -70,7 +68,7 @@ def require_found_out(
                 f"{liar.client} answered {request} with {told.lie.place}: {told.lie.how}, and nobody noticed; "
                 f"say in {request}.misfit or .problem what the reply must be"
             )
-    place = non_finite(state, "the server's state")
+    place = non_finite(trace.state if isinstance(trace, Trace) else trace.params, "the server's state")
     if place:
         raise AssertionError(f"{liar.client} lied about {liar.request} ({said}), and {place}")
 
@@ -83,13 +81,7 @@ def check_lies_in_bytes(algorithm: Algorithm[Any], world: World | None = None, *
     world = world or toy_world()
     course = world.course(algorithm, runtime="strict")
     clean = trace_course(replace(course, runtime="loop"), world.scenario)
-    number = 0
-    for kind, reply in first_replies(clean):
-        for liar in _liars(clean.clients, kind, reply, lies):
-            trace = trace_course(course, world.scenario, liar=liar)
-            require_found_out(trace.exchanges, liar, trace.ended_by, trace.state)
-            number += len(liar.told)
-    return number
+    return tell_lies(clean, lies, lambda liar: trace_course(course, world.scenario, liar=liar))
 
 
 def check_stale_replies(algorithm: Algorithm[Any], world: World | None = None) -> int:
@@ -107,7 +99,7 @@ def check_stale_replies(algorithm: Algorithm[Any], world: World | None = None) -
         ]
         for stale in (Stale(client), Stale(client, other_kind=True), Stale(client, given=theirs, foreign=True)):
             trace = trace_course(course, world.scenario, liar=stale)
-            require_found_out(trace.exchanges, stale, trace.ended_by, trace.state)
+            require_found_out(trace, stale)
             number += len(stale.told)
     return number
 
@@ -126,18 +118,17 @@ def check_lies_between_sites(
     course = world.course(algorithm)
     clean = trace_course(course, world.scenario)
     kinds: list[type[Request[Any]]] = list(type(algorithm).handlers())
-    number = 0
+
+    def between_sites(liar: Liar) -> SiteTrace:
+        silos = world.silos(folder / "silos")
+        silos[liar.client] = HostileSilo(silos[liar.client], liar, kinds)
+        trace = trace_sites(course, silos, folder / f"{liar.request}-{liar.start}", meter=meter)
+        trace.require_within_bounds()
+        return trace
+
     trace_sites(course, world.silos(folder / "silos"), folder / "first")  # what is built once is built
     with Meter() as meter:
-        for kind, reply in first_replies(clean):
-            for liar in _liars(clean.clients, kind, reply, lies):
-                silos = world.silos(folder / "silos")
-                silos[liar.client] = HostileSilo(silos[liar.client], liar, kinds)
-                trace = trace_sites(course, silos, folder / f"{kind}-{liar.start}", meter=meter)
-                require_found_out(trace.exchanges, liar, trace.ended_by, trace.params)
-                trace.require_within_bounds()
-                number += len(liar.told)
-    return number
+        return tell_lies(clean, lies, between_sites)
 
 
 def check_stale_messages(algorithm: Algorithm[Any], folder: Path, world: World | None = None) -> int:
@@ -190,28 +181,28 @@ def _seen(trace: SiteTrace) -> dict[str, Any]:
     return {"the global model": trace.params, **scores}
 
 
-# ---- what there is to lie about
+# ---- one lie after the other
 
 
-def first_replies(clean: Trace) -> Iterator[tuple[str, Record]]:
-    """Yield each kind of request of an honest course, and the first reply of the first client to it."""
+def tell_lies(clean: Trace, lies: Lies, course: Callable[[Liar], Trace | SiteTrace]) -> int:
+    """Tell every lie about every kind of request of an honest course, in as many courses as that takes.
+
+    The first client tells them and the last, in turn. Raises AssertionError if one gets through; returns their number.
+    """
     if clean.ended_by is not None:
         raise AssertionError(f"the honest course ended: {clean.ended_by}")
-    first = {type(m.request).__name__: m for m in reversed(clean.messages) if m.client == clean.clients[0]}
-    for kind, message in first.items():
+    number = 0
+    for kind, message in clean.first_messages().items():
         assert isinstance(message.outcome.reply, Record)
-        yield kind, message.outcome.reply
-
-
-def _liars(clients: Sequence[str], kind: str, reply: Record, lies: Lies) -> Iterator[Liar]:
-    """Yield liars, the first client and the last in turn, until there is no lie left about a kind of request."""
-    told = 0
-    while told < len(lies(reply)):  # none, where none of a kind was asked for
-        liar = Liar(clients[0 if told % 2 == 0 else -1], kind, lies, told)
-        yield liar
-        if not liar.told:
-            raise AssertionError(f"{kind} was sent to {liar.client} in one course and not in the next")
-        told += len(liar.told)
+        told = 0
+        while told < len(lies(message.outcome.reply)):  # none, where none of a kind was asked for
+            liar = Liar(clean.clients[0 if told % 2 == 0 else -1], kind, lies, told)
+            require_found_out(course(liar), liar)
+            if not liar.told:
+                raise AssertionError(f"{kind} was sent to {liar.client} in one course and not in the next")
+            told += len(liar.told)
+        number += told
+    return number
 
 
 # ---- a client whose replies are out of place: those of an earlier round, to another request, of another course
@@ -281,67 +272,69 @@ CHOICES: dict[str, Callable[[Sequence[Given], str, Position], bytes | None]] = {
 }
 
 
+class RecordingSilo:
+    """An honest silo that takes note of what it is asked, and of what it answers."""
+
+    def __init__(self, honest: AnySilo) -> None:
+        self.honest = honest
+        self.asked: list[Envelope] = []
+        self.given: list[Given] = []
+
+    def handle(self, kind: str, data: bytes) -> bytes:
+        """Answer, and take note."""
+        answer = self.honest.handle(kind, data)
+        envelope = _envelope(kind, data)
+        if envelope is not None:
+            self.asked.append(envelope)
+            self.given.append((envelope.kind, envelope.position, answer))
+        return answer
+
+
 class StaleSilo:
     """A silo that answers an exchange with a message of before, as it was, wherever it has one.
 
-    `given` holds what it may choose from and grows, unless it is another course's.
+    It chooses among its own messages, unless it is `given` those of another course.
     """
 
-    def __init__(self, honest: Any, choice: str, given: Sequence[Given] = ()) -> None:
-        self.honest, self.choice, self.given = honest, choice, list(given)
+    def __init__(self, honest: AnySilo, choice: str, given: Sequence[Given] = ()) -> None:
+        self.recording, self.choice, self.given = RecordingSilo(honest), choice, given
         self.told: list[Place] = []
 
     def handle(self, kind: str, data: bytes) -> bytes:
         """Answer as the honest silo would, or with something old."""
-        answer: bytes = self.honest.handle(kind, data)
+        given = list(self.given or self.recording.given)
+        answer = self.recording.handle(kind, data)
         place = _place(kind, data)
-        if place is None:
-            return answer
-        old = CHOICES[self.choice](self.given, *place)
-        if self.choice != "another course":
-            self.given.append((*place, answer))
-        if old is None:
+        old = None if place is None else CHOICES[self.choice](given, *place)
+        if place is None or old is None:
             return answer
         self.told.append(place)
         return old
 
 
-class RecordingSilo:
-    """An honest silo that takes note of what it answers."""
-
-    def __init__(self, honest: Any) -> None:
-        self.honest = honest
-        self.given: list[Given] = []
-
-    def handle(self, kind: str, data: bytes) -> bytes:
-        """Answer, and take note."""
-        answer: bytes = self.honest.handle(kind, data)
-        place = _place(kind, data)
-        if place is not None:
-            self.given.append((*place, answer))
-        return answer
-
-
 class FailingSilo:
     """A silo that gives no reply at some places, and is honest otherwise."""
 
-    def __init__(self, honest: Any, places: Collection[Place]) -> None:
+    def __init__(self, honest: AnySilo, places: Collection[Place]) -> None:
         self.honest, self.places = honest, list(places)
 
     def handle(self, kind: str, data: bytes) -> bytes:
         """Answer, or fail."""
         if _place(kind, data) in self.places:
             return encode(Answer(pack(b""), Failure("", "error", "it fails on purpose"), BLANK))
-        answer: bytes = self.honest.handle(kind, data)
-        return answer
+        return self.honest.handle(kind, data)
 
 
-def _place(kind: str, data: bytes) -> Place | None:
-    """Return which exchange a message to a silo is about; None for another message."""
+def _envelope(kind: str, data: bytes) -> Envelope | None:
+    """Return what a message to a silo asks; None for a message that is no exchange."""
     if kind != "exchange":
         return None
     try:
-        envelope: Envelope = decode(data, Envelope)
+        return decode(data, Envelope)
     except BadMessage:
         return None
-    return envelope.kind, envelope.position
+
+
+def _place(kind: str, data: bytes) -> Place | None:
+    envelope = _envelope(kind, data)
+    return None if envelope is None else (envelope.kind, envelope.position)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,8 @@ from isthmus.sites.silo.policy import MAX_DEPTH_OF_ALL, Policy
 from isthmus.sites.silo.service import SiloService
 from isthmus.testing.hostile.counting import Bound, Cost, Meter, require_within
 from isthmus.testing.hostile.forging import forged, num_tensors
-from isthmus.testing.hostile.sites import ID_SECRET, AnySilo, World, toy_world, trace_sites
+from isthmus.testing.hostile.lying import RecordingSilo
+from isthmus.testing.hostile.sites import ID_SECRET, World, toy_world, trace_sites
 
 OTHER_ID = "cd" * 16
 FAILURES = ("error", "malformed", "refused", "late", "memory")
@@ -90,23 +91,6 @@ class Asked:
     request: Request[Any]
 
 
-class _Listening:
-    """An honest silo, and what it is asked."""
-
-    def __init__(self, honest: AnySilo, algorithm: Algorithm[Any]) -> None:
-        self.honest = honest
-        self.asked: list[Asked] = []
-        self._kinds = {kind.__name__: kind for kind in type(algorithm).handlers()}
-
-    def handle(self, kind: str, data: bytes) -> bytes:
-        """Take note of a request, and answer it."""
-        if kind == "exchange":
-            envelope: Envelope = decode(data, Envelope)
-            request: Request[Any] = decode(opened(envelope.payload), self._kinds[envelope.kind])
-            self.asked.append(Asked(envelope.position, request))
-        return self.honest.handle(kind, data)
-
-
 @dataclass
 class Siege:
     """A silo under attack, and what an honest course of the same algorithm has looked like.
@@ -156,7 +140,7 @@ class Siege:
         with self._meter.paused():
             usual = self.usual.get(about or kind, Cost())
             if self._learning:
-                self.usual[about or kind] = Cost(*(max(getattr(cost, f), getattr(usual, f)) for f in _COUNTS))
+                self.usual[about or kind] = Cost(*map(max, astuple(cost), astuple(usual)))
             else:
                 agreed = kind == "propose" and not decode(answer, Terms).refusal
                 bound = (AGREED if agreed else MESSAGE).of(len(data) + behind, tensors)
@@ -164,12 +148,7 @@ class Siege:
         return answer
 
     def _require(self, cost: Cost, usual: Cost, bound: Cost, what: str) -> None:
-        most = Cost(
-            operations=HONEST_TIMES * usual.operations + bound.operations,
-            tensor_bytes=HONEST_TIMES * usual.tensor_bytes + bound.tensor_bytes,
-            largest=HONEST_TIMES * usual.largest + bound.largest,
-            python_bytes=HONEST_TIMES * usual.python_bytes + bound.python_bytes,
-        )
+        most = bound.allowing(usual, HONEST_TIMES)
         self.counted += 1
         for name in ("operations", "tensor_bytes", "python_bytes"):
             share = getattr(cost, name) / getattr(most, name)
@@ -255,9 +234,6 @@ class Siege:
         return answering.store.load(name)
 
 
-_COUNTS = ("operations", "tensor_bytes", "largest", "python_bytes")
-
-
 def lay_siege(
     algorithm: Algorithm[Any], folder: Path, policy: Policy | None = None, *, world: World | None = None
 ) -> Siege:
@@ -266,7 +242,7 @@ def lay_siege(
     course = world.course(algorithm, rounds=2)
     silos, run = world.silos(folder / "honest"), folder / "honest" / "run"
     client = list(silos)[-1]
-    listening = _Listening(silos[client], algorithm)
+    listening = RecordingSilo(silos[client])
     trace = trace_sites(course, {**silos, client: listening}, run)
     if trace.ended_by is not None or trace.failures:
         raise AssertionError(f"the honest course ended: {trace.ended_by or trace.failures[0][1]}")
@@ -275,7 +251,9 @@ def lay_siege(
     silo = SiloService(client, folder / "honest" / client / "data", folder / "state", policy, said.append, ID_SECRET)
     silo.own_secret.secret = WatchedSecret(bytes(range(32)), streams)
     course_id = (run / ID_FILE).read_text()
-    return Siege(silo, course, course_id, listening.asked, said, streams)
+    kinds = {kind.__name__: kind for kind in type(algorithm).handlers()}
+    asked = [Asked(each.position, decode(opened(each.payload), kinds[each.kind])) for each in listening.asked]
+    return Siege(silo, course, course_id, asked, said, streams)
 
 
 def require_declared(text: str, raw: bytes) -> None:
