@@ -12,14 +12,17 @@ import pytest
 import torch
 
 from isthmus.core.codec import decode
+from isthmus.core.errors import BadInput
 from isthmus.core.record import State
 from isthmus.report.charts import scatter_chart, to_svg
 from isthmus.runs.simulated import run
 from isthmus.runs.simulation import load_scenario
 from isthmus.suites.part import narrowed
 from isthmus.suites.spec import load_suite
+from isthmus.suites.table import cells
 
-FEDGL = Path(__file__).parent.parent / "papers" / "fedgl"
+ROOT = Path(__file__).parent.parent
+FEDGL = ROOT / "papers" / "fedgl"
 FEDGRL = FEDGL.with_name("fedgrl")
 
 
@@ -82,3 +85,28 @@ def test_fedgrl_tables_keep_the_last_encoder_and_tell_trainings_apart(
         for name, value in params.items():
             torch.testing.assert_close(value, last[client][name], rtol=0.0, atol=0.0)
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    "suite", ["fedgl/fig11", "fedgl/fig12", "fedgl/fig13", "fedgl/fig14", "fgssl/fig4a", "fgssl/fig4b"]
+)
+def test_figures_of_lines_are_those_of_the_runs_that_are_kept(suite: str) -> None:
+    script = loaded(ROOT / "tools" / "redraw.py")
+    path = ROOT / "papers" / f"{suite}.yaml"
+    whole = load_suite(path)
+    rows = script.kept_rows(whole, path.parent / "results" / f"{path.stem}.csv")
+    kept = script.kept_part(whole, rows)
+    found = cells(kept, script.kept_runs(kept, rows))
+    drawn = path.with_suffix(".svg").read_text()
+    x = kept.figures[0].x
+    assert found and all(cell.mean is not None for cell in found)
+    for cell in found:
+        if cell.choices[x] != "own":  # a reference has no place on the axis
+            assert f"place: {cell.choices[x]}; value: {cell.mean:.4g}" in drawn
+
+
+def test_a_course_that_no_kept_run_is_of_is_named() -> None:
+    script = loaded(ROOT / "tools" / "redraw.py")
+    suite = narrowed(load_suite(ROOT / "papers/fgssl/fig4a.yaml"), ["dataset=Cora"])
+    with pytest.raises(BadInput, match=r"no row has Cora, 0\.01 with seed 0"):
+        script.kept_runs(suite, [])

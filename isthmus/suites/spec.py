@@ -147,7 +147,7 @@ class Suite:
     axes: Mapping[str, Mapping[str, Choice]] = field(
         metadata={"expected": "axes with choices, for example: method: {FedAvg: {}}"}
     )
-    base: Mapping[str, Any] = field(
+    base: dict[str, Any] = field(
         default_factory=dict, metadata={"expected": "keys of the course, for example: {rounds: 50}"}
     )
     metric: str = "accuracy"
