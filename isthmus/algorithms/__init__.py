@@ -8,8 +8,7 @@ from isthmus.algorithms.fedavg import FedAvg
 from isthmus.algorithms.feddyn import FedDyn
 from isthmus.algorithms.fedgl import FedGL
 from isthmus.algorithms.fedgnn import FedGNN
-from isthmus.algorithms.fedgrl import FedGRL
-from isthmus.algorithms.fedgrl.local_grl import LocalGRL
+from isthmus.algorithms.fedgrl import FedGRL, LocalGRL
 from isthmus.algorithms.fednova import FedNova
 from isthmus.algorithms.fedopt import FedOpt
 from isthmus.algorithms.fedprox import FedProx

@@ -66,10 +66,8 @@ class Ditto(FedAvg):
 
     def client_params(self, params: Params, state: Mapping[str, Any]) -> Params:
         """Return the client's own model; the global one for a client that has none."""
-        if "model" in state:
-            own: Params = state["model"]
-            return own
-        return super().client_params(params, state)
+        own: Params | None = state.get("model")
+        return super().client_params(params, state) if own is None else own
 
     @on(TrainModel)
     def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:

@@ -67,10 +67,8 @@ class FineTuned(Algorithm[StateT]):
 
     def client_params(self, params: Params, state: Mapping[str, Any]) -> Params:
         """Return the model that was tuned last; without one, what the other algorithm has."""
-        if "tuned" in state:
-            tuned: Params = state["tuned"]
-            return tuned
-        return super().client_params(params, state)
+        tuned: Params | None = state.get("tuned")
+        return super().client_params(params, state) if tuned is None else tuned
 
     def untuned(self, params: Params, client: GraphClient) -> Params:
         """Return the whole model from which a client begins to tune."""

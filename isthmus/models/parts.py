@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -340,6 +340,9 @@ class StackSpec:
         input_dropout: probability of dropping an entry of the features
     """
 
+    # The module, which is told by its class whether many clients can run it at once.
+    module: ClassVar[type[LayerStack]]
+
     hidden: int = 64
     layers: int = 2
     dropout: float = 0.5
@@ -355,6 +358,18 @@ class StackSpec:
     def widths(self, in_dim: int, out_dim: int) -> list[int]:
         """Return the widths before, between and after the layers."""
         return [in_dim, *[self.hidden] * (self.layers - 1), out_dim]
+
+    def layer(self, in_dim: int, out_dim: int) -> Part:
+        """Return one layer."""
+        raise NotImplementedError
+
+    def all_layers(self, in_dim: int, out_dim: int) -> list[Part]:
+        """Return the layers from the features to the output."""
+        return [self.layer(inner, outer) for inner, outer in pairwise(self.widths(in_dim, out_dim))]
+
+    def build(self, in_dim: int, out_dim: int) -> LayerStack:
+        """Return the module."""
+        return self.module(self, self.all_layers(in_dim, out_dim))
 
 
 class LayerStack(GNN):

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.algorithms.gfl_appnp.hosted import Hosted
-from isthmus.algorithms.gfl_appnp.shared_hidden import hidden
+from isthmus.algorithms.gfl_appnp.hosted import Hosted, hidden
 from isthmus.monitors.gradient_smoothness import nodes_problem
 from isthmus.monitors.monitor import Measured, Monitor, View
 

@@ -7,8 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from isthmus.core.random import numpy_generator
-from isthmus.data.survey.heterogeneity import walk_distance
-from isthmus.data.survey.statistics import simple_edges
+from isthmus.data.survey.statistics import simple_edges, walk_distance
 from isthmus.data.survey.walks import embed
 from isthmus.monitors.monitor import Measured, Monitor, View
 

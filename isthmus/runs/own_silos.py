@@ -13,7 +13,7 @@ from isthmus.config.course import Course
 from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.data.features import input_names, name_differences
 from isthmus.data.folders.own_folder import OwnData, OwnFolder
-from isthmus.data.folders.several_folders import Folders
+from isthmus.data.folders.own_kinds import Folders
 from isthmus.data.joining import joined, renumbered
 from isthmus.data.masks import without_examples
 from isthmus.runs.simulation import Scenario, columns_of, own_split_note

@@ -31,7 +31,7 @@ from isthmus.core.record import Params, State
 from isthmus.data.conventions import SPLITS
 from isthmus.data.features import feature_facts, input_names
 from isthmus.data.folders.own_folder import OwnFolder
-from isthmus.data.folders.several_folders import Folders
+from isthmus.data.folders.own_kinds import Folders
 from isthmus.data.graph import Graph
 from isthmus.data.joining import merged
 from isthmus.data.masks import PublicSplit, has_split

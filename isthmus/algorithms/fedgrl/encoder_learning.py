@@ -133,10 +133,8 @@ class EncoderLearning(Algorithm[FedGRLState]):
 
     def client_params(self, params: Params, state: Mapping[str, Any]) -> Params:
         """Return the client's whole model, as far as it has one."""
-        if "model" in state:
-            own: Params = state["model"]
-            return own
-        return super().client_params(self.encoder(params, state), state)
+        own: Params | None = state.get("model")
+        return super().client_params(self.encoder(params, state), state) if own is None else own
 
     def encoder(self, params: Params, state: Mapping[str, Any]) -> Params:
         """Return the encoder that a client would use: the shared one."""

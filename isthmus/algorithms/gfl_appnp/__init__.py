@@ -16,7 +16,7 @@ from torch import Tensor
 
 from isthmus.algorithms.fedavg import ModelUpdate
 from isthmus.algorithms.gfl_appnp.client_graph import ClientGraph, Mixing, Neighbors, slices, without_blocks
-from isthmus.algorithms.gfl_appnp.hosted import Given, Hosted, bare
+from isthmus.algorithms.gfl_appnp.hosted import Given, Hosted, add_noise, bare, gradients, hidden
 from isthmus.algorithms.gfl_appnp.messages import (
     HiddenShare,
     KeepOwnWeights,
@@ -26,7 +26,6 @@ from isthmus.algorithms.gfl_appnp.messages import (
     ShareNeighbors,
     TrainWithAggregates,
 )
-from isthmus.algorithms.gfl_appnp.shared_hidden import add_noise, gradients, hidden
 from isthmus.algorithms.gfl_appnp.shared_updates import Received, batches_per_epoch, steps_of, train, train_together
 from isthmus.core.errors import BadInput, CourseFailed, refuse
 from isthmus.core.federation import Federation

@@ -12,15 +12,18 @@ from isthmus.core.random import numpy_generator
 from isthmus.data.graph import Graph
 from isthmus.data.holding import Holding
 from isthmus.data.link_graph import LinkGraph, item_word
-from isthmus.data.survey.heterogeneity import Divergences, label_js, label_kl, walk_distance
 from isthmus.data.survey.statistics import (
     ClientStatistics,
+    Divergences,
     describe_clients,
+    label_js,
+    label_kl,
     label_names,
     missing_edge_fraction,
     missing_item_fraction,
     overlap_matrix,
     simple_edges,
+    walk_distance,
 )
 from isthmus.data.survey.walks import WalkEmbedding, embed
 

@@ -6,10 +6,10 @@ from isthmus.data.dataset import Dataset
 from isthmus.data.folders.graph_folder import Folder
 from isthmus.data.folders.graph_set_folder import GraphSetFolder
 from isthmus.data.folders.link_folder import LinkFolder
-from isthmus.data.folders.several_folders import Folders
+from isthmus.data.folders.own_kinds import Folders
 from isthmus.data.zoo.amazon_copurchase import AmazonCopurchase
 from isthmus.data.zoo.block_model import FedcSBM
-from isthmus.data.zoo.cora import Cora
+from isthmus.data.zoo.cora import Cora, SubCora
 from isthmus.data.zoo.cross_scenario import CSR
 from isthmus.data.zoo.csbm import CSBM, StochasticCSBM, SupervisedCSBM
 from isthmus.data.zoo.dblp_csr import DBLPCSR
@@ -30,7 +30,6 @@ from isthmus.data.zoo.npz_graph import (
 from isthmus.data.zoo.planetoid import CiteSeer, PubMed
 from isthmus.data.zoo.ratings import Ciao, Epinions
 from isthmus.data.zoo.raw import data_root
-from isthmus.data.zoo.subcora import SubCora
 from isthmus.data.zoo.tu import (
     AIDS,
     BZR,

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import LayerStack, Linear, StackSpec, require_count, require_fraction
+from isthmus.models.parts import LayerStack, Linear, Part, StackSpec, require_count, require_fraction
 from isthmus.models.products.propagation import pagerank_weights, propagate
 from isthmus.models.products.sparse import Features
+
+
+class APPNPStack(LayerStack):
+    """The module of `APPNP`: `hidden` is the MLP before its last linear map, `last` that map and the propagation."""
+
+    def __init__(self, spec: APPNP, layers: Sequence[Part]) -> None:
+        super().__init__(spec, layers)
+        self.hops, self.alpha = spec.hops, spec.alpha
+        self._weights = pagerank_weights(spec.alpha, spec.hops)
+
+    def last(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
+        """Return the propagated predictions, (nodes, out)."""
+        return propagate(graph.operator("gcn"), super().last(graph, h, generator), self._weights)
+
+    def extra_repr(self) -> str:
+        """Fields shown in the repr."""
+        return f"{super().extra_repr()}, hops={self.hops}, alpha={self.alpha:g}"
 
 
 @dataclass(frozen=True)
@@ -23,6 +41,8 @@ class APPNP(StackSpec):
         alpha: probability of a return to the node itself
     """
 
+    module: ClassVar[type[LayerStack]] = APPNPStack
+
     hops: int = 10
     alpha: float = 0.1
 
@@ -31,24 +51,6 @@ class APPNP(StackSpec):
         require_count("hops", self.hops, least=0)
         require_fraction("alpha", self.alpha)
 
-    def build(self, in_dim: int, out_dim: int) -> APPNPStack:
-        """Return the module."""
-        return APPNPStack(self, in_dim, out_dim)
-
-
-class APPNPStack(LayerStack):
-    """The module of `APPNP`: `hidden` is the MLP before its last linear map, `last` that map and the propagation."""
-
-    def __init__(self, spec: APPNP, in_dim: int, out_dim: int) -> None:
-        widths = spec.widths(in_dim, out_dim)
-        super().__init__(spec, [Linear(inner, outer) for inner, outer in pairwise(widths)])
-        self.hops, self.alpha = spec.hops, spec.alpha
-        self._weights = pagerank_weights(spec.alpha, spec.hops)
-
-    def last(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
-        """Return the propagated predictions, (nodes, out)."""
-        return propagate(graph.operator("gcn"), super().last(graph, h, generator), self._weights)
-
-    def extra_repr(self) -> str:
-        """Fields shown in the repr."""
-        return f"{super().extra_repr()}, hops={self.hops}, alpha={self.alpha:g}"
+    def layer(self, in_dim: int, out_dim: int) -> Part:
+        """Return one layer."""
+        return Linear(in_dim, out_dim)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,10 @@ from isthmus.models.products.affine import affine, per_row
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
 
 
+class GATStack(LayerStack):
+    """The module of `GAT`."""
+
+
 @dataclass(frozen=True)
 class GAT(StackSpec):
     """H' = relu(concat over heads(alpha H W) + b), the last layer averaging its heads.
@@ -24,6 +28,8 @@ class GAT(StackSpec):
         last_heads:        attention heads of the last layer
         attention_dropout: probability of dropping an attention coefficient
     """
+
+    module: ClassVar[type[LayerStack]] = GATStack
 
     heads: int = 8
     last_heads: int = 1
@@ -37,20 +43,12 @@ class GAT(StackSpec):
         if self.hidden % self.heads:
             raise ValueError(f"hidden is {self.hidden} and heads is {self.heads}; hidden must be a multiple of heads")
 
-    def build(self, in_dim: int, out_dim: int) -> GATStack:
-        """Return the module."""
-        return GATStack(self, in_dim, out_dim)
-
-
-class GATStack(LayerStack):
-    """The module of `GAT`."""
-
-    def __init__(self, spec: GAT, in_dim: int, out_dim: int) -> None:
-        *inputs, last_input, _ = spec.widths(in_dim, out_dim)
-        rate, each = spec.attention_dropout, spec.hidden // spec.heads
-        layers = [GATLayer(width, each, spec.heads, True, rate) for width in inputs]
-        layers.append(GATLayer(last_input, out_dim, spec.last_heads, False, rate))
-        super().__init__(spec, layers)
+    def all_layers(self, in_dim: int, out_dim: int) -> list[Part]:
+        """Return the layers; the heads of the last one are averaged."""
+        *inputs, last_input, _ = self.widths(in_dim, out_dim)
+        rate, each = self.attention_dropout, self.hidden // self.heads
+        layers: list[Part] = [GATLayer(width, each, self.heads, True, rate) for width in inputs]
+        return [*layers, GATLayer(last_input, out_dim, self.last_heads, False, rate)]
 
 
 class GATLayer(Part):

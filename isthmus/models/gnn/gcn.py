@@ -6,7 +6,7 @@ Kipf and Welling (2017), "Semi-supervised classification with graph convolutiona
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,21 +17,19 @@ from isthmus.models.products.affine import aggregated_affine
 from isthmus.models.products.sparse import Features
 
 
+class GCNStack(LayerStack):
+    """The module of `GCN`."""
+
+
 @dataclass(frozen=True)
 class GCN(StackSpec):
     """H' = relu(S H W + b) with S = D^-1/2 (A + I) D^-1/2; fields as in `StackSpec`."""
 
-    def build(self, in_dim: int, out_dim: int) -> GCNStack:
-        """Return the module."""
-        return GCNStack(self, in_dim, out_dim)
+    module: ClassVar[type[LayerStack]] = GCNStack
 
-
-class GCNStack(LayerStack):
-    """The module of `GCN`."""
-
-    def __init__(self, spec: GCN, in_dim: int, out_dim: int) -> None:
-        widths = spec.widths(in_dim, out_dim)
-        super().__init__(spec, [GCNLayer(inner, outer) for inner, outer in pairwise(widths)])
+    def layer(self, in_dim: int, out_dim: int) -> GCNLayer:
+        """Return one layer."""
+        return GCNLayer(in_dim, out_dim)
 
 
 class GCNLayer(Part):

@@ -6,7 +6,7 @@ With features of edges it is GINE: Hu et al. (2020), "Strategies for pre-trainin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,10 @@ from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import BatchNorm, LayerStack, Linear, Part, StackSpec, glorot, require_count, shape_of
 from isthmus.models.products.affine import affine, per_row
 from isthmus.models.products.sparse import Features, dense
+
+
+class GINStack(LayerStack):
+    """The module of `GIN`."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class GIN(StackSpec):
         mlp_norm:  whether each MLP normalises its hidden layer and its output over the nodes (batch normalisation)
     """
 
+    module: ClassVar[type[LayerStack]] = GINStack
+
     train_eps: bool = False
     edge_dim: int = 0
     mlp_norm: bool = False
@@ -39,22 +45,11 @@ class GIN(StackSpec):
         super().__post_init__()
         require_count("edge_dim", self.edge_dim, least=0)
 
-    def build(self, in_dim: int, out_dim: int) -> GINStack:
-        """Return the module."""
-        return GINStack(self, in_dim, out_dim)
-
-
-class GINStack(LayerStack):
-    """The module of `GIN`."""
-
-    def __init__(self, spec: GIN, in_dim: int, out_dim: int) -> None:
-        layers: list[Part] = []
-        for inner, outer in pairwise(spec.widths(in_dim, out_dim)):
-            if spec.edge_dim:
-                layers.append(GINELayer(inner, spec.hidden, outer, spec.edge_dim, spec.train_eps, spec.mlp_norm))
-            else:
-                layers.append(GINLayer(inner, spec.hidden, outer, spec.train_eps, spec.mlp_norm))
-        super().__init__(spec, layers)
+    def layer(self, in_dim: int, out_dim: int) -> Part:
+        """Return one layer."""
+        if self.edge_dim:
+            return GINELayer(in_dim, self.hidden, out_dim, self.edge_dim, self.train_eps, self.mlp_norm)
+        return GINLayer(in_dim, self.hidden, out_dim, self.train_eps, self.mlp_norm)
 
 
 class GINLayer(Part):

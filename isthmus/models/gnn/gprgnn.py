@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import (
     LayerStack,
     Linear,
+    Part,
     StackSpec,
     dropout,
     require_count,
@@ -20,6 +22,25 @@ from isthmus.models.parts import (
 )
 from isthmus.models.products.propagation import pagerank_weights, propagate
 from isthmus.models.products.sparse import Features
+
+
+class GPRGNNStack(LayerStack):
+    """The module of `GPRGNN`: `hidden` is the MLP before its last linear map, `last` that map and the propagation."""
+
+    def __init__(self, spec: GPRGNN, layers: Sequence[Part]) -> None:
+        super().__init__(spec, layers)
+        self.alpha, self.propagation_dropout = spec.alpha, spec.propagation_dropout
+        self.gamma = nn.Parameter(torch.tensor(pagerank_weights(spec.alpha, spec.hops)))
+
+    def last(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
+        """Return the propagated predictions, (nodes, out)."""
+        said = dropout(super().last(graph, h, generator), self.propagation_dropout, generator)
+        return propagate(graph.operator("gcn"), said, self.gamma)
+
+    def extra_repr(self) -> str:
+        """Fields shown in the repr."""
+        own = f"hops={len(self.gamma) - 1}, alpha={self.alpha:g}, propagation_dropout={self.propagation_dropout:g}"
+        return f"{super().extra_repr()}, {own}"
 
 
 @dataclass(frozen=True)
@@ -33,6 +54,8 @@ class GPRGNN(StackSpec):
                              has 0.5 there, and `dropout` at the features too (`input_dropout`)
     """
 
+    module: ClassVar[type[LayerStack]] = GPRGNNStack
+
     hops: int = 10
     alpha: float = 0.1
     propagation_dropout: float = 0.0
@@ -43,26 +66,6 @@ class GPRGNN(StackSpec):
         require_fraction("alpha", self.alpha)
         require_dropout("propagation_dropout", self.propagation_dropout)
 
-    def build(self, in_dim: int, out_dim: int) -> GPRGNNStack:
-        """Return the module."""
-        return GPRGNNStack(self, in_dim, out_dim)
-
-
-class GPRGNNStack(LayerStack):
-    """The module of `GPRGNN`: `hidden` is the MLP before its last linear map, `last` that map and the propagation."""
-
-    def __init__(self, spec: GPRGNN, in_dim: int, out_dim: int) -> None:
-        widths = spec.widths(in_dim, out_dim)
-        super().__init__(spec, [Linear(inner, outer) for inner, outer in pairwise(widths)])
-        self.alpha, self.propagation_dropout = spec.alpha, spec.propagation_dropout
-        self.gamma = nn.Parameter(torch.tensor(pagerank_weights(spec.alpha, spec.hops)))
-
-    def last(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
-        """Return the propagated predictions, (nodes, out)."""
-        said = dropout(super().last(graph, h, generator), self.propagation_dropout, generator)
-        return propagate(graph.operator("gcn"), said, self.gamma)
-
-    def extra_repr(self) -> str:
-        """Fields shown in the repr."""
-        own = f"hops={len(self.gamma) - 1}, alpha={self.alpha:g}, propagation_dropout={self.propagation_dropout:g}"
-        return f"{super().extra_repr()}, {own}"
+    def layer(self, in_dim: int, out_dim: int) -> Linear:
+        """Return one layer."""
+        return Linear(in_dim, out_dim)

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import ClassVar
 
 from isthmus.models.parts import LayerStack, Linear, StackSpec
+
+
+class MLPStack(LayerStack):
+    """The module of `MLP`."""
 
 
 @dataclass(frozen=True)
 class MLP(StackSpec):
     """H' = relu(H W + b), and a last linear layer; fields as in `StackSpec`."""
 
-    def build(self, in_dim: int, out_dim: int) -> MLPStack:
-        """Return the module."""
-        return MLPStack(self, in_dim, out_dim)
+    module: ClassVar[type[LayerStack]] = MLPStack
 
-
-class MLPStack(LayerStack):
-    """The module of `MLP`."""
-
-    def __init__(self, spec: MLP, in_dim: int, out_dim: int) -> None:
-        widths = spec.widths(in_dim, out_dim)
-        super().__init__(spec, [Linear(inner, outer) for inner, outer in pairwise(widths)])
+    def layer(self, in_dim: int, out_dim: int) -> Linear:
+        """Return one layer."""
+        return Linear(in_dim, out_dim)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,21 +14,19 @@ from isthmus.models.products.affine import affine, aggregated_affine
 from isthmus.models.products.sparse import Features
 
 
+class SAGEStack(LayerStack):
+    """The module of `SAGE`."""
+
+
 @dataclass(frozen=True)
 class SAGE(StackSpec):
     """H' = relu(mean over neighbours(H) W_n + H W_o + b); fields as in `StackSpec`."""
 
-    def build(self, in_dim: int, out_dim: int) -> SAGEStack:
-        """Return the module."""
-        return SAGEStack(self, in_dim, out_dim)
+    module: ClassVar[type[LayerStack]] = SAGEStack
 
-
-class SAGEStack(LayerStack):
-    """The module of `SAGE`."""
-
-    def __init__(self, spec: SAGE, in_dim: int, out_dim: int) -> None:
-        widths = spec.widths(in_dim, out_dim)
-        super().__init__(spec, [SAGELayer(inner, outer) for inner, outer in pairwise(widths)])
+    def layer(self, in_dim: int, out_dim: int) -> SAGELayer:
+        """Return one layer."""
+        return SAGELayer(in_dim, out_dim)
 
 
 class SAGELayer(Part):

@@ -12,10 +12,9 @@ import torch
 
 from isthmus import resume, run
 from isthmus.algorithms import FedGRL, LocalGRL
-from isthmus.algorithms.fedgrl import EncoderUpdate, TrainEncoder
+from isthmus.algorithms.fedgrl import EncoderUpdate, StartEncoder, TrainEncoder, TrainOwnEncoder
 from isthmus.algorithms.fedgrl.downstream import Downstream, Finetune, Freeze
 from isthmus.algorithms.fedgrl.encoder_learning import DescribeEncoder, EncoderWidth
-from isthmus.algorithms.fedgrl.local_grl import StartEncoder, TrainOwnEncoder
 from isthmus.algorithms.fedgrl.selfsup import DGI, GAE, GRACE
 from isthmus.core.codec import encode
 from isthmus.core.errors import BadInput, TooFewReplies

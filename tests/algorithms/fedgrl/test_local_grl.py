@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from isthmus.algorithms.fedgrl import StartEncoder, TrainOwnEncoder
 from isthmus.algorithms.fedgrl.encoder_learning import FedGRLState
-from isthmus.algorithms.fedgrl.local_grl import StartEncoder, TrainOwnEncoder
 from isthmus.core.errors import CourseFailed
 from isthmus.core.protocol import EvaluateModel, KeepBest, Kept
 from isthmus.core.record import leaves

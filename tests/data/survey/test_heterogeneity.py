@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
 
-from isthmus.data.survey.heterogeneity import js_divergence, kl_divergence, label_js, label_kl, walk_distance
+from isthmus.data.survey.statistics import js_divergence, kl_divergence, label_js, label_kl, walk_distance
 from tests.data.strategies import many
 
 rows = st.integers(2, 5).flatmap(

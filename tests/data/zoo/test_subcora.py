@@ -8,10 +8,9 @@ import torch
 
 from isthmus.core.errors import BadInput
 from isthmus.data.conventions import SPLITS
-from isthmus.data.zoo import subcora as module
-from isthmus.data.zoo.cora import Cora
+from isthmus.data.zoo import cora as module
+from isthmus.data.zoo.cora import POOL, Cora, SubCora, training_set
 from isthmus.data.zoo.csbm import is_connected
-from isthmus.data.zoo.subcora import POOL, SubCora, training_set
 
 
 @pytest.mark.parametrize("seed", range(len(POOL)))

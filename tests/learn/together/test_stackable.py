@@ -108,7 +108,7 @@ def test_a_subclass_or_a_part_of_ones_own_is_not_known_to_run_for_many() -> None
     assert stackable(plain)
     others: list[nn.Module] = [
         OwnModel(None, plain.gnn, None, None),
-        with_part(built(gnn=spec), "gnn", OwnStack(spec, IN, CLASSES)),
+        with_part(built(gnn=spec), "gnn", OwnStack(spec, spec.all_layers(IN, CLASSES))),
         with_part(built(gnn=spec), "gnn.layers.1", OwnLayer(HIDDEN, CLASSES)),
         with_part(built(gnn=spec), "gnn.norms.0", OwnNorm(HIDDEN)),
         with_part(built(gnn=spec), "gnn.norms.0", nn.BatchNorm1d(HIDDEN)),
