@@ -60,7 +60,7 @@ def submit(kit: KitPath, words: Words = None, out: Out = None, schema: SchemaFil
     """
     from isthmus.cli.run import course_title, split_words
     from isthmus.runs.folder import RunFolder, new_run_path
-    from isthmus.sites.courses.simulation_keys import load_site_course
+    from isthmus.sites.courses.site_course import load_site_course
     from isthmus.sites.parties.kit import open_kit
     from isthmus.sites.submit import connected, finished
 

@@ -235,8 +235,7 @@ def serve(
     from isthmus.cli.run import course_title, split_words
     from isthmus.core.errors import BadInput
     from isthmus.runs.folder import new_run_path
-    from isthmus.sites.courses.simulation_keys import load_site_course
-    from isthmus.sites.courses.site_course import Patience, course_of
+    from isthmus.sites.courses.site_course import Patience, course_of, load_site_course
     from isthmus.sites.parties.kit import open_kit
     from isthmus.sites.serve import Server
 
@@ -329,7 +328,7 @@ def up(
 def follow_schema(course: Course, schema: Path | None) -> Course:
     """Return the course with the digest and the classes of the schema that silos must follow, where one is given."""
     from isthmus.data.folders.schema.schema import read_schema
-    from isthmus.sites.courses.simulation_keys import with_schema
+    from isthmus.sites.courses.site_course import with_schema
 
     return course if schema is None else with_schema(course, read_schema(schema), schema)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from isthmus.core.errors import MissingExtra
 from isthmus.runtime.seldom import Seldom
-from isthmus.sites.parties.admission import LIST_KIND, Entrance, wait_for_server
+from isthmus.sites.parties.admission import LIST_KIND, Entrance, require_engine, wait_for_server
 from isthmus.sites.parties.certificates import REVOKED
 from isthmus.sites.parties.kit import SERVER, Kit, Watch, hold
 from isthmus.sites.silo.consent import Identity
@@ -31,8 +30,7 @@ def join(
 
     With a secret that the silos share, algorithms can match nodes that they have in common.
     """
-    if importlib.util.find_spec("nvflare") is None:
-        raise MissingExtra("nvflare", "sites", "joining a federation")
+    require_engine("joining a federation")
     stop = stop or threading.Event()
     service = SiloService(kit.party, data, kit.path / "state", policy, say, id_secret)
     if not wait_for_server(kit, say, stop.is_set):
@@ -42,39 +40,23 @@ def join(
 
 
 def _answer(kit: Kit, service: SiloService, policy: Policy, say: Callable[[str], None], stop: threading.Event) -> None:
-    from isthmus.runtime.flare.link import Credentials, Link
-
     inbox: queue.Queue[tuple[str, str, bytes]] = queue.Queue()
     entrance, seldom = Entrance(kit, say), Seldom(say)
     service.expelled = entrance.expelled
     service.identity = Identity(kit.root, kit.certificate, kit.key, lambda: entrance.revocations.current.serials)
 
-    def hear(kind: str, ident: str, message: bytes) -> None:
+    def hear(peer: str, kind: str, ident: str, message: bytes) -> None:
         if kind == LIST_KIND:
             entrance.heard_list(message)  # at once, whatever else is under way
         else:
             inbox.put((kind, ident, message))
 
-    def refuse(ident: str, why: str) -> None:
+    def refuse(peer: str, ident: str, why: str) -> None:
         seldom("refused", f"refused a message of the server's: {why}")
         link.send(SERVER, "refused", ident, why.encode())
 
-    def up() -> None:
-        entrance.came_in()
-        say("connected to the server")
-
-    link = Link(
-        kit.party,
-        f"{kit.host}:{kit.port}",
-        Credentials(kit.root, kit.certificate, kit.key),
-        {SERVER},
-        lambda peer, kind, ident, message: hear(kind, ident, message),
-        on_up=lambda peer: up(),
-        on_down=lambda peer: say("lost the server; waiting for it"),
-        on_refused=lambda peer, ident, why: refuse(ident, why),
-        max_bytes=policy.max_message_bytes,
-        door=entrance.door(),
-    )
+    up = partial(say, "connected to the server")
+    link = entrance.link(hear, up, on_refused=refuse, max_bytes=policy.max_message_bytes)
     watch = Watch([kit.path / REVOKED], entrance.look_again)
     try:
         while not stop.is_set():

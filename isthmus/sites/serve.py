@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from isthmus.config.course import Course
-from isthmus.core.errors import BadInput, IsthmusError, MissingExtra
+from isthmus.core.errors import BadInput, IsthmusError
 from isthmus.core.federation import ExchangeReport
 from isthmus.core.protocol import Failure, told
 from isthmus.core.training import Callback, RoundReport, weighted_metric
@@ -18,7 +18,7 @@ from isthmus.sites.courses.hub import Hub
 from isthmus.sites.courses.ledger import CANCELLED, DONE, FAILED, PAUSED, RUNNING, STATUS_FILE, Entry, Ledger
 from isthmus.sites.courses.messages import desk_answer
 from isthmus.sites.courses.site_course import Patience, SiteCourse, course_of
-from isthmus.sites.parties.admission import Roll, port_problem
+from isthmus.sites.parties.admission import Roll, credentials_of, port_problem, require_engine
 from isthmus.sites.parties.certificates import REVOKED
 from isthmus.sites.parties.kit import KIT_FILE, SERVER, Kit, Watch, open_kit
 
@@ -33,10 +33,9 @@ class Server:
     """A federation's server: listens from the moment it is made until `stop`; "0" is every interface."""
 
     def __init__(self, kit: Kit, *, interface: str = "0", say: Callable[[str], None] = print) -> None:
-        try:
-            from isthmus.runtime.flare.link import Credentials, LinkHub
-        except ImportError:
-            raise MissingExtra("nvflare", "sites", "serving a federation") from None
+        require_engine("serving a federation")
+        from isthmus.runtime.flare.link import LinkHub
+
         self.roll = Roll(kit, say)
         problem = port_problem(kit.port)
         if problem:
@@ -48,7 +47,7 @@ class Server:
         self._comings = Seldom(say, burst=MAX_COMINGS_SAID)
         self.hub = LinkHub(
             f"{interface}:{kit.port}",
-            Credentials(kit.root, kit.certificate, kit.key),
+            credentials_of(kit),
             {*kit.sites, *kit.operators},
             on_unasked=self._unasked,
             on_change=self._changed,
@@ -90,11 +89,7 @@ class Server:
         self, course: Course, run_dir: Path, *, patience: Patience | None = None, callbacks: Sequence[Callback] = ()
     ) -> Result:
         """Run one course."""
-        self._runs_its_own = True
-        made = SiteCourse(
-            course, self.hub, self.kit.sites, run_dir, patience=patience, callbacks=callbacks, say=self.say
-        )
-        return made.run()
+        return self._own(course, run_dir, patience, callbacks).run()
 
     def resume(self, run_dir: Path, *, patience: Patience | None = None, callbacks: Sequence[Callback] = ()) -> Result:
         """Go on with a run."""
@@ -104,10 +99,15 @@ class Server:
             ledger = Ledger(run_dir.parent, self.say)
             (entry,) = [entry for entry in ledger.entries if entry.path.name == run_dir.name]
             return self.runner.carry_out(entry, self.hub, patience, callbacks)
-        made = SiteCourse(
+        return self._own(course, run_dir, patience, callbacks).resume()
+
+    def _own(
+        self, course: Course, run_dir: Path, patience: Patience | None, callbacks: Sequence[Callback]
+    ) -> SiteCourse:
+        self._runs_its_own = True
+        return SiteCourse(
             course, self.hub, self.kit.sites, run_dir, patience=patience, callbacks=callbacks, say=self.say
         )
-        return made.resume()
 
     # ---- courses of operators
 

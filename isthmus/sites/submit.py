@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import queue
 import secrets
 import threading
@@ -17,7 +16,7 @@ from isthmus import __version__
 from isthmus.config.course import Course
 from isthmus.config.load import course_to_yaml
 from isthmus.core.codec import decode, encode
-from isthmus.core.errors import BadInput, BadMessage, CourseFailed, MissingExtra
+from isthmus.core.errors import BadInput, BadMessage, CourseFailed
 from isthmus.core.outside import foreign
 from isthmus.core.record import Record, foreign_texts
 from isthmus.runs.folder import RunFolder
@@ -39,7 +38,7 @@ from isthmus.sites.courses.messages import (
     open_answer,
 )
 from isthmus.sites.courses.transfer import take_folder
-from isthmus.sites.parties.admission import Entrance, connection_problem, wait_for_server
+from isthmus.sites.parties.admission import Entrance, connection_problem, require_engine, wait_for_server
 from isthmus.sites.parties.kit import SERVER, Kit, hold
 
 CONNECT_SECONDS = 30.0
@@ -139,33 +138,22 @@ def _ended(status: CourseStatus) -> str:
 @contextmanager
 def connected(kit: Kit, say: Callable[[str], None] = print, patience_seconds: float = 60.0) -> Iterator[Operator]:
     """Connect to the server with an operator's kit."""
-    if importlib.util.find_spec("nvflare") is None:
-        raise MissingExtra("nvflare", "sites", "speaking to a federation's server")
+    require_engine("speaking to a federation's server")
     deadline = time.monotonic() + patience_seconds
     if not wait_for_server(kit, say, lambda: time.monotonic() > deadline):
         raise BadInput(connection_problem(kit) or "the server came too late; try again")
     with hold(kit):
-        from isthmus.runtime.flare.link import Credentials, Link
-
         up, entrance = threading.Event(), Entrance(kit, say)
 
-        def came(peer: str) -> None:
-            entrance.came_in()
+        def came() -> None:
             if up.is_set():
                 say("the server is back")
             up.set()
 
-        link = Link(
-            kit.party,
-            f"{kit.host}:{kit.port}",
-            Credentials(kit.root, kit.certificate, kit.key),
-            {SERVER},
-            lambda peer, kind, ident, data: line.heard(kind, ident, data),
-            on_up=came,
-            on_down=lambda peer: say("lost the server; waiting for it"),
-            max_bytes=MAX_ANSWER_BYTES,
-            door=entrance.door(),
-        )
+        def hear(peer: str, kind: str, ident: str, data: bytes) -> None:
+            line.heard(kind, ident, data)
+
+        link = entrance.link(hear, came, max_bytes=MAX_ANSWER_BYTES)
 
         def send(kind: str, ident: str, data: bytes) -> str:
             entrance.check()

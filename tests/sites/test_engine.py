@@ -568,11 +568,12 @@ def test_bad_names_and_addresses_are_refused_before_anything_is_made(
 
 def test_a_clock_far_off_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from isthmus.sites.parties import admission
+    from isthmus.sites.parties.certificates import RevocationList
 
     kit = open_kit(make_federation(tmp_path, "localhost:9", ["bank-a"])["bank-a"], "site")
-    assert admission.clock_problem(kit) == ""
+    assert admission.certificate_problem(kit, RevocationList()) == ""
     monkeypatch.setattr(admission.time, "time", lambda: 0.0)
-    assert "this machine's clock says 1970-01-01" in admission.clock_problem(kit)
+    assert "this machine's clock says 1970-01-01" in admission.certificate_problem(kit, RevocationList())
 
 
 @pytest.fixture

@@ -28,8 +28,7 @@ from isthmus.sites.courses.messages import (
     Submission,
     desk_answer,
 )
-from isthmus.sites.courses.simulation_keys import refuse_meaningless
-from isthmus.sites.courses.site_course import for_sites
+from isthmus.sites.courses.site_course import for_sites, refuse_meaningless
 from isthmus.sites.courses.transfer import manifest_of, part_of
 from isthmus.sites.silo.service import read_course
 

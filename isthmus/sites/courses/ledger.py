@@ -9,14 +9,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from isthmus.config.course import Course
 from isthmus.config.load import course_to_yaml
 from isthmus.config.registry import name_of
 from isthmus.core.errors import BadInput
-from isthmus.core.outside import replace_file
+from isthmus.core.outside import foreign, replace_file
 from isthmus.runs.folder import COURSE_FILE, ID_FILE, new_run_path
 from isthmus.sites.courses.messages import CourseEvent, CourseStatus
 
@@ -97,7 +97,7 @@ class Entry:
 
     def tell(self, text: str) -> None:
         """Keep a text for the operators."""
-        self._add(CourseEvent(0, _told(text), self.status.round, None, None, 0, 0))
+        self._add(CourseEvent(0, foreign(text, MAX_TEXT), self.status.round, None, None, 0, 0))
 
     def round_done(self, round: int, loss: float | None, score: float | None, up: int, down: int) -> None:
         """Keep a round's figures for the operators."""
@@ -108,7 +108,7 @@ class Entry:
 
     def become(self, state: str, reason: str = "", *, number: int | None = None, silently: bool = False) -> None:
         """Change the state; it is saved before anybody is told. With a number, it takes another place in the queue."""
-        reason = _told(reason)
+        reason = foreign(reason, MAX_TEXT)
         number = self.status.number if number is None else number
         self.status = replace(self.status, state=state, reason=reason, number=number, changed=round(time.time(), 3))
         self._save()
@@ -129,11 +129,6 @@ class Entry:
             if not self._save_failed:
                 self._say(f"{self.path / STATUS_FILE} cannot be written: {error.strerror or error}")
             self._save_failed = True
-
-
-def _told(text: str) -> str:
-    """Return a text that may be shown anywhere: cut, and without what a terminal might obey."""
-    return "".join(c if c.isprintable() else "?" for c in text[:MAX_TEXT])
 
 
 def write_status(path: Path, status: Status) -> None:
@@ -222,19 +217,9 @@ class Ledger:
 
     def facts(self, entry: Entry) -> CourseStatus:
         """Return where a course is, for operators."""
-        status = entry.status
-        return CourseStatus(
-            course_id=status.course_id,
-            algorithm=status.algorithm,
-            state=status.state,
-            reason=status.reason,
-            round=status.round,
-            rounds=status.rounds,
-            place=self.place(entry),
-            operator=status.operator,
-            submitted=float(status.submitted),
-            changed=float(status.changed),
-        )
+        shared = {each.name: getattr(entry.status, each.name) for each in fields(CourseStatus) if each.name != "place"}
+        times = {name: float(shared[name]) for name in ("submitted", "changed")}
+        return CourseStatus(**{**shared, **times, "place": self.place(entry)})
 
 
 def make_folder(path: Path, course: Course, status: Status) -> None:

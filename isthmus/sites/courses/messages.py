@@ -33,6 +33,14 @@ class Proposal(Record):
 
 
 @dataclass(frozen=True)
+class AboutCourse(Record):
+    """A message about one course."""
+
+    course_id: str
+    """The course in question."""
+
+
+@dataclass(frozen=True)
 class Terms(Record):
     """What a silo says to a proposal."""
 
@@ -60,11 +68,8 @@ class Terms(Record):
 
 
 @dataclass(frozen=True)
-class AskColumns(Record):
+class AskColumns(AboutCourse):
     """The server asks a silo that takes part what its feature columns are called: another's have other names."""
-
-    course_id: str
-    """The course in question."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +82,9 @@ class Columns(Record):
 
 
 @dataclass(frozen=True)
-class Verdict(Record):
+class Verdict(AboutCourse):
     """The server tells a silo whether its terms fit those of the others."""
 
-    course_id: str
-    """The course in question."""
     refusal: str
     """Why the silo cannot take part; empty if it can."""
     columns: tuple[str, ...] = ()
@@ -91,11 +94,9 @@ class Verdict(Record):
 
 
 @dataclass(frozen=True)
-class Finish(Record):
+class Finish(AboutCourse):
     """The course is over; every silo may keep its model."""
 
-    course_id: str
-    """The course in question."""
     params: Params
     """The global model of the best round; empty for a method without one."""
     memory: str
@@ -198,19 +199,14 @@ class Courses(Record):
 
 
 @dataclass(frozen=True)
-class AskCourse(Record):
+class AskCourse(AboutCourse):
     """The operator names a course: to cancel it, to have it taken up again, to see its files."""
-
-    course_id: str
-    """The course in question."""
 
 
 @dataclass(frozen=True)
-class FollowCourse(Record):
+class FollowCourse(AboutCourse):
     """The operator asks what has happened in a course since it last asked; answered by `News`."""
 
-    course_id: str
-    """The course in question."""
     life: str
     """From which run of the server's process the number is; numbers start anew with the next."""
     after: int
@@ -270,11 +266,9 @@ class Manifest(Record):
 
 
 @dataclass(frozen=True)
-class AskPart(Record):
+class AskPart(AboutCourse):
     """The operator asks for a part of a file; answered by `FilePart`."""
 
-    course_id: str
-    """The course in question."""
     name: str
     """The file's name."""
     offset: int
@@ -282,15 +276,9 @@ class AskPart(Record):
 
 
 @dataclass(frozen=True)
-class FilePart(Record):
+class FilePart(AskPart):
     """A part of a file."""
 
-    course_id: str
-    """The course in question."""
-    name: str
-    """The file's name."""
-    offset: int
-    """Where the part begins."""
     digest: str
     """The SHA-256 of its bytes, in hexadecimal."""
     content: Tensor

@@ -7,15 +7,17 @@ A first look at the server says in one sentence why a party cannot connect, befo
 
 from __future__ import annotations
 
+import importlib.util
 import socket
 import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, MissingExtra
+from isthmus.core.outside import foreign
 from isthmus.runtime.seldom import Seldom
 from isthmus.sites.parties.certificates import (
     Passport,
@@ -31,7 +33,7 @@ from isthmus.sites.parties.kit import SERVER, Kit
 
 if TYPE_CHECKING:
     from isthmus.runtime.flare.gate import Gate, Visitor
-    from isthmus.runtime.flare.link import Door
+    from isthmus.runtime.flare.link import Credentials, Door, Link, OnMessage
 
 LIST_KIND = "revoked"  # the message in which the server hands on the list of revoked certificates
 TWICE_SECONDS = 30.0  # above the time after which the server takes a silent connection as lost
@@ -46,6 +48,13 @@ class Probe:
     certificate: bytes = b""
 
 
+def credentials_of(kit: Kit) -> Credentials:
+    """Return where a kit has what its party shows to others."""
+    from isthmus.runtime.flare.link import Credentials
+
+    return Credentials(kit.root, kit.certificate, kit.key)
+
+
 def certificate_problem(kit: Kit, revoked: RevocationList) -> str:
     """Return why a kit's own certificate cannot be used: another's, out of date, or revoked; or nothing."""
     try:
@@ -56,11 +65,6 @@ def certificate_problem(kit: Kit, revoked: RevocationList) -> str:
         how = "it was expelled" if kit.party in revoked.expelled else "another took its place"
         return f"the certificate of {kit.party} was revoked: {how}; who keeps the federation's authority can say why"
     return date_problem(found)
-
-
-def clock_problem(kit: Kit) -> str:
-    """Return why this machine's clock and the kit's certificate do not go together, or nothing."""
-    return date_problem(passport_of(kit))
 
 
 def connection_problem(kit: Kit, timeout_seconds: float = 5.0) -> str:
@@ -104,6 +108,12 @@ def _probe_peer(secure: ssl.SSLSocket, place: str, revoked: RevocationList) -> P
     if secure.recv(1):
         return Probe("", shown)
     return Probe(f"the server at {place} does not accept this kit's certificate")
+
+
+def require_engine(purpose: str) -> None:
+    """Raise where what carries messages between sites is not installed."""
+    if importlib.util.find_spec("nvflare") is None:
+        raise MissingExtra("nvflare", "sites", purpose)
 
 
 def wait_for_server(kit: Kit, say: Callable[[str], None], stopped: Callable[[], bool]) -> bool:
@@ -152,10 +162,29 @@ class Entrance:
 
     def door(self) -> Door:
         """Return the way that a link goes."""
-        from isthmus.runtime.flare.link import Credentials, Door
+        from isthmus.runtime.flare.link import Door
 
-        kit = self.kit
-        return Door(Credentials(kit.root, kit.certificate, kit.key), self._trusted, self._unwelcome)
+        return Door(credentials_of(self.kit), self._trusted, self._unwelcome)
+
+    def link(self, on_message: OnMessage, on_up: Callable[[], None], **more: Any) -> Link:
+        """Connect to the server, which alone may speak here; while it is away, it is waited for."""
+        from isthmus.runtime.flare.link import Link
+
+        def up(peer: str) -> None:
+            self.came_in()
+            on_up()
+
+        return Link(
+            self.kit.party,
+            f"{self.kit.host}:{self.kit.port}",
+            credentials_of(self.kit),
+            {SERVER},
+            on_message,
+            on_up=up,
+            on_down=lambda peer: self.say("lost the server; waiting for it"),
+            door=self.door(),
+            **more,
+        )
 
     def check(self) -> None:
         """Raise if it is over."""
@@ -208,7 +237,7 @@ class Entrance:
         return found.certificate
 
     def _unwelcome(self, for_good: bool, why: str) -> None:
-        why = "".join(c if c.isprintable() else "?" for c in why[:300])
+        why = foreign(why, 300)
         if for_good:
             self.problem = f"the server does not let {self.kit.party} in: {why}"
             return

@@ -1,13 +1,15 @@
 """Messages that claim much: bytes as a party writes them that keeps to no limit of ours.
 
 Our own encoder refuses what our decoder would. `forged` writes the same format and refuses nothing: keys of any length,
-values nested to any depth, and shapes that no byte of the message stands behind (`Claimed`).
+values nested to any depth, and shapes that no byte of the message stands behind (`Claimed`). `claims_about` yields
+replies that claim much, `spoilt` requests of other shapes, types and numbers in every field and every part of it.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
@@ -17,7 +19,7 @@ from torch import Tensor
 
 from isthmus.core.codec import ALIGN, MAGIC, MAX_EMPTY, PREFIX, VERSION
 from isthmus.core.protocol import Failure
-from isthmus.core.record import DTYPE_NAMES, Record, leaves
+from isthmus.core.record import DTYPE_NAMES, Record, leaves, with_leaves
 
 RecordT = TypeVar("RecordT", bound=Record)
 
@@ -27,7 +29,15 @@ MANY_NODES = (20_000, 4_000)
 EMPTY_ROWS = (MAX_EMPTY - 1, 2**39)
 MANY_ENTRIES = 300
 LONG_KEY = "k" * 100_000
+MANY_ROWS = 4_000
+# An axis before all others: what is added to or multiplied with such a tensor becomes so many times as large.
+MANY_COPIES = 20_000
+# Indices that no list has; the first fits into 32 bits.
+HUGE = (2**31 - 1, 2**62)
+MANY_TIMES = 500
 DEEP = (60, 20_000)
+
+Change = tuple[str, Any]  # where and what, and the value instead
 
 
 @dataclass(frozen=True)
@@ -205,3 +215,70 @@ def _more_rows(tensor: Tensor, number: int) -> Tensor:
     if distinct:
         return torch.cat([tensor, int(tensor.max()) + 1 + torch.arange(number - len(tensor))])
     return tensor[torch.arange(number) % len(tensor)]
+
+
+def spoilt(request: Any, draw: random.Random) -> Iterator[tuple[str, Any]]:
+    """Yield requests that are wrong in one place each, with what is wrong."""
+    for place, length in rows_of(request).items():
+        yield f"{place}: {MANY_ROWS} rows", grown(request, length, MANY_ROWS)
+    for each in fields(request):
+        for what, value in _wrong_in(getattr(request, each.name), each.name, draw):
+            yield what, altered(request, **{each.name: value})
+
+
+def _wrong_in(value: Any, place: str, draw: random.Random) -> Iterator[Change]:
+    if isinstance(value, Record):
+        for each in fields(value):
+            for what, other in _wrong_in(getattr(value, each.name), f"{place}.{each.name}", draw):
+                yield what, altered(value, **{each.name: other})
+    elif isinstance(value, dict):
+        yield f"{place}: nothing", {}
+        yield f"{place}: a long key", {**value, LONG_KEY[:10_000]: next(iter(value.values()), torch.ones(1))}
+        yield f"{place}: deep", Nested(value, 60)
+        for key in draw.sample(list(value), min(1, len(value))):
+            for what, other in _wrong_in(value[key], f"{place}[{key!r}]", draw):
+                yield what, {**value, key: other}
+    elif isinstance(value, Tensor):
+        yield from _wrong_tensor(value, place)
+    elif isinstance(value, tuple):
+        yield f"{place}: repeated", (value * MANY_TIMES)[:MANY_TIMES]
+        yield f"{place}: nothing", ()
+    elif isinstance(value, bool):
+        yield f"{place}: the other", not value
+    elif isinstance(value, int):
+        yield f"{place}: a large number", 2**40
+        yield f"{place}: below zero", -1
+    elif isinstance(value, str):
+        yield f"{place}: a long text", "x" * 100_000
+
+
+def _wrong_tensor(tensor: Tensor, place: str) -> Iterator[Change]:
+    floats = tensor.dtype.is_floating_point
+    yield f"{place}: nothing", torch.zeros(0)
+    yield f"{place}: other numbers", torch.full_like(tensor, torch.nan if floats else -1)
+    yield f"{place}: another type", tensor.to(torch.int64) if floats else tensor.float()
+    yield f"{place}: a list", tensor.flatten()[:1].expand(1000).clone() if tensor.numel() else torch.ones(1000)
+    copies = (tensor.flatten()[:1] if tensor.numel() else tensor.new_ones(1)).reshape((1,) * (tensor.ndim + 1))
+    yield f"{place}: as if {MANY_COPIES} times", copies.expand(MANY_COPIES, *copies.shape[1:]).clone()
+    for rows in EMPTY_ROWS:
+        for shape in ((rows, *[0] * max(tensor.ndim - 1, 1)), (*[0] * max(tensor.ndim - 1, 1), rows)):
+            yield f"{place}: {shape} of nothing", Claimed(DTYPE_NAMES[tensor.dtype], shape)
+    if not floats and tensor.dtype != torch.bool:
+        for number in HUGE:
+            if number <= torch.iinfo(tensor.dtype).max and tensor.numel():
+                yield f"{place}: {number}", torch.full_like(tensor, number)
+                last = tensor.clone()
+                last.view(-1)[-1] = number
+                yield f"{place}: {number} at the end", last
+        yield f"{place}: backwards", tensor.flip(0) if tensor.ndim else tensor
+
+
+def nudged(request: Any) -> Any:
+    """Return the same request with a number that is another one in its last bits; None if it has no such number."""
+    found = leaves(request)
+    for place, leaf in found.items():
+        if isinstance(leaf, Tensor) and leaf.dtype.is_floating_point and leaf.numel():
+            moved = leaf.clone()
+            moved.view(-1)[0] = torch.nextafter(moved.view(-1)[0], torch.tensor(torch.inf))
+            return with_leaves(request, {**found, place: moved})
+    return None

@@ -31,6 +31,7 @@ from isthmus.runtime.envelope import BLANK
 from isthmus.sites.courses.messages import Finish, Receipt, Verdict
 from isthmus.sites.silo.policy import Policy, largest_steps
 from isthmus.testing.hostile.counting import Cost, require_within
+from isthmus.testing.hostile.forging import nudged, spoilt
 from isthmus.testing.hostile.siege import (
     MAX_REFUSAL_BYTES,
     MESSAGE,
@@ -42,7 +43,6 @@ from isthmus.testing.hostile.siege import (
     require_declared,
 )
 from isthmus.testing.hostile.sites import World
-from isthmus.testing.hostile.spoiling import nudged, spoilt
 
 Attack: TypeAlias = "Callable[[Siege], None]"
 
@@ -189,14 +189,15 @@ def siege_noise(siege: Siege) -> None:
         again, _ = siege.ask(message.request, message.position, memory)
         if siege.streams != first or encode(again) != encode(reply):
             raise AssertionError(f"the same {type(message.request).__name__} was answered in another way")
-        for other in nudged(message.request):
-            siege.streams.clear()
+        other = nudged(message.request)
+        siege.streams.clear()
+        if other is not None:
             siege.ask(other, message.position, memory)
-            if set(siege.streams) & set(first):
-                raise AssertionError(
-                    f"another {type(message.request).__name__} at the same place got the same noise: the difference "
-                    "of the two replies is without any"
-                )
+        if set(siege.streams) & set(first):
+            raise AssertionError(
+                f"another {type(message.request).__name__} at the same place got the same noise: the difference of the "
+                "two replies is without any"
+            )
 
 
 SIEGES: dict[str, Attack] = {

@@ -15,36 +15,9 @@ from typing import Any
 
 from isthmus.core.codec import ALIGN, PREFIX
 
-EDGES: tuple[Any, ...] = (
-    0,
-    -1,
-    1,
-    2**31,
-    2**63,
-    -(2**63),
-    10**18,
-    10**400,
-    0.5,
-    -0.0,
-    1e308,
-    float("nan"),
-    float("inf"),
-    True,
-    False,
-    None,
-    "",
-    "x",
-    "\x00\x1b[31m",
-    "é\u2028😀",
-    "x" * 5000,
-    "../../etc/passwd",
-    "2026-13-45",
-    "!!int ''",
-    [],
-    {},
-    [[]],
-    {"name": {}},
-)
+NUMBERS = (0, -1, 1, 2**31, 2**63, -(2**63), 10**18, 10**400, 0.5, -0.0, 1e308, float("nan"), float("inf"))
+TEXTS = ("", "x", "\x00\x1b[31m", "é\u2028😀", "x" * 5000, "../../etc/passwd", "2026-13-45", "!!int ''")
+EDGES: tuple[Any, ...] = (*NUMBERS, True, False, None, *TEXTS, [], {}, [[]], {"name": {}})
 
 
 class Mutator:
@@ -118,16 +91,8 @@ class Mutator:
         return PREFIX.pack(magic, version, flags, len(text)) + text + tensors
 
     def _operations(self) -> list[Callable[[Any, Any, list[tuple[Any, Any]]], None]]:
-        return [
-            self._delete,
-            self._edge,
-            self._edge,
-            self._number,
-            self._splice,
-            self._nest,
-            self._repeat,
-            self._rename,
-        ]
+        more = (self._number, self._splice, self._nest, self._repeat, self._rename)
+        return [self._delete, self._edge, self._edge, *more]
 
     def _delete(self, box: Any, key: Any, places: Any) -> None:
         del box[key]
