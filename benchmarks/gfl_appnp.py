@@ -18,7 +18,7 @@ import isthmus as ist
 from isthmus.algorithms import GFLAPPNP
 from isthmus.core.federation import ExchangeReport
 from isthmus.core.training import Callback, EarlyStopping, run_course
-from isthmus.data.masks import PublicSplit
+from isthmus.data.dividing import PublicSplit
 from isthmus.data.splitters import NodeHostsSplitter
 from isthmus.data.zoo import CSBM, data_root
 from isthmus.learn.tasks import NodeSamples

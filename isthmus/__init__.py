@@ -64,14 +64,14 @@ if TYPE_CHECKING:
     from isthmus.core.training import Callback as Callback
     from isthmus.core.training import EarlyStopping as EarlyStopping
     from isthmus.data.dataset import Dataset as Dataset
+    from isthmus.data.dividing import MaskRule as MaskRule
     from isthmus.data.graph import Graph as Graph
     from isthmus.data.graph_set import GraphSet as GraphSet
     from isthmus.data.link_graph import LinkGraph as LinkGraph
-    from isthmus.data.masks import MaskRule as MaskRule
     from isthmus.data.splitters import Splitter as Splitter
     from isthmus.learn.batching import Batching as Batching
     from isthmus.learn.graph_client import GraphClient as GraphClient
-    from isthmus.learn.local_training import LocalTraining as LocalTraining
+    from isthmus.learn.graph_client import LocalTraining as LocalTraining
     from isthmus.learn.optimizers import SGD as SGD
     from isthmus.learn.optimizers import Adam as Adam
     from isthmus.learn.optimizers import AdamW as AdamW
@@ -165,11 +165,10 @@ _PUBLIC = {
     "isthmus.data.graph": ("Graph",),
     "isthmus.data.graph_set": ("GraphSet",),
     "isthmus.data.link_graph": ("LinkGraph",),
-    "isthmus.data.masks": ("MaskRule",),
+    "isthmus.data.dividing": ("MaskRule",),
     "isthmus.data.splitters": ("Splitter",),
     "isthmus.learn.batching": ("Batching",),
-    "isthmus.learn.graph_client": ("GraphClient",),
-    "isthmus.learn.local_training": ("LocalTraining",),
+    "isthmus.learn.graph_client": ("GraphClient", "LocalTraining"),
     "isthmus.learn.optimizers": (
         "Adam",
         "AdamW",

@@ -14,8 +14,8 @@ from isthmus.algorithms import ALGORITHMS
 from isthmus.config.load import load_course
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import Algorithm
+from isthmus.data.dividing import PublicSplit, RatioSplit
 from isthmus.data.link_graph import LinkGraph
-from isthmus.data.masks import PublicSplit, RatioSplit
 from isthmus.data.splitters import RandomSplitter
 from isthmus.data.zoo import Dataset
 from isthmus.learn.batching import LinkBatch, NeighborBatch

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 from isthmus.core.errors import IsthmusError
+from isthmus.data.dividing import Holding
 from isthmus.data.folders.own_folder import OwnFolder
 from isthmus.data.graph import Graph, count_pairs
 from isthmus.data.graph_set import GraphSet
-from isthmus.data.holding import Holding
 from isthmus.data.link_graph import LinkGraph
 from isthmus.data.zoo import DATASETS
 

@@ -10,8 +10,7 @@ from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import ModelState, Request, cohort, on
 from isthmus.core.record import Params, Record
 from isthmus.core.replies import Stack
-from isthmus.learn.graph_client import GraphClient, Penalty
-from isthmus.learn.local_training import LocalTraining
+from isthmus.learn.graph_client import GraphClient, LocalTraining, Penalty
 from isthmus.learn.together.stacked_clients import GraphCohort
 
 

@@ -18,8 +18,7 @@ from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import MAX_STATISTIC, Known, ModelState, Request, cohort, grown, on, unlike
 from isthmus.core.record import Params, Record, largest
 from isthmus.core.replies import Stack, Stacked
-from isthmus.learn.graph_client import GraphClient, proximal
-from isthmus.learn.local_training import LocalTraining
+from isthmus.learn.graph_client import GraphClient, LocalTraining, proximal
 from isthmus.learn.optimizers import SGD
 from isthmus.learn.together.stacked_clients import GraphCohort
 

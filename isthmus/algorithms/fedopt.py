@@ -15,8 +15,7 @@ from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import ModelState, cohort, on
 from isthmus.core.record import Params
 from isthmus.core.replies import Stack
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.local_training import LocalTraining
+from isthmus.learn.graph_client import GraphClient, LocalTraining
 from isthmus.learn.together.stacked_clients import GraphCohort
 
 SERVER_OPTIMIZERS = ("sgd", "adam", "yogi", "adagrad")

@@ -19,8 +19,7 @@ from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import Known, ModelState, Request, cohort, on, unlike
 from isthmus.core.record import Params, Record
 from isthmus.core.replies import Stack, StackedTensor
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.local_training import LocalTraining
+from isthmus.learn.graph_client import GraphClient, LocalTraining
 from isthmus.learn.optimizers import SGD, AdamW, Optimizer, OptimizerState
 from isthmus.learn.together.stacked_clients import GraphCohort
 

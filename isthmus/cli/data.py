@@ -12,8 +12,8 @@ import typer
 from isthmus.cli import data_import, data_schema, data_show
 
 if TYPE_CHECKING:
+    from isthmus.data.dividing import Holding
     from isthmus.data.folders.own_folder import OwnData
-    from isthmus.data.holding import Holding
     from isthmus.data.zoo import Dataset
 
 app = typer.Typer(help="Look at graphs before training on them.", no_args_is_help=True, rich_markup_mode=None)

@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from isthmus.config.course import Course
-    from isthmus.data.holding import Holding
+    from isthmus.data.dividing import Holding
     from isthmus.report.summary import Table
 
 EXAMPLES = """Examples:

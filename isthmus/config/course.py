@@ -11,7 +11,7 @@ from isthmus.core.errors import nearest
 from isthmus.core.federation import ExchangeRules
 from isthmus.core.protocol import Algorithm
 from isthmus.core.training import EarlyStopping, Plan, UniformSampling
-from isthmus.data.masks import MaskRule, RatioSplit
+from isthmus.data.dividing import MaskRule, RatioSplit
 from isthmus.data.splitters import CommunitySplitter, Splitter
 from isthmus.data.zoo import Cora, Dataset, Folders
 from isthmus.learn.batching import Batching, FullBatch

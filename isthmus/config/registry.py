@@ -21,7 +21,7 @@ from isthmus.algorithms.fedgrl.selfsup import SELF_SUPERVISIONS, SelfSupervision
 from isthmus.core.errors import BadInput, nearest
 from isthmus.core.folds import FOLDS, Fold
 from isthmus.core.protocol import Algorithm
-from isthmus.data.masks import MASKS, MaskRule
+from isthmus.data.dividing import MASKS, MaskRule
 from isthmus.data.splitters import SPLITTERS, Splitter
 from isthmus.data.zoo import DATASETS, Dataset
 from isthmus.learn.batching import BATCHINGS, Batching

@@ -24,6 +24,22 @@ import yaml
 
 from isthmus.core.errors import BadInput, IsthmusError
 
+# Where data that does not ship with the package is looked for, and kept.
+DATA_VARIABLE = "ISTHMUS_DATA"
+
+
+def data_root(given: str | Path | None = None) -> Path:
+    """Return the folder given, else the one that ISTHMUS_DATA names, else the user's cache folder."""
+    chosen = given or os.environ.get(DATA_VARIABLE)
+    return Path(chosen).expanduser() if chosen else cache_folder()
+
+
+def cache_folder() -> Path:
+    """Return the folder of this package in the user's cache."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "isthmus"
+
+
 # Before the content stands this mark, then the SHA-256 of the content.
 SEAL = b"ISTHSEAL"
 SEAL_BYTES = len(SEAL) + hashlib.sha256().digest_size

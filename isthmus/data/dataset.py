@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from isthmus.data.holding import Holding
+from isthmus.data.dividing import Holding
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from isthmus.data.holding import Holding
+from isthmus.data.dividing import Holding
 
 Numbers = npt.NDArray[np.int64]
 

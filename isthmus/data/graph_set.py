@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from isthmus.data.dividing import Holding
 from isthmus.data.graph import Graph, select_rows, spans
-from isthmus.data.holding import Holding
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from isthmus.data.dividing import Holding
 from isthmus.data.graph import select_rows
-from isthmus.data.holding import Holding
 
 
 @dataclass(frozen=True, eq=False)

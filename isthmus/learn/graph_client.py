@@ -1,23 +1,32 @@
-"""A client with a graph, a task and a model: what algorithms' handlers work with, and how it trains."""
+"""Inside one client: how it trains between two messages, how much it counts, and how it is scored.
+
+Scores come in four modes: {global, local model} x {global graph, local graph}. The modes on local graphs are also what
+real silos can do. Those on the global graph exist in simulation only, where somebody holds the whole graph; local
+models are scored there by their mean, each on all test nodes (FS-G, 7.1.1).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from isthmus.core.client import Client
-from isthmus.core.errors import BadInput
-from isthmus.core.protocol import Holdings
+from isthmus.core.errors import BadInput, refuse
+from isthmus.core.protocol import Algorithm, Holdings, StateT
 from isthmus.core.record import Params
+from isthmus.core.replies import Each
 from isthmus.data.conventions import SPLITS
 from isthmus.learn.batching import Batching
-from isthmus.learn.optimizers import Optimizer, OptimizerState
+from isthmus.learn.optimizers import SGD, Optimizer, OptimizerState
 from isthmus.learn.tasks.task import Predictions, Task
+
+if TYPE_CHECKING:  # which imports this file
+    from isthmus.learn.together.stacked_clients import GraphCohort, StackedFit, StackedLoss
 
 # From the live parameters to a term that is added to the loss.
 Penalty: TypeAlias = Callable[[Mapping[str, Tensor]], Tensor]
@@ -251,3 +260,157 @@ class GraphClient(Client):
         """Return a model's probabilities for every example of the client."""
         load_params(self.model, self.complete(params))
         return self.task.predict(self.model, self.prepared)
+
+
+WEIGHTINGS = ("examples", "nodes", "uniform")
+
+
+@dataclass(frozen=True)
+class LocalTraining(Algorithm[StateT]):
+    """An algorithm whose clients train a model for some steps; which messages go to and fro is each algorithm's own.
+
+    Fields: see FedAvg, the simplest one.
+    """
+
+    local_steps: int = 4
+    step_unit: str = "batch"
+    optimizer: Optimizer = SGD(lr=0.25, weight_decay=5e-4)
+    weighting: str = "examples"
+    keep_moments: bool = False
+
+    def __post_init__(self) -> None:
+        check_local_steps(self.local_steps, self.step_unit)
+        refuse(self.weighting not in WEIGHTINGS, self, "weighting", f"choose from {', '.join(WEIGHTINGS)}")
+
+    def fit(
+        self,
+        params: Params,
+        client: GraphClient,
+        *,
+        penalty: Penalty | None = None,
+        loss: Loss | None = None,
+        prepared: Any = None,
+        steps: int | None = None,
+        moments: str = "optimizer",
+    ) -> Fitted:
+        """Train from `params`; `penalty`, `loss` and `prepared` as in `GraphClient.fit`.
+
+        `steps` takes the place of `local_steps`; kept moments are in the client's memory under `moments`.
+        """
+        fitted = client.fit(
+            params,
+            steps=self.local_steps if steps is None else steps,
+            step_unit=self.step_unit,
+            optimizer=self.optimizer,
+            penalty=penalty,
+            loss=loss,
+            optimizer_state=client.state.get(moments) if self.keep_moments else None,
+            prepared=self.data_of(client) if prepared is None else prepared,
+        )
+        if self.keep_moments:
+            client.state[moments] = fitted.optimizer_state
+        return fitted
+
+    def fit_together(
+        self,
+        params: Params | Sequence[Params],
+        clients: GraphCohort,
+        *,
+        proximal: float = 0.0,
+        drifts: Sequence[Params] | None = None,
+        loss: StackedLoss | None = None,
+        alters_features: bool = False,
+        steps: int | None = None,
+        moments: str = "optimizer",
+    ) -> StackedFit:
+        """Train many clients at once, from the same parameters or each from its own; the rest as in `GraphCohort.fit`.
+
+        `steps` and `moments` as in `fit`.
+        """
+        fitted = clients.fit(
+            params,
+            steps=self.local_steps if steps is None else steps,
+            step_unit=self.step_unit,
+            optimizer=self.optimizer,
+            proximal=proximal,
+            drifts=drifts,
+            loss=loss,
+            alters_features=alters_features,
+            optimizer_states=[client.state.get(moments) for client in clients] if self.keep_moments else None,
+        )
+        for client, kept in zip(clients, fitted.optimizer_states, strict=False):  # none, unless they are kept
+            client.state[moments] = kept
+        return fitted
+
+    def weight(self, client: GraphClient) -> float:
+        """Return n_k; zero for a client that has nothing to train on."""
+        sizes = {"examples": client.num_examples, "nodes": client.num_nodes, "uniform": 1}
+        return float(sizes[self.weighting]) if client.num_examples else 0.0
+
+    def weights(self, clients: GraphCohort) -> Each:
+        """Return n_k of many clients."""
+        return Each(tuple(map(self.weight, clients)))
+
+
+Scores = dict[str, float]
+Gather: TypeAlias = "Callable[[Sequence[Client]], tuple[list[GraphCohort], list[Client]]]"
+
+
+def one_by_one(clients: Sequence[Client]) -> tuple[list[GraphCohort], list[Client]]:
+    """Put no clients together."""
+    return [], list(clients)
+
+
+def score_model(task: Task, model: nn.Module, params: Params, prepared: Any, split: str) -> tuple[Scores, int]:
+    """Return the metrics of one model on one split of one graph, and the number of examples."""
+    load_params(model, params)
+    metrics, counts = task.evaluate(model, prepared, (split,))
+    return metrics[split], counts[split]
+
+
+def score_on_global_graph(
+    task: Task, model: nn.Module, prepared: Any, models: Mapping[str, Params], split: str
+) -> Scores:
+    """Return the mean of each metric on the whole graph over the models that have it, all counting the same."""
+    scores = [score_model(task, model, params, prepared, split)[0] for params in models.values()]
+    names = dict.fromkeys(name for score in scores for name in score)
+    having = {name: [score[name] for score in scores if name in score] for name in names}
+    return {name: sum(values) / len(values) for name, values in having.items()}
+
+
+def score_on_local_graphs(
+    task: Task,
+    clients: Mapping[str, GraphClient],
+    models: Mapping[str, Params],
+    split: str,
+    gather: Gather = one_by_one,
+    data_of: Callable[[GraphClient], Any] = lambda client: client.prepared,
+) -> tuple[Scores, dict[str, Scores]]:
+    """Return the mean over clients, weighted by their examples, and each client's own metrics.
+
+    `gather` says which clients can be looked at together; `data_of` what those that are looked at alone are scored on.
+    """
+    each: dict[str, Scores] = {name: {} for name in models}
+    counts: dict[str, int] = {}
+    blocks, alone = gather([clients[name] for name in models])
+    for block in blocks:
+        for client, (metrics, found) in zip(
+            block, block.evaluate([models[client.id] for client in block], (split,)), strict=True
+        ):
+            each[client.id], counts[client.id] = metrics[split], found[split]
+    for left in alone:
+        client = clients[left.id]
+        each[left.id], counts[left.id] = score_model(task, client.model, models[left.id], data_of(client), split)
+    return weighted(each, counts), each
+
+
+def weighted(each: Mapping[str, Scores], counts: Mapping[str, int]) -> Scores:
+    """Return the mean of each metric over the clients that have it, weighted by their examples."""
+    names = sorted({name for scores in each.values() for name in scores})
+    result: Scores = {}
+    for name in names:
+        having = [client for client in each if name in each[client] and counts[client]]
+        total = sum(counts[client] for client in having)
+        if total:
+            result[name] = sum(counts[client] * each[client][name] for client in having) / total
+    return result

@@ -20,8 +20,7 @@ from isthmus.core.federation import ExchangeReport, Federation, InitialModel, Ru
 from isthmus.core.outside import replace_file
 from isthmus.core.record import Params
 from isthmus.core.training import Callback, Standing, evaluate
-from isthmus.learn.evaluate import Scores, weighted
-from isthmus.learn.graph_client import load_params
+from isthmus.learn.graph_client import Scores, load_params, weighted
 from isthmus.report.summary import last_measured, run_table
 from isthmus.runs.folder import Checkpoints, RunFolder
 from isthmus.runs.journal import Journal

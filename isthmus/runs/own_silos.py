@@ -11,11 +11,11 @@ from typing import Any
 from isthmus import __version__
 from isthmus.config.course import Course
 from isthmus.core.errors import BadInput, CourseFailed
+from isthmus.data.dividing import without_examples
 from isthmus.data.features import input_names, name_differences
 from isthmus.data.folders.own_folder import OwnData, OwnFolder
 from isthmus.data.folders.own_kinds import Folders
 from isthmus.data.joining import joined, renumbered
-from isthmus.data.masks import without_examples
 from isthmus.runs.simulation import Scenario, columns_of, own_split_note
 from isthmus.runtime.reasons import Refusal
 from isthmus.sites.courses.agreement import OTHER_COLUMNS, Agreement, SiteModels, agree

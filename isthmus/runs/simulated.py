@@ -19,7 +19,7 @@ from isthmus.core.outside import replace_file
 from isthmus.core.record import Params, State
 from isthmus.core.training import Callback, Standing, finished, run_course
 from isthmus.data.zoo import data_root as locate_data
-from isthmus.learn.evaluate import Scores
+from isthmus.learn.graph_client import Scores
 from isthmus.report.summary import Table, run_table
 from isthmus.runs.folder import RunFolder, load_checkpoint, set_aside
 from isthmus.runs.journal import Journal, read_journal, read_whole_journal

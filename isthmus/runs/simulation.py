@@ -29,14 +29,21 @@ from isthmus.core.protocol import Algorithm
 from isthmus.core.random import Secret, numpy_generator, seeded
 from isthmus.core.record import Params, State
 from isthmus.data.conventions import SPLITS
+from isthmus.data.dividing import PublicSplit, has_split
 from isthmus.data.features import feature_facts, input_names
 from isthmus.data.folders.own_folder import OwnFolder
 from isthmus.data.folders.own_kinds import Folders
 from isthmus.data.graph import Graph
 from isthmus.data.joining import merged
-from isthmus.data.masks import PublicSplit, has_split
-from isthmus.learn.evaluate import Scores, one_by_one, score_on_global_graph, score_on_local_graphs
-from isthmus.learn.graph_client import GraphClient, load_params, read_params
+from isthmus.learn.graph_client import (
+    GraphClient,
+    Scores,
+    load_params,
+    one_by_one,
+    read_params,
+    score_on_global_graph,
+    score_on_local_graphs,
+)
 from isthmus.learn.together.blocks import Blocks
 from isthmus.models import ModelSpec
 from isthmus.models.model import ModelFactory, require_own_heads, require_own_inputs, require_same_shared, shared_names

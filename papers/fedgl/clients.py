@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from isthmus.core.random import numpy_generator
+from isthmus.data.dividing import PerClassSplit, PublicSplit
 from isthmus.data.graph import Graph
-from isthmus.data.masks import PerClassSplit, PublicSplit
 from isthmus.data.splitters import RandomSplitter
 from isthmus.data.zoo import DATASETS
 

@@ -13,9 +13,9 @@ import torch
 
 import isthmus as ist
 from isthmus.core.training import EarlyStopping
+from isthmus.data.dividing import PublicSplit
 from isthmus.data.folders.graph_folder import write_graph_folder
 from isthmus.data.folders.own_kinds import kind_for
-from isthmus.data.masks import PublicSplit
 from isthmus.data.splitters import RandomSplitter
 from isthmus.learn.tasks import (
     GraphBinary,

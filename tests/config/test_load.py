@@ -20,7 +20,7 @@ from isthmus.config.load import (
 )
 from isthmus.core.errors import BadInput
 from isthmus.core.training import EarlyStopping, UniformSampling
-from isthmus.data.masks import PublicSplit
+from isthmus.data.dividing import PublicSplit
 from isthmus.data.splitters import RandomSplitter
 from isthmus.data.zoo import CiteSeer, Cora
 from isthmus.learn.batching import NeighborBatch

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from isthmus.core.errors import BadInput
 from isthmus.data.conventions import SPLITS
+from isthmus.data.dividing import MASKS, Holding, NoSplit, PerClassSplit, PublicSplit, RatioSplit
 from isthmus.data.graph import Graph
-from isthmus.data.holding import Holding
-from isthmus.data.masks import MASKS, NoSplit, PerClassSplit, PublicSplit, RatioSplit
 from isthmus.data.zoo import Cora
 
 from .splitters.holdings import links, make_links, make_set, sets

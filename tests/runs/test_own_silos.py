@@ -13,10 +13,10 @@ import isthmus as ist
 from isthmus.algorithms import ALGORITHMS
 from isthmus.config.load import load_course
 from isthmus.core.errors import BadInput
+from isthmus.data.dividing import RatioSplit
 from isthmus.data.folders.graph_folder import write_graph_folder
 from isthmus.data.folders.own_kinds import kind_for
 from isthmus.data.joining import joined
-from isthmus.data.masks import RatioSplit
 from isthmus.data.splitters import RandomSplitter
 from isthmus.data.zoo import Folder, Folders, LinkFolder
 from isthmus.learn.optimizers import SGD

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import isthmus as ist
+from isthmus.data.dividing import NoSplit, PublicSplit, RatioSplit
 from isthmus.data.folders.own_kinds import kind_for
-from isthmus.data.masks import NoSplit, PublicSplit, RatioSplit
 from isthmus.data.splitters import RandomSplitter
 from isthmus.runs.simulation import load_scenario
 from isthmus.testing import toy_graph

@@ -16,9 +16,9 @@ from isthmus.algorithms import FedGRL
 from isthmus.algorithms.fedgrl.downstream import Finetune
 from isthmus.algorithms.fedgrl.selfsup import GAE
 from isthmus.core.errors import BadInput
+from isthmus.data.dividing import PublicSplit, RatioSplit
 from isthmus.data.folders.graph_folder import read_graph_folder, write_graph_folder
 from isthmus.data.graph import Graph
-from isthmus.data.masks import PublicSplit, RatioSplit
 from isthmus.data.zoo import Folder
 from isthmus.learn.optimizers import SGD
 from isthmus.models import GCN, MLPDecoder, ModelSpec

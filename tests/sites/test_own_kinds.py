@@ -16,8 +16,8 @@ from isthmus.config.load import course_to_yaml
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import CourseFailed
 from isthmus.core.training import EarlyStopping
+from isthmus.data.dividing import RatioSplit
 from isthmus.data.folders.own_kinds import kind_for
-from isthmus.data.masks import RatioSplit
 from isthmus.data.zoo import Cora, Folder, GraphSetFolder, LinkFolder
 from isthmus.learn.batching import LinkBatch, MiniBatch
 from isthmus.learn.optimizers import SGD

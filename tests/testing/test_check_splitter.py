@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from isthmus.data.dividing import Holding
 from isthmus.data.graph import Graph
 from isthmus.data.graph_set import GraphSet
-from isthmus.data.holding import Holding
 from isthmus.data.link_graph import LinkGraph
 from isthmus.data.splitters import SPLITTERS, CommunitySplitter, RandomSplitter, Splitter
 from isthmus.testing import check_splitter, toy_graph

@@ -10,10 +10,9 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from isthmus.core.errors import BadInput
 from isthmus.data.dataset import Dataset
+from isthmus.data.dividing import Holding, has_split
 from isthmus.data.features import normalized_rows
 from isthmus.data.folders.tables.reading import find_table
-from isthmus.data.holding import Holding
-from isthmus.data.masks import has_split
 
 Data = TypeVar("Data", bound=Holding, covariant=True)
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from isthmus.core.errors import BadInput
 from isthmus.data.dataset import Dataset
+from isthmus.data.dividing import Holding
 from isthmus.data.folders.graph_folder import Folder
 from isthmus.data.folders.graph_set_folder import GraphSetFolder
 from isthmus.data.folders.link_folder import LinkFolder
@@ -18,7 +19,6 @@ from isthmus.data.folders.schema.schema import SCHEMA_FILE, write_schema
 from isthmus.data.folders.schema.schema_union import schema_of
 from isthmus.data.folders.schema.vocabulary import is_whole
 from isthmus.data.folders.tables.reading import find_table
-from isthmus.data.holding import Holding
 from isthmus.data.joining import joined
 
 # By their last table, the first that is found decides: a set of graphs has all tables that a graph has.

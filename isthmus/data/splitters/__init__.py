@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from isthmus.data.dividing import Splitter
 from isthmus.data.splitters.community import CommunitySplitter
 from isthmus.data.splitters.cross_edges import CrossEdges, cross_edges, split_with_cross_edges
 from isthmus.data.splitters.instance_space import FeatureSkewSplitter, InstanceSpaceSplitter, TopologySkewSplitter
@@ -10,7 +11,6 @@ from isthmus.data.splitters.meta import CrossDomainSplitter, MetaSplitter
 from isthmus.data.splitters.multi_task import MultiTaskSplitter
 from isthmus.data.splitters.node_hosts import NodeHostsSplitter
 from isthmus.data.splitters.random import RandomSplitter
-from isthmus.data.splitters.splitter import Splitter
 
 SPLITTERS: dict[str, type[Splitter]] = {
     "random": RandomSplitter,

@@ -18,10 +18,9 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import MissingExtra, refuse_unknown
+from isthmus.data.dividing import Holding, Splitter, deal_at_random, deal_evenly, groups_of, part_of
+from isthmus.data.dividing import Items as Nodes
 from isthmus.data.graph import EdgesByNode, Graph, undirected_pairs
-from isthmus.data.holding import Holding
-from isthmus.data.splitters.splitter import Items as Nodes
-from isthmus.data.splitters.splitter import Splitter, deal_at_random, deal_evenly, groups_of, part_of
 
 MAX_WEIGHT = 10_000  # METIS takes whole numbers
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from isthmus.data.dividing import Splitter
 from isthmus.data.graph import EdgesByNode, Graph, pair_keys
-from isthmus.data.splitters.splitter import Splitter
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput, nearest
+from isthmus.data.dividing import Holding
 from isthmus.data.folders.tables.attributes import PREFIX
 from isthmus.data.graph import Graph, undirected_pairs
 from isthmus.data.graph_set import GraphSet
-from isthmus.data.holding import Holding
 from isthmus.data.link_graph import LinkGraph
 
 Values = npt.NDArray[Any]

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput, refuse_unknown
-from isthmus.data.holding import Holding
+from isthmus.data.dividing import Holding, Splitter, parts_by_owner
 from isthmus.data.splitters.facts import item_values, principal_directions
-from isthmus.data.splitters.splitter import Splitter, parts_by_owner
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from isthmus.core.errors import BadInput, nearest, refuse
-from isthmus.data.holding import Holding
-from isthmus.data.splitters.splitter import Items, Splitter, groups_of, parts_by_owner
+from isthmus.data.dividing import Holding, Items, Splitter, groups_of, parts_by_owner
 
 Counts = npt.NDArray[np.int64]
 

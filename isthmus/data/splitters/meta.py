@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput, refuse_unknown
-from isthmus.data.holding import Holding
+from isthmus.data.dividing import Held, Holding, Items, Splitter, deal_evenly, groups_of, part_of
 from isthmus.data.splitters.facts import attribute, only_attribute, value_names
-from isthmus.data.splitters.splitter import Held, Items, Splitter, deal_evenly, groups_of, part_of
 
 DEALS = ("balanced", "one_each")
 NUM_NAMED = 8

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput
+from isthmus.data.dividing import Held, Holding, Splitter, parts_by_owner
 from isthmus.data.graph_set import GraphSet
-from isthmus.data.holding import Holding
 from isthmus.data.splitters.facts import attributes_of
 from isthmus.data.splitters.meta import MetaSplitter, groups_by
-from isthmus.data.splitters.splitter import Held, Splitter, parts_by_owner
 
 USUAL = ("task", "dataset", "domain")
 

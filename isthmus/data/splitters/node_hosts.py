@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import refuse
+from isthmus.data.dividing import Held, Holding, Splitter
 from isthmus.data.graph import EdgesByNode, Graph
-from isthmus.data.holding import Holding
-from isthmus.data.splitters.splitter import Held, Splitter
 
 ORDERS = ("ids", "random")
 

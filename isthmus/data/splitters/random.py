@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput, refuse
+from isthmus.data.dividing import Held, Holding, Items, Splitter, part_of, parts_by_owner
 from isthmus.data.graph import Graph, remove_pairs
-from isthmus.data.holding import Holding
-from isthmus.data.splitters.splitter import Held, Items, Splitter, part_of, parts_by_owner
 
 
 @dataclass(frozen=True)

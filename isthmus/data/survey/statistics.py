@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput
+from isthmus.data.dividing import Holding
 from isthmus.data.graph import Graph, pair_keys, undirected
 from isthmus.data.graph_set import GraphSet
-from isthmus.data.holding import Holding
 from isthmus.data.link_graph import LinkGraph
 
 Matrix = npt.NDArray[np.int64]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from isthmus.core.random import numpy_generator
+from isthmus.data.dividing import Holding
 from isthmus.data.graph import Graph
-from isthmus.data.holding import Holding
 from isthmus.data.link_graph import LinkGraph, item_word
 from isthmus.data.survey.statistics import (
     ClientStatistics,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from isthmus.core.outside import data_root
 from isthmus.data.dataset import Dataset
 from isthmus.data.folders.graph_folder import Folder
 from isthmus.data.folders.graph_set_folder import GraphSetFolder
@@ -29,7 +30,6 @@ from isthmus.data.zoo.npz_graph import (
 )
 from isthmus.data.zoo.planetoid import CiteSeer, PubMed
 from isthmus.data.zoo.ratings import Ciao, Epinions
-from isthmus.data.zoo.raw import data_root
 from isthmus.data.zoo.tu import (
     AIDS,
     BZR,

@@ -16,10 +16,11 @@ import numpy as np
 import torch
 
 from isthmus.core.errors import BadInput, MissingData, nearest
+from isthmus.core.outside import DATA_VARIABLE
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import compact, normalized_rows
 from isthmus.data.graph import Graph, undirected
-from isthmus.data.zoo.raw import DATA_VARIABLE, json_lines
+from isthmus.data.zoo.raw import json_lines
 from isthmus.data.zoo.words import bag_of_words
 
 FOLDER = "amazon_copurchase"

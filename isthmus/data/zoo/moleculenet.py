@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from isthmus.core.errors import BadInput
+from isthmus.core.outside import cache_folder
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import normalized_rows, one_hot
 from isthmus.data.graph import directed
@@ -28,7 +29,7 @@ from isthmus.data.zoo.molecules import (
     rdkit_version,
     read_molecules,
 )
-from isthmus.data.zoo.raw import UNREADABLE, RawFolder, cache_folder, sha256_of
+from isthmus.data.zoo.raw import UNREADABLE, RawFolder, sha256_of
 
 # Part of the name of kept files: raise it whenever `Molecules` or what fills it changes.
 EDITION = 1

@@ -19,10 +19,11 @@ from uuid import uuid4
 import torch
 
 from isthmus.core.errors import BadInput, MissingData
+from isthmus.core.outside import DATA_VARIABLE, cache_folder
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import compact, normalized_rows
 from isthmus.data.graph import Graph, undirected
-from isthmus.data.zoo.raw import DATA_VARIABLE, cache_folder, digests, verify
+from isthmus.data.zoo.raw import digests, verify
 
 PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 TIMEOUT_SECONDS = 30.0

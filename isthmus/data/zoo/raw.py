@@ -1,11 +1,10 @@
-"""Raw files of datasets: where they are looked for, whether they are whole, and how they are read."""
+"""Raw files of datasets: found below the data root, compared with their digests, read into arrays."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import json
-import os
 import warnings
 import zipfile
 import zlib
@@ -22,21 +21,8 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput, MissingData
+from isthmus.core.outside import DATA_VARIABLE
 from isthmus.data.features import sparse_rows
-
-DATA_VARIABLE = "ISTHMUS_DATA"
-
-
-def data_root(given: str | Path | None = None) -> Path:
-    """Return the folder given, else the one that ISTHMUS_DATA names, else the user's cache folder."""
-    chosen = given or os.environ.get(DATA_VARIABLE)
-    return Path(chosen).expanduser() if chosen else cache_folder()
-
-
-def cache_folder() -> Path:
-    """Return the folder of this package in the user's cache."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "isthmus"
 
 
 @cache

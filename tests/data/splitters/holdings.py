@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
+from isthmus.data.dividing import Holding
 from isthmus.data.graph import Graph, undirected
 from isthmus.data.graph_set import GraphSet
-from isthmus.data.holding import Holding
 from isthmus.data.link_graph import LinkGraph
 
 from ..strategies import make_graph, rng, seeds

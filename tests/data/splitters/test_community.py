@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.core.errors import MissingExtra
+from isthmus.data.dividing import groups_of
 from isthmus.data.graph import EdgesByNode, Graph, undirected, undirected_pairs
 from isthmus.data.splitters import CommunitySplitter, RandomSplitter
 from isthmus.data.splitters.community import METHODS, _pieces
 from isthmus.data.splitters.facts import item_values
-from isthmus.data.splitters.splitter import groups_of
 from isthmus.data.survey.statistics import missing_edge_fraction
 from isthmus.data.zoo import Cora
 

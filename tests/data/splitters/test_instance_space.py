@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.core.errors import BadInput
+from isthmus.data.dividing import Holding
 from isthmus.data.graph import undirected
-from isthmus.data.holding import Holding
 from isthmus.data.splitters import InstanceSpaceSplitter, facts
 from isthmus.data.splitters.facts import item_features, item_values
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.core.errors import BadInput
+from isthmus.data.dividing import Holding
 from isthmus.data.graph import Graph
-from isthmus.data.holding import Holding
 from isthmus.data.splitters import (
     SPLITTERS,
     CommunitySplitter,

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from isthmus.core.errors import BadInput
 from isthmus.core.random import seeded, torch_generator
+from isthmus.data.dividing import RatioSplit
 from isthmus.data.link_graph import LinkGraph
-from isthmus.data.masks import RatioSplit
 from isthmus.learn.batching import Batching, FullBatch, LinkBatch, NeighborBatch
 from isthmus.learn.metrics.several_tasks import BINARY
 from isthmus.learn.tasks import LinkClassification, LinkPrediction, link_classification, link_prediction

@@ -19,8 +19,7 @@ from isthmus.core.random import seeded
 from isthmus.core.record import Params, leaves
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import FullBatch
-from isthmus.learn.evaluate import score_on_local_graphs
-from isthmus.learn.graph_client import Fitted, GraphClient, load_params, read_params
+from isthmus.learn.graph_client import Fitted, GraphClient, load_params, read_params, score_on_local_graphs
 from isthmus.learn.metrics.classification import CLASSIFICATION
 from isthmus.learn.optimizers import SGD, Adam, AdamW, Optimizer, StepDecay
 from isthmus.learn.tasks import NodeClassification

@@ -18,8 +18,8 @@ from isthmus.algorithms.fedavg import TrainModel
 from isthmus.config.load import check_client_settings, own_algorithm
 from isthmus.core.errors import BadInput
 from isthmus.core.training import UniformSampling
+from isthmus.data.dividing import PerClassSplit, RatioSplit
 from isthmus.data.folders.graph_folder import write_graph_folder
-from isthmus.data.masks import PerClassSplit, RatioSplit
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.optimizers import SGD, Cosine
 from isthmus.models import GAT, GCN, MLP, MLPDecoder, ModelSpec
