@@ -13,9 +13,8 @@ from isthmus.testing.hostile.malicious_server import SIEGES, besiege, check_step
 from isthmus.testing.hostile.mutations import Mutator
 from isthmus.testing.hostile.sites import World, toy_world, trace_sites
 from isthmus.testing.hostile.weighing import check_claims, check_claims_between_sites
-from isthmus.testing.scripted import ScriptedClients
 from isthmus.testing.splitters import check_splitter
-from isthmus.testing.toys import toy_client, toy_course, toy_graph, toy_scenario
+from isthmus.testing.toys import ScriptedClients, toy_client, toy_course, toy_graph, toy_scenario
 from isthmus.testing.traces import trace_course
 
 __all__ = [

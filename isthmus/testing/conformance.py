@@ -135,8 +135,8 @@ def check_loop_equals_strict(algorithm: Algorithm[Any], course: Course | None = 
     loop = _clean(_trace(algorithm, course, scenario, num_clients=4))
     strict = _clean(_trace(algorithm, course, scenario, runtime="strict", num_clients=4))
     require_same(
-        {**loop.values(), **loop.history()},
-        {**strict.values(), **strict.history()},
+        loop.everything(),
+        strict.everything(),
         "the loop runtime and the strict one disagree (does a client keep anything outside client.state?)",
     )
 
@@ -166,8 +166,8 @@ def check_stacked_equals_loop(algorithm: Algorithm[Any], course: Course | None =
         if idle:
             raise AssertionError(f"there is a handler for many of {idle[0]}, but clients answered it one by one")
         require_close(
-            {**loop.values(), **loop.history(sizes=False)},
-            {**stacked.values(), **stacked.history(sizes=False)},
+            loop.everything(sizes=False),
+            stacked.everything(sizes=False),
             f"{len(loop.clients)} clients that answer together and clients that answer alone disagree",
         )
 
@@ -184,11 +184,7 @@ def check_same_seed(algorithm: Algorithm[Any], course: Course | None = None) -> 
                 f"a course drew from {drawn[0]}; draw from client.generator(...) or fed.generator(...)"
             )
     first, second = traces
-    require_same(
-        {**first.values(), **first.history()},
-        {**second.values(), **second.history()},
-        "two courses with the same seed disagree",
-    )
+    require_same(first.everything(), second.everything(), "two courses with the same seed disagree")
 
 
 def check_another_seed(algorithm: Algorithm[Any], course: Course | None = None) -> None:

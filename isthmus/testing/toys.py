@@ -1,8 +1,15 @@
-"""Toy graphs, clients and courses: small, seeded, and with the odd clients that real federations have."""
+"""Toy graphs, clients and courses: small, seeded, and with the odd clients that real federations have.
+
+`ScriptedClients` answer from a script: what the server half of an algorithm does, without graphs or models.
+
+    clients = ScriptedClients({"a": ModelUpdate(..., weight=1.0), "b": ModelUpdate(..., weight=3.0)})
+    state = FedAvg().round(ModelState(params), clients.federation(params))
+    assert clients.sent == [("a", TrainModel(params)), ("b", TrainModel(params))]
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +17,17 @@ import torch
 from torch import Tensor
 
 from isthmus.config.course import Course
-from isthmus.core.protocol import Algorithm
+from isthmus.core.federation import (
+    ExchangeReport,
+    ExchangeRules,
+    Federation,
+    InitialModel,
+    Outcome,
+    Position,
+)
+from isthmus.core.protocol import Algorithm, Holdings, Request
 from isthmus.core.random import Secret, torch_generator
+from isthmus.core.record import Params, Record
 from isthmus.data.graph import Graph, undirected
 from isthmus.learn.batching import Batching, FullBatch
 from isthmus.learn.graph_client import GraphClient
@@ -19,6 +35,7 @@ from isthmus.learn.tasks import NodeClassification
 from isthmus.models import GCN, MLPDecoder, ModelSpec
 from isthmus.runs.simulation import Scenario, build_model
 
+Script = Mapping[str, Record] | Callable[[str, Request[Any]], Record]
 MIN_NODES = 4  # of a client: two nodes for training, one for validation, one for test
 
 
@@ -167,3 +184,75 @@ def _without_inner_edges(graph: Graph, nodes: Tensor | Sequence[int]) -> Graph:
     kept = ~(mine[graph.edge_index[0]] & mine[graph.edge_index[1]])
     weight = None if graph.edge_weight is None else graph.edge_weight[kept]
     return replace(graph, edge_index=graph.edge_index[:, kept], edge_weight=weight)
+
+
+class ScriptedClients:
+    """A runtime whose clients give written replies: one for each client, or what a function of the request says.
+
+    `sent` lists what the server asked, in order; a `Failure` in the script is a client that fails.
+    """
+
+    def __init__(self, script: Script, clients: Sequence[str] | None = None) -> None:
+        if clients is None and not isinstance(script, Mapping):
+            raise ValueError("clients is None and script is a function; say which clients there are")
+        self.script = script
+        self._clients = tuple(script if clients is None else clients)  # type: ignore[arg-type]
+        self.sent: list[tuple[str, Request[Any]]] = []
+        self.reports: list[ExchangeReport] = []
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The ids of all clients, in the order given."""
+        return self._clients
+
+    @property
+    def holdings(self) -> dict[str, Holdings]:
+        """Nothing: scripted clients have no data."""
+        return {}
+
+    def federation(
+        self,
+        params: Params | None = None,
+        *,
+        buffers: Sequence[str] = (),
+        cohort: Sequence[str] | None = None,
+        round: int = 1,
+        seed: int = 0,
+        min_replies: int = 1,
+    ) -> Federation:
+        """Return one round's view of these clients, for `setup` and `round` of an algorithm."""
+        return Federation(
+            self,
+            seed=seed,
+            round=round,
+            cohort=self.clients if cohort is None else cohort,
+            model=InitialModel(params or {}, frozenset(buffers)),
+            rules=ExchangeRules(min_replies),
+            report=self.reports.append,
+        )
+
+    def exchange(
+        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
+    ) -> Iterator[Outcome]:
+        """Answer from the script."""
+        for client, request in requests.items():
+            self.sent.append((client, request))
+            reply = self.script[client] if isinstance(self.script, Mapping) else self.script(client, request)
+            yield Outcome(client, reply, 0, 0, 0.0)
+
+    def mark(self, round: int) -> None:
+        """Do nothing: scripted clients remember nothing."""
+
+    def undo(self, client: str) -> None:
+        """Scripted clients remember nothing."""
+
+    def abandon_round(self) -> int:
+        """Return 0: scripted clients remember nothing."""
+        return 0
+
+    def save_clients(self) -> dict[str, bytes]:
+        """Return nothing: scripted clients remember nothing."""
+        return {}
+
+    def load_clients(self, memories: Mapping[str, bytes]) -> None:
+        """Do nothing: scripted clients remember nothing."""

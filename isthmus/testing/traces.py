@@ -106,6 +106,10 @@ class Trace:
             plain[f"the memory of {client}"] = decode(memory, State)
         return plain
 
+    def everything(self, sizes: bool = True) -> dict[str, Any]:
+        """Return values and history."""
+        return {**self.values(), **self.history(sizes)}
+
     def history(self, sizes: bool = True) -> dict[str, Any]:
         """Return the rounds and exchanges as they were reported, without the clock.
 

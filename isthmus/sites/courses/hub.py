@@ -91,7 +91,6 @@ class SiteTransport:
         self,
         hub: Hub,
         proposal: Proposal,
-        version: str,
         timeout_seconds: float,
         note: Callable[[str, str], None] = lambda site, text: None,
         class_names: tuple[str, ...] = (),
@@ -99,7 +98,7 @@ class SiteTransport:
         problem: Callable[[str, Terms], str] = lambda site, terms: "",
     ) -> None:
         self.class_names, self.free, self.problem = class_names, free or Freedom(), problem
-        self.hub, self.proposal, self.version, self.timeout_seconds = hub, proposal, version, timeout_seconds
+        self.hub, self.proposal, self.timeout_seconds = hub, proposal, timeout_seconds
         self.note = note
         self.agreement: Agreement | None = None
         self._silence = Silence(hub)
@@ -119,7 +118,7 @@ class SiteTransport:
         terms = self._terms(present)
         if not terms:
             raise CourseFailed("no silo answered the proposal")
-        self.agreement = agree(terms, self.version, self.class_names, self.free)
+        self.agreement = agree(terms, self.proposal.version, self.class_names, self.free)
         self._agreed = {site: generations[site] for site in self.agreement.holds}
         self.holdings = {site: terms[site].holdings for site in self.agreement.holds}
         self._refused = {site: (generations[site], why) for site, why in self.agreement.refused.items()}
@@ -202,7 +201,7 @@ class SiteTransport:
         """Return what keeps a site from taking part again, or from coming late; nothing if its terms are as before."""
         assert self.agreement is not None
         same_columns = terms.features == self.agreement.features or self._free_columns(site, terms)
-        wanted = self.version, *self._wanted(site, terms)
+        wanted = self.proposal.version, *self._wanted(site, terms)
         if (terms.version, terms.input_dim, outputs_of(terms)) != wanted or not same_columns:
             return "it came back with another version, other features or other classes than the course has"
         held = self.holdings.get(site)

@@ -132,7 +132,6 @@ class SiteCourse(Life):
         self.transport = SiteTransport(
             self.hub,
             proposal,
-            __version__,
             self.timeout,
             lambda site, text: self.note(f"{site} {text}"),
             stated,

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from isthmus.core.codec import pack, unpack
 from isthmus.core.record import Record
+from isthmus.sites.parties.certificates import read_passport
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -64,13 +65,15 @@ class Identity:
 
     def count(self, course_id: str, course: str, consents: Mapping[str, Consent]) -> tuple[int, dict[str, str]]:
         """Return how many distinct silos of the federation consented, and what is wrong with the other consents."""
+        from cryptography.x509 import load_pem_x509_certificate
+
         found, problems = set(), {}
         for site, consent in consents.items():
             problem = self._problem(site, consent, statement(course_id, course))
             if problem:
                 problems[site] = problem
             else:
-                found.add(_public(_read(consent.certificate)))
+                found.add(_public(load_pem_x509_certificate(consent.certificate.encode())))
         return len(found), problems
 
     def _problem(self, site: str, consent: Consent, signed: bytes) -> str:
@@ -81,7 +84,8 @@ class Identity:
             return "its consent is too long"
         root = load_pem_x509_certificate(self.root.read_bytes())
         try:
-            certificate = _read(consent.certificate)
+            content = consent.certificate.encode()
+            certificate, passport = load_pem_x509_certificate(content), read_passport(content)
             certificate.verify_directly_issued_by(root)
             key: Any = certificate.public_key()
             key.verify(unpack(consent.signature), signed, *_scheme(key))
@@ -89,24 +93,11 @@ class Identity:
             return "its certificate is not of this federation, or the signature is not of this course"
         except (ValueError, TypeError, AttributeError) as error:
             return f"its consent cannot be read: {str(error)[:80]}"
-        if _name(certificate) != site:
-            return f"its certificate is for {_name(certificate)[:40]!r}"
-        if not certificate.not_valid_before_utc <= datetime.now(UTC) <= certificate.not_valid_after_utc:
+        if passport.name != site:
+            return f"its certificate is for {passport.name[:40]!r}"
+        if not passport.valid_from <= datetime.now(UTC) <= passport.valid_until:
             return "its certificate is not valid today"
-        return "its certificate was revoked" if certificate.serial_number in self.revoked() else ""
-
-
-def _read(text: str) -> Certificate:
-    from cryptography.x509 import load_pem_x509_certificate
-
-    return load_pem_x509_certificate(text.encode())
-
-
-def _name(certificate: Certificate) -> str:
-    from cryptography.x509.oid import NameOID
-
-    found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(found[0].value) if len(found) == 1 else ""
+        return "its certificate was revoked" if passport.serial in self.revoked() else ""
 
 
 def _public(certificate: Certificate) -> bytes:

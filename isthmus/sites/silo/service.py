@@ -105,17 +105,18 @@ class SiloService:
     def _answer(self, kind: str, data: bytes) -> bytes:
         if kind == "exchange":
             return self._exchange(data)
-        if kind == "propose":
-            return encode(self._propose(decode(data, Proposal)))
-        if kind == "columns":
-            return encode(self._columns(decode(data, AskColumns)))
-        if kind == "verdict":
-            return encode(self._verdict(decode(data, Verdict)))
-        if kind == "finish":
-            return encode(self._finish(decode(data, Finish)))
         if kind == "ping":
             return encode(Receipt(""))
-        raise BadMessage(f"there is no message of the kind {kind[:40]!r}")
+        handlers: dict[str, tuple[type[Record], Callable[[Any], Record]]] = {
+            "propose": (Proposal, self._propose),
+            "columns": (AskColumns, self._columns),
+            "verdict": (Verdict, self._verdict),
+            "finish": (Finish, self._finish),
+        }
+        if kind not in handlers:
+            raise BadMessage(f"there is no message of the kind {kind[:40]!r}")
+        message, handle = handlers[kind]
+        return encode(handle(decode(data, message)))
 
     def _failure(self, kind: str, why: str, problem: str, failure: str = "refused") -> bytes:
         """Say here what is wrong with a message, and tell the server of which kind that is."""
