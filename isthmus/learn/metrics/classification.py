@@ -91,23 +91,22 @@ def roc_auc(logits: Tensor, labels: Tensor) -> float:
     """Area under the ROC curve; for more than two classes the mean of one against the rest; NaN if undefined."""
     from sklearn.metrics import roc_auc_score
 
-    present = torch.unique(labels).tolist()
-    if len(present) < 2:
-        return math.nan
-    ranked = [1] if logits.shape[1] == 2 else present
-    areas = [roc_auc_score((labels == c).numpy(), _log_odds(logits, c).numpy()) for c in ranked]
-    return float(sum(areas) / len(areas))
+    return _one_against_the_rest(roc_auc_score, logits, labels)
 
 
 def average_precision(logits: Tensor, labels: Tensor) -> float:
     """Area under precision by recall, as steps; for more than two classes the mean of one against the rest."""
     from sklearn.metrics import average_precision_score
 
+    return _one_against_the_rest(average_precision_score, logits, labels)
+
+
+def _one_against_the_rest(area: Callable[..., float], logits: Tensor, labels: Tensor) -> float:
     present = torch.unique(labels).tolist()
     if len(present) < 2:
         return math.nan
     ranked = [1] if logits.shape[1] == 2 else present
-    areas = [average_precision_score((labels == c).numpy(), _log_odds(logits, c).numpy()) for c in ranked]
+    areas = [area((labels == c).numpy(), _log_odds(logits, c).numpy()) for c in ranked]
     return float(sum(areas) / len(areas))
 
 
