@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from isthmus.cli.output import DataRoot, Json
+
 if TYPE_CHECKING:
     from isthmus.suites.comparison import Comparison
     from isthmus.suites.runner import Run
@@ -41,9 +43,9 @@ def compare(
     ] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Only the first so many seeds.")] = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; by default one per core.")] = None,
-    data_root: Annotated[Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie.")] = None,
+    data_root: DataRoot = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 if a number is not as near as asked.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    json: Json = False,
 ) -> None:
     """Run every method on every dataset, splitter and seed of a suite; print mean ± std beside the paper's numbers.
 
@@ -71,16 +73,17 @@ def compare(
 
 
 def _show(compared: Comparison, figures: list[Path]) -> None:
-    from isthmus.cli.output import plain, print_table
+    from isthmus.cli.output import print_table
+    from isthmus.core.outside import printable
 
     print_table(compared.table, compared.suite.title)
     differing = compared.settings.table()
     if differing.rows:
         print_table(differing, "settings that rows differ in")
     common = ", ".join(f"{key}={value}" for key, value in compared.settings.common().items())
-    typer.echo(plain(f"in all rows: {common}"))
+    typer.echo(printable(f"in all rows: {common}"))
     for note in compared.notes:
-        typer.echo(plain(f"note: {note}"))
+        typer.echo(printable(f"note: {note}"))
     for path in figures:
         typer.echo(f"figure: {path}")
 

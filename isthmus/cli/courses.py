@@ -19,6 +19,7 @@ from isthmus.cli.federation import (
     say,
     show_folder,
 )
+from isthmus.cli.output import Json
 
 if TYPE_CHECKING:
     from isthmus.sites.courses.messages import CourseEvent, CourseStatus
@@ -92,7 +93,7 @@ def courses(
     ] = "list",
     course_id: Annotated[str, typer.Argument(metavar="[ID]", help="Which course.", show_default=False)] = "",
     out: Out = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    json: Json = False,
 ) -> None:
     """List the courses at the server, and watch, cancel or fetch one.
 

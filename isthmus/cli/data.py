@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isthmus.cli import data_import, data_schema, data_show
+from isthmus.cli.output import DataRoot, comma_list
 
 if TYPE_CHECKING:
     from isthmus.data.dividing import Holding
@@ -69,7 +70,7 @@ def check(
     from isthmus.data.link_graph import item_word
     from isthmus.data.zoo import Folder, LinkFolder
 
-    names = tuple(name.strip() for name in classes.split(",") if name.strip())
+    names = tuple(comma_list(classes))
     kind = kind_at(folder)
     if negatives and kind is not LinkFolder:
         raise BadInput(f"--negatives is for link folders; {folder} is a {kind.called}")
@@ -119,7 +120,7 @@ def split(
     names: Annotated[
         str, typer.Option("--names", metavar="A,B,C", help="The parts' names, in place of --clients.")
     ] = "",
-    data_root: Annotated[Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie.")] = None,
+    data_root: DataRoot = None,
 ) -> None:
     """Divide a dataset or a folder of tables into folders, one for each of several organisations, as a course would."""
     from isthmus.config.load import load_course
@@ -156,7 +157,7 @@ def split(
 def _names(text: str) -> list[str]:
     from isthmus.core.errors import BadInput
 
-    chosen = [name.strip() for name in text.split(",") if name.strip()]
+    chosen = comma_list(text)
     odd = [name for name in chosen if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name) or chosen.count(name) > 1]
     if odd:
         raise BadInput(f"--names has {odd[0]!r}; names are of letters, digits, - and _, each once")

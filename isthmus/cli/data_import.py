@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isthmus.cli.output import Json, comma_list
+
 if TYPE_CHECKING:
     from isthmus.data.folders.graph_folder import GraphFolder
     from isthmus.data.folders.schema.schema import Schema
@@ -80,7 +82,7 @@ def import_graph(
     ] = "refuse",
     format: Annotated[str, typer.Option("--format", help="Of the tables written: parquet, csv.")] = "parquet",
     verbose: Annotated[bool, typer.Option("--verbose", help="Tell every feature, however many there are.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    json: Json = False,
 ) -> None:
     """Make a graph folder from your own data; features by a schema that other silos can follow."""
     from isthmus.core.errors import BadInput
@@ -112,7 +114,7 @@ def import_graph(
             min_count or Choices.min_count,
             max_words or Choices.max_words,
         ),
-        classes=tuple(name.strip() for name in classes.split(",") if name.strip()),
+        classes=tuple(comma_list(classes)),
         renamed=_renamed(rename or []),
         attributes=tuple(attribute or ()),
         edge_rules=EdgeRules(directed, repeated, unknown_ends),
@@ -258,7 +260,8 @@ def _write(prepared: Prepared, out: Path | None, write_schema: Path | None, form
 def _tell(
     prepared: Prepared, out: Path | None, write_schema: Path | None, directed: bool, verbose: bool, json: bool
 ) -> None:
-    from isthmus.cli.output import plain, print_json
+    from isthmus.cli.output import print_json
+    from isthmus.core.outside import printable
     from isthmus.data.imports.importing import described
 
     schema, facts = prepared.schema, {"nodes": prepared.nodes.num_rows, "edges": prepared.num_edges(directed)}
@@ -278,7 +281,7 @@ def _tell(
         words = ["dataset.name=folder", f"dataset.path={out}", *(["dataset.undirected=false"] if directed else [])]
         lines.append(f"graph folder: {out}; run it with: {shlex.join(['isthmus', 'run', *words])}")
     for line in lines:
-        typer.echo(plain(line))
+        typer.echo(printable(line))
 
 
 def read_checked(folder: Path, classes: tuple[str, ...], schema: Path | None, directed: bool) -> GraphFolder:

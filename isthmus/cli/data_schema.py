@@ -31,8 +31,8 @@ def schema(
     common: Annotated[bool, typer.Option("--common", help="Leave out features that not all have.")] = False,
 ) -> None:
     """Write the schema of a graph folder, or one schema for several folders or schema files: the union of theirs."""
-    from isthmus.cli.output import plain
     from isthmus.core.errors import BadInput
+    from isthmus.core.outside import printable
     from isthmus.data.folders.schema.schema import to_yaml, write_schema
     from isthmus.data.folders.schema.schema_union import gained, union
 
@@ -49,7 +49,7 @@ def schema(
     ]
     lines += [f"{name}: {line}" for name, own in given.items() for line in gained(made, own)]
     for line in [*lines, f"schema digest: {made.digest}", f"schema: {out}"]:
-        typer.echo(plain(line))
+        typer.echo(printable(line))
 
 
 def _read(path: Path, counts: bool) -> Schema:

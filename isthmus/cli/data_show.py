@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isthmus.cli.output import Json
+
 if TYPE_CHECKING:
     from isthmus.config.course import Course
     from isthmus.data.dividing import Holding
@@ -47,7 +49,7 @@ def show(
     ] = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also draw a page of figures.")] = None,
     all_clients: Annotated[bool, typer.Option("--all", help="Show all clients, however many.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    json: Json = False,
 ) -> None:
     """Show who holds what: sizes, labels, degrees, overlap, lost edges, and how far clients are apart."""
     from isthmus.cli.output import print_json
@@ -160,8 +162,9 @@ def _print_table(table: Table, title: str) -> None:
 
     from rich.markup import escape
 
-    from isthmus.cli.output import plain, print_table
+    from isthmus.cli.output import print_table
+    from isthmus.core.outside import printable
 
     width = max(len(row[1]) for row in table.rows)
     rows = tuple((name, first.rjust(width), *rest) for name, first, *rest in table.rows)
-    print_table(replace(table, headings=tuple(escape(plain(h)) for h in table.headings), rows=rows), title)
+    print_table(replace(table, headings=tuple(escape(printable(h)) for h in table.headings), rows=rows), title)

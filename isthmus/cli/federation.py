@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isthmus.cli.output import DataRoot, comma_list
+
 if TYPE_CHECKING:
     from isthmus.config.course import Course
     from isthmus.sites.parties.kit import Enrolment
@@ -193,11 +195,6 @@ def tell_revocation(folder: Path) -> None:
     typer.echo("and hands the list on to every silo; revoked.crl can be put into a silo's kit by hand as well")
 
 
-def comma_list(text: str) -> list[str]:
-    """Return the names in a text like bank-a,bank-b."""
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
 def tell_enrolment(out: Path, done: Enrolment) -> None:
     """Print whose kits are where, and what to do with them."""
     facts = done.facts
@@ -305,7 +302,7 @@ def up(
         int | None, typer.Option("--sites", min=1, help="How many silos to start [3, or one for each own folder].")
     ] = None,
     out: Out = None,
-    data_root: Annotated[Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie.")] = None,
+    data_root: DataRoot = None,
 ) -> None:
     """Try a federation on this machine: split the course's graph, start a server and silos on loopback, train, stop."""
     from isthmus.cli.run import course_title, split_words
@@ -344,10 +341,10 @@ def keep_schema(run_dir: Path, schema: Path | None) -> None:
 
 def say(text: str) -> None:
     """Print a line about what happens, apart from results."""
-    from isthmus.cli.output import plain
+    from isthmus.core.outside import printable
 
     # In one piece: several threads say something, and `print` would write the end of the line by itself.
-    print(f"{plain(text)}\n", end="", file=sys.stderr, flush=True)
+    print(f"{printable(text)}\n", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -387,8 +384,9 @@ def check_folder(data: Path, id_secret: bytes | None) -> None:
 
 def show_folder(path: Path) -> None:
     """Print the table of a finished run from its journal."""
-    from isthmus.cli.output import plain, print_table
+    from isthmus.cli.output import print_table
     from isthmus.cli.run import course_title
+    from isthmus.core.outside import printable
     from isthmus.report.summary import headline, run_table
     from isthmus.runs.folder import RunFolder
     from isthmus.runs.journal import read_whole_journal
@@ -398,5 +396,5 @@ def show_folder(path: Path) -> None:
     events, metric = list(read_whole_journal(RunFolder(path).journal)), course.task.metrics[0]
     print_table(run_table({course_title(course): events}, metric), headline(metric, events, course.stopping.metric))
     for note in [event["text"] for event in events if event["event"] == "note"]:
-        typer.echo(f"note: {plain(note)}")
+        typer.echo(f"note: {printable(note)}")
     typer.echo(f"run folder: {path}")

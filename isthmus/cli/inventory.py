@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from isthmus.cli.output import Json
+
 LIST_EXAMPLES = """Examples:
 
   isthmus list
@@ -28,7 +30,7 @@ SHOW_EXAMPLES = """Examples:
 
 def list_parts(
     kind: Annotated[str | None, typer.Argument(help="algorithms, datasets, splitters, models, ...")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    json: Json = False,
 ) -> None:
     """List the parts that a course can be made of, all of them or one kind."""
     from isthmus.cli.output import print_json, print_table
@@ -51,7 +53,7 @@ def list_parts(
 def show_part(
     kind: Annotated[str, typer.Argument(help="algorithm, dataset, splitter, model, ...; or: course")],
     name: Annotated[str | None, typer.Argument(help="The part's name, as in isthmus list.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    json: Json = False,
 ) -> None:
     """Show one part: what it is, its fields and defaults; for an algorithm also its messages and who sees what."""
     from isthmus.cli.output import print_json

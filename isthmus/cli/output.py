@@ -8,15 +8,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from isthmus.core.errors import IsthmusError
-from isthmus.core.outside import naming
+from isthmus.core.outside import naming, printable
 
 if TYPE_CHECKING:
     from isthmus.report.summary import Table
 
 OUTPUT = "standard output"
+
+# Options that several verbs have.
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
+DataRoot = Annotated[Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie.")]
 
 
 def explain(error: IsthmusError) -> int:
@@ -25,8 +31,13 @@ def explain(error: IsthmusError) -> int:
         print(json.dumps({"error": str(error), "kind": type(error).__name__}))
     else:
         lines = str(error).split("\n")  # of others there may be parts in it
-        print("\n".join(plain(line) for line in [f"error: {lines[0]}", *lines[1:]]), file=sys.stderr)
+        print("\n".join(printable(line) for line in [f"error: {lines[0]}", *lines[1:]]), file=sys.stderr)
     return error.exit_code
+
+
+def comma_list(text: str) -> list[str]:
+    """Return the names in a text like bank-a,bank-b."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def print_json(value: Any) -> None:
@@ -40,20 +51,15 @@ def print_table(table: Table, title: str = "") -> None:
     from rich.markup import escape
     from rich.table import Table as RichTable
 
-    shown = RichTable(title=escape(plain(title)) or None, title_justify="left")
+    shown = RichTable(title=escape(printable(title)) or None, title_justify="left")
     for index, heading in enumerate(table.headings):
         shown.add_column(heading, justify="left" if index < 2 else "right")
     for row in table.rows:
-        shown.add_row(*(escape(plain(cell)) for cell in row))
+        shown.add_row(*(escape(printable(cell)) for cell in row))
     console = Console()
     if not console.is_terminal:
         console = Console(width=200)
     console.print(shown)
-
-
-def plain(text: str) -> str:
-    """Return a text from elsewhere without control characters, which a terminal might obey."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def human_bytes(number: int) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isthmus.core.outside import naming
+from isthmus.cli.output import DataRoot, Json
+from isthmus.core.outside import replacing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,16 +34,17 @@ def predict(
         "predictions.csv"
     ),
     client: Annotated[str | None, typer.Option("--client", metavar="ID", help="Predict as this client would.")] = None,
-    data_root: Annotated[Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie.")] = None,
+    data_root: DataRoot = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     by_position: Annotated[
         bool, typer.Option("--by-position", help="Take feature columns by their order, whatever they are called.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    json: Json = False,
 ) -> None:
     """Write what the model says of every node, link or graph (label and probabilities, scores), as CSV or Parquet."""
-    from isthmus.cli.output import plain, print_json
+    from isthmus.cli.output import print_json
     from isthmus.core.errors import BadInput
+    from isthmus.core.outside import printable
     from isthmus.runs.predicting import predictions
 
     if out.suffix not in (".csv", ".parquet"):
@@ -57,19 +58,14 @@ def predict(
         print_json({"file": str(out), "rows": len(table), "notes": notes})
     else:
         for note in notes:
-            typer.echo(f"note: {plain(note)}")
+            typer.echo(f"note: {printable(note)}")
         typer.echo(f"{len(table)} predictions written to {out}")
 
 
 def _write(table: pd.DataFrame, out: Path) -> None:
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
     out.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with naming(out):
-            if out.suffix == ".csv":
-                table.to_csv(temporary, index=False)
-            else:
-                table.to_parquet(temporary, index=False)
-            temporary.replace(out)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(out) as temporary:
+        if out.suffix == ".csv":
+            table.to_csv(temporary, index=False)
+        else:
+            table.to_parquet(temporary, index=False)

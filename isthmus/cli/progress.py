@@ -7,8 +7,9 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from isthmus.cli.output import human_bytes, plain
+from isthmus.cli.output import human_bytes
 from isthmus.core.federation import ExchangeReport
+from isthmus.core.outside import printable
 from isthmus.core.protocol import told
 from isthmus.core.training import Callback, RoundReport, weighted_metric
 
@@ -21,7 +22,7 @@ class ProgressBar(Callback):
         self._up = self._down = 0
         self._console = Console(stderr=True, highlight=False)
         self._progress = Progress(
-            TextColumn(plain(title).replace("{", "{{").replace("}", "}}"), markup=False),
+            TextColumn(printable(title).replace("{", "{{").replace("}", "}}"), markup=False),
             BarColumn(bar_width=12),
             MofNCompleteColumn(),
             TextColumn("{task.fields[facts]}", markup=False),
@@ -43,7 +44,7 @@ class ProgressBar(Callback):
         self._up += report.bytes_up
         self._down += report.bytes_down
         for line in told(report.failures):
-            self._console.print(plain(f"round {report.position.round}, {report.request}: {line}"), markup=False)
+            self._console.print(printable(f"round {report.position.round}, {report.request}: {line}"), markup=False)
 
     def round_done(self, report: RoundReport) -> None:
         """Move the bar."""

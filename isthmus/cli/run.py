@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isthmus.cli.output import Json
+
 if TYPE_CHECKING:
     from isthmus.config.course import Course
     from isthmus.runs.life import Result
@@ -42,7 +44,7 @@ def run(
     data_root: Annotated[
         Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie (or ISTHMUS_DATA).")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Also tell where the time went.")] = False,
 ) -> None:
@@ -92,9 +94,9 @@ def split_words(words: list[str]) -> tuple[Path | None, list[str]]:
 def _started(
     source: Path | None, overrides: list[str], baselines: bool, out: Path | None, root: Path | None, silent: bool
 ) -> dict[str, Result]:
-    from isthmus.cli.output import plain
     from isthmus.config.load import load_course
     from isthmus.config.registry import name_of
+    from isthmus.core.outside import printable
     from isthmus.runs.folder import new_run_path
     from isthmus.runs.simulated import run as run_course
     from isthmus.runs.simulated import run_with_baselines
@@ -102,7 +104,7 @@ def _started(
     notes: list[str] = []
     course = load_course(source, overrides, say=notes.append)
     for note in notes:
-        typer.echo(f"note: {plain(note)}", err=True)
+        typer.echo(f"note: {printable(note)}", err=True)
     label = f"{name_of(type(course.algorithm))}-{name_of(type(course.dataset))}".replace(":", "_")
     path = out or new_run_path(Path("runs"), label)
     if baselines:
@@ -181,7 +183,8 @@ def measured(result: Result) -> dict[str, dict[str, Any]]:
 
 
 def _show(main: Result, results: dict[str, Result]) -> None:
-    from isthmus.cli.output import human_bytes, plain, print_table
+    from isthmus.cli.output import human_bytes, print_table
+    from isthmus.core.outside import printable
     from isthmus.report.summary import headline, last_measured, monitor_line
     from isthmus.runs.simulated import table_of
 
@@ -189,7 +192,7 @@ def _show(main: Result, results: dict[str, Result]) -> None:
     for event in last_measured(main.events, main.course.monitors).values():
         typer.echo(monitor_line(event))
     for note in main.notes:
-        typer.echo(f"note: {plain(note)}")
+        typer.echo(f"note: {printable(note)}")
     traffic = f"{human_bytes(main.bytes_up)} up, {human_bytes(main.bytes_down)} down"
     typer.echo(f"{main.seconds:.1f} s, {traffic}")
     typer.echo(f"run folder: {main.run_dir}")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,18 +60,24 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a place to write to; what was written there takes the place of the file in the end, or nothing does."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with naming(path):
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            yield temporary
             temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def sealed(content: bytes) -> bytes:
@@ -105,12 +111,17 @@ MAX_NAME = 80
 CUT = "..."
 
 
+def printable(text: str) -> str:
+    """Return a text with "?" in place of control characters, which a terminal might obey."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
 def foreign(text: str, limit: int = MAX_TEXT) -> str:
     """Return a text from elsewhere on one line, of printable characters, and no longer than `limit`.
 
     A character that is not printable, a line break among them, becomes "?".
     """
-    shown = "".join(character if character.isprintable() else "?" for character in text[: limit + 1])
+    shown = printable(text[: limit + 1])
     if len(text) > limit:
         return shown[: max(limit - len(CUT), 0)] + CUT
     return shown
@@ -123,10 +134,11 @@ def named(name: object) -> str:
     return foreign(repr(name), 2 * MAX_NAME) if not isinstance(name, str) else repr(name)
 
 
-def some(names: Sequence[str]) -> str:
+def some(names: Iterable[str], most: int = 3) -> str:
     """Return the first names of a list, and how many more there are."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{', '.join(names[:3])}{more}"
+    every = list(names)
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return f"{', '.join(every[:most])}{more}"
 
 
 # ---- YAML

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
-from isthmus.core.outside import MAX_NAME, named
+from isthmus.core.outside import MAX_NAME, named, some
 from isthmus.core.record import Params, Record, State, largest
 
 if TYPE_CHECKING:
@@ -139,11 +139,7 @@ def told(failures: Iterable[Failure]) -> list[str]:
     by_reason: dict[tuple[str, str], list[str]] = {}
     for failure in failures:
         by_reason.setdefault((failure.kind, failure.reason), []).append(failure.client)
-    lines = []
-    for (kind, reason), clients in by_reason.items():
-        more = f" and {len(clients) - 3} more" if len(clients) > 3 else ""
-        lines.append(f"{', '.join(clients[:3])}{more}: {kind}: {reason}")
-    return lines
+    return [f"{some(clients)}: {kind}: {reason}" for (kind, reason), clients in by_reason.items()]
 
 
 @dataclass(frozen=True)

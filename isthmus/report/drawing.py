@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from html import escape as _escape
 from typing import Any
 
+from isthmus.core.outside import printable
+
 WIDTH = 760.0
 GUTTER = 96.0  # for names at the left
 NOTES = 96.0  # for numbers at the right
@@ -48,7 +50,7 @@ class Bar:
 
 def escape(words: str) -> str:
     """Return words from elsewhere as markup that shows them: escaped, and without control characters."""
-    return _escape("".join(c if c.isprintable() else "?" for c in words), quote=True)
+    return _escape(printable(words), quote=True)
 
 
 def tag(name: str, /, *inside: str, **attributes: Any) -> str:

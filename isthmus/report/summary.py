@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +29,13 @@ class Table:
         ]
         rule = "| " + " | ".join("-" * w for w in widths) + " |"
         return "\n".join([texts[0], rule, *texts[1:]]) + "\n"
+
+
+def as_csv(rows: Iterable[Sequence[Any]]) -> str:
+    """Return rows as the text of a CSV file."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 @dataclass(frozen=True)
@@ -135,11 +144,7 @@ def monitor_line(event: dict[str, Any]) -> str:
     over = f"pairs of {clients}" if "matrix" in event else clients
     numbers = [f"{key} {event[key]:.4f}" for key in ("mean", "least", "largest") if event[key] is not None]
     words = f"{head}: {', '.join(numbers) or 'no numbers'} over {over}"
-    absent = event["absent"]
-    if not absent:
-        return words
-    more = f" and {len(absent) - SHOWN} more" if len(absent) > SHOWN else ""
-    return f"{words}; absent: {', '.join(absent[:SHOWN])}{more}"
+    return f"{words}; absent: {some(event['absent'], SHOWN)}" if event["absent"] else words
 
 
 def monitor_figure(event: dict[str, Any]) -> str:

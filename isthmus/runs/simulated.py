@@ -15,7 +15,7 @@ from isthmus.config.course import Course, schedule_notes
 from isthmus.config.load import NOT_IN_DIGEST, course_digest, course_to_dict, course_to_yaml, differences, load_course
 from isthmus.config.registry import name_of
 from isthmus.core.errors import BadInput, NotResumable, OtherCourse
-from isthmus.core.outside import replace_file
+from isthmus.core.outside import replace_file, some
 from isthmus.core.record import Params, State
 from isthmus.core.training import Callback, Standing, finished, run_course
 from isthmus.data.zoo import data_root as locate_data
@@ -147,8 +147,7 @@ def _what_differs(folder: RunFolder, course: Course) -> str:
         for key, was, is_ in differences(before, now)
         if key.split(".")[0] not in NOT_IN_DIGEST
     ]
-    more = f" and {len(told) - MOST_KEYS} more" if len(told) > MOST_KEYS else ""
-    keys = f"{', '.join(told[:MOST_KEYS])}{more}"
+    keys = some(told, MOST_KEYS)
     return f"{folder.path} is the run of another course: {keys}; resume with what it was started with" if told else ""
 
 
@@ -218,10 +217,7 @@ class SimulatedRun(Life):
         personal = self.simulation.has_personal_models
         diverged = [name for name, params in models.items() if personal and not _is_finite(params)]
         if diverged:
-            more = f" and {len(diverged) - 3} more" if len(diverged) > 3 else ""
-            text = (
-                f"the own models of {', '.join(diverged[:3])}{more} diverged: they are NaN or infinite and in no mean"
-            )
+            text = f"the own models of {some(diverged)} diverged: they are NaN or infinite and in no mean"
             self.note(f"{text}; a smaller learning rate may help", at_end=True)
         return models
 

@@ -25,6 +25,7 @@ from isthmus.config.registry import name_of
 from isthmus.core.codec import decode
 from isthmus.core.errors import BadInput, IsthmusError
 from isthmus.core.federation import InitialModel, Runtime
+from isthmus.core.outside import some
 from isthmus.core.protocol import Algorithm
 from isthmus.core.random import Secret, numpy_generator, seeded
 from isthmus.core.record import Params, State
@@ -94,11 +95,10 @@ def own_split_note(course: Course, own: Mapping[str, Any]) -> list[str]:
     if not own or isinstance(course.masks, PublicSplit):
         return []
     counts = [f"{int(sum(data.mask(split).sum() for data in own.values()))} {split}" for split in SPLITS]
-    names = ", ".join(list(own)[:3]) + (f" and {len(own) - 3} more" if len(own) > 3 else "")
     each = "each." if isinstance(course.dataset, Folders) else ""
     return [
-        f"the column split of {names} stands ({', '.join(counts)}): masks {name_of(type(course.masks))!r} is not used "
-        f"there; dataset.{each}own_split=false lets it divide anew"
+        f"the column split of {some(own)} stands ({', '.join(counts)}): masks {name_of(type(course.masks))!r} is not "
+        f"used there; dataset.{each}own_split=false lets it divide anew"
     ]
 
 

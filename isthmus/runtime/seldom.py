@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from isthmus.core.outside import printable
+
 SELDOM_SECONDS = 60.0
 MAX_KINDS = 1000
 
@@ -47,7 +49,7 @@ class SeldomHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, or count it."""
-        text = "".join(c if c.isprintable() else "?" for c in record.getMessage()[:300])
+        text = printable(record.getMessage()[:300])
         self._seldom(f"{record.name}:{record.lineno}", text)
 
     @staticmethod

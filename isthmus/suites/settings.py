@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 from isthmus.config.build import brief
 from isthmus.config.load import course_to_dict, leaf_paths
 from isthmus.core.outside import some
-from isthmus.report.summary import Table
+from isthmus.report.summary import Table, as_csv
 from isthmus.suites.runner import Run
 from isthmus.suites.spec import Point, Suite
 
@@ -77,12 +75,8 @@ class Settings:
 
     def as_csv(self) -> str:
         """Return every setting of every row as a line of CSV for each row."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([*self.axes, *self.values])
-        for index, row in enumerate(self.rows):
-            writer.writerow([*row.values(), *(found[index] for found in self.values.values())])
-        return text.getvalue()
+        rows = [[*row.values(), *(found[i] for found in self.values.values())] for i, row in enumerate(self.rows)]
+        return as_csv([[*self.axes, *self.values], *rows])
 
     def named(self, rows: Iterable[Row]) -> str:
         """Return how rows are told by their choices: `method=FedAvg,Local`; a longer list only as a number."""

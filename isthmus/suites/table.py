@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import statistics
@@ -12,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isthmus.core.protocol import LOWER_IS_BETTER
-from isthmus.report.summary import Table
+from isthmus.report.summary import Table, as_csv
 from isthmus.suites.runner import Run
 from isthmus.suites.spec import Expectation, Suite
 
@@ -131,36 +129,21 @@ def _plus_minus(mean: float | None, std: float | None) -> str:
 
 def runs_csv(suite: Suite, runs: Sequence[Run]) -> str:
     """Return every run as a line of CSV."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        [
-            *suite.axes,
-            "searched",
-            "seed",
-            "score" if suite.measured else suite.metric,
-            "validation",
-            "rounds",
-            "seconds",
-            "error",
-            "run",
-        ]
-    )
+    score = "score" if suite.measured else suite.metric
+    rows = [[*suite.axes, "searched", "seed", score, "validation", "rounds", "seconds", "error", "run"]]
     for run in runs:
         searched = json.dumps(run.point.searched, sort_keys=True) if run.point.searched else ""
         facts = [run.score, run.validation, run.num_rounds, run.seconds, run.error, run.point.key]
-        writer.writerow([*run.point.cell.values(), searched, run.point.seed, *facts])
-    return text.getvalue()
+        rows.append([*run.point.cell.values(), searched, run.point.seed, *facts])
+    return as_csv(rows)
 
 
 def cells_csv(suite: Suite, found: Sequence[Cell]) -> str:
     """Return every cell as a line of CSV."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*suite.axes, "mean", "std", "num_seeds", "paper", "difference", "within", "holds", "chosen"])
+    rows = [[*suite.axes, "mean", "std", "num_seeds", "paper", "difference", "within", "holds", "chosen"]]
     for cell in found:
         paper = [cell.expected.value, cell.difference, cell.expected.within] if cell.expected else ["", "", ""]
         holds = "" if cell.holds is None else cell.holds
         facts = [cell.mean, cell.std, len(cell.scores), *paper, holds, json.dumps(cell.chosen, sort_keys=True)]
-        writer.writerow([*cell.choices.values(), *facts])
-    return text.getvalue()
+        rows.append([*cell.choices.values(), *facts])
+    return as_csv(rows)
