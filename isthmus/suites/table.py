@@ -130,7 +130,9 @@ def _plus_minus(mean: float | None, std: float | None) -> str:
 def runs_csv(suite: Suite, runs: Sequence[Run]) -> str:
     """Return every run as a line of CSV."""
     score = "score" if suite.measured else suite.metric
-    rows = [[*suite.axes, "searched", "seed", score, "validation", "rounds", "seconds", "error", "run"]]
+    rows: list[list[Any]] = [
+        [*suite.axes, "searched", "seed", score, "validation", "rounds", "seconds", "error", "run"]
+    ]
     for run in runs:
         searched = json.dumps(run.point.searched, sort_keys=True) if run.point.searched else ""
         facts = [run.score, run.validation, run.num_rounds, run.seconds, run.error, run.point.key]
@@ -140,7 +142,9 @@ def runs_csv(suite: Suite, runs: Sequence[Run]) -> str:
 
 def cells_csv(suite: Suite, found: Sequence[Cell]) -> str:
     """Return every cell as a line of CSV."""
-    rows = [[*suite.axes, "mean", "std", "num_seeds", "paper", "difference", "within", "holds", "chosen"]]
+    rows: list[list[Any]] = [
+        [*suite.axes, "mean", "std", "num_seeds", "paper", "difference", "within", "holds", "chosen"]
+    ]
     for cell in found:
         paper = [cell.expected.value, cell.difference, cell.expected.within] if cell.expected else ["", "", ""]
         holds = "" if cell.holds is None else cell.holds

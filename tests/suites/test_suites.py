@@ -224,3 +224,9 @@ def test_mistakes_in_a_suite_show_before_anything_runs(changes: dict[str, object
     with pytest.raises(BadInput) as caught:
         load_suite(written(tmp_path, **changes))
     assert part in str(caught.value)
+
+
+def test_an_expected_value_may_be_for_several_choices(tmp_path: Path) -> None:
+    suite = load_suite(written(tmp_path, expected=[{"method": ["FedAvg", "Local"], "value": 0.5}]))
+    found = [suite.expectation(cell) for cell in suite.cells()]
+    assert found and all(expected is suite.expected[0] for expected in found)
