@@ -12,6 +12,7 @@ from typing import Any, Union
 
 from isthmus.config.registry import FAMILIES, Family, find_part, known_names, name_of
 from isthmus.core.errors import BadInput, nearest
+from isthmus.core.outside import quoted
 
 _MISSING = dataclasses.MISSING
 
@@ -108,7 +109,7 @@ class Builder:
             return tuple(self.build(inner[0], item, f"entry {i} of {where}") for i, item in enumerate(raw, start=1))
         if typing.get_origin(annotation) is not tuple and isinstance(raw, Mapping):
             return {str(key): self.build(inner[1], item, f"{where}.{key}") for key, item in raw.items()}
-        raise BadInput(f"{self.place(where)} is {raw!r}, expected {wanted or _readable(annotation)}")
+        raise BadInput(f"{self.place(where)} is {quoted(raw)}, expected {wanted or _readable(annotation)}")
 
     def _member(self, origin: Any, raw: Any, where: str, default: Any) -> Any:
         part = self._part(FAMILIES[origin], raw, where, default)
@@ -165,7 +166,7 @@ class Builder:
             raise BadInput(f"{self.place(where)}.name is missing; known: {', '.join(sorted(known_names(family)))}")
         name = name or name_of(type(default))
         if not isinstance(name, str):
-            raise BadInput(f"{self.place(where)}.name is {name!r}, expected a name")
+            raise BadInput(f"{self.place(where)}.name is {quoted(name)}, expected a name")
         kind = find_part(family, name, f"{self.place(where)}.name", self.allow_import)
         if not dataclasses.is_dataclass(kind):
             raise BadInput(f"{self.place(where)}.name is {name!r}, which is not a dataclass with fields to set")
@@ -265,7 +266,7 @@ class Builder:
 
     def _mapping(self, raw: Any, where: str) -> Mapping[str, Any]:
         if not isinstance(raw, Mapping):
-            raise BadInput(f"{self.place(where)} is {raw!r}, expected keys and values")
+            raise BadInput(f"{self.place(where)} is {quoted(raw)}, expected keys and values")
         return raw
 
     def _leaf(self, annotation: Any, raw: Any, where: str, optional: bool, told: str = "") -> Any:
@@ -283,7 +284,7 @@ class Builder:
                 f"[{part}]" if isinstance(part, int) else f".{part}" for part in inner if keyed or isinstance(part, int)
             )
             found = error.errors()[0]["input"] if inner else raw
-            raise BadInput(f"{self.place(spot)} is {found!r}, expected {wanted}") from None
+            raise BadInput(f"{self.place(spot)} is {quoted(found)}, expected {wanted}") from None
 
 
 def describe(value: Any) -> Any:

@@ -14,7 +14,7 @@ import yaml
 from isthmus.config.build import Builder, Renamed, describe, stated
 from isthmus.config.course import Course
 from isthmus.core.errors import BadInput, nearest
-from isthmus.core.outside import parse_yaml, read_yaml
+from isthmus.core.outside import parse_yaml, quoted, read_yaml
 from isthmus.core.protocol import Algorithm
 from isthmus.learn.batching import Batching
 from isthmus.models import ModelSpec
@@ -208,7 +208,7 @@ def _opened(before: Any, where: tuple[str, ...], rest: list[str], source: str) -
         return {"name": before}
     if not isinstance(before, dict):
         path = ".".join((*where, *rest))
-        raise BadInput(f"{source or 'command line'}: {'.'.join(where)} is {before!r}; {path} cannot be set in it")
+        raise BadInput(f"{source or 'command line'}: {'.'.join(where)} is {quoted(before)}; {path} cannot be set in it")
     return before
 
 
@@ -273,8 +273,8 @@ def own_algorithm(course: Course, client: str, allow_import: bool = True) -> Alg
         own, common = getattr(built, field), getattr(course.algorithm, field)
         if weaker(built, field, own, common):
             raise BadInput(
-                f"{where}.{field} is {own!r}, which protects this client less than the course's {common!r}; settings "
-                "of single clients may only protect more"
+                f"{where}.{field} is {quoted(own)}, which protects this client less than the course's {common!r}; "
+                "settings of single clients may only protect more"
             )
     return built
 

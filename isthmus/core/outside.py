@@ -134,6 +134,11 @@ def named(name: object) -> str:
     return foreign(repr(name), 2 * MAX_NAME) if not isinstance(name, str) else repr(name)
 
 
+def quoted(value: object) -> str:
+    """Return the repr of a value that somebody wrote, cut where it is longer than a sentence or two."""
+    return foreign(repr(value))
+
+
 def some(names: Iterable[str], most: int = 3) -> str:
     """Return the first names of a list, and how many more there are."""
     every = list(names)

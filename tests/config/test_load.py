@@ -282,3 +282,11 @@ def test_a_number_written_as_whole_or_with_a_point_is_the_same_course() -> None:
     assert course_digest(load_course({}, ["timeout_seconds=60"])) == course_digest(
         load_course({}, ["timeout_seconds=60.0"])
     )
+
+
+def test_a_value_that_is_longer_than_a_page_is_quoted_by_its_beginning() -> None:
+    huge = "[" + ", ".join(["{name: [1, 2, 3]}"] * 5000) + "]"
+    for key in ("model.gnn.name", "rounds", "dataset", "algorithm.optimizer.lr"):
+        with pytest.raises(BadInput, match=f"{key}.* is ") as refused:
+            load_course(None, [f"{key}={huge}"])
+        assert len(str(refused.value)) < 1000
