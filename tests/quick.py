@@ -1,4 +1,7 @@
-"""Every algorithm of the table with few steps, where its own defaults take long."""
+"""Every algorithm of the table with few steps, where its own defaults take long.
+
+Two steps are a first one and one that follows from it; what a third would show, they do.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,17 @@ from isthmus.algorithms.fedgrl.downstream import Finetune
 from isthmus.algorithms.fedgrl.encoder_learning import EncoderLearning
 from isthmus.core.protocol import Algorithm
 
+STEPS = ("local_steps", "head_steps", "inner_steps", "tune_steps")
+
 
 def quick(name: str, **fields: Any) -> Algorithm[Any]:
     """Return an algorithm by its name, with other values in some fields."""
-    made = ALGORITHMS[name](**fields)
+    usual: Any = ALGORITHMS[name]()
+    few = {step: 2 for step in STEPS if getattr(usual, step, 0) > 2}
+    made = replace(usual, **{**few, **fields})
     if isinstance(made, EncoderLearning):
-        made = replace(made, downstream=Finetune(steps=4, evaluate_every=2))
+        narrow = replace(made.objective, hidden=16) if hasattr(made.objective, "hidden") else made.objective
+        made = replace(made, objective=narrow, downstream=Finetune(steps=4, evaluate_every=2))
     if isinstance(made, FedSagePlus):
-        made = replace(made, pretrain_steps=2, cross_rounds=1)
+        made = replace(made, pretrain_steps=2, cross_rounds=1, latent=16, hidden=16)
     return made

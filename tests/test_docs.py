@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.command import call
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
@@ -25,11 +27,13 @@ def test_the_two_commands_of_the_readme_are_targets_of_the_makefile() -> None:
     assert all(f"\n{target}: $(READY)" in makefile for _, target in commands)
 
 
+LINES = [line.split("  #")[0].strip() for line in blocks(README, "sh")[1].splitlines() if line.strip()]
+
+
+@pytest.mark.slow
 def test_every_isthmus_command_of_the_readme_works_in_order(tmp_path: Path) -> None:
     (tmp_path / "papers").symlink_to(ROOT / "papers")
-    lines = [line.split("  #")[0].strip() for line in blocks(README, "sh")[1].splitlines() if line.strip()]
-    assert len(lines) >= 8
-    for line in lines:
+    for line in LINES:
         words = shlex.split(line)
         assert words[0] == "isthmus"
         done = subprocess.run(
@@ -39,10 +43,42 @@ def test_every_isthmus_command_of_the_readme_works_in_order(tmp_path: Path) -> N
     assert len((tmp_path / "labels.csv").read_text().splitlines()) == 2709
 
 
+def fewer_rounds(words: list[str], rounds: int) -> list[str]:
+    """Return the words of a command that ends soon, all else as it was."""
+    if words[0] == "compare":
+        return [*words, "--set", f"rounds={rounds}", "--seeds", "1", "--workers", "1"]
+    return [*words, f"rounds={rounds}"] if words[0] == "run" else words
+
+
+def test_every_isthmus_command_of_the_readme_works_in_order_with_few_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "papers").symlink_to(ROOT / "papers")
+    monkeypatch.chdir(tmp_path)
+    assert len(LINES) >= 8
+    for rounds, line in enumerate(LINES, start=2):  # what goes on with a run asks for more rounds than it had
+        command, *words = shlex.split(line)
+        assert command == "isthmus"
+        code, output = call(*fewer_rounds(words, rounds))
+        assert code == 0, f"{line}\n{output}"
+    assert len((tmp_path / "labels.csv").read_text().splitlines()) == 2709
+
+
+REHEARSAL = shlex.split(blocks(README, "sh")[2])
+
+
 @pytest.mark.sites
+def test_the_rehearsal_of_the_readme_works_with_one_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert REHEARSAL[:3] == ["isthmus", "up", "--sites"] and blocks(README, "sh")[2].count("\n") == 1
+    code, output = call("up", "--sites", "1", *REHEARSAL[4:])
+    assert code == 0 and "all clients, own graphs" in output, output
+
+
+@pytest.mark.sites
+@pytest.mark.slow
 def test_the_rehearsal_of_the_readme_works(tmp_path: Path) -> None:
-    (line,) = blocks(README, "sh")[2].strip().splitlines()
-    words = shlex.split(line)
+    words = REHEARSAL
     done = subprocess.run(
         [sys.executable, "-m", "isthmus", *words[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )

@@ -20,6 +20,7 @@ from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.runtime.reasons import Reasons, Refusal
 from isthmus.runtime.remote import RemoteRuntime
 from isthmus.testing import toy_course, toy_scenario
+from tests.quick import quick
 
 Tamper = Callable[[str, Envelope, bytes], bytes | Failure]
 
@@ -96,7 +97,7 @@ def equal_values(one: Any, two: Any) -> bool:
 def test_every_algorithm_gives_the_same_bits_as_the_loop_with_silos_restarted_at_will(
     name: str, tmp_path: Path
 ) -> None:
-    course = toy_course(ALGORITHMS[name]())
+    course = toy_course(quick(name))
     wire = Wire(course, tmp_path)
     calls = 0
 

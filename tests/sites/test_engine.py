@@ -30,6 +30,7 @@ from isthmus.data.folders.graph_folder import read_graph_folder, write_graph_fol
 from isthmus.data.splitters import MetaSplitter, NodeHostsSplitter
 from isthmus.data.zoo import Folder, Union, data_root
 from isthmus.models import MLP, MLPDecoder
+from isthmus.runs.life import Result
 from isthmus.runs.simulation import load_scenario
 from isthmus.sites.courses.site_course import Patience
 from isthmus.sites.parties.admission import connection_problem
@@ -38,6 +39,7 @@ from isthmus.sites.serve import Server
 from isthmus.sites.silo.state import simulate
 from isthmus.sites.up import Rehearsal, free_port
 from isthmus.testing import toy_graph
+from tests.cli.command import call
 from tests.sites.raw_peer import RawPeer
 
 pytestmark = pytest.mark.sites
@@ -76,39 +78,42 @@ def silent() -> list[str]:
     return []
 
 
-def test_three_sites_end_with_the_parameters_of_the_loop_to_the_bit(tmp_path: Path, silent: list[str]) -> None:
+def test_three_sites_end_with_the_parameters_of_the_loop_to_the_bit_and_one_killed_in_mid_round_is_named_and_returns(
+    tmp_path: Path, silent: list[str]
+) -> None:
     course = small()
     with Rehearsal(course, say=silent.append) as rehearsal:
         found = rehearsal.run(tmp_path / "run", patience=QUICK)
+        killed = _with_a_site_killed_in_mid_round(rehearsal, tmp_path / "killed")
     loop = ist.run(course)
     assert equal(found.params, loop.params)
     assert found.client_scores == loop.client_scores
     assert no_process_left(rehearsal) and not rehearsal.folder.exists()
-
-
-def test_a_site_killed_in_mid_round_is_a_named_failure_and_returns(tmp_path: Path, silent: list[str]) -> None:
-    course = small(rounds=6)
-    with Rehearsal(course, say=silent.append) as rehearsal:
-
-        def strike(report: RoundReport) -> None:
-            if report.round == 2:  # the silo stands still when the next round asks it, and dies before it answers
-                rehearsal.silos["client-1"].send_signal(signal.SIGSTOP)
-                threading.Timer(1.0, rehearsal.silos["client-1"].kill).start()
-            if report.round == 4:
-                rehearsal.silos["client-1"].wait()
-                rehearsal.start("client-1")
-                deadline = time.monotonic() + 60
-                while "client-1" not in rehearsal.server.hub.connected() and time.monotonic() < deadline:
-                    time.sleep(0.05)
-
-        result = rehearsal.run(tmp_path / "run", callbacks=[Hook(nothing, strike)], patience=QUICK)
     failed = {
         e["round"]: [f["client"] for f in e["failures"]]
-        for e in result.events
+        for e in killed.events
         if e["event"] == "exchange" and e["request"] == "TrainModel" and e["failures"]
     }
     assert set(failed) == {3, 4} and all(clients == ["client-1"] for clients in failed.values())
-    assert result.num_rounds == 6 and set(result.client_scores) == {"client-0", "client-1", "client-2"}
+    assert killed.num_rounds == 6 and set(killed.client_scores) == {"client-0", "client-1", "client-2"}
+
+
+def _with_a_site_killed_in_mid_round(rehearsal: Rehearsal, run_dir: Path) -> Result:
+    """Run a second course on the same sites; one of them dies and returns."""
+
+    def strike(report: RoundReport) -> None:
+        if report.round == 2:  # the silo stands still when the next round asks it, and dies before it answers
+            rehearsal.silos["client-1"].send_signal(signal.SIGSTOP)
+            threading.Timer(1.0, rehearsal.silos["client-1"].kill).start()
+        if report.round == 4:
+            rehearsal.silos["client-1"].wait()
+            rehearsal.start("client-1")
+            deadline = time.monotonic() + 60
+            while "client-1" not in rehearsal.server.hub.connected() and time.monotonic() < deadline:
+                time.sleep(0.05)
+
+    course = replace(rehearsal.course, rounds=6)
+    return rehearsal.server.run(course, run_dir, callbacks=[Hook(nothing, strike)], patience=QUICK)
 
 
 def test_a_stranger_is_refused(tmp_path: Path, silent: list[str]) -> None:
@@ -120,13 +125,8 @@ def test_a_stranger_is_refused(tmp_path: Path, silent: list[str]) -> None:
         assert connection_problem(open_kit(ours["bank-a"], "site")) == ""
         problem = connection_problem(open_kit(theirs["bank-a"], "site"))
         assert "not of this federation" in problem
-        done = subprocess.run(
-            [sys.executable, "-m", "isthmus", "join", str(theirs["bank-a"]), "--data", str(_graph(tmp_path))],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert done.returncode == 2 and "not of this federation" in done.stderr and "Traceback" not in done.stderr
+        code, output = call("join", str(theirs["bank-a"]), "--data", str(_graph(tmp_path)))
+        assert code == 2 and "not of this federation" in output
         assert server.hub.connected() == set()
     finally:
         server.stop()
