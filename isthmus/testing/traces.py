@@ -172,7 +172,7 @@ def trace_course(
         except AssertionError:
             raise
         except Exception as error:
-            place = f"round {trace.last + 1}" if trace.standings else "the setup"
+            place = "the setup" if standing is None else f"round {max(trace.last, standing.round) + 1}"
             raise AssertionError(f"the server half raised {type(error).__name__} in {place}: {error}") from error
     return trace
 
