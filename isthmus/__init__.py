@@ -70,8 +70,10 @@ if TYPE_CHECKING:
     from isthmus.data.link_graph import LinkGraph as LinkGraph
     from isthmus.data.splitters import Splitter as Splitter
     from isthmus.learn.batching import Batching as Batching
+    from isthmus.learn.graph_client import BothWays as BothWays
     from isthmus.learn.graph_client import GraphClient as GraphClient
     from isthmus.learn.graph_client import LocalTraining as LocalTraining
+    from isthmus.learn.graph_client import Pull as Pull
     from isthmus.learn.optimizers import SGD as SGD
     from isthmus.learn.optimizers import Adam as Adam
     from isthmus.learn.optimizers import AdamW as AdamW
@@ -168,7 +170,7 @@ _PUBLIC = {
     "isthmus.data.dividing": ("MaskRule",),
     "isthmus.data.splitters": ("Splitter",),
     "isthmus.learn.batching": ("Batching",),
-    "isthmus.learn.graph_client": ("GraphClient", "LocalTraining"),
+    "isthmus.learn.graph_client": ("BothWays", "GraphClient", "LocalTraining", "Pull"),
     "isthmus.learn.optimizers": (
         "Adam",
         "AdamW",

@@ -23,6 +23,7 @@ from isthmus.core.folds import weighted_mean
 from isthmus.core.protocol import ModelState
 from isthmus.core.training import evaluate
 from isthmus.learn.optimizers import Adam, Optimizer
+from isthmus.learn.tasks import NodeClassification
 from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models import APPNP, GAT, GCN, GIN, GPRGNN, SAGE, SGC, ModelSpec
 from isthmus.runs.simulation import Scenario, Simulation
@@ -104,6 +105,20 @@ def one_evaluation(of: Simulation) -> Counting:
 def require_together(of: Simulation, request: str) -> None:
     assert isinstance(of.runtime, StackedRuntime)
     assert of.runtime.together[request] and not of.runtime.alone[request] and not of.runtime.notes
+
+
+def test_clients_data_are_put_side_by_side_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    stacked: list[int] = []
+    stack = NodeClassification.stack
+
+    def counting(task: Any, prepared: Any) -> Any:
+        stacked.append(len(prepared))
+        return stack(task, prepared)
+
+    monkeypatch.setattr(NodeClassification, "stack", counting)
+    of = simulation(6)
+    one_round(of), one_evaluation(of)
+    assert stacked == [6]
 
 
 MODELS = {

@@ -5,18 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
 from isthmus.core.errors import refuse
-from isthmus.core.protocol import cohort, on
+from isthmus.core.protocol import on
 from isthmus.core.record import Params
-from isthmus.core.replies import Stack
 from isthmus.learn.graph_client import GraphClient, proximal
 from isthmus.learn.optimizers import check_pull
-from isthmus.learn.together.stacked_clients import GraphCohort
 
 
 @dataclass(frozen=True)
@@ -79,41 +77,6 @@ class Ditto(FedAvg):
             fitted = self.fit(start, client, penalty=pull, steps=self.personal_steps, moments="own_optimizer")
             client.state["model"] = fitted.params
         return update
-
-    @cohort(TrainModel)
-    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
-        """Train both models of many clients at once."""
-        starts = [_own_model(c, r.params) for c, r in zip(clients, requests, strict=True)]
-        stack = super().train_together(requests, clients)
-        if not all(client.num_examples for client in clients):  # a cohort without examples
-            return stack
-        before = [client.state for client in clients]
-        for client, start in zip(clients, starts, strict=True):  # what is not shared goes by the clients' memory
-            own = {name: start[name] for name in client.own}
-            client.state = {**client.state, "personal": own}
-        shared = [{n: start[n] for n in r.params} for r, start in zip(requests, starts, strict=True)]
-        fitted = self.fit_together(
-            shared,
-            clients,
-            steps=self.personal_steps,
-            moments="own_optimizer",
-            # lambda (v - w) is lambda (v - start), which fit knows, and lambda (start - w), which is constant.
-            proximal=self.strength,
-            drifts=self._offsets(requests, shared, clients) if self.strength else None,
-        )
-        for k, client in enumerate(clients):
-            trained = {**fitted.member(k), **(client.state["personal"] if client.own else {})}
-            kept = {"own_optimizer": client.state["own_optimizer"]} if self.keep_moments else {}
-            client.state = {**before[k], **kept, "model": {name: trained[name] for name in starts[k]}}
-        return stack
-
-    def _offsets(self, requests: Sequence[TrainModel], starts: Sequence[Params], clients: GraphCohort) -> list[Params]:
-        """Return lambda (start - w) of each client, over the trainable parameters that are shared."""
-        trained = [name for name, _ in clients.model.named_parameters() if name in starts[0]]
-        return [
-            {name: self.strength * (start[name] - request.params[name]) for name in trained}
-            for request, start in zip(requests, starts, strict=True)
-        ]
 
 
 def _own_model(client: GraphClient, received: Params) -> Params:

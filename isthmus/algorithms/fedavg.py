@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
-from isthmus.core.protocol import ModelState, Request, cohort, on
+from isthmus.core.protocol import ModelState, Request, on
 from isthmus.core.record import Params, Record
-from isthmus.core.replies import Stack
 from isthmus.learn.graph_client import GraphClient, LocalTraining, Penalty
-from isthmus.learn.together.stacked_clients import GraphCohort
 
 
 @dataclass(frozen=True)
@@ -74,16 +71,3 @@ class FedAvg(LocalTraining[ModelState]):
     def penalty(self, request: TrainModel, client: GraphClient) -> Penalty | None:
         """Return a term that is added to the local loss; FedAvg has none."""
         return None
-
-    @cohort(TrainModel)
-    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
-        """Train the received model for many clients at once."""
-        fitted = self.fit_together(received(requests), clients)
-        return Stack.of(clients.ids, ModelUpdate, params=fitted.params, weight=self.weights(clients))
-
-
-def received(requests: Sequence[TrainModel]) -> Params | list[Params]:
-    """Return the model that all clients received, or each one's, if they are different messages."""
-    if all(request is requests[0] for request in requests):
-        return requests[0].params
-    return [request.params for request in requests]

@@ -5,24 +5,20 @@ Acar, Zhao, Matas, Mattina, Whatmough and Saligrama (2021), "Federated learning 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.algorithms.scaffold import ClientWeight, ShareWeight
 from isthmus.core.errors import refuse
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
-from isthmus.core.protocol import ModelState, cohort, on
+from isthmus.core.protocol import ModelState, on
 from isthmus.core.record import Params
-from isthmus.core.replies import Stack
-from isthmus.learn.graph_client import GraphClient, LocalTraining, Penalty
+from isthmus.learn.graph_client import GraphClient, LocalTraining, Pull
 from isthmus.learn.optimizers import check_pull
-from isthmus.learn.together.stacked_clients import GraphCohort
 
 
 @dataclass(frozen=True)
@@ -114,36 +110,16 @@ class FedDyn(LocalTraining[DynState]):
         self._remember(request.params, fitted.params, client)
         return ModelUpdate(fitted.params, self.weight(client))
 
-    @cohort(TrainModel)
-    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
-        """Train the received model for many clients at once, each on its own changed loss."""
-        params = requests[0].params
-        linear = [_linear(client, params) for client in clients]
-        drifts = [{name: -h for name, h in mine.items()} for mine in linear]
-        fitted = self.fit_together(params, clients, proximal=self.alpha, drifts=drifts)
-        for k, client in enumerate(clients):
-            self._remember(params, fitted.member(k), client)
-        return Stack.of(clients.ids, ModelUpdate, params=fitted.params, weight=self.weights(clients))
-
-    def penalty(self, received: Params, client: GraphClient) -> Penalty:
+    def penalty(self, received: Params, client: GraphClient) -> Pull:
         """Return -<h_k, v> + alpha/2 |v - w|^2 over the trained parameters that are shared."""
         linear = _linear(client, received)
-
-        def dynamic(live: Mapping[str, Tensor]) -> Tensor:
-            terms = [
-                0.5 * self.alpha * (v - received[name]).square().sum() - (linear[name] * v).sum()
-                for name, v in live.items()
-                if name in linear
-            ]
-            return torch.stack(terms).sum()
-
-        return dynamic
+        return Pull(self.alpha, received, client.combined((-1.0, linear)))
 
     def _remember(self, start: Params, trained: Params, client: GraphClient) -> None:
         """Move the client's linear term by how far it went; one that trains nothing has none."""
         if client.num_examples:
             linear = _linear(client, start)
-            client.state["linear"] = {n: h - self.alpha * (trained[n] - start[n]) for n, h in linear.items()}
+            client.state["linear"] = client.combined((1.0, linear), (-self.alpha, trained), (self.alpha, start))
 
 
 def _linear(client: GraphClient, params: Params) -> Params:

@@ -6,21 +6,15 @@ optimization".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
 
 from isthmus.core.errors import BadInput, refuse
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
-from isthmus.core.protocol import MAX_STATISTIC, Known, ModelState, Request, cohort, grown, on, unlike
-from isthmus.core.record import Params, Record, largest
-from isthmus.core.replies import Stack, Stacked
+from isthmus.core.protocol import MAX_STATISTIC, Known, ModelState, Request, grown, on, unlike
+from isthmus.core.record import Params, Record
 from isthmus.learn.graph_client import GraphClient, LocalTraining, proximal
 from isthmus.learn.optimizers import SGD
-from isthmus.learn.together.stacked_clients import GraphCohort
 
 # More steps than any number of batches makes in a round.
 MAX_STEPS = 1e9
@@ -144,26 +138,11 @@ class FedNova(LocalTraining[ModelState]):
         """Train the received model; tell the change per step."""
         fitted = self.fit(request.params, client, penalty=proximal(self.mu, request.params))
         steps = self.accumulated(fitted.steps, client)
-        names = {name for name, _ in client.model.named_parameters()}
-        change = {n: (w - request.params[n]) / (steps or 1.0) for n, w in fitted.params.items() if n in names}
-        buffers = {name: w for name, w in fitted.params.items() if name not in names}
+        names = [name for name, _ in client.model.named_parameters()]
+        per_step = 1.0 / (steps or 1.0)
+        change = client.combined((per_step, fitted.params), (-per_step, request.params), names=names)
+        buffers = client.combined((1.0, fitted.params), names=[n for n in fitted.params if n not in names])
         return NormalizedChange(change, buffers, steps, self.weight(client))
-
-    @cohort(TrainNormalized)
-    def train_together(self, requests: Sequence[TrainNormalized], clients: GraphCohort) -> Stack:
-        """Train the received model for many clients at once; they take the same number of steps."""
-        params = requests[0].params
-        fitted = self.fit_together(params, clients, proximal=self.mu)
-        steps = self.accumulated(fitted.steps, clients.clients[0])
-        names = {name for name, _ in clients.model.named_parameters()}
-        return Stack.of(
-            clients.ids,
-            NormalizedChange,
-            change={n: _Changes(w, params[n], steps or 1.0) for n, w in fitted.params.items() if n in names},
-            buffers={name: w for name, w in fitted.params.items() if name not in names},
-            steps=steps,
-            weight=self.weights(clients),
-        )
 
     def accumulated(self, steps: int, client: GraphClient) -> float:
         """Return |a_k| of so many steps in this round; above 0 unless there are none."""
@@ -180,31 +159,3 @@ class FedNova(LocalTraining[ModelState]):
                 "and there is no change per step; choose a smaller momentum, a smaller mu or another local_steps"
             )
         return moved
-
-
-class _Changes(Stacked):
-    """(w_k - start) / steps of each client, without a copy for each."""
-
-    def __init__(self, trained: Stacked, start: Tensor, steps: float) -> None:
-        self.trained, self.start, self.steps = trained, start, steps
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.trained.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.trained.dtype
-
-    def __len__(self) -> int:
-        return len(self.trained)
-
-    def member(self, position: int) -> Tensor:
-        return (self.trained.member(position) - self.start) / self.steps
-
-    def bound(self) -> Tensor:
-        return (self.trained.bound() + largest(self.start)) / self.steps
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        whole = self.trained.weighted_sum(weights)
-        return whole.sub(self.start.double(), alpha=float(weights.sum())) / self.steps

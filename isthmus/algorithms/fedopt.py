@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from isthmus.algorithms.fedavg import ModelUpdate, TrainModel, received
+from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.core.errors import refuse
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
-from isthmus.core.protocol import ModelState, cohort, on
+from isthmus.core.protocol import ModelState, on
 from isthmus.core.record import Params
-from isthmus.core.replies import Stack
 from isthmus.learn.graph_client import GraphClient, LocalTraining
-from isthmus.learn.together.stacked_clients import GraphCohort
 
 SERVER_OPTIMIZERS = ("sgd", "adam", "yogi", "adagrad")
 
@@ -98,12 +95,6 @@ class FedOpt(LocalTraining[OptimizedState]):
     def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
         """Train the received model, as FedAvg does."""
         return ModelUpdate(self.fit(request.params, client).params, self.weight(client))
-
-    @cohort(TrainModel)
-    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
-        """Train the received model for many clients at once, as FedAvg does."""
-        fitted = self.fit_together(received(requests), clients)
-        return Stack.of(clients.ids, ModelUpdate, params=fitted.params, weight=self.weights(clients))
 
     # ---- formulas
 

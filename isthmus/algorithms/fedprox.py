@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel, received
+from isthmus.algorithms.fedavg import FedAvg, TrainModel
 from isthmus.core.errors import refuse
-from isthmus.core.protocol import cohort
-from isthmus.core.replies import Stack
 from isthmus.learn.graph_client import GraphClient, Penalty, proximal
 from isthmus.learn.optimizers import check_pull
-from isthmus.learn.together.stacked_clients import GraphCohort
 
 
 @dataclass(frozen=True)
@@ -32,12 +28,6 @@ class FedProx(FedAvg):
         super().__post_init__()
         refuse(self.mu < 0, self, "mu", "it must be at least 0")
         check_pull("mu", self.mu, self.optimizer)
-
-    @cohort(TrainModel)
-    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
-        """Train the received model for many clients at once, each held near it."""
-        fitted = self.fit_together(received(requests), clients, proximal=self.mu)
-        return Stack.of(clients.ids, ModelUpdate, params=fitted.params, weight=self.weights(clients))
 
     def penalty(self, request: TrainModel, client: GraphClient) -> Penalty | None:
         """Return mu/2 |w - w_global|^2 over the trainable parameters that are shared."""

@@ -6,18 +6,15 @@ learning".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
-
-from torch import Tensor
 
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
 from isthmus.core.errors import BadInput, refuse
 from isthmus.core.protocol import on
 from isthmus.core.record import Params
-from isthmus.learn.graph_client import Fitted, GraphClient, fit
-from isthmus.learn.optimizers import Optimizer, OptimizerState
+from isthmus.learn.graph_client import Fitted, GraphClient
+from isthmus.learn.optimizers import only
 
 
 @dataclass(frozen=True)
@@ -36,8 +33,7 @@ class FedRep(FedAvg):
     has neither decay nor moments; batch norm statistics of the body are those of the second phase. FedAvg with the same
     `shared` trains both at once: that is FedPer (Arivazhagan et al., 2019).
 
-    A client's memory: `personal` (h_k); with `keep_moments`, `optimizer` and `head_optimizer`. Clients answer one by
-    one in simulation.
+    A client's memory: `personal` (h_k); with `keep_moments`, `optimizer` and `head_optimizer`.
 
     Fields:
         head_steps:  steps of the head in a round; in `step_unit`s
@@ -65,56 +61,22 @@ class FedRep(FedAvg):
         """Fit the client's head to the received body, then train the body under it."""
         body = request.params
         self.require_able(client)
-        head = self._phase(client, body, [name not in body for name in _trained(client)], "head", self.head_steps)
-        client.keep_personal(head.params, body)
-        found = self._phase(client, body, [name in body for name in _trained(client)], "fit", self.local_steps)
-        return ModelUpdate(client.keep_personal(found.params, body), self.weight(client))
+        moving = [name in body for name, slot in client.model.named_parameters() if slot.requires_grad]
+        self._phase(client, body, [not moves for moves in moving], "head", self.head_steps)
+        found = self._phase(client, body, moving, "fit", self.local_steps)
+        return ModelUpdate(found.params, self.weight(client))
 
     def _phase(self, client: GraphClient, body: Params, moving: list[bool], purpose: str, steps: int) -> Fitted:
         """Train the parameters that are `moving` and no others."""
-        batches = client.task.batches_per_epoch(client.prepared, client.batching) if self.step_unit == "epoch" else 1
         memory = "optimizer" if purpose == "fit" else "head_optimizer"
-        found = fit(
-            client.model,
-            client.complete(body),
-            client.task,
-            client.prepared,
-            steps=steps * batches,
+        found = client.fit(
+            body,
+            steps=steps,
+            step_unit=self.step_unit,
             optimizer=only(self.optimizer, moving),
-            lr=self.optimizer.lr * self.optimizer.schedule.factor(max(client.position.round, 1)),
-            batching=client.batching,
-            generator=client.generator(purpose),
             optimizer_state=client.state.get(memory) if self.keep_moments else None,
+            purpose=purpose,
         )
         if self.keep_moments:
             client.state[memory] = found.optimizer_state
         return found
-
-
-def _trained(client: GraphClient) -> list[str]:
-    return [name for name, slot in client.model.named_parameters() if slot.requires_grad]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Only(Optimizer):
-    """Another optimiser that moves some of the parameters; the others stand still and have no state."""
-
-    inner: Optimizer
-    moving: tuple[bool, ...]  # one for each parameter
-
-    def start(self, params: Sequence[Tensor]) -> OptimizerState:
-        """Return the inner optimiser's state of what moves."""
-        return self.inner.start(self._chosen(params))
-
-    def step(self, params: list[Tensor], grads: list[Tensor], state: OptimizerState, lr: float) -> None:
-        """Take the inner optimiser's step with what moves."""
-        if any(self.moving):
-            self.inner.step(self._chosen(params), self._chosen(grads), state, lr)
-
-    def _chosen(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [tensor for tensor, moves in zip(tensors, self.moving, strict=True) if moves]
-
-
-def only(inner: Optimizer, moving: Sequence[bool]) -> Only:
-    """Return an optimiser that moves the parameters of which `moving` is true."""
-    return Only(inner.lr, inner.weight_decay, inner.schedule, inner=inner, moving=tuple(moving))

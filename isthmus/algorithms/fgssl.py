@@ -11,15 +11,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel, received
+from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
 from isthmus.core.errors import BadInput, refuse
-from isthmus.core.protocol import cohort, on
+from isthmus.core.protocol import on
 from isthmus.core.record import Params
-from isthmus.core.replies import Stack
 from isthmus.learn.augment import Augmentation, views_together
 from isthmus.learn.batching import FullBatch
 from isthmus.learn.contrast import node_contrast
-from isthmus.learn.graph_client import GraphClient, Loss
+from isthmus.learn.graph_client import BothWays, GraphClient
 from isthmus.learn.optimizers import SGD, Optimizer
 from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification, PreparedNodes
 from isthmus.learn.tasks.task import StackedData
@@ -97,14 +96,7 @@ class FGSSL(FedAvg):
         fitted = self.fit(request.params, client, loss=self.loss(client.complete(request.params), client))
         return ModelUpdate(fitted.params, self.weight(client))
 
-    @cohort(TrainModel)
-    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
-        """Train the received model for many clients at once."""
-        loss = self.loss_together(clients)
-        fitted = self.fit_together(received(requests), clients, loss=loss, alters_features=loss is not None)
-        return Stack.of(clients.ids, ModelUpdate, params=fitted.params, weight=self.weights(clients))
-
-    def loss(self, frozen: Params, client: GraphClient) -> Loss | None:
+    def loss(self, frozen: Params, client: GraphClient) -> BothWays | None:
         """Return the loss of equation 12; the task's own when neither term counts."""
         if not self.lambda_c and not self.lambda_d:
             return None
@@ -131,16 +123,12 @@ class FGSSL(FedAvg):
                 total = total + self.lambda_d * structure_divergence(z, frozen_z, neighbors, self.omega).mean()
             return total
 
-        return loss
+        return BothWays(loss, self.loss_together, alters_features=True)
 
-    def loss_together(self, clients: GraphCohort) -> StackedLoss | None:
+    def loss_together(self, clients: GraphCohort, about: Sequence[None]) -> StackedLoss:
         """Return what `loss` does for many clients side by side; each draws what it would draw alone."""
-        if not self.lambda_c and not self.lambda_d:
-            return None
         graphs: list[GraphInput] = [client.prepared.graph for client in clients]
         sides = [(client.prepared.index["train"], client.prepared.labels["train"]) for client in clients]
-        for client in clients:
-            _require_able(client)
 
         def loss(model: nn.Module, data: StackedData, streams: Streams, frozen: Frozen) -> Tensor:
             assert isinstance(model, Model)

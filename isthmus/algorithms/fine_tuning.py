@@ -6,18 +6,16 @@ on-device personalization"; Yu, Bagdasaryan and Shmatikov (2020), "Salvaging fed
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from isthmus.algorithms.fedavg import FedAvg, TrainModel
-from isthmus.core.errors import BadInput, refuse
-from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, ModelState, StateT, cohort, on
+from isthmus.algorithms.fedavg import FedAvg
+from isthmus.core.errors import refuse
+from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, ModelState, StateT, on
 from isthmus.core.record import Params
-from isthmus.core.replies import Stack
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import Optimizer
-from isthmus.learn.together.stacked_clients import GraphCohort
 
 
 @dataclass(frozen=True)
@@ -87,17 +85,6 @@ class FineTuned(Algorithm[StateT]):
         reply: Evaluation = super().evaluate(request, client)
         return reply
 
-    def tuned_together(self, requests: Sequence[EvaluateModel], clients: GraphCohort) -> list[Evaluation]:
-        """Do the same for many clients at once: what a handler for many calls."""
-        if type(self).data_of is not Algorithm.data_of:
-            raise BadInput(f"{type(self).__name__} trains on other data than the clients' own, which many cannot share")
-        if not requests[0].best:
-            starts = [self.untuned(r.params, c) for r, c in zip(requests, clients, strict=True)]
-            fitted = clients.fit(starts, steps=self.tune_steps, optimizer=self._tuner)
-            for k, client in enumerate(clients):
-                client.state = {**client.state, "tuned": fitted.member(k)}
-        return super().evaluate_together(requests, clients)
-
 
 @dataclass(frozen=True)
 class FedAvgFT(FineTuned[ModelState], FedAvg):
@@ -113,13 +100,3 @@ class FedAvgFT(FineTuned[ModelState], FedAvg):
         tune_steps, tune_optimizer: as in FineTuned
         local_steps, step_unit, optimizer, weighting, keep_moments: as in FedAvg
     """
-
-    @cohort(TrainModel)
-    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
-        """Train the received model for many clients at once."""
-        return super().train_together(requests, clients)
-
-    @cohort(EvaluateModel)
-    def evaluate_together(self, requests: Sequence[EvaluateModel], clients: GraphCohort) -> list[Evaluation]:
-        """Tune and evaluate many clients' models at once."""
-        return self.tuned_together(requests, clients)

@@ -12,15 +12,13 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from isthmus.algorithms.fedavg import ModelUpdate, TrainModel, received
+from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.core.errors import CourseFailed, refuse
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
-from isthmus.core.protocol import Kept, ModelState, Request, cohort, on
+from isthmus.core.protocol import Kept, ModelState, Request, on
 from isthmus.core.record import Params, Record
-from isthmus.core.replies import Stack
 from isthmus.learn.graph_client import GraphClient, LocalTraining
-from isthmus.learn.together.stacked_clients import GraphCohort
 
 KindT = TypeVar("KindT", bound="TrainModel | UseModel")
 
@@ -222,12 +220,6 @@ class GCFL(LocalTraining[GCFLState]):
         """Train the model of the client's cluster, as FedAvg does."""
         return ModelUpdate(self.fit(request.params, client).params, self.weight(client))
 
-    @cohort(TrainModel)
-    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
-        """Train the received models for many clients at once, as FedAvg does."""
-        fitted = self.fit_together(received(requests), clients)
-        return Stack.of(clients.ids, ModelUpdate, params=fitted.params, weight=self.weights(clients))
-
     @on(UseModel)
     def use(self, request: UseModel, client: GraphClient) -> Kept:
         """Remember the cluster's model."""
@@ -263,11 +255,6 @@ class GCFLPlus(GCFL):
         super().__post_init__()
         least = 2 if self.standardize else 1  # one number has no deviation
         refuse(self.num_norms < least, self, "num_norms", f"it must be at least {least}")
-
-    @cohort(TrainModel)
-    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
-        """Train the received models for many clients at once, as FedAvg does."""
-        return super().train_together(requests, clients)
 
     def _folded(self, members: Sequence[str], trained: Mapping[str, ModelUpdate], otherwise: Params) -> Params:
         """Return what the members' models become together, taken in the order in which they answered."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from isthmus.core.errors import CourseFailed
 from isthmus.core.federation import Federation
-from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Kept, Request, cohort, improves, on
+from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Kept, Request, improves, on
 from isthmus.core.record import Params, Record
 from isthmus.learn.graph_client import GraphClient, check_local_steps
 from isthmus.learn.optimizers import SGD, Optimizer
-from isthmus.learn.together.stacked_clients import GraphCohort
 
 
 @dataclass(frozen=True)
@@ -104,23 +103,6 @@ class Local(Algorithm[Nothing]):
         client.state["optimizer"] = fitted.optimizer_state
         return Kept()
 
-    @cohort(TrainAlone)
-    def train_together(self, requests: Sequence[TrainAlone], clients: GraphCohort) -> list[Kept]:
-        """Train many running models a little further at once."""
-        for client in clients:
-            _require_start(client)
-        fitted = clients.fit(
-            [client.state["running"] for client in clients],
-            steps=self.local_steps,
-            step_unit=self.step_unit,
-            optimizer=self.optimizer,
-            optimizer_states=[client.state["optimizer"] for client in clients],
-        )
-        for position, client in enumerate(clients):
-            client.state["running"] = fitted.member(position)
-            client.state["optimizer"] = fitted.optimizer_states[position]
-        return [Kept()] * len(clients)
-
     @on(EvaluateModel)
     def evaluate(self, request: EvaluateModel, client: GraphClient) -> Evaluation:
         """Keep the running model if it is the best so far on the client's validation nodes; report the kept one."""
@@ -130,19 +112,6 @@ class Local(Algorithm[Nothing]):
             _keep_if_best(client, request.metric, metrics["val"].get(request.metric))
         metrics, counts = client.evaluate(client.state["params"], request.splits)
         return Evaluation(metrics, counts)
-
-    @cohort(EvaluateModel)
-    def evaluate_together(self, requests: Sequence[EvaluateModel], clients: GraphCohort) -> list[Evaluation]:
-        """Keep each running model that is the best so far; report the kept ones."""
-        for client in clients:
-            _require_start(client)
-        request = requests[0]
-        if not request.best:
-            found = clients.evaluate([client.state["running"] for client in clients], ("val",))
-            for client, (metrics, _) in zip(clients, found, strict=True):
-                _keep_if_best(client, request.metric, metrics["val"].get(request.metric))
-        kept = clients.evaluate([client.state["params"] for client in clients], request.splits)
-        return [Evaluation(metrics, counts) for metrics, counts in kept]
 
 
 def _require_start(client: GraphClient) -> None:

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
+from isthmus.core.client import NotTogether
 from isthmus.core.errors import BadInput, refuse
-from isthmus.core.protocol import cohort, on
+from isthmus.core.protocol import on
 from isthmus.core.record import Params
-from isthmus.core.replies import Stack
-from isthmus.learn.graph_client import GraphClient, Loss
+from isthmus.learn.graph_client import BothWays, GraphClient
 from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification
 from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.together.layouts import replaced
@@ -72,20 +72,11 @@ class MOON(FedAvg):
         self._remember(fitted.params, client)
         return ModelUpdate(fitted.params, self.weight(client))
 
-    @cohort(TrainModel)
-    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
-        """Train the received model for many clients at once."""
-        params = requests[0].params
-        fitted = self.fit_together(params, clients, loss=self.loss_together(params, clients))
-        for k, client in enumerate(clients if self.mu else ()):
-            self._remember(fitted.member(k), client)
-        return Stack.of(clients.ids, ModelUpdate, params=fitted.params, weight=self.weights(clients))
-
     def _remember(self, params: Params, client: GraphClient) -> None:
         if self.mu and client.num_examples:
             client.state["previous"] = params
 
-    def loss(self, received: Params, client: GraphClient) -> Loss | None:
+    def loss(self, received: Params, client: GraphClient) -> BothWays | None:
         """Return the loss with the contrast; the task's own when there is nothing to contrast."""
         previous: Params | None = client.state.get("previous")
         if not self.mu or previous is None:
@@ -99,21 +90,15 @@ class MOON(FedAvg):
             toward, away = (side[rows] for side in sides(batch.graph))
             return total + self.mu * contrast(watched.seen[rows], toward, away, self.tau).mean()
 
-        return loss
+        return BothWays(loss, self.loss_together, sides)
 
-    def loss_together(self, received: Params, clients: GraphCohort) -> StackedLoss | None:
-        """Return what `loss` does for many clients side by side.
-
-        For one without a model of its own both sides are the received model, which gives a constant.
-        """
-        previous: list[Params | None] = [client.state.get("previous") for client in clients]
-        if not self.mu or not any(previous):
-            return None
+    def loss_together(self, clients: GraphCohort, sides: Sequence[Callable[[GraphInput], list[Tensor]]]) -> StackedLoss:
+        """Return what `loss` does for many clients side by side."""
         if type(clients.task) is not NodeClassification:
-            raise BadInput(f"which rows are examples of {type(clients.task).__name__} is not known for many clients")
+            raise NotTogether(f"which rows are examples of {type(clients.task).__name__} is not known for many clients")
         towards, aways = [], []
-        for client, own in zip(clients, previous, strict=True):
-            toward, away = frozen_sides(client, received, received if own is None else own)(client.prepared.graph)
+        for client, mine in zip(clients, sides, strict=True):
+            toward, away = mine(client.prepared.graph)
             train = client.prepared.index["train"]
             towards.append(toward[train])
             aways.append(away[train])

@@ -6,22 +6,17 @@ learning".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from isthmus.core.errors import BadInput, refuse
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
-from isthmus.core.protocol import Known, ModelState, Request, cohort, on, unlike
+from isthmus.core.protocol import Known, ModelState, Request, on, unlike
 from isthmus.core.record import Params, Record
-from isthmus.core.replies import Stack, StackedTensor
 from isthmus.learn.graph_client import GraphClient, LocalTraining
-from isthmus.learn.optimizers import SGD, AdamW, Optimizer, OptimizerState
-from isthmus.learn.together.stacked_clients import GraphCohort
 
 
 @dataclass(frozen=True)
@@ -101,7 +96,7 @@ class Scaffold(LocalTraining[ScaffoldState]):
     the correction goes in before the optimiser's moments; weight decay counts as for SGD, but not AdamW's, which is
     no part of its gradient. Buffers (batch norm statistics) are averaged and have no variates.
 
-    A client remembers `variate`, c_i. Many clients are simulated together with plain SGD only.
+    A client remembers `variate`, c_i.
 
     Fields:
         server_lr: how far the server goes towards the mean
@@ -149,50 +144,22 @@ class Scaffold(LocalTraining[ScaffoldState]):
         """Train the received model with corrected gradients and remember the mean of those that were the client's."""
         _require_fitting(request.variate, client)
         before = _variate(client, request.variate)
-        trained = [name for name, slot in client.model.named_parameters() if slot.requires_grad]
-        drift = {name: c - before[name] for name, c in request.variate.items()}
-        moments: OptimizerState | None = client.state.get("optimizer") if self.keep_moments else None
         fitted = client.fit(
             request.params,
             steps=self.local_steps,
             step_unit=self.step_unit,
-            optimizer=corrected(self.optimizer, tuple(drift.get(name) for name in trained)),
-            optimizer_state=None if moments is None else _summing(moments, client),
+            optimizer=self.optimizer,
+            optimizer_state=client.state.get("optimizer") if self.keep_moments else None,
+            drift=client.combined((1.0, request.variate), (-1.0, before)),
+            sum_gradients=True,
         )
         if self.keep_moments:
-            kept = {key: value for key, value in fitted.optimizer_state.items() if key != "gradients"}
-            client.state["optimizer"] = kept
-        if fitted.steps == 0:
-            return CorrectedUpdate(fitted.params, {n: torch.zeros_like(c) for n, c in before.items()}, 0.0)
-        sums = dict(zip(trained, fitted.optimizer_state["gradients"], strict=True))
-        after = {name: sums[name] / fitted.steps if name in sums else c for name, c in before.items()}
+            client.state["optimizer"] = fitted.optimizer_state
+        if fitted.steps == 0 or fitted.gradients is None:
+            return CorrectedUpdate(fitted.params, client.combined((0.0, before)), 0.0)
+        after = client.combined((1.0 / fitted.steps, fitted.gradients), names=before)
         client.state["variate"] = after
-        change = {name: after[name] - c for name, c in before.items()}
-        return CorrectedUpdate(fitted.params, change, self.weight(client))
-
-    @cohort(TrainCorrected)
-    def train_together(self, requests: Sequence[TrainCorrected], clients: GraphCohort) -> Stack:
-        """Train the received model for many clients at once; their variates come of how far they went."""
-        if type(self.optimizer) is not SGD or self.optimizer.momentum:
-            raise BadInput(f"with {self.optimizer!r} the change of a model is no mean of gradients")
-        request = requests[0]
-        before = [_variate(client, request.variate) for client in clients]
-        drifts = [{name: c - mine[name] for name, c in request.variate.items()} for mine in before]
-        fitted = self.fit_together(request.params, clients, drifts=drifts)
-        changes = [{name: torch.zeros_like(c) for name, c in mine.items()} for mine in before]
-        for k, client in enumerate(clients if fitted.steps else ()):
-            factor = self.optimizer.schedule.factor(max(client.position.round, 1))
-            reach = fitted.steps * self.optimizer.lr * factor
-            after = {n: (request.params[n] - fitted.params[n].member(k)) / reach - d for n, d in drifts[k].items()}
-            client.state["variate"] = after
-            changes[k] = {name: after[name] - c for name, c in before[k].items()}
-        return Stack.of(
-            clients.ids,
-            CorrectedUpdate,
-            params=fitted.params,
-            variate_change={n: StackedTensor(torch.stack([each[n] for each in changes])) for n in request.variate},
-            weight=self.weights(clients),
-        )
+        return CorrectedUpdate(fitted.params, client.combined((1.0, after), (-1.0, before)), self.weight(client))
 
 
 def _variate(client: GraphClient, like: Params) -> Params:
@@ -207,35 +174,3 @@ def _require_fitting(variate: Params, client: GraphClient) -> None:
     problem = unlike("variate", mine, variate)
     if problem:
         raise BadInput(f"the server's control variate does not belong to this model: {problem}")
-
-
-def _summing(moments: OptimizerState, client: GraphClient) -> OptimizerState:
-    """Return an inner optimiser's kept state as `Corrected` goes on from it, with a sum of nothing."""
-    live = [slot for slot in client.model.parameters() if slot.requires_grad]
-    return {**moments, "gradients": tuple(torch.zeros_like(slot) for slot in live)}
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Corrected(Optimizer):
-    """Another optimiser whose gradients have a constant added; `gradients` in its state is their sum without it."""
-
-    inner: Optimizer
-    drift: tuple[Tensor | None, ...]  # one for each parameter; None adds nothing
-
-    def start(self, params: Sequence[Tensor]) -> OptimizerState:
-        """Return the inner optimiser's state and a sum of nothing."""
-        return {**self.inner.start(params), "gradients": tuple(torch.zeros_like(p) for p in params)}
-
-    def step(self, params: list[Tensor], grads: list[Tensor], state: OptimizerState, lr: float) -> None:
-        """Add the gradients up, then take the inner optimiser's step with the corrected ones."""
-        sums = list(state["gradients"])
-        torch._foreach_add_(sums, grads)
-        if self.weight_decay and not isinstance(self.inner, AdamW):
-            torch._foreach_add_(sums, params, alpha=self.weight_decay)
-        moved = [g if d is None else g + d for g, d in zip(grads, self.drift, strict=True)]
-        self.inner.step(params, moved, state, lr)
-
-
-def corrected(inner: Optimizer, drift: tuple[Tensor | None, ...]) -> Corrected:
-    """Return an optimiser with its gradients corrected."""
-    return Corrected(inner.lr, inner.weight_decay, inner.schedule, inner=inner, drift=drift)

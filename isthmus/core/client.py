@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -23,12 +23,37 @@ class Cohort(Protocol):
     def __len__(self) -> int:
         """Return the number of clients."""
 
+    def of(self, clients: Sequence[Any]) -> Cohort:
+        """Return some of them, in the same order; itself for all."""
+
+
+class NotTogether(Exception):
+    """Work that cannot be done for many clients at once, and why."""
+
+
+class Work(ABC):
+    """Something heavy that a handler asks its client for; done with that of other clients where they fit together."""
+
+    @abstractmethod
+    def kind(self) -> Hashable:
+        """Return what must be the same for pieces of work to be done together."""
+
+    @abstractmethod
+    def alone(self, client: Any) -> Any:
+        """Do it for one client."""
+
+    @staticmethod
+    @abstractmethod
+    def together(clients: Any, works: Sequence[Any]) -> Sequence[Any]:
+        """Do pieces of one kind for a cohort; raises NotTogether where that cannot be."""
+
 
 class Client(ABC):
     """One client as its handlers see it. All that it remembers between two requests is `state`.
 
     `algorithm` is the algorithm with the client's own settings, where it has some. `secret` is what its protecting
-    streams are drawn from; it is no part of the memory and of no message.
+    streams are drawn from; it is no part of the memory and of no message. `desk` takes heavy work while the client is
+    simulated together with others.
     """
 
     def __init__(self, id: str) -> None:
@@ -39,6 +64,11 @@ class Client(ABC):
         self.position = Position(0, 0, 0)
         self._asked: tuple[Request[Any] | None, State] = (None, {})
         self._asked_digest: bytes | None = None
+        self.desk: Callable[[Work], Any] | None = None
+
+    def do(self, work: Work) -> Any:
+        """Return the result of some work, done here and now, or with that of others where there is a desk for it."""
+        return work.alone(self) if self.desk is None else self.desk(work)
 
     def begin(self, position: Position, request: Request[Any]) -> None:
         """Take note of what is asked, where in the course, and of the memory that it is answered from."""

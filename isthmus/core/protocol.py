@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -362,17 +362,6 @@ class Algorithm(ABC, Generic[StateT]):
         metrics, counts = client.evaluate(self.client_params(request.params, memory), request.splits)
         return Evaluation(metrics, counts)
 
-    @cohort(EvaluateModel)
-    def evaluate_together(self, requests: Sequence[EvaluateModel], clients: Any) -> list[Evaluation]:
-        """Evaluate many clients' models at once."""
-        if len({request.splits for request in requests}) > 1:
-            raise ValueError("clients are asked for different splits")
-        models = []
-        for request, client in zip(requests, clients, strict=True):
-            memory: State = self.best_memory(client.state) if request.best else client.state
-            models.append(self.client_params(request.params, memory))
-        return [Evaluation(metrics, counts) for metrics, counts in clients.evaluate(models, requests[0].splits)]
-
     @on(KeepBest)
     def keep_best(self, request: KeepBest, client: Any) -> Kept:
         """Keep the personal parts of this moment as the best."""
@@ -398,14 +387,8 @@ class Algorithm(ABC, Generic[StateT]):
 
     @classmethod
     def cohort_handlers(cls) -> dict[type[Request[Any]], str]:
-        """Return the request types that this very class answers for many clients at once, with the handlers' names.
-
-        The evaluation that comes with every algorithm counts as its own as long as it is not changed.
-        """
+        """Return the request types that this very class answers for many clients at once, with the handlers' names."""
         found: dict[type[Request[Any]], str] = {}
-        plain = getattr(cls, cls.handlers().get(EvaluateModel, ""), None)
-        if plain is Algorithm.evaluate and cls.evaluate_together is Algorithm.evaluate_together:
-            found[EvaluateModel] = "evaluate_together"
         for name, member in vars(cls).items():
             if hasattr(member, "__handles_cohort__"):
                 found[member.__handles_cohort__] = name

@@ -86,6 +86,14 @@ class Record:
 RecordT = TypeVar("RecordT", bound=Record)
 
 
+class LazyParams(dict[str, Tensor]):
+    """Parameters that are made when somebody looks at them."""
+
+    def outline(self) -> dict[str, Tensor]:
+        """Return tensors with shapes and types, which need not have numbers."""
+        return dict(self)
+
+
 def field_types(kind: type[Record]) -> dict[str, Any]:
     """Return the resolved annotation of every field of a record type."""
     found: dict[str, Any] | None = vars(kind).get("_field_types")
@@ -149,6 +157,8 @@ def _check_union(value: Value, annotation: Any, where: Place) -> None:
 def _check_dict(value: Value, args: tuple[Any, ...], where: Place) -> None:
     if not isinstance(value, dict):
         raise BadMessage(f"{told_place(where)}: found {_kind(value)}, expected a dict")
+    if isinstance(value, LazyParams):
+        value = value.outline()
     key_type, item_type = args
     for key, item in value.items():
         if type(key) not in (str, int) or (key_type is not Any and type(key) is not key_type):

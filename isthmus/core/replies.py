@@ -45,6 +45,10 @@ class Stacked(ABC):
     def member(self, position: int) -> Tensor:
         """Return one client's tensor."""
 
+    def whole(self) -> Tensor:
+        """Return all clients' tensors, (clients, ...); it is not to be changed."""
+        return torch.stack([self.member(position) for position in range(len(self))])
+
     @abstractmethod
     def bound(self) -> Tensor:
         """Return for each client a number that none of its numbers exceeds in magnitude, (clients,), float64.
@@ -75,6 +79,9 @@ class StackedTensor(Stacked):
 
     def __init__(self, values: Tensor) -> None:
         self.values = values
+        # A tensor may be a part of several sums, each of which asks for the same.
+        self._bound: Tensor | None = None
+        self._sum: tuple[Tensor, Tensor] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -93,8 +100,17 @@ class StackedTensor(Stacked):
         """Return one client's tensor, a view."""
         return self.values[position]
 
+    def whole(self) -> Tensor:
+        """Return the rows."""
+        return self.values
+
     def bound(self) -> Tensor:
         """Return each client's largest magnitude."""
+        if self._bound is None:
+            self._bound = self._largest()
+        return self._bound
+
+    def _largest(self) -> Tensor:
         if not self.values.numel():
             return torch.zeros(len(self), dtype=torch.float64)
         if self.values.stride(0) == 0:
@@ -104,6 +120,11 @@ class StackedTensor(Stacked):
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the weighted sum."""
+        if self._sum is None or not torch.equal(self._sum[0], weights):
+            self._sum = (weights, self._added(weights))
+        return self._sum[1].clone()  # who asked may add to it
+
+    def _added(self, weights: Tensor) -> Tensor:
         if not bool(weights.any()):
             return torch.zeros(self.shape, dtype=torch.float64)
         if self.values.stride(0) == 0:

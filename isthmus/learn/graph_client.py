@@ -7,7 +7,7 @@ models are scored there by their mean, each on all test nodes (FS-G, 7.1.1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -15,18 +15,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from isthmus.core.client import Client
+from isthmus.core.client import Client, Work
 from isthmus.core.errors import BadInput, refuse
 from isthmus.core.protocol import Algorithm, Holdings, StateT
 from isthmus.core.record import Params
-from isthmus.core.replies import Each
+from isthmus.core.replies import Stacked, StackedTensor
+from isthmus.core.stacked_params import Combination, StackedParams, combined, common_stack
 from isthmus.data.conventions import SPLITS
 from isthmus.learn.batching import Batching
-from isthmus.learn.optimizers import SGD, Optimizer, OptimizerState
+from isthmus.learn.optimizers import SGD, AdamW, Optimizer, OptimizerState
 from isthmus.learn.tasks.task import Predictions, Task
 
 if TYPE_CHECKING:  # which imports this file
-    from isthmus.learn.together.stacked_clients import GraphCohort, StackedFit, StackedLoss
+    from isthmus.learn.together.stacked_clients import GraphCohort
 
 # From the live parameters to a term that is added to the loss.
 Penalty: TypeAlias = Callable[[Mapping[str, Tensor]], Tensor]
@@ -37,12 +38,26 @@ Loss: TypeAlias = Callable[[nn.Module, Any, torch.Generator], Tensor]
 
 @dataclass(frozen=True)
 class Fitted:
-    """What local training gives back."""
+    """What local training gives back.
+
+    Fields:
+        params:     the trained parameters
+        loss:       mean over the steps, without the penalty; NaN when nothing was trained
+        steps:      steps that were taken
+        make_state: gives the optimiser's state at the end; of many clients' it is made only for those that want it
+        gradients:  the sum over the steps of the loss's gradients, decay that is part of them included, where asked for
+    """
 
     params: Params
-    loss: float  # mean over the steps, without the penalty; NaN when nothing was trained
+    loss: float
     steps: int
-    optimizer_state: OptimizerState
+    make_state: Callable[[], OptimizerState]
+    gradients: Params | None = None
+
+    @cached_property
+    def optimizer_state(self) -> OptimizerState:
+        """The optimiser's state at the end."""
+        return self.make_state()
 
 
 def load_params(model: nn.Module, params: Params) -> None:
@@ -80,21 +95,38 @@ def fit(
     penalty: Penalty | None = None,
     optimizer_state: OptimizerState | None = None,
     loss: Loss | None = None,
+    drift: Params | None = None,
+    sum_gradients: bool = False,
 ) -> Fitted:
     """Take `steps` optimiser steps from `params`; a client without training examples gives its parameters back."""
     load_params(model, params)
     named = {name: slot for name, slot in model.named_parameters() if slot.requires_grad}
     live: list[Tensor] = list(named.values())
     state = optimizer.start(live) if optimizer_state is None else copied(optimizer_state)
+    sums = [torch.zeros_like(slot) for slot in live] if sum_gradients else None
     losses: list[Tensor] = []
     for _, batch in zip(range(steps), task.batches(prepared, batching, generator), strict=False):
         found = (loss or task.loss)(model, batch, generator)
         losses.append(found.detach())
         if penalty is not None:
             found = found + penalty(named)
-        take_step(live, found, optimizer, state, lr)
+        grads = gradients(found, live)
+        with torch.no_grad():
+            if sums is not None:
+                add_gradients(sums, grads, live, optimizer)
+            if drift is not None:
+                grads = [g + drift[name] if name in drift else g for name, g in zip(named, grads, strict=True)]
+            optimizer.step(live, grads, state, lr)
     mean = float(torch.stack(losses).mean()) if losses else float("nan")
-    return Fitted(read_params(model), mean, len(losses), state)
+    summed = None if sums is None else dict(zip(named, sums, strict=True))
+    return Fitted(read_params(model), mean, len(losses), lambda: state, summed)
+
+
+def add_gradients(sums: list[Tensor], grads: list[Tensor], live: list[Tensor], optimizer: Optimizer) -> None:
+    """Add gradients to their sums, with the decay of weights where the optimiser takes it for a part of them."""
+    torch._foreach_add_(sums, grads)
+    if optimizer.weight_decay and type(optimizer) is not AdamW:
+        torch._foreach_add_(sums, live, alpha=optimizer.weight_decay)
 
 
 def take_step(live: list[Tensor], loss: Tensor, optimizer: Optimizer, state: OptimizerState, lr: float) -> None:
@@ -118,16 +150,53 @@ def copied(state: OptimizerState) -> OptimizerState:
     }
 
 
-def proximal(strength: float, anchor: Params) -> Penalty | None:
+@dataclass(frozen=True, eq=False)
+class BothWays:
+    """A loss for one client that is also known for many at once.
+
+    Fields:
+        alone:           the loss for one
+        many:            makes the loss for many (`StackedLoss`) of the clients and of what is known `about` each
+        about:           what `many` is told of this client
+        alters_features: whether the loss runs the model on other features than the client's own
+    """
+
+    alone: Loss
+    many: Callable[[Any, Sequence[Any]], Any]
+    about: Any = None
+    alters_features: bool = False
+
+    def __call__(self, model: nn.Module, batch: Any, generator: torch.Generator) -> Tensor:
+        """Return the loss for one."""
+        return self.alone(model, batch, generator)
+
+
+@dataclass(frozen=True, eq=False)
+class Pull:
+    """strength/2 |w - anchor|^2 + <linear, w> over the trained parameters that are in `anchor`: a penalty.
+
+    Clients whose penalties are pulls can be trained together.
+    """
+
+    strength: float
+    anchor: Params
+    linear: Params | None = None
+
+    def __call__(self, live: Mapping[str, Tensor]) -> Tensor:
+        """Return the term."""
+        near = {name: (w - self.anchor[name]).square().sum() for name, w in live.items() if name in self.anchor}
+        if self.linear is None:
+            return 0.5 * self.strength * torch.stack(list(near.values())).sum()
+        terms = []
+        for name, square in near.items():
+            slope = (self.linear[name] * live[name]).sum() if name in self.linear else 0.0
+            terms.append(0.5 * self.strength * square + slope)
+        return torch.stack(terms).sum()
+
+
+def proximal(strength: float, anchor: Params) -> Pull | None:
     """Return strength/2 |w - anchor|^2 over the trained parameters that are in `anchor`; None without strength."""
-    if strength == 0:
-        return None
-
-    def penalty(live: Mapping[str, Tensor]) -> Tensor:
-        squares = [(w - anchor[name]).square().sum() for name, w in live.items() if name in anchor]
-        return 0.5 * strength * torch.stack(squares).sum()
-
-    return penalty
+    return None if strength == 0 else Pull(strength, anchor)
 
 
 STEP_UNITS = ("batch", "epoch")
@@ -156,7 +225,10 @@ class ForeignEdges(NamedTuple):
 
 
 class GraphClient(Client):
-    """One silo's data and the means to learn from it. The module is scratch: parameters are loaded before each use.
+    """One silo's data and the means to learn from it.
+
+    The module is scratch: parameters are loaded before each use, and a use ends where the client is asked for heavy
+    work (`fit`, `evaluate`, `combined`), which others may share.
 
     Attributes:
         node_keys: the name under which other clients know the same node, (nodes,), int64, all different; None where
@@ -225,6 +297,9 @@ class GraphClient(Client):
         optimizer_state: OptimizerState | None = None,
         loss: Loss | None = None,
         prepared: Any = None,
+        drift: Params | None = None,
+        sum_gradients: bool = False,
+        purpose: str = "fit",
     ) -> Fitted:
         """Train from `params` on the client's own graph; the learning rate is the schedule's for this round.
 
@@ -232,34 +307,170 @@ class GraphClient(Client):
         the place of the task's, `penalty` is added to either. `prepared` takes the place of the client's own data:
         the same with other edges or labels. Parameters that are missing in `params` are the client's personal ones:
         they are trained with the others and stay in its memory.
+
+        `drift` is added to the gradients of these parameters at every step; with `sum_gradients` the gradients without
+        it, and without those of a penalty, come back added up. `purpose` names the random stream.
         """
-        prepared = self.prepared if prepared is None else prepared
-        per_epoch = self.task.batches_per_epoch(prepared, self.batching) if step_unit == "epoch" else 1
-        fitted = fit(
-            self.model,
-            self.complete(params),
-            self.task,
-            prepared,
-            steps=steps * per_epoch,
-            optimizer=optimizer,
-            lr=optimizer.lr * optimizer.schedule.factor(max(self.position.round, 1)),
-            batching=self.batching,
-            generator=self.generator("fit"),
-            penalty=penalty,
-            optimizer_state=optimizer_state,
-            loss=loss,
+        work = Fit(
+            params,
+            steps,
+            optimizer,
+            step_unit,
+            penalty,
+            optimizer_state,
+            loss,
+            None if prepared is self.prepared else prepared,
+            drift,
+            sum_gradients,
+            purpose,
         )
-        return replace(fitted, params=self.keep_personal(fitted.params, params))
+        fitted: Fitted = self.do(work)
+        return fitted
 
     def evaluate(self, params: Params, splits: tuple[str, ...]) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
         """Return metrics and example counts per split of a model on the client's own graph."""
-        load_params(self.model, self.complete(params))
-        return self.task.evaluate(self.model, self.prepared, splits)
+        found: tuple[dict[str, dict[str, float]], dict[str, int]] = self.do(Evaluate(params, splits))
+        return found
+
+    def combined(self, *terms: tuple[float, Params], names: Collection[str] | None = None) -> Params:
+        """Return the sum of factor times parameters, over the names that all have, or over some of them.
+
+        The same as a line of arithmetic for each; but parameters that this client has in common with others in a
+        simulation are not taken apart for it.
+        """
+        first = terms[0][1]
+        common = tuple(n for n in (first if names is None else names) if all(n in params for _, params in terms))
+        found: Params = self.do(Combine(terms, common))
+        return found
 
     def predict(self, params: Params) -> Predictions:
         """Return a model's probabilities for every example of the client."""
         load_params(self.model, self.complete(params))
         return self.task.predict(self.model, self.prepared)
+
+
+# ---- heavy work
+
+
+@dataclass(frozen=True, eq=False)
+class Fit(Work):
+    """Training; fields as in `GraphClient.fit`."""
+
+    params: Params
+    steps: int
+    optimizer: Optimizer
+    step_unit: str
+    penalty: Penalty | None
+    optimizer_state: OptimizerState | None
+    loss: Loss | None
+    prepared: Any
+    drift: Params | None
+    sum_gradients: bool
+    purpose: str
+
+    def kind(self) -> Hashable:
+        """Return what is the same for all clients that are trained together."""
+        pull = self.penalty.strength if isinstance(self.penalty, Pull) else None
+        return (
+            type(self),
+            tuple(self.params),
+            self.steps,
+            self.step_unit,
+            self.optimizer,
+            (type(self.penalty), pull),
+            self.optimizer_state is None,
+            self.loss.many if isinstance(self.loss, BothWays) else type(self.loss),
+            None if self.prepared is None else type(self.prepared.graph.x),  # sparse or dense
+            self.drift is None,
+            self.sum_gradients,
+            self.purpose,
+        )
+
+    def alone(self, client: GraphClient) -> Fitted:
+        """Train one client."""
+        prepared = client.prepared if self.prepared is None else self.prepared
+        per_epoch = client.task.batches_per_epoch(prepared, client.batching) if self.step_unit == "epoch" else 1
+        fitted = fit(
+            client.model,
+            client.complete(self.params),
+            client.task,
+            prepared,
+            steps=self.steps * per_epoch,
+            optimizer=self.optimizer,
+            lr=self.optimizer.lr * self.optimizer.schedule.factor(max(client.position.round, 1)),
+            batching=client.batching,
+            generator=client.generator(self.purpose),
+            penalty=self.penalty,
+            optimizer_state=self.optimizer_state,
+            loss=self.loss,
+            drift=self.drift,
+            sum_gradients=self.sum_gradients,
+        )
+        return replace(fitted, params=client.keep_personal(fitted.params, self.params))
+
+    @staticmethod
+    def together(clients: Any, works: Sequence[Fit]) -> Sequence[Fitted]:
+        """Train many clients as one."""
+        found: Sequence[Fitted] = clients.fit_all(works)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluate(Work):
+    """Evaluation of a model on a client's own graph; fields as in `GraphClient.evaluate`."""
+
+    params: Params
+    splits: tuple[str, ...]
+
+    def kind(self) -> Hashable:
+        """Return what is the same for all clients that are evaluated together."""
+        return (type(self), self.splits)
+
+    def alone(self, client: GraphClient) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+        """Evaluate one client's model."""
+        load_params(client.model, client.complete(self.params))
+        return client.task.evaluate(client.model, client.prepared, self.splits)
+
+    @staticmethod
+    def together(clients: Any, works: Sequence[Evaluate]) -> Sequence[Any]:
+        """Evaluate many clients' models as one."""
+        found: Sequence[Any] = clients.evaluate([work.params for work in works], works[0].splits)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Combine(Work):
+    """A linear combination of parameters."""
+
+    terms: tuple[tuple[float, Params], ...]
+    names: tuple[str, ...]
+
+    def kind(self) -> Hashable:
+        """Return what is the same for all clients whose parameters are combined together."""
+        return (type(self), self.names, tuple(factor for factor, _ in self.terms))
+
+    def alone(self, client: GraphClient | None) -> Params:
+        """Combine one client's parameters."""
+        return {name: combined([(factor, params[name]) for factor, params in self.terms]) for name in self.names}
+
+    @staticmethod
+    def together(clients: Any, works: Sequence[Combine]) -> Sequence[Params]:
+        """Combine many clients' parameters without taking them apart."""
+        terms: list[tuple[float, Mapping[str, Any]]] = []
+        for place, (factor, first) in enumerate(works[0].terms):
+            each = [work.terms[place][1] for work in works]
+            stack = common_stack(each)
+            if stack is not None:
+                terms.append((factor, stack.each))
+            elif all(params is first for params in each):
+                terms.append((factor, first))
+            else:
+                whole = {n: StackedTensor(torch.stack([params[n] for params in each])) for n in works[0].names}
+                terms.append((factor, whole))
+        if not any(isinstance(params[name], Stacked) for _, params in terms for name in works[0].names):
+            return [works[0].alone(None)] * len(works)  # the same for all
+        found = {name: Combination([(factor, params[name]) for factor, params in terms]) for name in works[0].names}
+        return StackedParams(found, len(works)).members()
 
 
 WEIGHTINGS = ("examples", "nodes", "uniform")
@@ -311,45 +522,10 @@ class LocalTraining(Algorithm[StateT]):
             client.state[moments] = fitted.optimizer_state
         return fitted
 
-    def fit_together(
-        self,
-        params: Params | Sequence[Params],
-        clients: GraphCohort,
-        *,
-        proximal: float = 0.0,
-        drifts: Sequence[Params] | None = None,
-        loss: StackedLoss | None = None,
-        alters_features: bool = False,
-        steps: int | None = None,
-        moments: str = "optimizer",
-    ) -> StackedFit:
-        """Train many clients at once, from the same parameters or each from its own; the rest as in `GraphCohort.fit`.
-
-        `steps` and `moments` as in `fit`.
-        """
-        fitted = clients.fit(
-            params,
-            steps=self.local_steps if steps is None else steps,
-            step_unit=self.step_unit,
-            optimizer=self.optimizer,
-            proximal=proximal,
-            drifts=drifts,
-            loss=loss,
-            alters_features=alters_features,
-            optimizer_states=[client.state.get(moments) for client in clients] if self.keep_moments else None,
-        )
-        for client, kept in zip(clients, fitted.optimizer_states, strict=False):  # none, unless they are kept
-            client.state[moments] = kept
-        return fitted
-
     def weight(self, client: GraphClient) -> float:
         """Return n_k; zero for a client that has nothing to train on."""
         sizes = {"examples": client.num_examples, "nodes": client.num_nodes, "uniform": 1}
         return float(sizes[self.weighting]) if client.num_examples else 0.0
-
-    def weights(self, clients: GraphCohort) -> Each:
-        """Return n_k of many clients."""
-        return Each(tuple(map(self.weight, clients)))
 
 
 Scores = dict[str, float]

@@ -201,3 +201,29 @@ class AdamW(Adam):
 
 SCHEDULES: dict[str, type[Schedule]] = {"constant": Constant, "step": StepDecay, "cosine": Cosine}
 OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Only(Optimizer):
+    """Another optimiser that moves some of the parameters; the others stand still and have no state."""
+
+    inner: Optimizer
+    moving: tuple[bool, ...]  # one for each parameter
+
+    def start(self, params: Sequence[Tensor]) -> OptimizerState:
+        """Return the inner optimiser's state of what moves."""
+        return self.inner.start(self.chosen(params))
+
+    def step(self, params: list[Tensor], grads: list[Tensor], state: OptimizerState, lr: float) -> None:
+        """Take the inner optimiser's step with what moves."""
+        if any(self.moving):
+            self.inner.step(self.chosen(params), self.chosen(grads), state, lr)
+
+    def chosen(self, each: Sequence[Any]) -> list[Any]:
+        """Return what belongs to parameters that move."""
+        return [one for one, moves in zip(each, self.moving, strict=True) if moves]
+
+
+def only(inner: Optimizer, moving: Sequence[bool]) -> Only:
+    """Return an optimiser that moves the parameters of which `moving` is true."""
+    return Only(inner.lr, inner.weight_decay, inner.schedule, inner=inner, moving=tuple(moving))

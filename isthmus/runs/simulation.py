@@ -342,7 +342,7 @@ class Simulation:
         if not isinstance(self.runtime, StackedRuntime):
             return []
         return [
-            f"{name} could not answer for many clients at once, so they answered one by one: {reason}"
+            f"{name} could not be done for many clients at once, so it was done one by one: {reason}"
             for name, reason in self.runtime.notes.items()
         ]
 

@@ -10,7 +10,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from isthmus.core.client import Client, Cohort
@@ -20,6 +20,8 @@ from isthmus.core.federation import Outcome, Position, StackOutcome
 from isthmus.core.protocol import Algorithm, Failure, Holdings, Request
 from isthmus.core.record import Record, State, check_value
 from isthmus.core.replies import Stack
+from isthmus.core.stacked_params import MemberParams, gathered
+from isthmus.runtime.pausing import Pausing
 
 
 class Site:
@@ -156,15 +158,16 @@ Gather = Callable[[Sequence[Client]], tuple[Sequence[Cohort], Sequence[Client]]]
 
 
 class StackedRuntime(LoopRuntime):
-    """Answers a request for whole blocks of clients where the algorithm has a handler for that, else one by one.
+    """Answers a request for whole blocks of clients: their handlers run side by side, and like work is done as one.
 
-    A handler for many that fails is no client's failure: its clients answer one by one instead, and whoever fails then
-    is named. A time limit is a client's own, so with one every client answers by itself.
+    An algorithm may have a handler for many (`@cohort`), which takes their place; one that fails is no client's
+    failure: its clients answer one by one instead, and whoever fails then is named. A time limit is a client's own, so
+    with one every client answers by itself.
 
     Fields:
         together: how many replies to each kind of request were given together so far
         alone:    how many were given one by one
-        notes:    why replies were given alone though there is a handler for many, by its name
+        notes:    why work was done client by client though it fits together, by the name of the work or of a handler
     """
 
     def __init__(self, algorithm: Algorithm[Any], clients: Sequence[Client], gather: Gather) -> None:
@@ -173,6 +176,7 @@ class StackedRuntime(LoopRuntime):
         self.together: Counter[str] = Counter()
         self.alone: Counter[str] = Counter()
         self.notes: dict[str, str] = {}
+        self.pausing = Pausing()
         self._cohort_handlers = type(algorithm).cohort_handlers()
 
     def exchange(
@@ -180,13 +184,16 @@ class StackedRuntime(LoopRuntime):
     ) -> Iterator[Outcome | StackOutcome]:
         """Answer the requests block by block, then the clients that are left."""
         self._before = {}
-        name = self._handler_for_many(requests) if timeout_seconds is None else None
         left = list(requests)
-        if name is not None:
+        if timeout_seconds is None:
+            name = self._handler_for_many(requests)
             blocks, alone = self.gather([self.sites[client].client for client in requests])
             left = [client.id for client in alone]
             for block in blocks:
                 mine = {client.id: requests[client.id] for client in block}
+                if name is None:
+                    yield from self._side_by_side(position, mine, block)
+                    continue
                 answers = self._together(name, position, mine, block)
                 if answers is None:
                     left.extend(mine)
@@ -195,6 +202,39 @@ class StackedRuntime(LoopRuntime):
                     yield from answers
         self.alone[_kind(requests)] += len(left)
         yield from self.answer_each(position, {client: requests[client] for client in left}, timeout_seconds)
+
+    def mark(self, round: int) -> None:
+        """Mark the memories; what is left of a stack that most clients have let go of is taken out of it."""
+        super().mark(round)
+        entries = (entry for state in self._marked[1].values() for entry in state.values())
+        members = [entry for entry in entries if isinstance(entry, MemberParams)]
+        stacks = {id(member.stack): member.stack for member in members if member.stack is not None}
+        gone = {key for key, stack in stacks.items() if stack.is_mostly_gone}
+        for key, stack in stacks.items():
+            if key not in gone:
+                stack.condense()
+        for member in members:
+            if id(member.stack) in gone:
+                member.settle()
+
+    def _side_by_side(
+        self, position: Position, requests: Mapping[str, Request[Any]], block: Cohort
+    ) -> Iterator[Outcome | StackOutcome]:
+        """Yield the answers of a block whose plain handlers run side by side."""
+        self._before.update({client.id: dict(client.state) for client in block})
+        started, done = time.perf_counter(), sum(self.pausing.together.values())
+        handlers = {
+            client: partial(self.sites[client].answer, position, request) for client, request in requests.items()
+        }
+        replies = self.pausing.run(block, handlers)
+        seconds = time.perf_counter() - started
+        self.notes.update(self.pausing.reasons)
+        shared = sum(self.pausing.together.values()) > done
+        (self.together if shared else self.alone)[_kind(requests)] += len(requests)
+        found: Stack | Sequence[Record | Failure] = [replies[client] for client in requests]
+        if not any(isinstance(reply, Failure) for reply in replies.values()):
+            found = gathered(tuple(requests), found) or found  # type: ignore[arg-type]
+        yield from _outcomes(requests, found, seconds)
 
     def _handler_for_many(self, requests: Mapping[str, Request[Any]]) -> str | None:
         kinds = {type(request) for request in requests.values()}
@@ -230,7 +270,7 @@ def _kind(requests: Mapping[str, Request[Any]]) -> str:
 
 
 def _outcomes(
-    requests: Mapping[str, Request[Any]], found: Stack | Sequence[Record], seconds: float
+    requests: Mapping[str, Request[Any]], found: Stack | Sequence[Record | Failure], seconds: float
 ) -> list[Outcome | StackOutcome]:
     started = time.perf_counter()
     distinct = {id(request): request for request in requests.values()}

@@ -145,9 +145,9 @@ def check_stacked_equals_loop(algorithm: Algorithm[Any], course: Course | None =
     """Check that clients that answer together give what they would give alone, within rounding.
 
     Also with ragged cohorts, a cohort of one, clients with a single training node or none, dense and sparse features.
-    An algorithm without handlers for many passes: its clients answer one by one in any case.
+    Where the model and the batches allow it, handlers for many (`@cohort`) must be used, and work that handlers ask
+    their clients for must be done together for some of them. A loss that is known for one client alone is no fault.
     """
-    many = {kind.__name__ for kind in type(algorithm).cohort_handlers()} - {"EvaluateModel"}
     odd = {"client_without_training": True, "client_with_one_training_node": True, "client_without_edges": True}
     scenarios = [
         toy_scenario(1),
@@ -159,17 +159,30 @@ def check_stacked_equals_loop(algorithm: Algorithm[Any], course: Course | None =
         changes = {"num_clients": len(scenario.parts)}
         loop = _clean(_trace(algorithm, course, scenario, runtime="loop", **changes))
         stacked = _clean(_trace(algorithm, course, scenario, runtime="auto", **changes))
-        if stacked.notes:
-            name, reason = next(iter(stacked.notes.items()))
-            raise AssertionError(f"the handler for many {name!r} gave up: {reason}")
-        idle = sorted(many - set(stacked.together)) if len(loop.clients) > 1 and _stackable(algorithm, course) else []
-        if idle:
-            raise AssertionError(f"there is a handler for many of {idle[0]}, but clients answered it one by one")
+        if len(loop.clients) > 1 and _stackable(algorithm, course):
+            _require_together(algorithm, stacked)
         require_close(
             loop.everything(sizes=False),
             stacked.everything(sizes=False),
             f"{len(loop.clients)} clients that answer together and clients that answer alone disagree",
         )
+
+
+def _require_together(algorithm: Algorithm[Any], trace: Trace) -> None:
+    """Raise AssertionError where clients did alone what they should have done together."""
+    many = {kind.__name__: name for kind, name in type(algorithm).cohort_handlers().items()}
+    for name, reason in trace.notes.items():
+        if name in many.values():
+            raise AssertionError(f"the handler for many {name!r} gave up: {reason}")
+        if name in trace.pausing.broken:
+            raise AssertionError(f"{name}, which clients ask for, went wrong for many of them at once: {reason}")
+    idle = sorted(many.keys() - trace.together.keys() - {EvaluateModel.__name__})
+    if idle:
+        raise AssertionError(f"there is a handler for many of {idle[0]}, but clients answered it one by one")
+    work = trace.pausing
+    if work.alone and not work.together and not work.reasons and not trace.together:
+        kinds = ", ".join(sorted(work.alone))
+        raise AssertionError(f"clients ask for work ({kinds}) that is never the same for two of them")
 
 
 def check_same_seed(algorithm: Algorithm[Any], course: Course | None = None) -> None:

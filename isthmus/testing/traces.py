@@ -20,6 +20,7 @@ from isthmus.core.record import Params, Record, State, leaves
 from isthmus.core.training import Callback, RoundReport, Standing, run_course
 from isthmus.runs.simulation import Scenario, Simulation, torch_threads
 from isthmus.runtime.loop import LoopRuntime, StackedRuntime
+from isthmus.runtime.pausing import Pausing
 from isthmus.testing.hostile.lies import Dishonest, HostileRuntime
 
 # What the clock says of an exchange, left out of comparisons.
@@ -69,6 +70,7 @@ class Trace:
     messages: list[Message] = field(default_factory=list)
     together: Counter[str] = field(default_factory=Counter)  # replies that clients gave together, by request
     notes: dict[str, str] = field(default_factory=dict)  # why they did not
+    pausing: Pausing = field(default_factory=Pausing)  # how the work was done that handlers asked their clients for
     said: list[str] = field(default_factory=list)  # what the algorithm noted
     ended_by: IsthmusError | None = None
 
@@ -152,7 +154,7 @@ def trace_course(
         if course.runtime == "loop":
             runtime = WatchedLoop(course.algorithm, list(simulation.clients.values()), trace, fault)
         if isinstance(runtime, StackedRuntime):
-            trace.together, trace.notes = runtime.together, runtime.notes
+            trace.together, trace.notes, trace.pausing = runtime.together, runtime.notes, runtime.pausing
         if liar is not None:
             runtime = HostileRuntime(runtime, liar)
         standing = None

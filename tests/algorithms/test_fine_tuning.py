@@ -12,7 +12,7 @@ from isthmus.algorithms import Ditto, FedAvg, FedAvgFT, FedProx, FedSagePlus, Fi
 from isthmus.algorithms.fedavg import TrainModel
 from isthmus.algorithms.fedsage import MendGraph, PretrainGenerator
 from isthmus.core.codec import decode
-from isthmus.core.protocol import EvaluateModel, KeepBest, ModelState, cohort
+from isthmus.core.protocol import EvaluateModel, KeepBest, ModelState
 from isthmus.core.record import State
 from isthmus.core.training import UniformSampling
 from isthmus.learn.graph_client import read_params
@@ -41,15 +41,6 @@ class DittoFT(FineTuned[ModelState], Ditto):
 @dataclass(frozen=True)
 class FedSagePlusFT(FineTuned[ModelState], FedSagePlus):
     """FedSage+, fine-tuned."""
-
-
-@dataclass(frozen=True)
-class Together(FedSagePlusFT):
-    """The same with a handler for many clients."""
-
-    @cohort(EvaluateModel)
-    def evaluate_together(self, requests: Any, clients: Any) -> Any:
-        return self.tuned_together(requests, clients)
 
 
 SAGE_PLUS: dict[str, Any] = {"latent": 4, "hidden": 5, "pretrain_steps": 2, "cross_rounds": 1, "num_generated": 3}
@@ -183,12 +174,14 @@ def test_tuning_is_on_the_graph_that_the_other_algorithm_trains_on() -> None:
     assert_close(client.state["tuned"], gradient_descent(mended, start, 3, 0.2), 1e-5)
 
 
-def test_clients_with_other_data_than_their_own_do_not_answer_together() -> None:
-    course = toy_course(Together(**SAGE_PLUS))
-    loop = trace_course(course, toy_scenario())
-    together = trace_course(replace(course, runtime="auto"), toy_scenario())
-    assert "Together trains on other data than the clients' own" in str(together.notes)
-    require_close(loop.values(), together.values(), "one by one")
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_clients_with_other_data_than_their_own_are_tuned_together_on_that(sparse: bool) -> None:
+    scenario = toy_scenario(5, num_nodes=70, sparse=sparse)
+    course = toy_course(FedSagePlusFT(**SAGE_PLUS), num_clients=5)
+    loop = trace_course(course, scenario)
+    together = trace_course(replace(course, runtime="auto"), scenario)
+    assert together.together["TrainModel"] > 0 and together.together["EvaluateModel"] > 0 and not together.notes
+    require_close(loop.values(), together.values(), "on mended graphs")
 
 
 def test_tuned_models_are_in_the_result_and_in_the_run_folder(tmp_path: Path) -> None:

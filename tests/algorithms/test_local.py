@@ -7,6 +7,7 @@ import torch
 
 from isthmus.algorithms import Local
 from isthmus.algorithms.local import Nothing, StartFrom, TrainAlone
+from isthmus.core.client import Client
 from isthmus.core.federation import Position
 from isthmus.core.protocol import EvaluateModel, Kept
 from isthmus.learn.graph_client import read_params
@@ -14,6 +15,7 @@ from isthmus.learn.optimizers import SGD, Adam, Optimizer
 from isthmus.runs.simulation import Scenario
 from isthmus.testing import ScriptedClients, toy_client, toy_course, toy_scenario
 from isthmus.testing.traces import trace_course
+from tests.side_by_side import Block, Written, side_by_side
 
 from .reference import assert_close, assert_equal, gradients
 
@@ -80,12 +82,12 @@ def test_training_changes_nothing_that_was_in_memory_before() -> None:
     assert_equal(old, running)
 
 
-class ScoredClient:
+class ScoredClient(Client):
     """A client whose evaluation is written down: the score of a model is its one parameter."""
 
-    def __init__(self, metric: str = "accuracy", has_validation: bool = True) -> None:
+    def __init__(self, metric: str = "accuracy", has_validation: bool = True, id: str = "client") -> None:
+        super().__init__(id)
         self.metric, self.has_validation = metric, has_validation
-        self.state: dict[str, Any] = {}
 
     def complete(self, params: Any) -> Any:
         return params
@@ -96,28 +98,30 @@ class ScoredClient:
     def evaluate(self, params: Any, splits: tuple[str, ...]) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
         has_score = self.has_validation and not bool(params["w"].isnan())  # NaN stands for a diverged model
         value = {self.metric: float(params["w"])} if has_score else {}
-        return {split: dict(value) for split in splits}, dict.fromkeys(splits, 5 if self.has_validation else 0)
-
-
-class ScoredCohort(list[ScoredClient]):
-    """Such clients together."""
-
-    def evaluate(self, models: Any, splits: tuple[str, ...]) -> list[Any]:
-        return [client.evaluate(params, splits) for client, params in zip(self, models, strict=True)]
+        counts = dict.fromkeys(splits, 5 if self.has_validation else 0)
+        found: tuple[dict[str, dict[str, float]], dict[str, int]]
+        found = self.do(Written(({split: dict(value) for split in splits}, counts)))
+        return found
 
 
 def kept_after(
     client: ScoredClient, values: list[float], metric: str = "accuracy", together: bool = False
 ) -> list[float]:
-    """Return the score of the kept model after each evaluation."""
+    """Return the score of the kept model after each evaluation; `together` with one that only gets better."""
     algorithm: Any = Local()
-    algorithm.start(StartFrom({"w": torch.tensor(0.0, dtype=torch.float64)}), client)
+    other = ScoredClient(metric, id="other")
+    for each in (client, other):
+        algorithm.start(StartFrom({"w": torch.tensor(0.0, dtype=torch.float64)}), each)
     kept = []
-    for value in values:
+    for place, value in enumerate(values):
         client.run_at(value)
         request = EvaluateModel({}, ("train", "val"), metric, False)
         if together:
-            (reply,) = algorithm.evaluate_together([request], ScoredCohort([client]))
+            other.run_at(-float(place) if metric == "loss" else float(place))
+            reply, _ = side_by_side(
+                algorithm.evaluate, [request, request], Block([client, other]), together=["Written"]
+            )
+            assert abs(float(other.state["params"]["w"])) == place
         else:
             reply = algorithm.evaluate(request, client)
         kept.append(float(client.state["params"]["w"]))

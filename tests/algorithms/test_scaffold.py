@@ -258,13 +258,24 @@ def test_clients_that_answer_together_keep_the_variates_they_would_keep_alone(sp
     require_close(loop.values(), together.values(), "variates")
 
 
-def test_with_adam_clients_answer_one_by_one_and_the_journal_says_so() -> None:
-    course = toy_course(Scaffold(optimizer=Adam(lr=0.01)), runtime="auto")
-    trace = trace_course(course, toy_scenario())
-    assert trace.together["TrainCorrected"] == 0
-    assert any("no mean of gradients" in reason for reason in trace.notes.values())
-    alone = trace_course(replace(course, runtime="loop"), toy_scenario())
-    require_close(alone.values(), trace.values(), "one by one")
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"optimizer": Adam(lr=0.01, eps=1e-3)},
+        {"optimizer": Adam(lr=0.01, eps=1e-3, weight_decay=0.01), "keep_moments": True},
+        {"optimizer": AdamW(lr=0.01, eps=1e-3, weight_decay=0.1)},
+        {"optimizer": SGD(lr=0.1, momentum=0.9, weight_decay=0.01), "keep_moments": True},
+    ],
+    ids=["adam", "adam with kept moments", "adamw", "momentum"],
+)
+def test_also_with_moments_where_a_change_is_no_mean_of_gradients(fields: dict[str, Any], sparse: bool) -> None:
+    course = toy_course(Scaffold(local_steps=3, **fields), num_clients=4, runtime="auto")
+    scenario = toy_scenario(4, num_nodes=60, sparse=sparse)
+    trace = trace_course(course, scenario)
+    assert trace.together["TrainCorrected"] == 12 and not trace.notes
+    alone = trace_course(replace(course, runtime="loop"), scenario)
+    require_close(alone.values(), trace.values(), "variates")
 
 
 def test_what_is_not_shared_is_trained_without_a_correction() -> None:

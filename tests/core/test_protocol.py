@@ -7,11 +7,11 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 import torch
 
-from isthmus.algorithms import FedAvg, FedOpt, FedProx, Local, Pooled
+from isthmus.algorithms import ALGORITHMS, GFLAPPNP, FedAvg, FedGL
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
-from isthmus.algorithms.local import TrainAlone
+from isthmus.algorithms.fedgl import TrainWithGuidance
 from isthmus.core.client import Client
-from isthmus.core.federation import Federation, Position
+from isthmus.core.federation import Federation, Outcome, Position
 from isthmus.core.protocol import (
     Algorithm,
     EvaluateModel,
@@ -29,9 +29,11 @@ from isthmus.core.protocol import (
 )
 from isthmus.core.record import Params, Record
 from isthmus.learn.graph_client import GraphClient
+from isthmus.runtime.loop import StackedRuntime
 from isthmus.testing import toy_course
 from isthmus.testing.toys import toy_scenario
-from isthmus.testing.traces import Trace, require_close, require_same, same, trace_course
+from isthmus.testing.traces import Trace, require_close, same, trace_course
+from tests.side_by_side import Block, Written, side_by_side
 
 T = TypeVar("T", bound=Record)
 
@@ -113,7 +115,8 @@ class Larger(Polite):
 
 class NoteTaker(Client):
     def evaluate(self, params: Params, splits: tuple[str, ...]) -> Any:
-        return {split: {"sum": sum(float(t.sum()) for t in params.values())} for split in splits}, {"val": 2}
+        total = sum(float(t.sum()) for t in params.values())
+        return self.do(Written(({split: {"sum": total} for split in splits}, {"val": 2})))
 
 
 def answer(algorithm: Algorithm[Any], request: Request[Any], client: Any = None) -> Any:
@@ -289,20 +292,26 @@ class Chorus(Polite):
         return [self.greet(request, client) for request, client in zip(requests, clients, strict=True)]
 
 
-class Group(list):  # type: ignore[type-arg]
-    """Clients that note with which models they were evaluated together."""
+@dataclass(frozen=True)
+class Solo(Chorus):
+    @on(Greet)
+    def greet(self, request: Greet, client: Any) -> Answer:
+        return Answer(f"hello {request.name}, I am {client.id}")
 
-    def evaluate(self, models: list[Params], splits: tuple[str, ...]) -> list[Any]:
-        return [client.evaluate(model, splits) for client, model in zip(self, models, strict=True)]
+
+@dataclass(frozen=True)
+class SameChorus(Chorus):
+    pass
 
 
-def test_handlers_for_many_are_found_by_request_beside_the_evaluation() -> None:
-    assert Chorus.cohort_handlers() == {EvaluateModel: "evaluate_together", Greet: "greet_together"}
-    assert Polite.cohort_handlers() == {EvaluateModel: "evaluate_together"}
-    assert FedAvg.cohort_handlers()[TrainModel] == "train_together"
-    assert FedProx.cohort_handlers()[TrainModel] == "train_together"
-    assert FedOpt.cohort_handlers()[TrainModel] == "train_together"
-    assert Local.cohort_handlers() == {TrainAlone: "train_together", EvaluateModel: "evaluate_together"}
+def test_handlers_for_many_are_found_by_request() -> None:
+    assert Chorus.cohort_handlers() == {Greet: "greet_together"}
+    assert FedGL.cohort_handlers() == {TrainWithGuidance: "train_together"}
+
+
+def test_the_evaluation_and_all_but_two_algorithms_have_none_and_need_none() -> None:
+    assert Polite.cohort_handlers() == {}
+    assert {kind for kind in ALGORITHMS.values() if kind.cohort_handlers()} == {FedGL, GFLAPPNP}
 
 
 def test_a_handler_for_many_does_not_answer_a_single_client() -> None:
@@ -379,37 +388,30 @@ class TwiceRemoved(Doubled):
 SUBCLASSES = [Doubled, DoubledUnmarked, Pulled, Louder, Unchanged, Flattering, OwnModels, TwiceRemoved]
 
 
-@pytest.mark.parametrize("kind", SUBCLASSES)
-def test_a_handler_for_many_is_never_inherited(kind: type[FedAvg]) -> None:
-    assert TrainModel in kind.handlers()
-    assert TrainModel not in kind.cohort_handlers()
+@pytest.mark.parametrize("kind", [Solo, SameChorus])
+def test_a_handler_for_many_is_never_inherited(kind: type[Chorus]) -> None:
+    assert Greet in kind.handlers()
+    assert kind.cohort_handlers() == {}
+    clients = [NoteTaker(name) for name in "abc"]
+    runtime = StackedRuntime(kind(), clients, lambda chosen: ([Block(chosen)], []))
+    outcomes = runtime.exchange(Position(0, 1, 0), {client.id: Greet("bo") for client in clients}, None)
+    replies = [outcome.reply for outcome in outcomes if isinstance(outcome, Outcome)]
+    assert replies == [answer(kind(), Greet("bo"), client) for client in clients]
 
 
-@pytest.mark.parametrize("kind", [FedProx, FedOpt, Local])
-def test_nor_by_a_subclass_of_another_algorithm_of_the_table(kind: type[Algorithm[Any]]) -> None:
+@pytest.mark.parametrize("kind", [FedGL, GFLAPPNP])
+def test_nor_by_a_subclass_of_an_algorithm_of_the_table(kind: type[Algorithm[Any]]) -> None:
     heir = dataclass(frozen=True)(type("Heir", (kind,), {"__annotations__": {}}))
-    assert heir.cohort_handlers().keys() <= {EvaluateModel}
+    assert kind.cohort_handlers() and heir.cohort_handlers() == {}
 
 
-def test_the_evaluation_for_many_stays_until_the_evaluation_is_changed() -> None:
-    assert Doubled.cohort_handlers() == {EvaluateModel: "evaluate_together"}
-    assert OwnModels.cohort_handlers() == {EvaluateModel: "evaluate_together"}
-    assert Flattering.cohort_handlers() == {}
-    assert Pooled.cohort_handlers() == {}  # Local's evaluation is its own, and not inherited
-
-
-def test_a_changed_evaluation_for_many_without_its_mark_is_not_used() -> None:
+def test_a_changed_handler_for_many_without_its_mark_is_not_used() -> None:
     @dataclass(frozen=True)
-    class Unmarked(Polite):
-        def evaluate_together(self, requests: Any, clients: Any) -> Any:
+    class Unmarked(Chorus):
+        def greet_together(self, requests: Any, clients: Any) -> Any:
             raise AssertionError
 
     assert Unmarked.cohort_handlers() == {}
-
-
-def test_the_evaluation_for_many_goes_when_another_method_answers_the_request() -> None:
-    assert Judging.handlers()[EvaluateModel] == "judge"
-    assert Judging.cohort_handlers() == {}
 
 
 def traces_of(algorithm: Algorithm[Any], **changes: Any) -> tuple[Trace, Trace]:
@@ -425,23 +427,22 @@ def traces_of(algorithm: Algorithm[Any], **changes: Any) -> tuple[Trace, Trace]:
 @pytest.mark.parametrize("kind", SUBCLASSES)
 def test_a_subclass_that_is_simulated_together_gives_what_it_gives_alone(kind: type[FedAvg]) -> None:
     loop, auto = traces_of(kind())
-    states = [{"the state": trace.standings[trace.last].state} for trace in (loop, auto)]
-    require_same(*states, "the clients' training")
     require_close({**loop.values(), **loop.history(sizes=False)}, {**auto.values(), **auto.history(sizes=False)}, "all")
-    assert "TrainModel" not in auto.together and not auto.notes
-    assert ("EvaluateModel" in auto.together) == (kind is not Flattering)
+    # Every subclass is simulated as itself, and its clients' work is done together all the same.
+    assert auto.together == {"TrainModel": 12, "EvaluateModel": 12} and not auto.notes
 
 
 def test_the_subclasses_do_differ_from_their_parent() -> None:
     """Otherwise the test above could not fail."""
-    parent, _ = traces_of(FedAvg())
+    parents = traces_of(FedAvg())
     for kind in SUBCLASSES:
-        child, _ = traces_of(kind())
-        alike = same({**parent.values(), **parent.history()}, {**child.values(), **child.history()})
-        assert alike == (kind is Unchanged)
+        for parent, child in zip(parents, traces_of(kind()), strict=True):
+            alike = same({**parent.values(), **parent.history()}, {**child.values(), **child.history()})
+            assert alike == (kind is Unchanged)
 
 
 def test_an_evaluation_by_another_name_is_simulated_as_it_is() -> None:
+    assert Judging.handlers()[EvaluateModel] == "judge"
     loop, auto = traces_of(Judging())
     require_close(loop.history(sizes=False), auto.history(sizes=False), "evaluations")
 
@@ -464,12 +465,12 @@ def test_clients_that_are_sent_different_models_to_evaluate_evaluate_their_own()
 
 @pytest.mark.parametrize("best", [False, True])
 def test_evaluating_together_uses_each_clients_own_model_and_the_best_one_when_asked(best: bool) -> None:
-    clients = Group(NoteTaker(name) for name in "abc")
+    clients = Block(NoteTaker(name) for name in "abc")
     for k, client in enumerate(clients[:2]):
         client.state = {"head": {"h": torch.tensor([5.0 + k])}, "best": {"head": {"h": torch.tensor([7.0 + 2 * k])}}}
     request = EvaluateModel({"w": torch.tensor([1.0])}, ("val", "test"), "sum", best)
     for algorithm in (Larger(), Polite()):
-        found = algorithm.evaluate_together((request,) * 3, clients)
+        found = side_by_side(algorithm.evaluate, [request] * 3, clients, together=["Written"])
         assert found == [answer(algorithm, request, client) for client in clients]
         assert all("best" not in client.state or len(client.state) == 2 for client in clients)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from isthmus.core.errors import BadInput
 from isthmus.learn.batching import FullBatch, NeighborBatch
-from isthmus.learn.graph_client import Fitted, fit, load_params, read_params
+from isthmus.learn.graph_client import Fitted, Pull, fit, load_params, read_params
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.models import GCN, ModelSpec
 from isthmus.testing import toy_client, toy_scenario
@@ -180,3 +180,12 @@ def test_a_refused_load_leaves_the_model_as_it_was() -> None:
     with pytest.raises(BadInput):
         load_params(client.model, wrong)
     assert all(torch.equal(tensor, start[name]) for name, tensor in read_params(client.model).items())
+
+
+def test_a_pull_is_half_a_square_and_a_slope_over_what_each_of_them_names() -> None:
+    anchor = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([0.5])}
+    live = {"a": torch.tensor([2.0, 0.0]), "b": torch.tensor([1.5]), "c": torch.tensor([9.0])}
+    squares = 0.5 * 3.0 * ((1.0 + 4.0) + 1.0)
+    assert float(Pull(3.0, anchor)(live)) == pytest.approx(squares)
+    assert float(Pull(3.0, anchor, {"a": torch.tensor([0.5, 7.0])})(live)) == pytest.approx(squares + 1.0)
+    assert float(Pull(0.0, anchor, {"b": torch.tensor([2.0])})(live)) == pytest.approx(3.0)

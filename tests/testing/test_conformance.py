@@ -19,13 +19,14 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Kept, ModelState, Request, cohort, on
 from isthmus.core.record import Params, Record
-from isthmus.core.replies import Stack
+from isthmus.core.replies import Each, Stack
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.graph_client import BothWays, GraphClient
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models import SAGE, MLPDecoder, ModelSpec
-from isthmus.testing import CHECKS, check_algorithm, toy_course
+from isthmus.testing import CHECKS, check_algorithm, toy_course, toy_scenario
+from isthmus.testing.traces import trace_course
 from tests.quick import quick
 
 # ---- the algorithms of the package
@@ -529,8 +530,13 @@ class ForgetsPenalty(FedProx):
     mu: float = 0.5
 
     @cohort(TrainModel)
-    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
-        return FedAvg.train_together(self, requests, clients)
+    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> list[ModelUpdate]:
+        return trained_by(replace(self, mu=0.0), requests, clients)
+
+
+def trained_by(algorithm: FedAvg, requests: Sequence[TrainModel], clients: GraphCohort) -> list[ModelUpdate]:
+    """Return what an algorithm's plain handler gives for each client."""
+    return [algorithm.train(request, client) for request, client in zip(requests, clients, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -538,9 +544,9 @@ class FirstWeightForAll(FedAvg):
     """Gives many clients the weight of the first."""
 
     @cohort(TrainModel)
-    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
-        found = super().train_together(requests, clients)
-        return replace(found, record=replace(found.record, weight=self.weight(next(iter(clients)))))  # type: ignore[call-arg]
+    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> list[ModelUpdate]:
+        replies = trained_by(self, requests, clients)
+        return [replace(reply, weight=replies[0].weight) for reply in replies]
 
 
 @dataclass(frozen=True)
@@ -548,8 +554,8 @@ class OneStepFewer(FedAvg):
     """Trains many clients for one step less."""
 
     @cohort(TrainModel)
-    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
-        return FedAvg.train_together(replace(self, local_steps=self.local_steps - 1), requests, clients)
+    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> list[ModelUpdate]:
+        return trained_by(replace(self, local_steps=self.local_steps - 1), requests, clients)
 
 
 @dataclass(frozen=True)
@@ -557,10 +563,10 @@ class SameDiceForAll(FedAvg):
     """Draws the dropout of many clients from the streams of another exchange."""
 
     @cohort(TrainModel)
-    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
+    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> list[ModelUpdate]:
         for client in clients:
             client.position = replace(client.position, exchange=7)
-        return super().train_together(requests, clients)
+        return trained_by(self, requests, clients)
 
 
 @dataclass(frozen=True)
@@ -568,8 +574,8 @@ class SwappedReplies(FedAvg):
     """Gives the models of many clients back in another order, which weights tell."""
 
     @cohort(TrainModel)
-    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> list[Any]:
-        replies: list[Any] = list(super().train_together(requests, clients))
+    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> list[ModelUpdate]:
+        replies = trained_by(self, requests, clients)
         return [replace(reply, weight=other.weight) for reply, other in zip(replies, replies[::-1], strict=True)]
 
 
@@ -578,8 +584,8 @@ class ForgetsMemory(Personal):
     """Lets many clients train but not remember."""
 
     @cohort(TrainModel)
-    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
-        return super().train_together(requests, clients)
+    def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> list[ModelUpdate]:
+        return [FedAvg.train(self, request, client) for request, client in zip(requests, clients, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -599,6 +605,41 @@ class GivesUp(FedAvg):
     @cohort(TrainModel)
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
         raise NotImplementedError("one at a time, please")
+
+
+@dataclass(frozen=True)
+class OtherLossForMany(FedAvg):
+    """Has a loss for one client, and another for many."""
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        loss = BothWays(client.task.loss, self.loss_of_many)
+        return ModelUpdate(self.fit(request.params, client, loss=loss).params, self.weight(client))
+
+    def loss_of_many(self, clients: GraphCohort, about: Sequence[Any]) -> Any:
+        return lambda model, data, streams, frozen: 2 * clients.task.stacked_loss(model, data, streams)
+
+
+@dataclass(frozen=True)
+class BrokenLossForMany(OtherLossForMany):
+    """Has a loss for many clients that cannot be taken."""
+
+    def loss_of_many(self, clients: GraphCohort, about: Sequence[Any]) -> Any:
+        raise ZeroDivisionError("nothing to divide by")
+
+
+@dataclass(frozen=True)
+class EverybodyElse(FedAvg):
+    """Lets no two clients do the same, neither in training nor in evaluation."""
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        fitted = self.fit(request.params, client, steps=1 + int(client.id[-1]))
+        return ModelUpdate(fitted.params, self.weight(client))
+
+    @on(EvaluateModel)
+    def evaluate(self, request: EvaluateModel, client: Any) -> Evaluation:
+        return Evaluation(*client.task.evaluate(client.model, client.prepared, request.splits))
 
 
 BROKEN: list[tuple[type[Algorithm[Any]], str, str]] = [
@@ -648,6 +689,13 @@ BROKEN: list[tuple[type[Algorithm[Any]], str, str]] = [
     (ForgetsMemory, "stacked_equals_loop", r"disagree: the best score"),
     (JudgesTheGlobalModel, "stacked_equals_loop", r"disagree: the best score"),
     (GivesUp, "stacked_equals_loop", r"'train_together' gave up: NotImplementedError: one at a time, please"),
+    (OtherLossForMany, "stacked_equals_loop", r"6 clients that answer together .*disagree: the server's state"),
+    (
+        BrokenLossForMany,
+        "stacked_equals_loop",
+        r"Fit, which clients ask for, went wrong for many .*: nothing to",
+    ),
+    (EverybodyElse, "stacked_equals_loop", r"clients ask for work \(Fit\) that is never the same for two of them"),
 ]
 
 
@@ -671,10 +719,11 @@ class Together(Personal):
 
     @cohort(TrainModel)
     def train_together(self, requests: Sequence[TrainModel], clients: GraphCohort) -> Stack:
-        found = super().train_together(requests, clients)
-        for client, reply in zip(clients, found, strict=True):
-            client.state["own"] = reply.params  # type: ignore[attr-defined]
-        return found
+        fitted = clients.fit(requests[0].params, steps=self.local_steps, optimizer=self.optimizer)
+        for k, client in enumerate(clients):
+            client.state["own"] = fitted.member(k)
+        weights = Each(tuple(self.weight(client) for client in clients))
+        return Stack.of(clients.ids, ModelUpdate, params=fitted.params, weight=weights)
 
 
 @dataclass(frozen=True)
@@ -684,6 +733,39 @@ class NeverTogether(NeverAsked):
     @cohort(Whisper)
     def whisper_together(self, requests: Sequence[Whisper], clients: Any) -> list[Kept]:
         return [Kept() for _ in clients]
+
+
+@dataclass(frozen=True)
+class LossForOne(FedAvg):
+    """A good one: its loss is known for one client alone."""
+
+    @on(TrainModel)
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        def loss(model: Any, batch: Any, generator: torch.Generator) -> Any:
+            return 2 * client.task.loss(model, batch, generator)
+
+        return ModelUpdate(self.fit(request.params, client, loss=loss).params, self.weight(client))
+
+
+def test_a_loss_for_one_client_is_no_fault() -> None:
+    CHECKS["stacked_equals_loop"](LossForOne(), None)
+
+
+# What the clients of a method train by a request that is none of these is done by each alone.
+TOGETHER = ("TrainModel", "TrainAlone", "TrainCorrected", "TrainNormalized", "TrainWithGuidance", "TrainWithAggregates")
+# They train in a way of their own; their evaluation is done together.
+ONE_BY_ONE = {"pfedme", "apfl", "fedgrl", "local_grl"}
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("name", [name for name, kind in ALGORITHMS.items() if not kind.pooled])
+def test_clients_of_the_algorithms_of_the_table_work_together(name: str, sparse: bool) -> None:
+    course = toy_course(quick(name), runtime="auto", num_clients=4)
+    trace = trace_course(course, toy_scenario(4, num_nodes=60, sparse=sparse))
+    assert trace.ended_by is None and not trace.notes
+    assert any(trace.together[request] for request in TOGETHER) == (name not in ONE_BY_ONE)
+    # Evaluation on a mended graph is no work that a client is asked for.
+    assert (trace.together["EvaluateModel"] > 0) == (name != "fedsage_plus")
 
 
 def test_a_good_handler_for_many_passes_and_one_that_is_never_used_is_noticed() -> None:

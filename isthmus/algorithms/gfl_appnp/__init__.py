@@ -35,7 +35,6 @@ from isthmus.core.protocol import (
     Algorithm,
     EvaluateModel,
     Evaluation,
-    KeepBest,
     Kept,
     cohort,
     on,
@@ -420,13 +419,6 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         client.state["aggregate"], client.state["gradients"] = request.aggregate, request.gradients
         return Kept()
 
-    @cohort(ReceiveAggregates)
-    def receive_together(self, requests: Sequence[ReceiveAggregates], clients: GraphCohort) -> Stack:
-        """Let many clients keep theirs."""
-        for request, client in zip(requests, clients, strict=True):
-            self.receive(request, client)
-        return Stack(clients.ids, Kept())
-
     @on(TrainWithAggregates)
     def train(self, request: TrainWithAggregates, client: GraphClient) -> ModelUpdate:
         """Train the shared model for a while, with the neighbours as they were."""
@@ -474,13 +466,6 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         )
         stacked = {name: StackedTensor(tensor) for name, tensor in trained.items()}
         return Stack.of(clients.ids, ModelUpdate, params=stacked, weight=weights)
-
-    @cohort(KeepBest)
-    def keep_best_together(self, requests: Sequence[KeepBest], clients: GraphCohort) -> Stack:
-        """Let many clients keep the aggregates of this moment."""
-        for request, client in zip(requests, clients, strict=True):
-            self.keep_best(request, client)
-        return Stack(clients.ids, Kept())
 
     @on(EvaluateModel)
     def evaluate(self, request: EvaluateModel, client: GraphClient) -> Evaluation:

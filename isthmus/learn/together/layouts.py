@@ -22,8 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from isthmus.core.client import NotTogether
 from isthmus.core.record import largest
 from isthmus.core.replies import Stacked, StackedTensor
+from isthmus.core.stacked_params import Combination
 from isthmus.models.gnn.appnp import APPNPStack
 from isthmus.models.gnn.bias_free import BiasFreeAPPNPStack, BiasFreeLinear, BiasFreeMLPStack
 from isthmus.models.gnn.gat import GATLayer, GATStack
@@ -37,6 +39,25 @@ from isthmus.models.model import Activation, Model
 from isthmus.models.parts import BatchNorm, Linear, Perceptron
 from isthmus.models.products.affine import SpanFeatures, SpanWeight, block_gram
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
+
+
+class Rows(Sequence[Tensor]):
+    """A tensor for each client, as rows of one; not to be changed."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, position: Any) -> Any:
+        return self.values[position]
+
+
+def rows_of(start: Sequence[Tensor]) -> Tensor:
+    """Return clients' tensors as rows of one, which is not to be changed."""
+    return start.values if isinstance(start, Rows) else torch.stack(list(start))
+
 
 # What clients start from: the same tensor for all, or one for each.
 Start = Tensor | Sequence[Tensor]
@@ -57,6 +78,14 @@ class Layout(ABC):
     def finished(self, live: Tensor, start: Start) -> Stacked:
         """Return what became of each client's parameter."""
 
+    def constant(self, drift: Start) -> Tensor:
+        """Return what is added to the gradient of the live tensor where `drift` is added to each client's."""
+        return self.live(drift)
+
+    def part(self, live: Tensor, position: int) -> Tensor:
+        """Return one client's part of the tensor that is trained, where every client's is held whole."""
+        raise NotTogether(f"{type(self).__name__} does not hold every client's parameters whole")
+
 
 class Plain(Layout):
     """A copy for each client."""
@@ -68,11 +97,15 @@ class Plain(Layout):
         """Return (clients, ...)."""
         if isinstance(start, Tensor):
             return start.expand(self.num_clients, *start.shape).clone()
-        return torch.stack(list(start))
+        return start.values.clone() if isinstance(start, Rows) else torch.stack(list(start))
 
     def finished(self, live: Tensor, start: Start) -> Stacked:
         """Return the rows."""
         return StackedTensor(live)
+
+    def part(self, live: Tensor, position: int) -> Tensor:
+        """Return a row."""
+        return live[position]
 
 
 class StackedFeatures:
@@ -149,6 +182,8 @@ class StackedFeatures:
 
     def gathered(self, start: Sequence[Tensor]) -> Tensor:
         """Return the used rows of each client's weights, (used, out)."""
+        if isinstance(start, Rows):
+            return start.values.flatten(0, 1).index_select(0, self.used)
         parts = torch.split(self.feature, torch.bincount(self.owner, minlength=self.num_clients).tolist())
         return torch.cat([weight.index_select(0, part) for weight, part in zip(start, parts, strict=True)])
 
@@ -184,6 +219,10 @@ class FullRows(FeatureLayout):
     def finished(self, live: Tensor, start: Start) -> Stacked:
         """Return the copies."""
         return StackedTensor(live.view(self.features.num_clients, -1, live.shape[1]))
+
+    def part(self, live: Tensor, position: int) -> Tensor:
+        """Return a copy."""
+        return live.view(self.features.num_clients, -1, live.shape[1])[position]
 
 
 class CompactRows(FeatureLayout):
@@ -230,6 +269,10 @@ class _CompactStack(Stacked):
         mine = slice(*bounds)
         return self.rest.index_copy(0, self.features.feature[mine], self.values[mine])
 
+    def whole(self) -> Tensor:
+        values = self.rest.repeat(len(self), 1).index_copy_(0, self.features.used, self.values)
+        return values.view(len(self), *self.shape)
+
     def bound(self) -> Tensor:
         # A row of `rest` that no client uses is everybody's, and the largest of those that all use is no smaller.
         sums = torch.zeros(len(self)).index_add_(0, self.features.owner, self.values.abs().sum(dim=1))
@@ -248,7 +291,11 @@ class _CompactStack(Stacked):
 
 
 class Span(FeatureLayout):
-    """What training added to the start, one row for each node, and how much of the start is left."""
+    """What training added to the start, one row for each node, how much of the start is left, and of a drift."""
+
+    def __init__(self, features: StackedFeatures, drift: Start | None = None) -> None:
+        super().__init__(features)
+        self.drift = drift
 
     @property
     def x(self) -> SpanFeatures:
@@ -256,34 +303,56 @@ class Span(FeatureLayout):
         return self.features.span
 
     def live(self, start: Start) -> Tensor:
-        """Return (clients * rows + 1, out): zeros, and ones in the last row."""
-        like = start if isinstance(start, Tensor) else start[0]
-        coordinates = like.new_zeros(self.features.matrix.shape[0] + 1, like.shape[1])
+        """Return (clients * rows + origins, out): zeros, and ones in the row of the start."""
+        rows = self.features.matrix.shape[0]
+        coordinates = self._nothing(start)
+        coordinates[rows] = 1.0
+        return coordinates
+
+    def constant(self, drift: Start) -> Tensor:
+        """Return the drift itself in coordinates: ones in its row."""
+        coordinates = self._nothing(drift)
         coordinates[-1] = 1.0
         return coordinates
 
+    def _nothing(self, like: Start) -> Tensor:
+        one = like if isinstance(like, Tensor) else like[0]
+        return one.new_zeros(self.features.matrix.shape[0] + (1 if self.drift is None else 2), one.shape[1])
+
     def installed(self, live: Tensor, start: Start) -> SpanWeight:
         """Return the coordinates with what they start from."""
+        return SpanWeight(live, *(self._seen(origin) for origin in (start, self.drift) if origin is not None))
+
+    def _seen(self, origin: Start) -> Tensor:
+        """Return X times the weights of all clients, or of each, (clients * rows, out)."""
         features = self.features
-        if isinstance(start, Tensor):
-            return SpanWeight(live, features.matrix.matmul(start))
-        return SpanWeight(live, features.compact.matmul(CompactRows(features).live(start)))
+        if isinstance(origin, Tensor):
+            return features.matrix.matmul(origin)
+        return features.compact.matmul(CompactRows(features).live(origin))
 
     def finished(self, live: Tensor, start: Start) -> Stacked:
         """Return the start, scaled, plus what was added."""
+        rows = self.features.matrix.shape[0]
+        coordinates, scale = live[:rows], live[rows]
+        found: Stacked
         if isinstance(start, Tensor):
-            return _SpanStack(live, start, self.features)
-        added = self.features.compact.t().matmul(live[:-1])[: len(self.features.used)]  # (used, out)
-        values = torch.stack(list(start)).mul_(live[-1])  # (clients, features, out)
-        values.view(-1, values.shape[2]).index_add_(0, self.features.used, added)
-        return StackedTensor(values)
+            found = _SpanStack(coordinates, scale, start, self.features)
+        else:
+            added = self.features.compact.t().matmul(coordinates)[: len(self.features.used)]  # (used, out)
+            values = rows_of(start) * scale  # (clients, features, out)
+            values.view(-1, values.shape[2]).index_add_(0, self.features.used, added)
+            found = StackedTensor(values)
+        if self.drift is None:
+            return found
+        drift = self.drift if isinstance(self.drift, Tensor) else StackedTensor(rows_of(self.drift))
+        return Combination([(1.0, found), (float(live[-1, 0]), drift)])
 
 
 class _SpanStack(Stacked):
     """c W_0 + X_k^T A_k for each client k."""
 
-    def __init__(self, coordinates: Tensor, start: Tensor, features: StackedFeatures) -> None:
-        self.coordinates, self.scale = coordinates[:-1], coordinates[-1]
+    def __init__(self, coordinates: Tensor, scale: Tensor, start: Tensor, features: StackedFeatures) -> None:
+        self.coordinates, self.scale = coordinates, scale
         self.start, self.features = start, features
 
     @property
@@ -304,6 +373,11 @@ class _SpanStack(Stacked):
         entries = self.features.matrix.values[first:last].unsqueeze(1)
         added = entries * self.coordinates.index_select(0, pattern.row[first:last])  # (entries, out)
         return (self.start * self.scale).index_add_(0, pattern.col[first:last], added)
+
+    def whole(self) -> Tensor:
+        added = self.features.compact.t().matmul(self.coordinates)[: len(self.features.used)]  # (used, out)
+        values = (self.start * self.scale).repeat(len(self), 1).index_add_(0, self.features.used, added)
+        return values.view(len(self), *self.shape)
 
     def bound(self) -> Tensor:
         by_client = self.coordinates.view(len(self), -1)

@@ -9,16 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from isthmus.core.client import NotTogether
 from isthmus.core.errors import BadInput
 from isthmus.core.record import Params
 from isthmus.core.replies import Stacked, StackedTensor
-from isthmus.learn.graph_client import GraphClient, gradients, load_params
+from isthmus.core.stacked_params import StackedParams, own_tensor
+from isthmus.learn.graph_client import (
+    BothWays,
+    Fit,
+    Fitted,
+    GraphClient,
+    Penalty,
+    Pull,
+    add_gradients,
+    gradients,
+    load_params,
+)
 from isthmus.learn.optimizers import SGD, Adam, AdamW, Optimizer, OptimizerState
 from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.together.layouts import (
@@ -26,13 +38,16 @@ from isthmus.learn.together.layouts import (
     FullRows,
     Layout,
     Plain,
+    Rows,
     Span,
     StackedFeatures,
     Start,
     drops_features,
     feature_weights,
     replaced,
+    rows_of,
 )
+from isthmus.learn.together.weights import Weights, counts_steps_only, moving, stacked_state, starts_of, states_apart
 from isthmus.models.parts import Streams
 from isthmus.models.products.sparse import SparseMatrix
 
@@ -51,22 +66,44 @@ class StackedFit:
     """What training together gives back.
 
     Fields:
-        params:           each parameter of each client
-        losses:           each client's mean over the steps, (clients,)
-        steps:            steps that were taken
-        optimizer_states: each client's, when they were asked for
-        observed:         what `observe` returned; None for clients that had nothing to train on
+        params:      each parameter of each client
+        losses:      each client's mean over the steps, (clients,)
+        steps:       steps that were taken
+        make_states: gives each client's optimiser state
+        gradients:   the sums of each client's gradients, where they were asked for
+        observed:    what `observe` returned; None for clients that had nothing to train on
     """
 
     params: dict[str, Stacked]
     losses: Tensor
     steps: int
-    optimizer_states: tuple[OptimizerState, ...]
+    make_states: Callable[[], tuple[OptimizerState, ...]]
+    gradients: dict[str, Stacked] | None = None
     observed: Any = None
+
+    @cached_property
+    def optimizer_states(self) -> tuple[OptimizerState, ...]:
+        """Each client's optimiser state at the end."""
+        return self.make_states()
 
     def member(self, position: int) -> Params:
         """Return one client's parameters, in memory of their own: a view would keep all clients' alive."""
-        return {name: _own(stacked.member(position)) for name, stacked in self.params.items()}
+        return {name: own_tensor(stacked.member(position)) for name, stacked in self.params.items()}
+
+    def members(self) -> list[Fitted]:
+        """Return what each client has of it; parameters and optimiser states are made when they are looked at."""
+        params = StackedParams(self.params, len(self.losses)).members()
+        losses = self.losses.tolist()
+        sums: list[Any] = [None] * len(losses)
+        if self.gradients is not None:
+            sums = list(StackedParams(self.gradients, len(losses)).members())
+        return [
+            Fitted(mine, losses[position], self.steps, partial(self._state, position), sums[position])
+            for position, mine in enumerate(params)
+        ]
+
+    def _state(self, position: int) -> OptimizerState:
+        return self.optimizer_states[position]
 
 
 class GraphCohort:
@@ -79,6 +116,9 @@ class GraphCohort:
         self.clients = tuple(clients)
         self.task, self.model = clients[0].task, clients[0].model
         self._buffers = frozenset(name for name, _ in self.model.named_buffers())
+        self._part: GraphCohort | None = None
+        self._other_data: tuple[list[Any], StackedData] | None = None
+        self._other_features: tuple[Any, StackedFeatures | None] | None = None
 
     def __iter__(self) -> Iterator[GraphClient]:
         return iter(self.clients)
@@ -91,6 +131,15 @@ class GraphCohort:
         """The clients' ids."""
         return tuple(client.id for client in self.clients)
 
+    def of(self, clients: Sequence[GraphClient]) -> GraphCohort:
+        """Return some of the clients; itself for all. The last others are kept, for they are asked for again."""
+        if len(clients) == len(self):
+            return self
+        key = tuple(client.id for client in clients)
+        if self._part is None or self._part.ids != key:
+            self._part = GraphCohort(clients)
+        return self._part
+
     @cached_property
     def data(self) -> StackedData:
         """All clients' data side by side; rebuilt from theirs at any time."""
@@ -98,10 +147,91 @@ class GraphCohort:
 
     @cached_property
     def _features(self) -> StackedFeatures | None:
-        x = self.data.graph.x
+        return self._stacked_features(self.data)
+
+    def _stacked_features(self, data: StackedData) -> StackedFeatures | None:
+        x = data.graph.x
         return StackedFeatures(x, len(self)) if isinstance(x, SparseMatrix) else None
 
+    def _features_of(self, data: StackedData) -> StackedFeatures | None:
+        """Return the features of the clients' own data, or of what takes its place; the last ones are kept."""
+        if data.graph.x is self.data.graph.x:
+            return self._features
+        if self._other_features is None or self._other_features[0] is not data.graph.x:
+            self._other_features = (data.graph.x, self._stacked_features(data))
+        return self._other_features[1]
+
     # ---- training
+
+    def fit_all(self, works: Sequence[Fit]) -> list[Fitted]:
+        """Train all clients as their handlers ask; what they ask for is of one kind (`Fit.kind`)."""
+        first = works[0]
+        starts = [work.params for work in works]
+        penalties = [work.penalty for work in works]
+        pulls = [penalty for penalty in penalties if isinstance(penalty, Pull)]
+        own = [penalty for penalty in penalties if penalty is not None and not isinstance(penalty, Pull)]
+        states = None if first.optimizer_state is None else [work.optimizer_state for work in works]
+        loss = self._loss_of([work.loss for work in works])
+        fitted = self.fit(
+            starts[0] if all(start is starts[0] for start in starts) else starts,
+            steps=first.steps,
+            step_unit=first.step_unit,
+            optimizer=first.optimizer,
+            proximal=pulls[0].strength if pulls else 0.0,
+            pulled=pulls[0].anchor if pulls else (),
+            drifts=self._drifts(pulls, starts, [work.drift for work in works]),
+            sum_gradients=first.sum_gradients,
+            purpose=first.purpose,
+            penalties=own,
+            optimizer_states=states,
+            loss=loss,
+            data=None if first.prepared is None else self._data_of([work.prepared for work in works]),
+            alters_features=getattr(first.loss, "alters_features", False),
+        )
+        return fitted.members()
+
+    def _loss_of(self, losses: Sequence[Any]) -> StackedLoss | None:
+        first = losses[0]
+        if first is None:
+            return None
+        if not isinstance(first, BothWays):
+            raise NotTogether("its loss is a function for one client; isthmus.BothWays tells that for many too")
+        found: StackedLoss = first.many(self, [loss.about for loss in losses])
+        return found
+
+    def _data_of(self, prepared: list[Any]) -> StackedData:
+        """Return other data than the clients' own side by side; the last one is kept."""
+        known = self._other_data
+        if known is None or any(one is not other for one, other in zip(known[0], prepared, strict=True)):
+            known = self._other_data = (prepared, self.task.stack(prepared))
+        return known[1]
+
+    def _drifts(
+        self, pulls: Sequence[Pull], starts: Sequence[Params], drifts: Sequence[Params | None]
+    ) -> dict[str, Start] | None:
+        """Return what is added to the gradients at every step: the handlers' own drifts, or what pulls add."""
+        offsets = self._offsets(pulls, starts)
+        if drifts[0] is None:
+            return offsets
+        if offsets is not None:
+            raise NotTogether("it has a drift and a pull")
+        return starts_of(drifts)  # type: ignore[arg-type]
+
+    def _offsets(self, pulls: Sequence[Pull], starts: Sequence[Params]) -> dict[str, Start] | None:
+        """Return what pulls add to the gradients beyond strength (w - start): strength (start - anchor) + linear."""
+        if not pulls or all(p.anchor is start and p.linear is None for p, start in zip(pulls, starts, strict=True)):
+            return None
+        begun, anchor = starts_of(starts), starts_of([pull.anchor for pull in pulls])
+        linear = {} if pulls[0].linear is None else starts_of([pull.linear for pull in pulls])  # type: ignore[misc]
+        found: dict[str, Start] = {}
+        for name in anchor:
+            if name not in self._buffers and name in begun:
+                parts = [begun[name], anchor[name], *([linear[name]] if name in linear else [])]
+                first, second, *rest = (part if isinstance(part, Tensor) else rows_of(part) for part in parts)
+                offset = pulls[0].strength * (first - second)
+                offset = offset + rest[0] if rest else offset
+                found[name] = offset if all(isinstance(part, Tensor) for part in parts) else Rows(offset)
+        return found
 
     def fit(
         self,
@@ -111,9 +241,13 @@ class GraphCohort:
         optimizer: Optimizer,
         step_unit: str = "batch",
         proximal: float = 0.0,
+        pulled: Container[str] = (),
         optimizer_states: Sequence[OptimizerState | None] | None = None,
         loss: StackedLoss | None = None,
-        drifts: Sequence[Params] | None = None,
+        drifts: Mapping[str, Start] | None = None,
+        penalties: Sequence[Penalty] = (),
+        sum_gradients: bool = False,
+        purpose: str = "fit",
         data: StackedData | None = None,
         observe: Callable[[nn.Module, StackedData], Any] | None = None,
         alters_features: bool = False,
@@ -125,42 +259,56 @@ class GraphCohort:
             steps:            optimiser steps; on full batches a batch is an epoch
             optimizer:        how a gradient becomes a step
             step_unit:        "batch" or "epoch", the same here
-            proximal:         mu of a term mu/2 |w - start|^2 over the given parameters that joins each client's loss
-            optimizer_states: each client's state to go on from (None: from nothing); without it, states are not kept
+            proximal:         mu of a term mu/2 |w - start|^2 that joins each client's loss
+            pulled:           the parameters that it is over
+            optimizer_states: each client's state to go on from; None to begin from nothing
             loss:             each client's loss, (clients,); by default the task's
-            drifts:           for each client, what is added to the gradients of these parameters at every step
-            data:             takes the place of the clients' own: the same nodes with other edges or labels
+            drifts:           what is added to the gradients of these parameters at every step, for all or for each
+            penalties:        each client's own term, which may be any function of its parameters
+            sum_gradients:    whether gradients are added up, without drifts and pulls
+            purpose:          names the clients' random streams
+            data:             takes the place of the clients' own
             observe:          called after the last step with the trained model and the data; what it returns is kept
             alters_features:  whether the loss runs the model on other features than the clients' own
         """
-        given = frozenset(params if isinstance(params, dict) else params[0])
-        starts = self._in_order({**self._personal(given), **_starts(params)})
+        same = isinstance(params, dict)
+        given_each = [params] if isinstance(params, dict) else params
+        given = frozenset(given_each[0])
+        starts = self._in_order({**self._personal(given), **starts_of(given_each)})
         if all(client.num_examples == 0 for client in self.clients):
             return self._sent(self._untrained(starts, optimizer, optimizer_states), given)
         states = self._states(optimizer, optimizer_states)
-        features_shared = isinstance(params, dict) and given.issuperset(self._feature_weights)
-        layouts, x = self._layouts(optimizer, features_shared, states, drifts is not None, alters_features)
+        data = self.data if data is None else data
+        asked = _Asked(drifts or {}, bool(penalties), sum_gradients, alters_features)
+        layouts, x = self._layouts(data, optimizer, given if same else frozenset(), states, asked)
         self._check(starts)
-        weights = _Weights(starts, layouts, self._buffers)
-        moved, terms = weights.moved, weights.terms(proximal, given, drifts or ())
-        state = _stacked_state(optimizer, moved, states, weights.layouts)
+        weights = Weights(starts, layouts, self._buffers)
+        moved, terms = weights.moved, weights.terms(proximal, pulled, drifts or {})
+        state = stacked_state(optimizer, moved, states, weights.layouts)
         lr = optimizer.lr * optimizer.schedule.factor(max(self.clients[0].position.round, 1))
-        streams = self._streams()
-        data = (self.data if data is None else data).with_features(x)
+        streams = self._streams(purpose, data)
+        data = data.with_features(x)
         loss = self._task_loss if loss is None else loss
         losses: list[Tensor] = []
+        sums = [torch.zeros_like(each) for each in moved] if sum_gradients else None
         with replaced(self.model, weights.installed()):
             for _ in range(steps):
                 each = loss(self.model, data, streams, weights.frozen)  # (clients,)
                 losses.append(each.detach())
-                grads = gradients(each.sum(), moved)
+                total = each.sum()
+                for k, penalty in enumerate(penalties):
+                    total = total + penalty(weights.of(k))
+                grads = gradients(total, moved)
                 with torch.no_grad():
+                    if sums is not None:
+                        add_gradients(sums, grads, moved, optimizer)
                     terms.join(grads, moved)
                     optimizer.step(moved, grads, state, lr)
             with torch.no_grad():
                 observed = None if observe is None else observe(self.model, data)
-        kept = _states_apart(state, states, len(self), weights.layouts, steps)
-        fitted = StackedFit(weights.finished(), torch.stack(losses).mean(dim=0), steps, kept, observed)
+        kept = partial(states_apart, optimizer, state, states, len(self), weights, steps)
+        summed = None if sums is None else weights.named(sums)
+        fitted = StackedFit(weights.finished(), torch.stack(losses).mean(dim=0), steps, kept, summed, observed)
         return self._sent(fitted, given)
 
     def _task_loss(self, model: nn.Module, data: StackedData, streams: Streams, frozen: Frozen) -> Tensor:
@@ -170,24 +318,20 @@ class GraphCohort:
         """Return parameters in the model's order, as a client alone would have it: moments are kept by place."""
         return {**{name: held[name] for name in self.model.state_dict() if name in held}, **held}
 
-    @cached_property
-    def _feature_weights(self) -> frozenset[str]:
-        return frozenset(feature_weights(self.model) if self._features is not None else ())
-
     def _personal(self, given: frozenset[str]) -> dict[str, Start]:
         """Return each client's own values of the parameters that are not given."""
         if all(name in given for name in self.clients[0].own):
             return {}
-        each = [client.complete({}) for client in self.clients]
-        return {name: [own[name] for own in each] for name in each[0] if name not in given}
+        personal = starts_of([client.state.get("personal", client.own) for client in self.clients])
+        return {name: start for name, start in personal.items() if name not in given}
 
     def _sent(self, fitted: StackedFit, given: frozenset[str]) -> StackedFit:
         """Let every client keep its personal parameters; return the others."""
         personal = [name for name in fitted.params if name not in given]
         if not personal:
             return fitted
-        for k, client in enumerate(self.clients):
-            own = {name: _own(fitted.params[name].member(k)) for name in personal}
+        kept = StackedParams({name: fitted.params[name] for name in personal}, len(self)).members()
+        for client, own in zip(self.clients, kept, strict=True):
             client.state = {**client.state, "personal": own}
         return replace(fitted, params={name: value for name, value in fitted.params.items() if name in given})
 
@@ -198,48 +342,60 @@ class GraphCohort:
         params: dict[str, Stacked] = {}
         for name, start in starts.items():
             alike = isinstance(start, Tensor)
-            params[name] = StackedTensor(start.expand(len(self), *start.shape) if alike else torch.stack(list(start)))  # type: ignore[union-attr]
-        trained = [stacked for name, stacked in params.items() if name not in self._buffers]
-        kept = tuple(
-            state or optimizer.start([stacked.member(k) for stacked in trained])
-            for k, state in enumerate(states if states is not None else ())
-        )
-        return StackedFit(params, torch.full((len(self),), float("nan")), 0, kept)
+            params[name] = StackedTensor(start.expand(len(self), *start.shape) if alike else rows_of(start))  # type: ignore[union-attr, arg-type]
+
+        def kept() -> tuple[OptimizerState, ...]:
+            trained = [stacked for name, stacked in params.items() if name not in self._buffers]
+            given = states or [None] * len(self)
+            return tuple(state or optimizer.start([t.member(k) for t in trained]) for k, state in enumerate(given))
+
+        gradients: dict[str, Stacked] = {
+            n: StackedTensor(torch.zeros_like(p.whole())) for n, p in params.items() if n not in self._buffers
+        }
+        return StackedFit(params, torch.full((len(self),), float("nan")), 0, kept, gradients)
 
     def _states(
         self, optimizer: Optimizer, states: Sequence[OptimizerState | None] | None
     ) -> list[OptimizerState] | None:
-        """Return each client's optimiser state, or None when they are not to be kept."""
-        if type(optimizer) not in ELEMENTWISE:
-            raise BadInput(f"{optimizer!r} is not known to treat every number by itself")
+        """Return each client's optimiser state to go on from, or None when all begin."""
+        if type(moving(optimizer)) not in ELEMENTWISE:
+            raise NotTogether(f"{optimizer!r} is not known to treat every number by itself")
         if states is None:
             return None
         fresh = [state is None for state in states]
         if any(fresh) and not all(fresh):
-            raise BadInput("some clients begin to train and others go on")
-        return [state or {} for state in states]
+            raise NotTogether("some clients begin to train and others go on")
+        return None if all(fresh) else [state or {} for state in states]
 
     def _layouts(
         self,
+        data: StackedData,
         optimizer: Optimizer,
-        shared: bool,
+        same: frozenset[str],
         states: list[OptimizerState] | None,
-        drifting: bool,
-        alters_features: bool,
+        asked: _Asked,
     ) -> tuple[dict[str, Layout], Any]:
-        """Return how each parameter is held, and the features in the form that goes with it."""
-        plain = Plain(len(self))
-        layouts: dict[str, Layout] = dict.fromkeys(self.model.state_dict(), plain)
-        features = self._features
+        """Return how each parameter is held, and the features in the form that goes with it.
+
+        Parameters in `same` begin as the same for all clients.
+        """
+        layouts: dict[str, Layout] = dict.fromkeys(self.model.state_dict(), Plain(len(self)))
+        features = self._features_of(data)
         if features is None:
-            return layouts, self.data.graph.x
-        # Only a state that is nothing but a count of steps can be kept beside weights that are not held whole, and a
-        # drift may move every row.
-        bare = not drifting and (states is None or _counts_steps_only(optimizer))
+            return layouts, data.graph.x
+        names = feature_weights(self.model)
+        # Only a state that is nothing but a count of steps can be gone on from beside weights that are not held whole,
+        # and any function of the weights may ask for all of them.
+        bare = not asked.penalties and (states is None or counts_steps_only(optimizer))
         # The span is that of the features as they are.
-        linear = type(optimizer) is SGD and bare and not drops_features(self.model) and not alters_features
-        layout = _feature_layout(features, linear, shared and bare)
-        return layouts | dict.fromkeys(feature_weights(self.model), layout), layout.x
+        linear = type(moving(optimizer)) is SGD and not drops_features(self.model) and not asked.alters_features
+        if linear and bare and features.span_pays:
+            spans = {name: Span(features, asked.drifts.get(name)) for name in names}
+            return layouts | spans, features.span
+        # A drift may move every row.
+        compact = same.issuperset(names) and bare and not asked.drifts and not asked.sums
+        layout = CompactRows(features) if compact else FullRows(features)
+        return layouts | dict.fromkeys(names, layout), layout.x
 
     def _check(self, starts: dict[str, Start]) -> None:
         slots = self.model.state_dict()
@@ -249,13 +405,9 @@ class GraphCohort:
             if any(tensor.shape != slots[name].shape for tensor in ([start] if isinstance(start, Tensor) else start)):
                 raise BadInput(f"parameter {name!r} has another shape than this model's {tuple(slots[name].shape)}")
 
-    def _streams(self) -> Streams:
-        return Streams(
-            lambda: [client.generator("fit") for client in self.clients],
-            self.data.sizes,
-            self.data.rows,
-            self.data.entries,
-        )
+    def _streams(self, purpose: str, data: StackedData) -> Streams:
+        generators = lambda: [client.generator(purpose) for client in self.clients]  # noqa: E731
+        return Streams(generators, data.sizes, data.rows, data.entries)
 
     # ---- evaluation
 
@@ -263,11 +415,11 @@ class GraphCohort:
         self, models: Sequence[Params], splits: tuple[str, ...]
     ) -> list[tuple[dict[str, dict[str, float]], dict[str, int]]]:
         """Return metrics and example counts of each client's model on its own graph."""
-        models = [client.complete(model) for client, model in zip(self.clients, models, strict=True)]
-        if all(model is models[0] for model in models):
+        if not self.clients[0].own and all(model is models[0] for model in models):
             load_params(self.model, models[0])
             return self.task.evaluate_stacked(self.model, self.data, splits)
-        starts = {name: [model[name] for model in models] for name in models[0]}
+        given = frozenset(models[0])
+        starts = {**self._personal(given), **starts_of(models)}
         plain, features = Plain(len(self)), self._features
         layouts: dict[str, Layout] = dict.fromkeys(starts, plain)
         data = self.data
@@ -280,115 +432,18 @@ class GraphCohort:
             return self.task.evaluate_stacked(self.model, data, splits)
 
 
-class _Weights:
-    """The parameters of all clients while they train: where they began, how they are held, what is moved."""
-
-    def __init__(self, starts: dict[str, Start], layouts: dict[str, Layout], buffers: frozenset[str]) -> None:
-        self._starts, self._layouts = starts, layouts
-        self._live = {name: layouts[name].live(start) for name, start in starts.items()}
-        self._trained = [name for name in starts if name not in buffers]
-        self.moved = [self._live[name].requires_grad_() for name in self._trained]
-        self.layouts = [layouts[name] for name in self._trained]
-
-    def terms(self, proximal: float, given: Container[str], drifts: Sequence[Params]) -> _Terms:
-        """Return what joins the gradients: a pull to where the given parameters are now, and each client's drift."""
-        near: Container[str] = given if proximal else ()
-        steady: Container[str] = drifts[0] if drifts else ()
-        anchors = {i: self.moved[i].detach().clone() for i, name in enumerate(self._trained) if name in near}
-        drifting = {i: name for i, name in enumerate(self._trained) if name in steady}
-        constant = {i: self.layouts[i].live([drift[name] for drift in drifts]) for i, name in drifting.items()}
-        return _Terms(proximal, anchors, constant)
-
-    def installed(self) -> dict[str, Any]:
-        """Return what the model finds in the parameters' places."""
-        return {n: self._layouts[n].installed(self._live[n], start) for n, start in self._starts.items()}
-
-    def frozen(self) -> Mapping[str, Any]:
-        """Return what the model began with, the same whenever it is asked for."""
-        return self._frozen
-
-    @cached_property
-    def _frozen(self) -> Mapping[str, Any]:
-        layouts = self._layouts
-        return {n: layouts[n].installed(layouts[n].live(start), start) for n, start in self._starts.items()}
-
-    def finished(self) -> dict[str, Stacked]:
-        """Return what became of each parameter of each client."""
-        return {n: self._layouts[n].finished(live.detach(), self._starts[n]) for n, live in self._live.items()}
-
-
 @dataclass(frozen=True)
-class _Terms:
-    """What joins the gradients, by the place of the parameter: g + mu (w - anchor) + drift."""
+class _Asked:
+    """What is asked of training that decides how weights can be held.
 
-    proximal: float
-    anchors: dict[int, Tensor]
-    drifts: dict[int, Tensor]
+    Fields:
+        drifts:          what is added to gradients, by parameter
+        penalties:       whether there are terms that may look at every weight
+        sums:            whether gradients are added up
+        alters_features: whether the loss runs the model on other features than the clients' own
+    """
 
-    def join(self, grads: list[Tensor], moved: list[Tensor]) -> None:
-        for i, anchor in self.anchors.items():
-            grads[i] = grads[i].add(moved[i] - anchor, alpha=self.proximal)
-        for i, drift in self.drifts.items():
-            grads[i] = grads[i] + drift
-
-
-def _own(tensor: Tensor) -> Tensor:
-    whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
-    return tensor if whole else tensor.clone()
-
-
-def _starts(params: Params | Sequence[Params]) -> dict[str, Start]:
-    if isinstance(params, dict):
-        return dict(params)
-    return {name: [each[name] for each in params] for name in params[0]}
-
-
-def _counts_steps_only(optimizer: Optimizer) -> bool:
-    return type(optimizer) is SGD and not optimizer.momentum
-
-
-def _feature_layout(features: StackedFeatures, linear: bool, compact: bool) -> Span | CompactRows | FullRows:
-    if linear and features.span_pays:
-        return Span(features)
-    return CompactRows(features) if compact else FullRows(features)
-
-
-def _stacked_state(
-    optimizer: Optimizer, moved: list[Tensor], states: list[OptimizerState] | None, layouts: Sequence[Layout]
-) -> OptimizerState:
-    """Return the state of the stacked parameters."""
-    if not states or not states[0]:
-        return optimizer.start(moved)
-    slots = [key for key, value in states[0].items() if isinstance(value, tuple)]
-    stacked: OptimizerState = {"step": _steps_taken(states, counted=bool(slots) and type(optimizer) is not SGD)}
-    for key in slots:
-        stacked[key] = tuple(layouts[i].live([state[key][i] for state in states]) for i in range(len(moved)))
-    return stacked
-
-
-def _steps_taken(states: list[OptimizerState], counted: bool) -> int:
-    """Return how many steps clients have taken, which must be the same for all where the optimiser counts them."""
-    steps: set[int] = {state["step"] for state in states}
-    if counted and len(steps) > 1:
-        raise BadInput("clients have taken different numbers of steps, which this optimiser counts")
-    return min(steps)
-
-
-def _states_apart(
-    state: OptimizerState, before: list[OptimizerState] | None, num_clients: int, layouts: Sequence[Layout], steps: int
-) -> tuple[OptimizerState, ...]:
-    """Return each client's state after training; none when they are not kept."""
-    if before is None:
-        return ()
-    slots = {
-        key: [layout.finished(tensor, []) for layout, tensor in zip(layouts, value, strict=True)]
-        for key, value in state.items()
-        if isinstance(value, tuple)
-    }
-    return tuple(
-        {
-            "step": before[k].get("step", 0) + steps,
-            **{key: tuple(_own(slot.member(k)) for slot in value) for key, value in slots.items()},
-        }
-        for k in range(num_clients)
-    )
+    drifts: Mapping[str, Start]
+    penalties: bool = False
+    sums: bool = False
+    alters_features: bool = False

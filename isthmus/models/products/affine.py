@@ -10,8 +10,9 @@ weight decay and a pull to the start W_0)
     W = c W_0 + X^T A        X W = c X W_0 + (X X^T) A
 
 with a number c and a row of A for each node, and a step on W is the same step on (A, c), where D takes the place of
-the gradient by A, and 0 that of the gradient by c. When a client has few nodes and many features, A is much smaller
-than W, and the Gram matrix X X^T much smaller than X.
+the gradient by A, and 0 that of the gradient by c. What is added to every gradient, such as a control variate V, is one
+more origin like W_0: W = c W_0 + d V + X^T A, where 1 takes the place of the gradient by d. When a client has few nodes
+and many features, A is much smaller than W, and the Gram matrix X X^T much smaller than X.
 """
 
 from __future__ import annotations
@@ -149,21 +150,21 @@ class SpanWeight:
     """The weights of many clients as coordinates.
 
     Fields:
-        coordinates: (rows + 1, out): A, and c in the last row (once for each column)
-        origin:      X W_0, (rows, out)
+        coordinates: (rows + origins, out): A, and c, d, ... in the last rows (once for each column)
+        origins:     X W_0, X V, ..., each (rows, out)
     """
 
-    __slots__ = ("coordinates", "origin")
+    __slots__ = ("coordinates", "origins")
 
-    def __init__(self, coordinates: Tensor, origin: Tensor) -> None:
-        self.coordinates, self.origin = coordinates, origin
+    def __init__(self, coordinates: Tensor, *origins: Tensor) -> None:
+        self.coordinates, self.origins = coordinates, origins
 
 
 def span_affine(
     features: SpanFeatures, weight: SpanWeight, bias: Tensor | None, operator: SparseMatrix | None
 ) -> Tensor:
     """Return S (X W) + b, (rows, out); its gradient by the coordinates is the one that a step takes (see above)."""
-    out: Tensor = _SpanAffine.apply(weight.coordinates, bias, weight.origin, features.gram, operator)  # type: ignore[no-untyped-call]
+    out: Tensor = _SpanAffine.apply(weight.coordinates, bias, weight.origins, features.gram, operator)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -173,13 +174,15 @@ class _SpanAffine(torch.autograd.Function):
         ctx: Any,
         coordinates: Tensor,
         bias: Tensor | None,
-        origin: Tensor,
+        origins: tuple[Tensor, ...],
         gram: SparseMatrix,
         operator: SparseMatrix | None,
     ) -> Tensor:
-        ctx.operator = operator
+        ctx.operator, ctx.num_origins = operator, len(origins)
         ctx.bias_shape = None if bias is None else bias.shape
-        out = gram.matmul(coordinates[:-1]).addcmul_(origin, coordinates[-1])
+        out = gram.matmul(coordinates[: -len(origins)])
+        for origin, factor in zip(origins, coordinates[-len(origins) :], strict=True):
+            out.addcmul_(origin, factor)
         if operator is not None:
             out = operator.matmul(out)
         return out if bias is None else add_bias_(out, bias)
@@ -190,7 +193,7 @@ class _SpanAffine(torch.autograd.Function):
         by_bias = None if ctx.bias_shape is None else bias_gradient(grad, ctx.bias_shape)
         if ctx.operator is not None:
             grad = ctx.operator.t().matmul(grad)
-        return torch.cat([grad, grad.new_zeros(1, grad.shape[1])]), by_bias, None, None, None
+        return torch.cat([grad, grad.new_zeros(ctx.num_origins, grad.shape[1])]), by_bias, None, None, None
 
 
 def add_bias_(h: Tensor, bias: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ from isthmus.algorithms import FGSSL, FedAvg
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.algorithms.fgssl import structure_divergence
 from isthmus.core.errors import BadInput
-from isthmus.core.federation import Position
-from isthmus.core.protocol import ModelState
+from isthmus.core.federation import Outcome, Position
+from isthmus.core.protocol import Failure, ModelState
 from isthmus.core.record import Params
 from isthmus.data.graph import Graph
 from isthmus.learn.augment import Augmentation
@@ -42,10 +42,12 @@ from isthmus.models import (
     ModelSpec,
 )
 from isthmus.models.inputs import GraphInput
+from isthmus.runtime.loop import StackedRuntime
 from isthmus.testing import CHECKS, ScriptedClients, check_algorithm, toy_client, toy_course, toy_graph, toy_scenario
 from isthmus.testing.traces import require_close, trace_course
 from tests.algorithms.fgssl import fgssl_reference as reference
 from tests.algorithms.reference import assert_close, assert_equal
+from tests.side_by_side import side_by_side, watched
 
 NO_VIEW = Augmentation(0.0, 0.0)
 
@@ -554,9 +556,17 @@ def test_other_tasks_batches_and_models_are_refused(fields: dict[str, float]) ->
     assert isinstance(toy_client().model, Model)
 
 
-def test_the_handler_for_many_refuses_them_too() -> None:
-    with pytest.raises(BadInput, match="batching is NeighborBatch"):
-        FGSSL().loss_together(GraphCohort([toy_client(), toy_client(batching=NeighborBatch(8, (2, 2)))]))
+def test_a_client_among_others_is_refused_too_and_the_others_train_together() -> None:
+    sampled = toy_client(id="sampled", batching=NeighborBatch(8, (2, 2)))
+    clients = [toy_client(id="a"), sampled, toy_client(id="b")]
+    runtime = StackedRuntime(FGSSL(), clients, lambda chosen: ([GraphCohort(chosen)], []))  # type: ignore[arg-type]
+    request = TrainModel(read_params(clients[0].model))
+    outcomes = runtime.exchange(Position(0, 1, 0), {client.id: request for client in clients}, None)
+    replies = {outcome.client: outcome.reply for outcome in outcomes if isinstance(outcome, Outcome)}
+    refused = replies["sampled"]
+    assert isinstance(refused, Failure) and "batching is NeighborBatch" in refused.reason
+    assert isinstance(replies["a"], ModelUpdate) and isinstance(replies["b"], ModelUpdate)
+    assert runtime.pausing.together == {"Fit": 2} and not runtime.notes
 
 
 def test_without_both_terms_nothing_is_refused() -> None:
@@ -588,7 +598,7 @@ def test_clients_that_answer_together_give_what_they_would_give_alone(name: str,
     assert len(clients) == 4
     request = TrainModel(_with_noise(read_params(clients[0].model)))
     algorithm = FGSSL(optimizer=SLOW, local_steps=3, max_contrast=4, lambda_d=4.0)
-    together = algorithm.train_together([request] * 4, GraphCohort(clients))
+    together = side_by_side(algorithm.train, [request] * 4, GraphCohort(clients))
     for found, client in zip(together, clients, strict=True):
         alone = algorithm.train(request, client)
         assert isinstance(found, ModelUpdate) and found.weight == alone.weight
@@ -617,20 +627,44 @@ def test_clients_that_received_models_of_their_own_are_each_held_to_theirs(is_sp
     requests = [TrainModel(other_than(start, seed)) for seed in range(5)]
     algorithm = FGSSL(optimizer=SLOW, max_contrast=5)
     alone = [algorithm.train(request, client) for request, client in zip(requests, clients, strict=True)]
-    together = list(algorithm.train_together(requests, GraphCohort(clients)))
-    shared = list(algorithm.train_together([requests[0]] * 5, GraphCohort(clients)))
+    together = side_by_side(algorithm.train, requests, GraphCohort(clients))
+    shared = side_by_side(algorithm.train, [requests[0]] * 5, GraphCohort(clients))
     for found, expected in zip([*together, shared[0]], [*alone, alone[0]], strict=True):
         assert isinstance(found, ModelUpdate) and found.weight == expected.weight
         assert_close(found.params, expected.params, 1e-4)
     assert isinstance(shared[1], ModelUpdate) and gap(shared[1].params, alone[1].params) > 1e-2
 
 
-def test_a_subclass_with_another_loss_is_not_trained_as_its_parent() -> None:
-    class Louder(FGSSL):
-        def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
-            raise NotImplementedError
+class Half(FGSSL):
+    """Goes half of the way."""
 
-    assert TrainModel in FGSSL.cohort_handlers() and TrainModel not in Louder.cohort_handlers()
+    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
+        update = super().train(request, client)
+        return replace(update, params=client.combined((0.5, update.params), (0.5, request.params)))
+
+
+class Louder(FGSSL):
+    """Has a loss that is known for one client alone."""
+
+    def loss(self, frozen: Params, client: GraphClient) -> Any:
+        parents = super().loss(frozen, client)
+        assert parents is not None
+        return lambda model, batch, generator: 2 * parents(model, batch, generator)
+
+
+@pytest.mark.parametrize("kind", [Half, Louder])
+def test_a_subclass_with_another_handler_or_loss_is_not_trained_as_its_parent(kind: type[FGSSL]) -> None:
+    clients = clients_of(ModelSpec(GCN(hidden=5)), False)
+    request = TrainModel(read_params(clients[0].model))
+    algorithm, parent = kind(optimizer=SLOW), FGSSL(optimizer=SLOW)
+    replies, pausing = watched(algorithm.train, [request] * 5, GraphCohort(clients))
+    for found, client in zip(replies, clients, strict=True):
+        assert_close(found.params, algorithm.train(request, client).params, 1e-4)
+        assert gap(found.params, parent.train(request, client).params) > 1e-3
+    if kind is Half:
+        assert pausing.together == {"Fit": 5, "Combine": 5} and not pausing.reasons
+    else:
+        assert not pausing.together and "its loss is a function for one client" in pausing.reasons["Fit"]
 
 
 # ---- the rules of all algorithms
@@ -667,4 +701,9 @@ def test_without_both_terms_it_is_fedavg_alone_and_together() -> None:
     algorithm = FGSSL(lambda_c=0.0, lambda_d=0.0)
     plain = FedAvg(optimizer=algorithm.optimizer).train(TrainModel(params), client)
     assert_equal(algorithm.train(TrainModel(params), client).params, plain.params)
-    assert algorithm.loss(params, client) is None and algorithm.loss_together(GraphCohort([client])) is None
+    assert algorithm.loss(params, client) is None
+    clients = clients_of(ModelSpec(GCN(hidden=5, dropout=0.5)), False)
+    requests = [TrainModel(read_params(clients[0].model))] * 5
+    plain_ones = side_by_side(FedAvg(optimizer=algorithm.optimizer).train, requests, GraphCohort(clients))
+    for found, other in zip(side_by_side(algorithm.train, requests, GraphCohort(clients)), plain_ones, strict=True):
+        assert_equal(found.params, other.params)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.algorithms import FedAvg, FedProx, Local
+from isthmus.core.client import NotTogether
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import Position
 from isthmus.core.random import seeded
@@ -27,7 +28,7 @@ from isthmus.learn.tasks.node_classification import PreparedNodes
 from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.together.blocks import Blocks
 from isthmus.learn.together.layouts import CompactRows, FullRows, Plain, Span, replaced
-from isthmus.learn.together.stacked_clients import GraphCohort
+from isthmus.learn.together.stacked_clients import GraphCohort, _Asked
 from isthmus.models import (
     APPNP,
     GAT,
@@ -152,17 +153,17 @@ def check_fit(clients: list[GraphClient], optimizer: Optimizer, starts: str, mu:
         start = start_of(clients, 1)
         before = {name: tensor.clone() for name, tensor in start.items()}
         alone = fit_alone(clients, [start] * len(clients), optimizer, [None] * len(clients), mu)
-        together = cohort.fit(start, steps=STEPS, optimizer=optimizer, proximal=mu)
-        assert together.optimizer_states == ()
+        together = cohort.fit(start, steps=STEPS, optimizer=optimizer, proximal=mu, pulled=start)
         assert all(torch.equal(tensor, before[name]) for name, tensor in start.items())
         compare(together, alone, tolerance)
+        close(together.optimizer_states, tuple(fitted.optimizer_state for fitted in alone), tolerance)
         return
     own = [start_of(clients, k) for k in range(len(clients))]
     states: list[Any] = [None] * len(clients)
     for _ in range(2 if starts == "carried" else 1):
         alone = fit_alone(clients, own, optimizer, states, mu)
         kept = states if starts == "carried" else None
-        together = cohort.fit(own, steps=STEPS, optimizer=optimizer, proximal=mu, optimizer_states=kept)
+        together = cohort.fit(own, steps=STEPS, optimizer=optimizer, proximal=mu, pulled=own[0], optimizer_states=kept)
         compare(together, alone, tolerance)
         if starts == "carried":
             close(together.optimizer_states, tuple(fitted.optimizer_state for fitted in alone), tolerance)
@@ -259,7 +260,8 @@ def test_a_drift_is_a_constant_part_of_each_clients_gradient(shared: bool, optim
         pull = lambda live, drift=drift: sum((live[name] * drift[name]).sum() for name in trained)  # noqa: E731
         alone.append(client.fit(start, steps=STEPS, optimizer=OPTIMIZERS[optimizer], penalty=pull))
     params = own[0] if shared else own
-    together = GraphCohort(clients).fit(params, steps=STEPS, optimizer=OPTIMIZERS[optimizer], drifts=drifts)
+    each = {name: [drift[name] for drift in drifts] for name in drifts[0]}
+    together = GraphCohort(clients).fit(params, steps=STEPS, optimizer=OPTIMIZERS[optimizer], drifts=each)
     compare(together, alone)
 
 
@@ -343,8 +345,12 @@ def test_weights_of_sparse_features_are_held_in_the_cheapest_way_that_is_exact()
     cohort._features.span_pays = True  # type: ignore[union-attr]
     states: list[Any] = [{"step": 1}] * 5
 
-    def kind(optimizer: Optimizer, shared: bool, kept: bool, alters_features: bool = False) -> type:
-        layouts, x = cohort._layouts(optimizer, shared, states if kept else None, False, alters_features)
+    def kind(
+        optimizer: Optimizer, shared: bool, kept: bool, alters_features: bool = False, drifts: Any = (), **more: bool
+    ) -> type:
+        asked = _Asked(dict(drifts), alters_features=alters_features, **more)
+        given = frozenset(cohort.model.state_dict()) if shared else frozenset()
+        layouts, x = cohort._layouts(cohort.data, optimizer, given, states if kept else None, asked)
         kinds = {name: type(layout) for name, layout in layouts.items()}
         (found,) = {kinds.pop(f"gnn.layers.0.{name}") for name in ("neighbor_weight", "own_weight")}
         assert set(kinds.values()) == {Plain}
@@ -358,8 +364,11 @@ def test_weights_of_sparse_features_are_held_in_the_cheapest_way_that_is_exact()
     # The span of the features as they are does not hold what other features teach.
     assert [kind(sgd, shared, False, True) for shared in (True, False)] == [CompactRows, FullRows]
     assert [kind(momentum, shared, False, True) for shared in (True, False)] == [CompactRows, FullRows]
-    drifting, _ = cohort._layouts(sgd, True, None, drifting=True, alters_features=False)
-    assert type(drifting["gnn.layers.0.own_weight"]) is FullRows
+    # A drift is one more origin of the span; any other function of the weights may look at each of them.
+    drift = {"gnn.layers.0.own_weight": torch.zeros(FEATURES, 6)}
+    assert [kind(sgd, True, False, drifts=drift), kind(sgd, True, False, sums=True)] == [Span, Span]
+    assert [kind(adam, True, False, drifts=drift), kind(adam, True, False, sums=True)] == [FullRows, FullRows]
+    assert kind(sgd, True, False, penalties=True) is FullRows
     assert [kind(adam, True, False), kind(adam, True, True), kind(adam, False, False)] == [
         CompactRows,
         FullRows,
@@ -371,7 +380,8 @@ def test_weights_of_sparse_features_are_held_in_the_cheapest_way_that_is_exact()
         FullRows,
         CompactRows,
     ]
-    dense, x = GraphCohort(clients_of(spec))._layouts(sgd, True, None, drifting=False, alters_features=False)
+    plain = GraphCohort(clients_of(spec))
+    dense, x = plain._layouts(plain.data, sgd, frozenset(plain.model.state_dict()), None, _Asked({}))
     assert {type(layout) for layout in dense.values()} == {Plain} and isinstance(x, Tensor)
 
 
@@ -385,7 +395,7 @@ def test_both_ways_to_hold_the_weights_agree_with_training_alone(starts: str, op
     own = [start_of(clients, 1 if starts == "shared" else k) for k in range(5)]
     alone = fit_alone(clients, own, OPTIMIZERS[optimizer], [None] * 5, mu=0.4)
     params = own[0] if starts == "shared" else own
-    together = cohort.fit(params, steps=STEPS, optimizer=OPTIMIZERS[optimizer], proximal=0.4)
+    together = cohort.fit(params, steps=STEPS, optimizer=OPTIMIZERS[optimizer], proximal=0.4, pulled=own[0])
     compare(together, alone)
     weights = torch.tensor([3.0, 1.0, 0.0, 2.0, 5.0], dtype=torch.float64)
     for name, stacked in together.params.items():
@@ -491,7 +501,7 @@ class Clipped(SGD):
 
 def test_an_optimiser_that_is_not_known_to_treat_each_number_by_itself_is_refused() -> None:
     clients = clients_of(ZOO["gcn"])
-    with pytest.raises(BadInput, match=r"Clipped.* is not known to treat every number by itself"):
+    with pytest.raises(NotTogether, match=r"Clipped.* is not known to treat every number by itself"):
         GraphCohort(clients).fit(start_of(clients, 0), steps=1, optimizer=Clipped(lr=0.1))
 
 
@@ -500,14 +510,14 @@ def test_courses_with_such_an_optimiser_are_simulated_one_by_one() -> None:
     for algorithm in (FedAvg(optimizer=Clipped(lr=0.5)), Local(optimizer=Clipped(lr=0.5))):
         loop, auto = (trace_course(toy_course(algorithm, runtime=runtime), scenario) for runtime in ("loop", "auto"))
         require_close(loop.values(), auto.values(), "clipped steps")
-        assert "Clipped" in auto.notes["train_together"] and set(auto.together) == {"EvaluateModel"}
+        assert "Clipped" in auto.notes["Fit"] and set(auto.together) == {"EvaluateModel"}
 
 
 def test_clients_that_begin_and_clients_that_go_on_are_refused() -> None:
     clients = clients_of(ZOO["gcn"])
     start = start_of(clients, 0)
     states = [{"step": 2}, None, {"step": 2}, None, None]
-    with pytest.raises(BadInput, match="some clients begin"):
+    with pytest.raises(NotTogether, match="some clients begin"):
         GraphCohort(clients).fit([start] * 5, steps=1, optimizer=SGD(lr=0.1), optimizer_states=states)
 
 
@@ -520,7 +530,7 @@ def test_clients_that_have_taken_different_numbers_of_steps_may_go_on_where_step
             states.append(client.fit(params, steps=k + 1, optimizer=optimizer).optimizer_state)
         call = lambda: GraphCohort(clients).fit(own, steps=STEPS, optimizer=optimizer, optimizer_states=states)  # noqa: B023, E731
         if isinstance(optimizer, Adam):
-            with pytest.raises(BadInput, match="different numbers of steps"):
+            with pytest.raises(NotTogether, match="different numbers of steps"):
                 call()
             continue
         alone = fit_alone(clients, own, optimizer, states)

@@ -1,0 +1,316 @@
+"""Parameters of one client among many that were trained together: made when somebody looks at them.
+
+Clients that are simulated together are trained as one stack. A handler gets its client's part of the result as a dict
+like any other, `MemberParams`. As long as nobody looks into it, it is no more than a place in the stack: put into a
+reply, it goes to the server as part of the whole stack (`gathered`); kept in a memory, it is trained further as part
+of it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isthmus.core.record import LazyParams, Record, fields_of, largest
+from isthmus.core.replies import Each, Stack, Stacked, StackedTensor
+
+
+class StackedParams:
+    """The parameters of clients that were trained together, by name.
+
+    Fields:
+        each: what the stack holds
+        size: how many clients there are
+    """
+
+    def __init__(self, each: Mapping[str, Stacked], size: int) -> None:
+        self.each, self.size = dict(each), size
+        self._members: list[weakref.ref[MemberParams]] = []
+        self._whole: dict[str, Tensor] = {}
+
+    def whole(self, name: str) -> Tensor:
+        """Return a parameter of all clients, (clients, ...); it is not to be changed."""
+        if name not in self._whole:
+            self._whole[name] = self.each[name].whole()
+        return self._whole[name]
+
+    def members(self) -> list[MemberParams]:
+        """Return each client's parameters."""
+        made = [MemberParams(self, position) for position in range(self.size)]
+        self._members = [weakref.ref(member) for member in made]
+        return made
+
+    def condense(self) -> None:
+        """Add sums up: one that is kept would remember all that it ever was made of."""
+        for name, each in self.each.items():
+            if isinstance(each, Combination):
+                self.each[name] = StackedTensor(self.whole(name))
+
+    @property
+    def is_mostly_gone(self) -> bool:
+        """Whether most clients have let go of their part, so that the few others should have theirs alone."""
+        return 2 * sum(member() is not None for member in self._members) < self.size
+
+
+class MemberParams(LazyParams):
+    """One client's parameters in a stack; a dict of tensors of its own as soon as it is changed.
+
+    Fields:
+        stack:    where they are; None once they are here
+        position: which client's they are
+    """
+
+    def __init__(self, stack: StackedParams, position: int) -> None:
+        super().__init__()
+        self.stack: StackedParams | None = stack
+        self.position = position
+
+    def outline(self) -> dict[str, Tensor]:
+        """Return tensors with shapes and types but no numbers, or what there is."""
+        if self.stack is None:
+            return dict(self)
+        return {
+            name: torch.empty(stacked.shape, dtype=stacked.dtype, device="meta")
+            for name, stacked in self.stack.each.items()
+        }
+
+    def settle(self) -> None:
+        """Take everything out of the stack, and let go of it."""
+        if self.stack is not None:
+            for name in self.stack.each:
+                self[name]
+            self._in_order()
+
+    def _in_order(self) -> None:
+        names, self.stack = list(self.stack.each) if self.stack is not None else [], None
+        for name in names:  # as the stack has them, whichever was looked at first
+            dict.__setitem__(self, name, dict.pop(self, name))
+
+    # ---- looking
+
+    def __getitem__(self, name: str) -> Tensor:
+        if self.stack is not None and not dict.__contains__(self, name):
+            dict.__setitem__(self, name, own_tensor(self.stack.each[name].member(self.position)))
+        return dict.__getitem__(self, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return dict.__iter__(self) if self.stack is None else iter(self.stack.each)
+
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(list(self))
+
+    def __len__(self) -> int:
+        return dict.__len__(self) if self.stack is None else len(self.stack.each)
+
+    def __contains__(self, name: object) -> bool:
+        return dict.__contains__(self, name) if self.stack is None else name in self.stack.each
+
+    def __eq__(self, other: object) -> bool:
+        return dict(self) == (dict(other) if isinstance(other, MemberParams) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({list(self)})"
+
+    def __or__(self, other: Any) -> Any:
+        return dict(self) | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | dict(self)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a parameter, or something else."""
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+    def keys(self) -> Any:
+        """Return the names."""
+        return dict.keys(self) if self.stack is None else self.stack.each.keys()
+
+    def values(self) -> Any:
+        """Return the tensors."""
+        self.settle()
+        return dict.values(self)
+
+    def items(self) -> Any:
+        """Return names with tensors."""
+        self.settle()
+        return dict.items(self)
+
+    def copy(self) -> dict[str, Tensor]:
+        """Return a plain dict of the same tensors."""
+        return dict(self)
+
+    # ---- changing
+
+    def __setitem__(self, name: str, tensor: Tensor) -> None:
+        self.settle()
+        dict.__setitem__(self, name, tensor)
+
+    def __delitem__(self, name: str) -> None:
+        self.settle()
+        dict.__delitem__(self, name)
+
+    def __ior__(self, other: Any) -> Any:
+        self.settle()
+        return dict.__ior__(self, other)
+
+    def pop(self, *args: Any) -> Any:
+        """Take a parameter out."""
+        self.settle()
+        return dict.pop(self, *args)
+
+    def popitem(self) -> Any:
+        """Take the last parameter out."""
+        self.settle()
+        return dict.popitem(self)
+
+    def update(self, *args: Any, **named: Any) -> None:
+        """Put parameters in."""
+        self.settle()
+        dict.update(self, *args, **named)
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        """Return a parameter; put one in where there is none."""
+        self.settle()
+        return dict.setdefault(self, name, default)
+
+    def clear(self) -> None:
+        """Take everything out."""
+        self.stack = None
+        dict.clear(self)
+
+
+class Combination(Stacked):
+    """A sum of factor times tensor for each client, made when it is looked at; a tensor may be the same for all."""
+
+    def __init__(self, terms: Sequence[tuple[float, Stacked | Tensor]]) -> None:
+        self.terms: list[tuple[float, Stacked | Tensor]] = []
+        for factor, each in terms:
+            inner = each.terms if isinstance(each, Combination) else [(1.0, each)]
+            self.terms += [(factor * own, term) for own, term in inner]
+        self._stacked = [each for _, each in self.terms if isinstance(each, Stacked)]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one client's tensor."""
+        return self._stacked[0].shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the numbers."""
+        return self._stacked[0].dtype
+
+    def __len__(self) -> int:
+        return len(self._stacked[0])
+
+    def member(self, position: int) -> Tensor:
+        """Return one client's sum."""
+        return combined([(f, t if isinstance(t, Tensor) else t.member(position)) for f, t in self.terms])
+
+    def whole(self) -> Tensor:
+        """Return all clients' sums."""
+        return combined([(f, t if isinstance(t, Tensor) else t.whole()) for f, t in self.terms])
+
+    def bound(self) -> Tensor:
+        """Return the sum of the bounds."""
+        total = torch.zeros(len(self), dtype=torch.float64)
+        for factor, each in self.terms:
+            total = total + abs(factor) * (largest(each) if isinstance(each, Tensor) else each.bound())
+        return total
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return the sum of the weighted sums."""
+        total = torch.zeros(self.shape, dtype=torch.float64)
+        for factor, each in self.terms:
+            part = each.double() * weights.sum() if isinstance(each, Tensor) else each.weighted_sum(weights)
+            total.add_(part, alpha=factor)
+        return total
+
+
+def combined(terms: Sequence[tuple[float, Tensor]]) -> Tensor:
+    """Return the sum of factor times tensor; tensors may have a dimension for clients in front."""
+    (factor, first), *others = terms
+    total = factor * first
+    for factor, tensor in others:
+        total = torch.add(total, tensor, alpha=factor)
+    return total
+
+
+def own_tensor(tensor: Tensor) -> Tensor:
+    """Return a tensor in memory of its own: a view would keep all clients' alive."""
+    whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    return tensor if whole else tensor.clone()
+
+
+def common_stack(members: Sequence[Any]) -> StackedParams | None:
+    """Return the stack whose clients' parameters these are, all of them and in order; None if they are not."""
+    first = members[0]
+    stack = first.stack if isinstance(first, MemberParams) else None
+    if stack is None or stack.size != len(members):
+        return None
+    in_order = all(
+        isinstance(member, MemberParams) and member.stack is stack and member.position == position
+        for position, member in enumerate(members)
+    )
+    return stack if in_order else None
+
+
+def gathered(clients: tuple[str, ...], replies: Sequence[Record]) -> Stack | None:
+    """Return replies as one where they hold a stack's parts, so that no client's parameters are made; else None."""
+    kind = type(replies[0])
+    if any(type(reply) is not kind for reply in replies):
+        return None
+    joined, of_stack = _joined(replies)
+    return Stack(clients, joined) if of_stack else None
+
+
+class _Apart(Exception):
+    """Values that cannot be held as one."""
+
+
+def _joined(values: Sequence[Any]) -> tuple[Any, bool]:
+    """Return values of one kind as one, and whether a stack's parts are among them; raises where that cannot be."""
+    try:
+        found = _Joining()
+        return found.joined(values), found.of_stack
+    except _Apart:
+        return None, False
+
+
+class _Joining:
+    """Joins values leaf by leaf; `of_stack` tells whether a stack was among them."""
+
+    of_stack = False
+
+    def joined(self, values: Sequence[Any]) -> Any:
+        first = values[0]
+        if isinstance(first, Record):
+            fields = [fields_of(value) for value in values]
+            return type(first)(**{name: self.joined([each[name] for each in fields]) for name in fields[0]})
+        if isinstance(first, dict):
+            return self._dict(values)
+        if all(value is first for value in values):
+            return first
+        if isinstance(first, bool | int | float | str) or first is None:
+            return Each(tuple(values))
+        raise _Apart
+
+    def _dict(self, values: Sequence[Any]) -> Any:
+        first = values[0]
+        stack = common_stack(values)
+        if stack is not None:
+            self.of_stack = True
+            return dict(stack.each)
+        if all(value is first for value in values):
+            return first
+        if isinstance(first, MemberParams) or any(value.keys() != first.keys() for value in values):
+            raise _Apart
+        return {key: self.joined([value[key] for value in values]) for key in first}
