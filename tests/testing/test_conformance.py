@@ -44,12 +44,14 @@ def test_algorithm_of_the_table_passes(name: str, check: str) -> None:
 
 # Batch norm brings buffers, neighbour batches draw from the clients' streams, Adam has moments to keep.
 DEMANDING = {"model": ModelSpec(SAGE(hidden=5, batch_norm=True)), "batching": NeighborBatch(8, (2, 2))}
+# Their clients have most to lose; as the first, these are tried with each of the checks, one with one.
+REMEMBERING = ("local", "apfl", "ditto", "scaffold", "feddyn")
 WITH_HEAD = ModelSpec(SAGE(hidden=5, batch_norm=True), decoder=MLPDecoder(hidden=4))
 
 
 @pytest.mark.meet(1)
 @pytest.mark.parametrize("check", ["loop_equals_strict", "same_seed", "resume", "failure", "idle_client"])
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", [*REMEMBERING, *(name for name in ALGORITHMS if name not in REMEMBERING)])
 def test_algorithm_of_the_table_passes_with_sampled_batches_and_batch_norm(name: str, check: str) -> None:
     kind = ALGORITHMS[name]
     unit = (
