@@ -40,6 +40,8 @@ from isthmus.testing.traces import Fault, Trace, require_close, require_same, sa
 
 Check: TypeAlias = Callable[[Algorithm[Any], Course | None], Any]
 
+# By how many characters the numbers of a reply may be longer or shorter for rounding.
+DIGITS = 24
 # Sent by the course itself, not by the algorithm's server half.
 COURSE_REQUESTS = (EvaluateModel, KeepBest)
 
@@ -166,6 +168,17 @@ def check_stacked_equals_loop(algorithm: Algorithm[Any], course: Course | None =
             stacked.everything(sizes=False),
             f"{len(loop.clients)} clients that answer together and clients that answer alone disagree",
         )
+        _require_sizes(loop, stacked)
+
+
+def _require_sizes(loop: Trace, stacked: Trace) -> None:
+    """Require that replies are about as long; how long a number is in words depends on its last digits."""
+    for one, other in zip(loop.exchanges, stacked.exchanges, strict=True):
+        if abs(one.bytes_up - other.bytes_up) > DIGITS * len(loop.clients) and one.request != EvaluateModel.__name__:
+            raise AssertionError(
+                f"round {one.position.round}, {one.request}: replies that clients gave together are told to be "
+                f"{other.bytes_up} bytes long, those of each alone are {one.bytes_up}"
+            )
 
 
 def _require_together(algorithm: Algorithm[Any], trace: Trace) -> None:

@@ -15,7 +15,7 @@ from isthmus.core.client import Client
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import IsthmusError
 from isthmus.core.federation import ExchangeReport, Outcome, Position, Runtime
-from isthmus.core.protocol import Algorithm, EvaluateModel, Request
+from isthmus.core.protocol import Algorithm, Request
 from isthmus.core.record import Params, Record, State, leaves
 from isthmus.core.training import Callback, RoundReport, Standing, run_course
 from isthmus.runs.simulation import Scenario, Simulation, torch_threads
@@ -115,7 +115,7 @@ class Trace:
     def history(self, sizes: bool = True) -> dict[str, Any]:
         """Return the rounds and exchanges as they were reported, without the clock.
 
-        Without `sizes`, not those of evaluations either: a number in words is as long as its last digits make it.
+        Without `sizes`, not those of replies either: a number in words is as long as its last digits make it.
         """
         plain: dict[str, Any] = {}
         for report in self.rounds:
@@ -125,7 +125,7 @@ class Trace:
             )
         for exchange in self.exchanges:
             name = f"the report of round {exchange.position.round}, exchange {exchange.position.exchange}"
-            bytes_up = exchange.bytes_up if sizes or exchange.request != EvaluateModel.__name__ else 0
+            bytes_up = exchange.bytes_up if sizes else 0
             plain[name] = asdict(replace(exchange, bytes_up=bytes_up, **NO_CLOCK))
         return plain
 

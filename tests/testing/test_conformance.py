@@ -779,3 +779,9 @@ def test_a_good_handler_for_many_passes_and_one_that_is_never_used_is_noticed() 
         AssertionError, match="there is a handler for many of Whisper, but clients answered it one by one"
     ):
         CHECKS["stacked_equals_loop"](NeverTogether(), None)
+
+
+def test_sizes_of_replies_that_are_made_up_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stack, "sizes", lambda self: [100] * len(self))
+    with pytest.raises(AssertionError, match=r"round 1, TrainModel: replies that clients gave together are told to be"):
+        CHECKS["stacked_equals_loop"](FedAvg(), None)
