@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -20,6 +21,7 @@ from isthmus.config.course import Course
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadMessage, nearest
 from isthmus.core.exposure import field_docs
+from isthmus.core.federation import Position
 from isthmus.core.protocol import Algorithm, EvaluateModel, Failure, KeepBest, reply_type
 from isthmus.core.record import Record, field_types, leaves
 from isthmus.core.training import UniformSampling
@@ -40,7 +42,7 @@ from isthmus.testing.traces import Fault, Trace, require_close, require_same, sa
 
 Check: TypeAlias = Callable[[Algorithm[Any], Course | None], Any]
 
-# By how many characters the numbers of a reply may be longer or shorter for rounding.
+# By how many characters a number may be longer or shorter for rounding.
 DIGITS = 24
 # Sent by the course itself, not by the algorithm's server half.
 COURSE_REQUESTS = (EvaluateModel, KeepBest)
@@ -172,9 +174,13 @@ def check_stacked_equals_loop(algorithm: Algorithm[Any], course: Course | None =
 
 
 def _require_sizes(loop: Trace, stacked: Trace) -> None:
-    """Require that replies are about as long; how long a number is in words depends on its last digits."""
+    """Require that replies are as long; only a number that may be rounded otherwise may have other digits."""
+    rounded: Counter[Position] = Counter()
+    for message in loop.messages:
+        found = leaves(message.outcome.reply).values()
+        rounded[message.position] += sum(type(leaf) is float and not leaf.is_integer() for leaf in found)
     for one, other in zip(loop.exchanges, stacked.exchanges, strict=True):
-        if abs(one.bytes_up - other.bytes_up) > DIGITS * len(loop.clients) and one.request != EvaluateModel.__name__:
+        if abs(one.bytes_up - other.bytes_up) > DIGITS * rounded[one.position]:
             raise AssertionError(
                 f"round {one.position.round}, {one.request}: replies that clients gave together are told to be "
                 f"{other.bytes_up} bytes long, those of each alone are {one.bytes_up}"
