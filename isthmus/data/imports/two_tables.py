@@ -10,7 +10,7 @@ from typing import Any
 from isthmus.data.folders.tables.attributes import PREFIX
 from isthmus.data.folders.tables.number_block import BlockColumn, BlockWriter, single_lists
 from isthmus.data.folders.tables.reading import NO_NUMBER, Problems, RawGraph, Table, as_table, is_numeric
-from isthmus.data.imports.wide_text import is_wide, places, read_wide_text
+from isthmus.data.imports.wide_text import is_wide, num_line_ends, places, read_wide_text
 
 # Ending -> what separates the values of a text file; Parquet has no such thing.
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".parquet": "", ".pq": ""}
@@ -130,10 +130,44 @@ def _names_and_numbers(path: Path, delimiter: str, reading: Reading) -> tuple[li
     from pyarrow import csv
 
     parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    if reading.single and (wide := _wide_names_and_numbers(path, parse, reading)):
+        return wide
     with csv.open_csv(path, read_options=csv.ReadOptions(use_threads=False), parse_options=parse) as reader:
         found = reader.schema
     numbers = [field.name for field in found if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)]
     return found.names, set(filter(reading.may_be_number, numbers))
+
+
+def _wide_names_and_numbers(path: Path, parse: Any, reading: Reading) -> tuple[list[str], set[str]] | None:
+    """Return the same of a wide table, by trying all columns as numbers; None for one that is not wide.
+
+    Arrow tries seven kinds of values in each column before it knows one, which takes longer than to read them.
+    """
+    import pyarrow as pa
+    from pyarrow import csv
+
+    with path.open("rb") as content:
+        names = csv.read_csv(pa.BufferReader(content.readline()), parse_options=parse).column_names
+    numbers = set(filter(reading.may_be_number, names))
+    options = csv.ReadOptions(use_threads=False)
+    for _ in range(MOST_TURNS):
+        if not is_wide(len(numbers), len(names) - len(numbers)) or len(set(names)) < len(names):
+            return None
+        types = {name: pa.float64() if name in numbers else pa.string() for name in names}
+        try:
+            with csv.open_csv(path, options, parse, csv.ConvertOptions(column_types=types)) as reader:
+                first = reader.read_next_batch()
+        except pa.ArrowInvalid as error:
+            turned = numbers & _columns_named(str(error), names)
+            if not turned:
+                return None
+            numbers -= turned
+        except StopIteration:  # no rows
+            return None
+        else:
+            empty = {name for name, column in zip(names, first.columns, strict=True) if column.null_count == len(first)}
+            return (names, numbers - empty) if first.schema.names == names else None
+    return None
 
 
 def _columns_named(error: str, names: list[str]) -> set[str]:
@@ -197,7 +231,7 @@ def _scanned(path: Path) -> tuple[int, bool]:
     with path.open("rb") as content:
         content.readline()
         while piece := content.read(SCANNED_BYTES):
-            num_lines += piece.count(b"\n")
+            num_lines += num_line_ends(piece)
             quotes = quotes or b'"' in piece
     return num_lines + 1, quotes
 

@@ -63,6 +63,14 @@ TEXTS = {
     "ids that are long, short, none and not ASCII": HEAD + "nnnnnnnnnnnn,1,2,3,4\nn,1,2,3,4\n,1,2,3,4\nñé,1,2,3,4\n",
     "names in quotes": PLAIN.replace(HEAD, '"id","a","b","c, too","d"\n'),
     "text in the middle": "a,b,id,c,note,d\n" + "".join(f"1,2,n{row},3,some text,4\n" for row in range(60)),
+    "text among numbers of many digits": "a,b,id,c,note,d\n"
+    + "".join(f"1.5,{row / 7},n{row},{row / 3},some text,4\n" for row in range(60)),
+    "text among missing numbers": "a,b,id,c,note,d\n"
+    + "".join(f"1.5,{'' if row % 2 else row},n{row},{row if row % 3 else 'NA'},some text,4\n" for row in range(60)),
+    "signs": HEAD + "".join(f"n{row},-{row},{row - 9:.3f},-.5,-0.000\n" for row in range(60)),
+    "points without digits on one side": HEAD
+    + "".join(f"n{row},.{row},{row}.,0{row},00.{row}0\n" for row in range(60)),
+    "numbers of all lengths": HEAD + "".join(f"n{row},{row / 7:.{row % 20}f},1.25,-3,4\n" for row in range(60)),
     "text at the end": "a,b,c,d,note,id\n" + "".join(f"1,2,3,4,some text,n{row}\n" for row in range(60)),
     "no text": "a,b,c,d\n" + "".join(f"{row},2.5,3,4\n" for row in range(60)),
     "counts": HEAD + "".join(f"n{row},0,{row % 4},0,9\n" for row in range(60)),
