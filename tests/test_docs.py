@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import call
+from tests.processes import copy_silos, isthmus
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -70,6 +71,7 @@ REHEARSAL = shlex.split(blocks(README, "sh")[2])
 @pytest.mark.sites
 def test_the_rehearsal_of_the_readme_works_with_one_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    copy_silos(monkeypatch)
     assert REHEARSAL[:3] == ["isthmus", "up", "--sites"] and blocks(README, "sh")[2].count("\n") == 1
     code, output = call("up", "--sites", "1", *REHEARSAL[4:])
     assert code == 0 and "all clients, own graphs" in output, output
@@ -109,14 +111,7 @@ def test_a_model_of_one_s_own_is_found_by_its_name_as_docs_extending_says(tmp_pa
     (line,) = [line for block in blocks(text, "sh") for line in block.splitlines() if "my_models" in line]
     setting, *words = shlex.split(line)
     assert (setting, words[0]) == ("PYTHONPATH=.", "isthmus")
-    done = subprocess.run(
-        [sys.executable, "-m", "isthmus", *words[1:], "--json"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": f".{os.pathsep}{ROOT}"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = isthmus(*words[1:], "--json", cwd=tmp_path, env={**os.environ, "PYTHONPATH": f".{os.pathsep}{ROOT}"})
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["metrics"]["global_model/global_graph"]["accuracy"] > 0.2
 

@@ -7,6 +7,7 @@ import inspect
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -73,7 +74,12 @@ def _method_calls(body: list[ast.stmt]) -> Iterator[tuple[str, set[str]]]:
             yield node.func.attr, {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
 
 
-def _class_body(kind: type[Any]) -> list[ast.stmt]:
+def _class_body(kind: Any) -> list[ast.stmt]:
+    return _read_body(kind)
+
+
+@cache
+def _read_body(kind: Any) -> list[ast.stmt]:
     try:
         source = textwrap.dedent(inspect.getsource(kind))
     except (OSError, TypeError):  # a class typed into a console has no source

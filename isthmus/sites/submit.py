@@ -41,6 +41,8 @@ from isthmus.sites.courses.transfer import take_folder
 from isthmus.sites.parties.admission import Entrance, connection_problem, require_engine, wait_for_server
 from isthmus.sites.parties.kit import SERVER, Kit, hold
 
+# How long a server that does not listen yet is waited for: where processors are slow or few, it imports for minutes.
+START_SECONDS = 180.0
 CONNECT_SECONDS = 30.0
 RETRY_SECONDS = 10.0  # above the time for which the server holds a question for news
 PATIENCE_SECONDS = 60.0
@@ -136,12 +138,15 @@ def _ended(status: CourseStatus) -> str:
 
 
 @contextmanager
-def connected(kit: Kit, say: Callable[[str], None] = print, patience_seconds: float = 60.0) -> Iterator[Operator]:
+def connected(
+    kit: Kit, say: Callable[[str], None] = print, patience_seconds: float = START_SECONDS
+) -> Iterator[Operator]:
     """Connect to the server with an operator's kit."""
     require_engine("speaking to a federation's server")
     deadline = time.monotonic() + patience_seconds
     if not wait_for_server(kit, say, lambda: time.monotonic() > deadline):
-        raise BadInput(connection_problem(kit) or "the server came too late; try again")
+        problem = connection_problem(kit) or "the server came too late; try again"
+        raise BadInput(f"{problem} (waited {patience_seconds:.0f} s for it)")
     with hold(kit):
         up, entrance = threading.Event(), Entrance(kit, say)
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -19,14 +17,10 @@ from isthmus.cli.predict import _write
 from isthmus.cli.progress import ProgressBar
 from isthmus.core.outside import naming, replace_file
 from isthmus.runs.journal import Journal
+from tests.processes import isthmus
 
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")
-
-
-def isthmus(*words: str, stdout: Any, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "isthmus", *words]
-    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, cwd=cwd, timeout=300)
 
 
 @needs_full

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -151,6 +151,24 @@ def test_cancelling_is_told_with_the_way_back(kits: dict[str, Path], fake: FakeO
 def test_what_cannot_be_meant_is_said(words: list[str], part: str, kits: dict[str, Path], fake: FakeOperator) -> None:
     code, text = call("courses", str(kits["operator"]), *words)
     assert code == 2 and part in text and not fake.did
+
+
+def test_a_server_that_still_imports_is_waited_for_three_minutes_and_then_it_is_said(
+    kits: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(operators.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(operators, "connection_problem", lambda kit: "nothing listens at localhost:9: refused")
+
+    def waiting(kit: Any, say: Any, stopped: Callable[[], bool]) -> bool:
+        clock[0] = 179.0
+        assert not stopped()
+        clock[0] = 181.0
+        return not stopped()
+
+    monkeypatch.setattr(operators, "wait_for_server", waiting)
+    code, text = call("courses", str(kits["operator"]))
+    assert code == 2 and "nothing listens at localhost:9: refused (waited 180 s for it)" in text
 
 
 def test_a_kit_of_another_role_is_named(kits: dict[str, Path]) -> None:

@@ -12,16 +12,11 @@ import pytest
 from isthmus.cli.run import split_words
 from isthmus.core.errors import BadInput
 from isthmus.runs.folder import load_model_file
+from tests.processes import Process, isthmus
 
 from .command import call
 
 QUICK = ["rounds=2", "model.gnn.hidden=8"]
-
-
-def isthmus(*args: str, cwd: Path, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    """Run the installed command in a process of its own."""
-    command = [sys.executable, "-m", "isthmus", *args]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout)
 
 
 def test_run_prints_a_table_and_the_run_folder(tmp_path: Path) -> None:
@@ -173,13 +168,23 @@ def test_resumed_with_more_rounds_it_has_the_same_bits_as_one_long_run(tmp_path:
     assert sum(event["event"] == "end" for event in events) == 1
 
 
+LONG = ["rounds=60", "model.gnn.hidden=8", "algorithm.name=local"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run that nothing interrupts."""
+    folder = tmp_path_factory.mktemp("uninterrupted") / "whole"
+    assert call("run", "-q", "--out", str(folder), *LONG)[0] == 0
+    return folder
+
+
 @pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_leaves_a_checkpoint_from_which_the_same_bits_follow(
-    kill: signal.Signals, tmp_path: Path
+    kill: signal.Signals, tmp_path: Path, whole: Path
 ) -> None:
-    course = ["rounds=120", "model.gnn.hidden=8", "algorithm.name=local"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "isthmus", "run", "--out", "cut", *course],
+    process = Process(
+        [sys.executable, "-m", "isthmus", "run", "--out", "cut", *LONG],
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -194,11 +199,9 @@ def test_an_interruption_leaves_a_checkpoint_from_which_the_same_bits_follow(
     assert process.returncode == 130, errors
     assert "go on with: isthmus run --resume cut" in errors and "Traceback" not in errors
     assert call("run", "-q", "--resume", str(tmp_path / "cut"))[0] == 0
-    assert call("run", "-q", "--out", str(tmp_path / "whole"), *course)[0] == 0
     for client in range(5):
         one, two = (
-            load_model_file(tmp_path / name / "clients" / f"client-{client}.safetensors")[0]
-            for name in ("cut", "whole")
+            load_model_file(run / "clients" / f"client-{client}.safetensors")[0] for run in (tmp_path / "cut", whole)
         )
         assert all(bool((one[key] == two[key]).all()) for key in one)
 

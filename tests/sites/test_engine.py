@@ -40,6 +40,7 @@ from isthmus.sites.silo.state import simulate
 from isthmus.sites.up import Rehearsal, free_port
 from isthmus.testing import toy_graph
 from tests.cli.command import call
+from tests.processes import copy_silos
 from tests.sites.raw_peer import RawPeer
 
 pytestmark = pytest.mark.sites
@@ -79,8 +80,9 @@ def silent() -> list[str]:
 
 
 def test_three_sites_end_with_the_parameters_of_the_loop_to_the_bit_and_one_killed_in_mid_round_is_named_and_returns(
-    tmp_path: Path, silent: list[str]
+    tmp_path: Path, silent: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    copy_silos(monkeypatch)
     course = small()
     with Rehearsal(course, say=silent.append) as rehearsal:
         found = rehearsal.run(tmp_path / "run", patience=QUICK)

@@ -14,6 +14,7 @@ import pytest
 
 from isthmus.sites.up import free_port
 from tests.cli.command import call
+from tests.processes import Process
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -33,7 +34,7 @@ def each_command(script: str) -> Iterator[str]:
 
 @pytest.mark.sites
 def test_the_three_silos_of_the_tutorial_get_their_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stays in the background is a process; all else is done in this one, where torch is imported already."""
+    """What stays in the background is a copy of a process; all else is done in this one: torch is imported already."""
     monkeypatch.chdir(tmp_path)
     commands = list(each_command(COMMANDS.replace("8443", str(free_port()))))
     assert commands[-2:] == ["kill $(jobs -p)", "wait"]
@@ -42,7 +43,7 @@ def test_the_three_silos_of_the_tutorial_get_their_model(tmp_path: Path, monkeyp
         for command in commands[:-2]:
             if command.endswith("&"):
                 words = [sys.executable, "-m", *shlex.split(command[:-1])]
-                process = ending.enter_context(subprocess.Popen(words, stdout=log, stderr=log))
+                process = ending.enter_context(Process(words, stdout=log, stderr=log))
                 ending.callback(process.terminate)
                 background.append(process)
             elif command.startswith("isthmus "):

@@ -20,7 +20,7 @@ class Started:
     """A process that is only a command."""
 
     def __init__(self, command: list[str], **options: Any) -> None:
-        self.command = command
+        self.command, self.options = command, options
 
     def terminate(self) -> None: ...
 
@@ -62,6 +62,14 @@ def test_the_silos_get_a_secret_that_only_its_owner_can_read_and_the_server_does
         assert isinstance(Serving.given[0], Kit) and path not in Serving.given
         assert not any(secret in file.read_bytes() for file in server.rglob("*") if file.is_file())
     assert not path.exists()
+
+
+def test_a_silo_ends_with_the_rehearsal_also_when_that_is_killed(rehearsal: Rehearsal) -> None:
+    with rehearsal:
+        silos = [silo for silo in rehearsal.silos.values() if isinstance(silo, Started)]
+        assert len(silos) == 3
+        assert all("--until-eof" in silo.command for silo in silos)
+        assert all(silo.options["stdin"] == subprocess.PIPE for silo in silos)
 
 
 def test_each_rehearsal_has_its_own_secret(tmp_path: Path) -> None:

@@ -2,13 +2,16 @@ import csv
 import hashlib
 import json
 import os
+import pickle
 import signal
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,10 +19,12 @@ import yaml
 from isthmus.config.load import course_to_dict
 from isthmus.core.errors import BadInput
 from isthmus.core.training import EarlyStopping
+from isthmus.suites import runner
 from isthmus.suites.runner import Run, read_run, run_suite
 from isthmus.suites.spec import Point, load_suite
 from isthmus.suites.table import cell_table, cells
 from tests.cli.command import call
+from tests.processes import Process
 
 SMALL = {
     "title": "small",
@@ -40,12 +45,6 @@ def written(tmp_path: Path, **changes: object) -> Path:
     path = tmp_path / "suite.yaml"
     path.write_text(yaml.safe_dump({**SMALL, **changes}, sort_keys=False))
     return path
-
-
-def compare(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "isthmus", "compare", *args], cwd=cwd, capture_output=True, text=True, timeout=300
-    )
 
 
 def test_every_cell_grid_point_and_seed_is_one_course(tmp_path: Path) -> None:
@@ -145,14 +144,47 @@ def test_a_number_farther_than_asked_does_not_hold(tmp_path: Path) -> None:
     assert [c.holds for c in cells(suite, runs)] == [None, False, None, False]
 
 
-def test_a_suite_runs_in_processes_writes_its_files_and_goes_on_where_it_stopped(
+# In the default set a command and its workers are copies of a process that has imported all.
+STARTS = [Process, pytest.param(subprocess.Popen, marks=pytest.mark.slow)]
+
+
+def started(how: Callable[..., Any], folder: Path) -> Any:
+    return how(
+        [sys.executable, "-m", "isthmus", "compare", "suite.yaml", "--workers", "2"],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+class NoPool(Exception): ...
+
+
+def test_workers_are_started_anew_with_what_can_be_sent_to_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def pool(number: int, mp_context: Any, initializer: Any) -> None:
+        assert number == 2 and mp_context.get_start_method() == "spawn"
+        assert pickle.loads(pickle.dumps(initializer)) is initializer
+        raise NoPool
+
+    monkeypatch.setattr(runner, "ProcessPoolExecutor", pool)
+    with pytest.raises(NoPool):
+        run_suite(load_suite(written(tmp_path)), tmp_path / "runs", workers=2)
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_suite_runs_in_processes_writes_its_files_and_goes_on_where_it_stopped(
+    start: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     suite = load_suite(written(tmp_path))
-    first = compare("suite.yaml", "--workers", "2", cwd=tmp_path)
-    assert first.returncode == 0, first.stderr
+    first = started(start, tmp_path)
+    output, errors = first.communicate(timeout=300)
+    assert first.returncode == 0, errors
     folder = tmp_path / "results" / "suite"
-    assert "FedAvg" in first.stdout and "chosen by validation" in first.stdout
+    assert "FedAvg" in output and "chosen by validation" in output
     rows = list(csv.DictReader((folder / "runs.csv").open()))
     assert len(rows) == 12 and all(0 < float(row["accuracy"]) < 1 for row in rows)
     assert (folder / "table.md").read_text().startswith("# small")
@@ -165,6 +197,9 @@ def test_a_suite_runs_in_processes_writes_its_files_and_goes_on_where_it_stopped
     one = folder / "runs" / rows[0]["run"] / "journal.jsonl"
     one.unlink()
     assert call("compare", "suite.yaml")[0] == 0
+    assert not one.exists()  # its row in runs.csv stands for it
+    (folder / "runs.csv").unlink()
+    assert call("compare", "suite.yaml")[0] == 0
     assert one.is_file() and next(csv.DictReader((folder / "runs.csv").open()))["accuracy"] == rows[0]["accuracy"]
     # Two workers gave the numbers that one gives.
     by_one, by_two = (run_suite(suite, place, workers=1) for place in (tmp_path / "one", folder))
@@ -172,16 +207,12 @@ def test_a_suite_runs_in_processes_writes_its_files_and_goes_on_where_it_stopped
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_comparison_leaves_no_process_and_goes_on(how: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", STARTS)
+def test_an_interrupted_comparison_leaves_no_process_and_goes_on(
+    start: Callable[..., Any], how: signal.Signals, tmp_path: Path
+) -> None:
     written(tmp_path, base={"rounds": 400, "checkpoint_every": 5, "model": {"gnn": {"hidden": 8}}}, seeds=1)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "isthmus", "compare", "suite.yaml", "--workers", "2"],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = started(start, tmp_path)
     runs = tmp_path / "results" / "suite" / "runs"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not any('"round": 6,' in p.read_text() for p in runs.glob("*/journal.jsonl")):

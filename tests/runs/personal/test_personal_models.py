@@ -11,13 +11,13 @@ import torch
 
 import isthmus.runs.simulated as runs
 from isthmus import resume, run
-from isthmus.algorithms import ALGORITHMS
 from isthmus.core.training import UniformSampling
 from isthmus.models import GCN, MLPDecoder, ModelSpec
 from isthmus.testing import toy_course, toy_scenario
 from isthmus.testing.traces import require_same, trace_course
 from tests.learn.test_graph_courses import course_of, scenario_of
 from tests.models.test_sharing import with_own_classes
+from tests.quick import quick
 
 PERSONAL = ["fedrep", "ditto", "pfedme", "apfl", "fedavg_ft"]
 MODEL = ModelSpec(GCN(hidden=5, dropout=0.5, batch_norm=True), decoder=MLPDecoder(hidden=4))
@@ -25,7 +25,7 @@ HEAD = "decoder.layers.1.weight"
 
 
 def course(name: str, **changes: Any) -> Any:
-    return toy_course(ALGORITHMS[name](), **{"model": MODEL, "shared": ("gnn.*",), "rounds": 3, **changes})
+    return toy_course(quick(name), **{"model": MODEL, "shared": ("gnn.*",), "rounds": 3, **changes})
 
 
 @pytest.mark.meet(1)
