@@ -44,15 +44,20 @@ class Ours:
         self.simulation = Simulation(course, scenario)
         self.runtime = self.simulation.runtime
         self.course, self.journal = course, Journal(None)
-        self.state = ist.ModelState(self.simulation.initial.params)
         self.rounds = self.trained = 0
         self.idle = sum(client.num_examples == 0 for client in self.simulation.clients.values())
+        self.state = course.algorithm.setup(self._federation())
 
     def round(self) -> int:
         """Do one round of the algorithm."""
         self.rounds += 1
         self.trained = 0
-        fed = Federation(
+        self.state = self.course.algorithm.round(self.state, self._federation())
+        self.runtime.mark(self.rounds)
+        return self.trained
+
+    def _federation(self) -> Federation:
+        return Federation(
             self.runtime,
             seed=self.course.seed,
             round=self.rounds,
@@ -61,9 +66,6 @@ class Ours:
             rules=ExchangeRules(),
             report=self._exchanged,
         )
-        self.state = self.course.algorithm.round(self.state, fed)
-        self.runtime.mark(self.rounds)
-        return self.trained
 
     def _exchanged(self, report: ExchangeReport) -> None:
         self.journal.exchanged(report)

@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 
@@ -24,10 +24,16 @@ class Times:
     Fields:
         milliseconds: per round, for each side, one number for each repeat
         clients:      for each side, how many clients trained in each round
+        processor:    as `milliseconds`, of this process's processor time
     """
 
     milliseconds: Mapping[str, list[float]]
     clients: Mapping[str, int]
+    processor: Mapping[str, list[float]] = field(default_factory=dict)
+
+    def of_processor(self) -> Times:
+        """Return the same with processor time in the place of time by the clock."""
+        return replace(self, milliseconds=self.processor)
 
     def median(self, side: str) -> float:
         """Return the median over repeats of a side's milliseconds per round."""
@@ -58,6 +64,7 @@ def interleaved(
     not decide; one whose turn would take more than `longest` does fewer, at least one.
     """
     kept: dict[str, list[float]] = {name: [] for name in sides}
+    processor: dict[str, list[float]] = {name: [] for name in sides}
     counts: dict[str, set[int]] = {name: set() for name in sides}
     turns: dict[str, int] = {}
     for name, side in sides.items():
@@ -67,14 +74,16 @@ def interleaved(
     order = list(sides)
     for _ in range(repeats):
         for name in order:
+            busy = time.process_time()
             took, found = turn(sides[name], turns[name])
+            processor[name].append(1e3 * (time.process_time() - busy) / turns[name])
             kept[name].append(took)
             counts[name] |= found
         order.append(order.pop(0))
     changing = {name: found for name, found in counts.items() if len(found) != 1}
     if changing:
         raise RuntimeError(f"not the same number of clients trained in every round: {changing}")
-    return Times(kept, {name: found.pop() for name, found in counts.items()})
+    return Times(kept, {name: found.pop() for name, found in counts.items()}, processor)
 
 
 def turn(side: Side, rounds: int) -> tuple[float, set[int]]:

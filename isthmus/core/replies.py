@@ -74,6 +74,10 @@ class Stacked(ABC):
         return total
 
 
+# Numbers of each row that are made double at a time where rows are added up.
+CACHED_WIDTH = 1 << 14
+
+
 class StackedTensor(Stacked):
     """The plain way: one tensor with a row for each client, (clients, ...); a row may stand for many (stride 0)."""
 
@@ -115,8 +119,9 @@ class StackedTensor(Stacked):
             return torch.zeros(len(self), dtype=torch.float64)
         if self.values.stride(0) == 0:
             return torch.full((len(self),), largest(self.values[0]), dtype=torch.float64)
-        low, high = torch.aminmax(self.values.reshape(len(self), -1), dim=1)
-        return torch.maximum(-low, high).double()
+        rows = self.values.reshape(len(self), -1)
+        # Two passes: the kernel that finds both in one goes number by number, five times as slowly.
+        return torch.maximum(-rows.amin(dim=1), rows.amax(dim=1)).double()
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the weighted sum."""
@@ -132,8 +137,16 @@ class StackedTensor(Stacked):
         counted, values = weights != 0.0, self.values
         if not bool(counted.all()):  # who has no weight may hold anything, NaN too
             weights, values = weights[counted], values[counted]
-        total: Tensor = torch.tensordot(weights, values.double(), dims=1)
-        return total
+        return weighted_rows(weights, values.reshape(len(values), -1)).view(self.shape)
+
+
+def weighted_rows(weights: Tensor, rows: Tensor) -> Tensor:
+    """Return the sum of weight times row, (width,), in double precision, made of parts that fit in a cache."""
+    total = torch.empty(rows.shape[1], dtype=torch.float64)
+    for start in range(0, rows.shape[1], CACHED_WIDTH):
+        part = slice(start, start + CACHED_WIDTH)
+        torch.mv(rows[:, part].double().t(), weights, out=total[part])
+    return total
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,19 @@ def test_ten_steps_are_those_of_torch(optimizer: Optimizer, reference: Reference
 
 
 @pytest.mark.parametrize("optimizer", [o for o, _ in CASES], ids=repr)
+def test_how_parameters_and_gradients_lie_in_memory_does_not_matter(optimizer: Optimizer) -> None:
+    lying, plain = [p.t().contiguous().t() if p.ndim == 2 else p for p in start_values()], start_values()
+    assert not lying[0].is_contiguous()
+    state, other = optimizer.start(lying), optimizer.start(plain)
+    for _ in range(3):
+        grads = gradient(plain)
+        optimizer.step(plain, [g.t().contiguous().t() if g.ndim == 2 else g for g in grads], other, optimizer.lr)
+        optimizer.step(lying, grads, state, optimizer.lr)
+    for a, b in zip(lying, plain, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=0.0)
+
+
+@pytest.mark.parametrize("optimizer", [o for o, _ in CASES], ids=repr)
 def test_state_survives_its_bytes_between_two_steps(optimizer: Optimizer) -> None:
     whole, broken = start_values(), start_values()
     state, other = optimizer.start(whole), optimizer.start(broken)
