@@ -25,7 +25,7 @@ EXAMPLES = """Examples:
   isthmus compare SUITE.yaml --only lr=0.25 --only local_steps=4 --set rounds=100
 
 A comparison that was cut short goes on where it stopped when it is started again with the same --out; one that is
-finished is only tabulated and drawn again.
+finished is only tabulated and drawn again. Rows of a runs.csv in that folder count as finished too.
 """
 
 
@@ -43,6 +43,9 @@ def compare(
     ] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Only the first so many seeds.")] = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; by default one per core.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="ADDRESS", help="Run on the workers of this Dask cluster.")
+    ] = None,
     data_root: DataRoot = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 if a number is not as near as asked.")] = False,
     json: Json = False,
@@ -61,7 +64,7 @@ def compare(
         raise BadInput(f"--check: {suite} asks for no number to be near a paper's; give its expected values `within`")
     folder = out or Path("results") / suite.stem
     check_folder(folder)
-    compared = Comparison(loaded, _carried_out(loaded, folder, workers, data_root, json))
+    compared = Comparison(loaded, _carried_out(loaded, folder, workers, cluster, data_root, json))
     figures = compared.write(folder)
     if json:
         print_json({**compared.facts(), "folder": str(folder), "figures": [str(path) for path in figures]})
@@ -88,7 +91,9 @@ def _show(compared: Comparison, figures: list[Path]) -> None:
         typer.echo(f"figure: {path}")
 
 
-def _carried_out(suite: Suite, folder: Path, workers: int | None, root: Path | None, silent: bool) -> list[Run]:
+def _carried_out(
+    suite: Suite, folder: Path, workers: int | None, cluster: str | None, root: Path | None, silent: bool
+) -> list[Run]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -109,4 +114,4 @@ def _carried_out(suite: Suite, folder: Path, workers: int | None, root: Path | N
             shown = run.error.splitlines()[0] if run.error else score
             progress.update(task, advance=1, facts=f"{', '.join(run.point.cell.values())}: {shown}")
 
-        return run_suite(suite, folder, workers=workers, data_root=root, on_done=on_done)
+        return run_suite(suite, folder, workers=workers, cluster=cluster, data_root=root, on_done=on_done)

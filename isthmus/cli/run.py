@@ -29,6 +29,8 @@ EXAMPLES = """Examples:
 
   isthmus run "monitors=[cka,walk_distance]" monitor_every=10
 
+  isthmus run --workers 2 num_clients=20
+
   isthmus run --resume runs/20260131-235959-fedavg-cora
 """
 
@@ -47,6 +49,12 @@ def run(
     json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Also tell where the time went.")] = False,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Simulate the clients in so many processes.")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="ADDRESS", help="Simulate the clients on this Dask cluster.")
+    ] = None,
 ) -> None:
     """Run one course. Without arguments: Cora, 5 clients by community, a 2-layer GCN, FedAvg, in this process."""
     from isthmus.cli.output import print_json
@@ -56,10 +64,10 @@ def run(
     if resume is not None and (source or baselines or out):
         raise BadInput("--resume goes on with a run as it is: give no course file, --out or --baselines with it")
     if resume is not None:
-        resumed = _resumed(resume, overrides, data_root, json or quiet)
+        resumed = _resumed(resume, overrides, data_root, json or quiet, (workers, cluster))
         results = {course_title(resumed.course): resumed}
     else:
-        results = _started(source, overrides, baselines, out, data_root, json or quiet)
+        results = _started(source, overrides, baselines, out, data_root, json or quiet, (workers, cluster))
     main = next(iter(results.values()))
     if json:
         facts = as_json(main, results)
@@ -92,7 +100,13 @@ def split_words(words: list[str]) -> tuple[Path | None, list[str]]:
 
 
 def _started(
-    source: Path | None, overrides: list[str], baselines: bool, out: Path | None, root: Path | None, silent: bool
+    source: Path | None,
+    overrides: list[str],
+    baselines: bool,
+    out: Path | None,
+    root: Path | None,
+    silent: bool,
+    where: tuple[int | None, str | None],
 ) -> dict[str, Result]:
     from isthmus.config.load import load_course
     from isthmus.config.registry import name_of
@@ -107,20 +121,23 @@ def _started(
         typer.echo(f"note: {printable(note)}", err=True)
     label = f"{name_of(type(course.algorithm))}-{name_of(type(course.dataset))}".replace(":", "_")
     path = out or new_run_path(Path("runs"), label)
+    place: dict[str, Any] = {"run_dir": path, "data_root": root, "workers": where[0], "cluster": where[1]}
     if baselines:
-        return run_with_baselines(course, run_dir=path, data_root=root, notes=notes, watch=partial(_watched, silent))
+        return run_with_baselines(course, notes=notes, watch=partial(_watched, silent), **place)
     with _watched(silent, course_title(course), course, path) as bars:
-        return {course_title(course): run_course(course, run_dir=path, data_root=root, callbacks=bars, notes=notes)}
+        return {course_title(course): run_course(course, callbacks=bars, notes=notes, **place)}
 
 
-def _resumed(path: Path, overrides: list[str], root: Path | None, silent: bool) -> Result:
+def _resumed(
+    path: Path, overrides: list[str], root: Path | None, silent: bool, where: tuple[int | None, str | None]
+) -> Result:
     from isthmus.config.load import load_course
     from isthmus.runs.folder import RunFolder
     from isthmus.runs.simulated import resume
 
     course = load_course(RunFolder.open(path).course, overrides)
     with _watched(silent, course_title(course), course, path) as bars:
-        return resume(path, course=course, data_root=root, callbacks=bars)
+        return resume(path, course=course, data_root=root, callbacks=bars, workers=where[0], cluster=where[1])
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from isthmus.core.training import Callback, Standing, finished, run_course
 from isthmus.data.zoo import data_root as locate_data
 from isthmus.learn.graph_client import Scores
 from isthmus.report.summary import Table, run_table
+from isthmus.runs.at_workers import blocks_of, crew_for, placed
 from isthmus.runs.folder import RunFolder, load_checkpoint, set_aside
 from isthmus.runs.journal import Journal, read_journal, read_whole_journal
 from isthmus.runs.life import Life, Outcome, Result
@@ -38,29 +39,34 @@ def run(
     callbacks: Sequence[Callback] = (),
     scenario: Scenario | None = None,
     notes: Sequence[str] = (),
+    workers: int | None = None,
+    cluster: str | None = None,
 ) -> Result:
     """Run a course and return its result; with `run_dir`, journal, checkpoints and models are kept there.
 
     `scenario` gives data that is loaded and split already; otherwise the course says where it comes from. `notes` are
-    what its readers should know beside: the journal has them, and the result.
+    what its readers should know beside: the journal has them, and the result. With `workers` the clients are simulated
+    in so many processes, with `cluster` by the workers of the Dask cluster at that address.
     """
     course = course or Course()
-    with torch_threads(course.threads):
-        if run_dir is not None:
-            RunFolder.check_new(Path(run_dir))  # before the data is loaded
+    if run_dir is not None:
+        RunFolder.check_new(Path(run_dir))  # before the data is loaded
+    with torch_threads(course.threads), crew_for(workers, cluster) as crew:
         scenario = scenario or load_scenario(course, locate_data(data_root))
         started = time.perf_counter()
         simulation = Simulation(course, scenario)
-        building = time.perf_counter() - started
         if course.monitors:
             check_monitors(course, simulation)
-        folder = None if run_dir is None else RunFolder.create(Path(run_dir), course_to_yaml(course))
-        made = SimulatedRun(simulation, folder, callbacks)
-        made.begin()
-        made.journal.write("setup", load_seconds=round(scenario.seconds, 6), build_seconds=round(building, 6))
-        for note in [*notes, *schedule_notes(course), *scenario.notes, *simulation.notes()]:
-            made.note(note)
-        return made.to_the_end(None)
+        with placed(simulation, crew) as facts:
+            building = time.perf_counter() - started
+            folder = None if run_dir is None else RunFolder.create(Path(run_dir), course_to_yaml(course))
+            made = SimulatedRun(simulation, folder, callbacks)
+            made.begin()
+            made.journal.write("setup", load_seconds=round(scenario.seconds, 6), build_seconds=round(building, 6))
+            made.tell_workers(facts)
+            for note in [*notes, *schedule_notes(course), *scenario.notes, *simulation.notes()]:
+                made.note(note)
+            return made.to_the_end(None)
 
 
 def run_anew(course: Course, run_dir: Path, reason: str, *, scenario: Scenario) -> Path:
@@ -78,11 +84,14 @@ def resume(
     data_root: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
     scenario: Scenario | None = None,
+    workers: int | None = None,
+    cluster: str | None = None,
 ) -> Result:
     """Go on with a run from its last checkpoint; the result has the same bits as if it had never stopped.
 
     `overrides` may extend the run (`rounds=500`); anything that makes it another course is refused. A course with parts
-    that exist only as Python objects must be given again as `course`. `scenario` as in `run`.
+    that exist only as Python objects must be given again as `course`. `scenario`, `workers` and `cluster` as in `run`;
+    the bits are the same if the run was begun on workers too, however many there are now.
     """
     folder = RunFolder.open(Path(run_dir))
     if folder.is_of_sites:
@@ -92,21 +101,23 @@ def resume(
         standing, memories = load_checkpoint(folder.checkpoint, course_digest(course), course.algorithm)
     except OtherCourse as error:
         raise OtherCourse(_what_differs(folder, course) or str(error)) from None
-    with torch_threads(course.threads):
+    with torch_threads(course.threads), crew_for(workers, cluster) as crew:
         simulation = Simulation(course, scenario or load_scenario(course, locate_data(data_root)))
         if course.monitors:
             check_monitors(course, simulation)
-        _check_holdings(folder, simulation)
-        simulation.runtime.load_clients(memories)
-        made = SimulatedRun(simulation, folder, callbacks)
-        if not made.journal.rewind(standing.round):
-            made.begin()
-        made.journal.write("resume", after=standing.round)
-        if finished(course.plan(), standing):
-            text = f"nothing was left to train: {standing.round} rounds were done and rounds is {course.rounds}"
-            early = "" if standing.round >= course.rounds else ", but patience had run out"
-            made.note(f"{text}{early}; the results are those of the run as it was", at_end=True)
-        return made.to_the_end(standing)
+        events = _checked_events(folder, simulation)
+        with placed(simulation, crew, blocks_of(events)) as facts:
+            simulation.runtime.load_clients(memories)
+            made = SimulatedRun(simulation, folder, callbacks)
+            if not made.journal.rewind(standing.round):
+                made.begin()
+            made.journal.write("resume", after=standing.round)
+            made.tell_workers(facts)
+            if finished(course.plan(), standing):
+                text = f"nothing was left to train: {standing.round} rounds were done and rounds is {course.rounds}"
+                early = "" if standing.round >= course.rounds else ", but patience had run out"
+                made.note(f"{text}{early}; the results are those of the run as it was", at_end=True)
+            return made.to_the_end(standing)
 
 
 def _holdings(simulation: Simulation) -> dict[str, str]:
@@ -114,8 +125,8 @@ def _holdings(simulation: Simulation) -> dict[str, str]:
     return {client: simulation.course.task.holds(part) for client, part in simulation.scenario.parts.items()}
 
 
-def _check_holdings(folder: RunFolder, simulation: Simulation) -> None:
-    """Raise `BadInput` where a client no longer holds what it held when the run started."""
+def _checked_events(folder: RunFolder, simulation: Simulation) -> list[dict[str, Any]]:
+    """Return what the journal has; raise `BadInput` where a client no longer holds what it held at the start."""
     try:
         events = list(read_whole_journal(folder.journal)) if folder.journal.exists() else []
     except BadInput as error:
@@ -131,6 +142,7 @@ def _check_holdings(folder: RunFolder, simulation: Simulation) -> None:
                 f"{now.get(client, 'nothing')!r}; the data changed, or the way in which this version divides it. "
                 "Start it anew" + (", with splitter.method=igraph_louvain for igraph's communities" * by_louvain)
             )
+    return events
 
 
 def _what_differs(folder: RunFolder, course: Course) -> str:
@@ -164,6 +176,11 @@ class SimulatedRun(Life):
         self.introduce(python=platform.python_version())
         for client, text in _holdings(self.simulation).items():
             self.journal.write("client", client=client, text=text)
+
+    def tell_workers(self, facts: Mapping[str, Any]) -> None:
+        """Write where the clients are, if they are not in this process; a resume divides them the same way."""
+        if facts:
+            self.journal.write("workers", **facts)
 
     def train(self, standing: Standing | None) -> tuple[Standing, float]:
         """Run the rounds; what monitors take is not counted."""
@@ -284,10 +301,12 @@ def run_with_baselines(
     scenario: Scenario | None = None,
     notes: Sequence[str] = (),
     watch: Watch = lambda title, course, path: nullcontext(()),
+    workers: int | None = None,
+    cluster: str | None = None,
 ) -> dict[str, Result]:
     """Run a course, then Local and Global on the same data; return the results by title, the course's own first.
 
-    With `run_dir` the baselines are kept below it, and its table has all of them.
+    With `run_dir` the baselines are kept below it, and its table has all of them. `workers` and `cluster` as in `run`.
     """
     course = course or Course()
     path = None if run_dir is None else Path(run_dir)
@@ -302,7 +321,15 @@ def run_with_baselines(
     for title, each in courses.items():
         place = path if path is None or title == main else path / "baselines" / BASELINES[title]
         with watch(title, each, place) as callbacks:
-            results[title] = run(each, run_dir=place, scenario=scenario, callbacks=callbacks, notes=notes)
+            results[title] = run(
+                each,
+                run_dir=place,
+                scenario=scenario,
+                callbacks=callbacks,
+                notes=notes,
+                workers=workers,
+                cluster=cluster,
+            )
     if path is not None:
         replace_file(RunFolder(path).report, table_of(results).markdown().encode())
     return results

@@ -193,6 +193,14 @@ def personal_start(course: Course, model: nn.Module, known: Sequence[str] | None
     return {name: slot.clone() for name, slot in slots.items() if name not in shared}
 
 
+def simulated_client(course: Course, name: str, data: Any, model: nn.Module, own: Params) -> GraphClient:
+    """Return a client of a course with its own settings; `own` is what its personal parameters begin with."""
+    client = GraphClient(name, data, course.task, model, own_batching(course, name), own)
+    client.algorithm = own_algorithm(course, name)
+    client.secret = Secret.of_simulation(course.seed, name)
+    return client
+
+
 class Simulation:
     """The clients, the runtime and the initial model of a course, all in this process."""
 
@@ -241,11 +249,7 @@ class Simulation:
         return model, own
 
     def _client(self, name: str, model: nn.Module, own: Params) -> GraphClient:
-        batching = own_batching(self.course, name)
-        client = GraphClient(name, self.holdings[name], self.course.task, model, batching, own)
-        client.algorithm = own_algorithm(self.course, name)
-        client.secret = Secret.of_simulation(self.course.seed, name)
-        return client
+        return simulated_client(self.course, name, self.holdings[name], model, own)
 
     def _require_work(self) -> None:
         """Refuse clients of which none has anything to train on, where the algorithm needs labels."""
@@ -339,11 +343,10 @@ class Simulation:
 
     def runtime_notes(self) -> list[str]:
         """Return what a user should know about how the clients were simulated."""
-        if not isinstance(self.runtime, StackedRuntime):
-            return []
+        reasons: Mapping[str, str] = getattr(self.runtime, "notes", {})
         return [
             f"{name} could not be done for many clients at once, so it was done one by one: {reason}"
-            for name, reason in self.runtime.notes.items()
+            for name, reason in reasons.items()
         ]
 
     def memories(self) -> dict[str, State]:

@@ -12,10 +12,11 @@ from isthmus.core.errors import BadInput
 from isthmus.core.outside import replace_file
 from isthmus.report.summary import Table
 from isthmus.suites.figures import write_figures
+from isthmus.suites.moving import with_others
 from isthmus.suites.runner import Run
 from isthmus.suites.settings import Settings, notes, settings
 from isthmus.suites.spec import Point, Suite
-from isthmus.suites.table import Cell, cell_table, cells, cells_csv, runs_csv
+from isthmus.suites.table import Cell, cell_table, cells, cells_csv
 
 # What shows that a folder holds a comparison.
 WRITTEN = ("runs", "runs.csv", "table.csv")
@@ -73,7 +74,7 @@ class Comparison:
     def write(self, folder: Path) -> list[Path]:
         """Write tables, settings and figures; return where the figures are."""
         texts = {
-            "runs.csv": runs_csv(self.suite, self.runs),
+            "runs.csv": with_others(self.suite, self.runs, folder),
             "table.csv": cells_csv(self.suite, self.cells),
             "settings.csv": self.settings.as_csv(),
             "table.md": self.markdown(),

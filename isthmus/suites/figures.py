@@ -103,7 +103,8 @@ def _by_client(run: Run, metric: str, folder: Path) -> dict[str, float]:
 
 
 def _events(run: Run, folder: Path) -> Iterable[dict[str, Any]]:
-    return read_whole_journal(folder / "runs" / run.point.key / JOURNAL_FILE)
+    journal = folder / "runs" / run.point.key / JOURNAL_FILE
+    return read_whole_journal(journal) if journal.is_file() else ()  # a run that is only a row of runs.csv has none
 
 
 def _point(x: float, values: Sequence[float]) -> Point:

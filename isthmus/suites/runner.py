@@ -10,14 +10,20 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from isthmus.core.errors import BadInput, IsthmusError, NotResumable
+from isthmus.config.course import Course
+from isthmus.core.errors import BadInput, CourseFailed, IsthmusError, NotResumable
+from isthmus.core.outside import replace_file
 from isthmus.runs.journal import JOURNAL_FILE, read_journal
 from isthmus.suites.same_data import LastScenario, side_by_side
 from isthmus.suites.spec import MODELS, Point, Suite
+
+if TYPE_CHECKING:
+    from isthmus.suites.moving import Rows
 
 
 @dataclass(frozen=True)
@@ -41,36 +47,87 @@ def run_suite(
     workers: int | None = None,
     data_root: Path | None = None,
     on_done: Callable[[Run], None] = lambda run: None,
+    cluster: str | None = None,
 ) -> list[Run]:
-    """Run what is not finished yet and return every run, in the order of the suite's points."""
+    """Run what is not finished yet and return every run, in the order of the suite's points.
+
+    Finished is what has a run folder with an end, or a row in runs.csv with the digest of the course. With `cluster`
+    the courses run on the workers of the Dask cluster at that address, each on one.
+    """
+    from isthmus.suites.moving import Rows  # it stands on this file
+
+    if cluster is not None and workers is not None:
+        raise BadInput(f"workers is {workers} and cluster {cluster!r}; give one of them")
     points = suite.points()
+    rows = Rows(suite, folder)
     found: dict[str, Run] = {}
     todo: dict[str, Point] = {}
+    refused: dict[str, str] = {}
     for point in points:
         if point.key in found or point.key in todo:
             continue  # the same course, of which another metric is read
         finished = read_run(suite, point, folder / "runs" / point.key)
+        if finished is None:
+            by_row = rows.of([other for other in points if other.key == point.key])
+            finished = by_row[0] if by_row else None
+            refused[point.key] = rows.why_not(point)
         if finished is not None:
             found[point.key] = finished
             on_done(finished)
         else:
             todo[point.key] = point
     folder.mkdir(parents=True, exist_ok=True)
-    number = min(workers or os.cpu_count() or 1, max(len(todo), 1))
+    try:
+        _carry_out(suite, list(todo.values()), folder, data_root, workers, cluster, found, on_done)
+    finally:
+        runs = [_of(suite, point, found[point.key], folder, rows) for point in points if point.key in found]
+        if len(runs) < len(points):
+            _keep_rows(suite, runs, folder)
+    return [replace(run, note=run.note or refused.get(run.point.key, "")) for run in runs]
+
+
+def _keep_rows(suite: Suite, runs: Sequence[Run], folder: Path) -> None:
+    """Write what is finished of a suite that is cut short, so that it can go on elsewhere without the run folders."""
+    from isthmus.suites.moving import RUNS_FILE, with_others
+
+    if runs:
+        replace_file(folder / RUNS_FILE, with_others(suite, runs, folder).encode())
+
+
+def _carry_out(
+    suite: Suite,
+    points: Sequence[Point],
+    folder: Path,
+    data_root: Path | None,
+    workers: int | None,
+    cluster: str | None,
+    found: dict[str, Run],
+    on_done: Callable[[Run], None],
+) -> None:
+    """Run some courses, here or elsewhere, and put what comes of them where it is found."""
+    todo = side_by_side(points)
+    if not todo:
+        return
+    if cluster is not None:
+        from isthmus.suites.elsewhere import on_cluster
+
+        for point, error, note in on_cluster(todo, folder, data_root, cluster, finish_course):
+            found[point.key] = _tell(on_done, _outcome(suite, point, folder, error, note))
+        return
+    number = min(workers or os.cpu_count() or 1, len(todo))
     if number == 1:
         data = LastScenario()
-        for point in side_by_side(list(todo.values())):
+        for point in todo:
             found[point.key] = _tell(on_done, _finish(suite, point, folder, data_root, data))
     else:
-        _in_parallel(suite, side_by_side(list(todo.values())), folder, data_root, number, found, on_done)
-    return [_of(suite, point, found[point.key], folder) for point in points]
+        _in_parallel(suite, todo, folder, data_root, number, found, on_done)
 
 
-def _of(suite: Suite, point: Point, run: Run, folder: Path) -> Run:
+def _of(suite: Suite, point: Point, run: Run, folder: Path, rows: Rows) -> Run:
     """Return a run as the given point of the suite reads it."""
     if point == run.point or run.error:
         return replace(run, point=point)
-    read = read_run(suite, point, folder / "runs" / point.key)
+    read = read_run(suite, point, folder / "runs" / point.key) or next(iter(rows.of([point]) or ()), None)
     assert read is not None
     return replace(read, note=run.note)
 
@@ -97,6 +154,11 @@ def _in_parallel(
                 done, _ = wait(under_way, return_when=FIRST_COMPLETED)
                 for future in done:
                     found[under_way.pop(future).key] = _tell(on_done, future.result())
+        except BrokenProcessPool:
+            raise CourseFailed(
+                "a worker process was killed, perhaps for want of memory (fewer --workers need less); what is finished "
+                "stays: start the same comparison again"
+            ) from None
         except BaseException:
             for process in list(pool._processes.values()):
                 process.terminate()
@@ -154,11 +216,16 @@ def _tell(on_done: Callable[[Run], None], run: Run) -> Run:
 
 
 def _finish(suite: Suite, point: Point, folder: Path, data_root: Path | None, data: LastScenario) -> Run:
-    """Run one course to its end, from its checkpoint if it has one; a failure is the run's, not the suite's."""
+    """Run one course of a suite to its end."""
+    error, note = finish_course(point.course, folder / "runs" / point.key, data_root, data)
+    return _outcome(suite, point, folder, error, note)
+
+
+def finish_course(course: Course, path: Path, data_root: Path | None, data: LastScenario) -> tuple[str, str]:
+    """Run one course to its end, from its checkpoint if it has one; return why it failed, and a note, if any."""
     from isthmus.runs.simulated import resume, run, run_anew
 
-    path = folder / "runs" / point.key
-    course = replace(point.course, threads=1)
+    course = replace(course, threads=1)
     note = ""
     try:
         if not path.exists():
@@ -170,8 +237,15 @@ def _finish(suite: Suite, point: Point, folder: Path, data_root: Path | None, da
                 aside = run_anew(course, path, str(error), scenario=data.of(course, data_root))
                 note = f"{path.name} was run anew; what was there is in {aside.name}, since {error}"
     except IsthmusError as error:
-        return Run(point, None, None, 0, 0.0, str(error), note=note)
-    finished = read_run(suite, point, path)
+        return str(error), note
+    return "", note
+
+
+def _outcome(suite: Suite, point: Point, folder: Path, error: str, note: str) -> Run:
+    """Return what became of a course; a failure is the run's, not the suite's."""
+    if error:
+        return Run(point, None, None, 0, 0.0, error, note=note)
+    finished = read_run(suite, point, folder / "runs" / point.key)
     assert finished is not None
     return replace(finished, note=note)
 

@@ -125,18 +125,22 @@ class Point:
     notes: tuple[str, ...] = ()  # what the suite sets, and this course does not have
 
     @cached_property
-    def key(self) -> str:
-        """A name for the run folder that changes with anything in the course."""
+    def digest(self) -> str:
+        """What changes with anything in the course that decides its result, its rounds too."""
         plain = as_before(course_to_dict(self.course))
         # What is measured besides does not decide a result: a course without monitors needs no word of it.
         telling = {key: value for key, value in plain.items() if key not in UNWATCHED or value != UNWATCHED[key]}
         if telling["stopping"].get("keep") == "best":  # as all courses did before they could say so
             telling["stopping"] = {key: value for key, value in telling["stopping"].items() if key != "keep"}
         text = json.dumps(telling, sort_keys=True)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @cached_property
+    def key(self) -> str:
+        """A name for the run folder that changes with anything in the course."""
         named = (choice for axis, choice in self.cell.items() if axis not in self.measured)
         label = "-".join("".join(c if c.isalnum() else "_" for c in choice) for choice in named)
-        return f"{label}-seed{self.seed}-{digest}"
+        return f"{label}-seed{self.seed}-{self.digest[:10]}"
 
 
 @dataclass(frozen=True)

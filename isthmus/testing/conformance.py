@@ -21,12 +21,14 @@ from isthmus.config.course import Course
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadMessage, nearest
 from isthmus.core.exposure import field_docs
-from isthmus.core.federation import Position
+from isthmus.core.federation import Position, Runtime
 from isthmus.core.protocol import Algorithm, EvaluateModel, Failure, KeepBest, reply_type
 from isthmus.core.record import Record, field_types, leaves
 from isthmus.core.training import UniformSampling
 from isthmus.learn.together.blocks import can_stack
+from isthmus.runs.at_workers import at_workers
 from isthmus.runs.simulation import Scenario, Simulation
+from isthmus.runtime.cluster import Crew
 from isthmus.testing.hostile.lies import lies_about, some_lies_about
 from isthmus.testing.hostile.lying import tell_lies
 from isthmus.testing.inspection import (
@@ -171,6 +173,31 @@ def check_stacked_equals_loop(algorithm: Algorithm[Any], course: Course | None =
             f"{len(loop.clients)} clients that answer together and clients that answer alone disagree",
         )
         _require_sizes(loop, stacked)
+
+
+def check_workers_equal_loop(
+    algorithm: Algorithm[Any], course: Course | None = None, *, crew: Crew, num_blocks: int = 2
+) -> None:
+    """Check that clients in worker processes give what they give here, and go on from any round with the same bits.
+
+    One by one they give the same to the bit but for the order of sums in double precision; together, what stacks do.
+    It is in no default set of checks, since it needs workers (`isthmus.runtime.cluster.crew_of`).
+    """
+    scenario = toy_scenario(4, client_without_edges=True, client_without_training=True)
+
+    def place(simulation: Simulation) -> Runtime:
+        return at_workers(simulation, crew, num_blocks)
+
+    here = _clean(_trace(algorithm, course, scenario, num_clients=4))
+    asked = _course(algorithm, course, num_clients=4, runtime="auto")
+    there = _clean(trace_course(asked, scenario, place=place))
+    require_close(
+        here.everything(sizes=False), there.everything(sizes=False), "clients at workers and clients here disagree"
+    )
+    round = there.last // 2
+    resumed = _clean(trace_course(asked, scenario, resume_from=(there, round), place=place))
+    what = f"a course at workers that was stopped after round {round} and resumed disagrees with one that was not"
+    require_same(there.values(), resumed.values(), what)
 
 
 def _require_sizes(loop: Trace, stacked: Trace) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -138,6 +138,7 @@ def trace_course(
     fault: Fault | None = None,
     liar: Dishonest | None = None,
     resume_from: tuple[Trace, int] | None = None,
+    place: Callable[[Simulation], Runtime] | None = None,
 ) -> Trace:
     """Run a course on toy clients and return what was seen; an error of Isthmus ends the trace, another is raised.
 
@@ -146,12 +147,15 @@ def trace_course(
         fault:       a failure to inject (runtime "loop" only)
         liar:        a client that lies
         resume_from: a trace, and the round whose checkpoint to go on from
+        place:       makes the runtime, where the clients are not in this process
     """
     with torch_threads(course.threads):
         simulation = Simulation(course, scenario)
         trace = Trace(simulation.initial.params, tuple(simulation.clients))
         runtime: Runtime = simulation.runtime
-        if course.runtime == "loop":
+        if place is not None:
+            simulation.runtime = runtime = place(simulation)
+        elif course.runtime == "loop":
             runtime = WatchedLoop(course.algorithm, list(simulation.clients.values()), trace, fault)
         if isinstance(runtime, StackedRuntime):
             trace.together, trace.notes, trace.pausing = runtime.together, runtime.notes, runtime.pausing
@@ -174,8 +178,8 @@ def trace_course(
         except AssertionError:
             raise
         except Exception as error:
-            place = "the setup" if standing is None else f"round {max(trace.last, standing.round) + 1}"
-            raise AssertionError(f"the server half raised {type(error).__name__} in {place}: {error}") from error
+            where = "the setup" if standing is None else f"round {max(trace.last, standing.round) + 1}"
+            raise AssertionError(f"the server half raised {type(error).__name__} in {where}: {error}") from error
     return trace
 
 

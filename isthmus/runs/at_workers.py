@@ -1,0 +1,202 @@
+"""Blocks of a course's clients for workers: what is sent to them, and what they make of it.
+
+A worker gets the course as text, as it would stand in a file, and the data of its own clients; it makes the clients as
+`Simulation` does. The whole data stays at the server, which scores models on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isthmus import __version__
+from isthmus.config.course import Course
+from isthmus.config.load import course_digest, course_to_dict, course_to_yaml, load_course
+from isthmus.core.codec import MAX_FILE_VALUES, decode, encode, opened, pack, unpack
+from isthmus.core.errors import BadInput
+from isthmus.core.federation import Runtime
+from isthmus.core.outside import parse_yaml
+from isthmus.core.record import Params, Record, State
+from isthmus.data.graph import Graph
+from isthmus.data.graph_set import GraphSet
+from isthmus.data.link_graph import LinkGraph
+from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.together.blocks import Blocks
+from isthmus.runs.simulation import (
+    Simulation,
+    build_model,
+    known_parameters,
+    output_dim,
+    personal_start,
+    simulated_client,
+)
+from isthmus.runtime.block import Opened
+from isthmus.runtime.cluster import Crew, crew_of
+from isthmus.runtime.loop import LoopRuntime, StackedRuntime
+from isthmus.runtime.strict import StrictRuntime
+from isthmus.runtime.workers import WorkersRuntime, divided
+
+KINDS = {kind.__name__: kind for kind in (Graph, GraphSet, LinkGraph)}
+# Of each worker of a cluster at the start, so that as many again can join and have something to do.
+BLOCKS_PER_WORKER = 2
+
+
+@dataclass(frozen=True)
+class Opening(Record):
+    """What a block is made of."""
+
+    version: str
+    """Of isthmus at the server: another one may compute something else."""
+    course: str
+    """The course, as a file has it."""
+    digest: str
+    """Its digest at the server."""
+    parts: dict[str, Tensor]
+    """Each client's data, encoded."""
+    memories: dict[str, Tensor]
+    """Each client's memory, encoded."""
+
+
+def crew_for(workers: int | None, cluster: str | None) -> AbstractContextManager[Crew | None]:
+    """Return the workers that are asked for, as a context; nobody where the clients stay in this process."""
+    return nullcontext() if workers is None and cluster is None else crew_of(workers, cluster)
+
+
+@contextmanager
+def placed(simulation: Simulation, crew: Crew | None, num_blocks: int | None = None) -> Iterator[dict[str, Any]]:
+    """Have a simulation's clients at workers for a while; give what the journal should say of that, if anything."""
+    if crew is None:
+        yield {}
+        return
+    runtime = at_workers(simulation, crew, num_blocks)
+    simulation.runtime = runtime
+    try:
+        yield {"where": crew.where, "workers": len(crew.workers()), "blocks": len(runtime.blocks)}
+    finally:
+        runtime.close()
+
+
+def blocks_of(events: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return into how many blocks the clients of a run were divided, by its journal; None where it does not say."""
+    told = [event.get("blocks") for event in events if event["event"] == "workers"]
+    return told[-1] if told and isinstance(told[-1], int) else None
+
+
+def at_workers(simulation: Simulation, crew: Crew, num_blocks: int | None = None) -> WorkersRuntime:
+    """Return a runtime that has a simulation's clients at workers, in so many blocks."""
+    course = simulation.course
+    text = portable(course)
+    if num_blocks is None:
+        num_blocks = len(crew.workers()) * (BLOCKS_PER_WORKER if crew.grows else 1)
+    sizes = {name: int(data.num_nodes + getattr(data, "num_edges", 0)) for name, data in simulation.holdings.items()}
+
+    def opening(clients: tuple[str, ...], memories: Mapping[str, bytes]) -> bytes:
+        parts = {name: pack(part_to_bytes(simulation.holdings[name])) for name in clients}
+        kept = {name: pack(memory) for name, memory in memories.items()}
+        return encode(Opening(__version__, text, course_digest(course), parts, kept))
+
+    held = {name: client.holdings for name, client in simulation.clients.items()}
+    return WorkersRuntime(crew, divided(sizes, num_blocks), open_block, opening, list(simulation.clients), held)
+
+
+def portable(course: Course) -> str:
+    """Return a course as text that another process can read; raise BadInput where it cannot be."""
+    text = course_to_yaml(course)
+    try:
+        again = load_course(course_to_dict(course))
+    except BadInput as error:
+        again, why = None, str(error)
+    else:
+        why = "it reads back as another course"
+    if "__main__:" in text:
+        why, again = "a class of it is in the script that is run, which no other process can import", None
+    if again is None or course_digest(again) != course_digest(course):
+        raise BadInput(
+            f"the course cannot be sent to workers: {why}; parts of one's own must be frozen dataclasses in a module "
+            "that the workers can import too"
+        )
+    return text
+
+
+def open_block(message: bytes) -> Opened:
+    """Make the clients of a block, in a worker."""
+    opening: Opening = decode(message, Opening, max_bytes=len(message), max_values=MAX_FILE_VALUES, share=True)
+    if opening.version != __version__:
+        raise BadInput(f"it runs isthmus {__version__}, the server {opening.version}; install the same")
+    course = load_course(parse_yaml(opening.course, "a course of workers"))
+    if course_digest(course) != opening.digest:
+        raise BadInput("it reads another course than was sent; is the same version of every part installed?")
+    torch.set_num_threads(course.threads)
+    parts = {name: part_of_bytes(opened(part)) for name, part in opening.parts.items()}
+    runtime = _runtime(course, parts)
+    runtime.load_clients({name: unpack(memory) for name, memory in opening.memories.items()})
+    runtime.mark(0)
+    return Opened(course.algorithm, runtime, course.threads)
+
+
+def _runtime(course: Course, parts: Mapping[str, Any]) -> Runtime:
+    known = known_parameters(course)
+
+    def made(name: str) -> tuple[nn.Module, Params]:
+        dims = course.task.input_dim(parts[name]), output_dim(course, parts[name], name)
+        model = build_model(course, *dims, name)
+        return model, personal_start(course, model, known)
+
+    def started(name: str) -> GraphClient:
+        return simulated_client(course, name, parts[name], *made(name))
+
+    if course.runtime == "strict":
+        return StrictRuntime(course.algorithm, {name: lambda name=name: started(name) for name in parts})  # type: ignore[misc]
+    # One module serves all clients of a kind in turn, as in `Simulation`.
+    modules: dict[Any, tuple[nn.Module, Params]] = {}
+    clients = []
+    for name, data in parts.items():
+        own = name if any(key.split(".")[0] == "model" for key in course.client_settings.get(name, ())) else None
+        kind = (course.task.input_dim(data), output_dim(course, data, name), own)
+        if kind not in modules:
+            modules[kind] = made(name)
+        clients.append(simulated_client(course, name, data, *modules[kind]))
+    if course.runtime == "loop":
+        return LoopRuntime(course.algorithm, clients)
+    return StackedRuntime(course.algorithm, clients, Blocks(course.block_mb * 2**20))
+
+
+# ---- a client's data as bytes
+
+
+def part_to_bytes(data: Any) -> bytes:
+    """Return what a client holds as bytes, without pickle."""
+    if KINDS.get(type(data).__name__) is not type(data):
+        raise BadInput(
+            f"a client holds a {type(data).__name__}; workers can be sent {', '.join(sorted(KINDS))}, not classes of "
+            "one's own"
+        )
+    return encode({"kind": type(data).__name__, **{f.name: _plain(getattr(data, f.name)) for f in fields(data)}})
+
+
+def part_of_bytes(data: bytes | memoryview) -> Any:
+    """Return what a client holds from its bytes."""
+    found: State = decode(data, State, max_bytes=len(data), max_values=MAX_FILE_VALUES)
+    kind = KINDS[found.pop("kind")]
+    return kind(**{name: _restored(value) for name, value in found.items()})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.layout == torch.sparse_csr:
+        rows, columns = value.shape
+        parts = {"start": value.crow_indices(), "column": value.col_indices(), "value": value.values()}
+        return {"sparse": {**parts, "rows": rows, "columns": columns}}
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _restored(value: Any) -> Any:
+    if not isinstance(value, dict) or set(value) != {"sparse"} or not isinstance(value["sparse"], dict):
+        return value
+    sparse = value["sparse"]
+    size = (sparse["rows"], sparse["columns"])
+    return torch.sparse_csr_tensor(sparse["start"], sparse["column"], sparse["value"], size, check_invariants=False)

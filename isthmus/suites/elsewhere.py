@@ -1,0 +1,133 @@
+"""Courses of a suite on the workers of a cluster: each on one, and its run folder comes back.
+
+    server -> worker   Errand     the course as text, and what its run folder holds so far
+    worker -> server   Done       what the run folder holds now
+
+A worker loads the data itself, so it must have it; only the bundled data come with the package.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from torch import Tensor
+
+from isthmus import __version__
+from isthmus.config.load import load_course
+from isthmus.core.codec import MAX_FILE_VALUES, decode, encode, pack, unpack
+from isthmus.core.errors import BadInput, IsthmusError
+from isthmus.core.outside import parse_yaml, replace_file
+from isthmus.core.record import Record
+from isthmus.runs.at_workers import crew_for, portable
+from isthmus.runs.folder import set_aside
+from isthmus.suites.same_data import LastScenario
+from isthmus.suites.spec import Point
+
+
+@dataclass(frozen=True)
+class Errand(Record):
+    """A course to run to its end."""
+
+    version: str
+    """Of isthmus at the server."""
+    course: str
+    """The course, as a file has it."""
+    data_root: str
+    """Where the worker finds datasets; empty: where it looks by itself."""
+    files: dict[str, Tensor]
+    """What the run folder holds, by path."""
+
+
+@dataclass(frozen=True)
+class Done(Record):
+    """What became of it."""
+
+    error: str
+    """Why it failed."""
+    note: str
+    """What became of an earlier run that could not be resumed."""
+    files: dict[str, Tensor]
+    """What the run folder holds now, by path."""
+
+
+# From a course, its folder, the data root and the data at hand to an error and a note.
+Finish = Callable[..., tuple[str, str]]
+
+# Of a worker, which may have several threads; torch's settings are of the whole process.
+_one_at_a_time = threading.Lock()
+_data = LastScenario()
+
+
+def run_errand(finish: Finish, message: bytes) -> bytes:
+    """Run a course to its end in a worker."""
+    errand: Errand = decode(message, Errand, max_bytes=len(message), max_values=MAX_FILE_VALUES, share=True)
+    if errand.version != __version__:
+        return encode(Done(f"the worker runs isthmus {__version__}, the server {errand.version}", "", {}))
+    with _one_at_a_time, tempfile.TemporaryDirectory(prefix="isthmus-course-") as folder:
+        path = Path(folder) / "run"
+        _unpack(errand.files, path)
+        root = Path(errand.data_root) if errand.data_root else None
+        try:
+            error, note = finish(load_course(parse_yaml(errand.course, "a course of a suite")), path, root, _data)
+        except IsthmusError as failure:
+            error, note = str(failure), ""
+        return encode(Done(error, note, _packed(path)))
+
+
+def on_cluster(
+    points: Sequence[Point], folder: Path, data_root: Path | None, address: str, finish: Finish
+) -> Iterator[tuple[Point, str, str]]:
+    """Run courses on a cluster, each on one worker; yield each with its error and note as its run folder is here."""
+    with crew_for(None, address) as crew:
+        assert crew is not None
+        under_way: dict[Any, Point] = {}
+        waiting = list(reversed(points))
+        # A few more than there are workers: one that joins finds something to do, and Ctrl-C leaves no long queue.
+        while waiting or under_way:
+            while waiting and len(under_way) < 2 * max(len(crew.workers()), 1):
+                point = waiting.pop()
+                errand = _errand(point, folder / "runs" / point.key, data_root)
+                under_way[crew.start(run_errand, finish, errand)] = point
+            future = crew.first(list(under_way))
+            point = under_way.pop(future)
+            path = folder / "runs" / point.key
+            try:
+                done: Done = _done(future.result())
+            except Exception as error:  # lost again and again, or it has not what it needs
+                yield point, f"{type(error).__name__}: {error}", ""
+                continue
+            if done.note and path.exists():
+                set_aside(path, done.note)
+            _unpack(done.files, path)
+            yield point, done.error, done.note
+
+
+def _done(data: bytes) -> Done:
+    done: Done = decode(data, Done, max_bytes=len(data), max_values=MAX_FILE_VALUES, share=True)
+    return done
+
+
+def _errand(point: Point, path: Path, data_root: Path | None) -> bytes:
+    root = "" if data_root is None else str(data_root)
+    return encode(Errand(__version__, portable(point.course), root, _packed(path)))
+
+
+def _packed(path: Path) -> dict[str, Tensor]:
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else []
+    return {file.relative_to(path).as_posix(): pack(file.read_bytes()) for file in files}
+
+
+def _unpack(files: dict[str, Tensor], path: Path) -> None:
+    """Write files into a folder, the journal last: it is what shows that a run is finished."""
+    for name in sorted(files, key=lambda name: name.endswith(".jsonl")):
+        relative = PurePosixPath(name)
+        if relative.is_absolute() or ".." in relative.parts:
+            raise BadInput(f"a worker sent the file {name!r}, which lies outside of its run folder")
+        target = path / relative
+        target.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(target, unpack(files[name]))
