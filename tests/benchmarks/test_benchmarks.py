@@ -86,6 +86,7 @@ def module(monkeypatch: pytest.MonkeyPatch):
             del sys.modules[name]
 
 
+@pytest.mark.slow
 def test_simulation_compares_all_sides(tmp_path: Path) -> None:
     yardstick = tmp_path / "plain_loop.py"
     yardstick.write_text(YARDSTICK)

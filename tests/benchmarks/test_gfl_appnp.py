@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "gfl_appnp.py"
 
 
+@pytest.mark.slow
 def test_it_prints_a_line_for_each_setting() -> None:
     words = [sys.executable, str(SCRIPT), "--nodes", "60", "--local-steps", "2", "--updates", "4"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)

@@ -69,6 +69,13 @@ def test_algorithm_of_the_table_passes_with_sampled_batches_and_batch_norm(name:
     CHECKS[check](algorithm, toy_course(algorithm, rounds=2, **course))
 
 
+# Where configurations differ most: how they are stacked, and what they have to remember.
+TELLING = ("stacked_equals_loop", "resume")
+
+
+@pytest.mark.parametrize(
+    "check", [name if name in TELLING else pytest.param(name, marks=pytest.mark.slow) for name in CHECKS]
+)
 @pytest.mark.parametrize(
     "algorithm",
     [
@@ -83,8 +90,8 @@ def test_algorithm_of_the_table_passes_with_sampled_batches_and_batch_norm(name:
     ],
     ids=repr,
 )
-def test_other_configurations_pass(algorithm: Algorithm[Any]) -> None:
-    check_algorithm(algorithm)
+def test_other_configurations_pass(algorithm: Algorithm[Any], check: str) -> None:
+    CHECKS[check](algorithm, None)
 
 
 def test_a_method_with_personal_models_that_keeps_the_best_passes() -> None:

@@ -422,7 +422,14 @@ def test_rounds_pauses_lost_refused_and_returning_silos_are_told_while_they_happ
 
     def lose() -> None:
         house.hub.away.add("client-2")
-        threading.Timer(0.3, lambda: (told_at.append(len(house.texts(course))), house.hub.restart("client-2"))).start()
+        threading.Thread(target=come_back_after_the_pause).start()
+
+    def come_back_after_the_pause() -> None:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and not any(text.startswith("paused: ") for text in house.texts(course)):
+            time.sleep(0.02)
+        told_at.append(len(house.texts(course)))
+        house.hub.restart("client-2")
 
     when(house.hub, 3, lose)
     house.serve()

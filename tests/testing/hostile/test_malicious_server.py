@@ -109,6 +109,7 @@ def test_settings_of_one_silo_that_no_policy_looks_at_are_seen(tmp_path: Path, m
         SIEGES["proposals"](siege)
 
 
+@pytest.mark.slow
 def test_steps_within_steps_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PFedMe, "nested_steps", ("", 0))
     with pytest.raises(AssertionError, match=r"PFedMe, TrainModel: an answer of 8 steps took .* operations"):
@@ -127,6 +128,7 @@ def test_sums_with_tensors_of_any_shape_are_seen(tmp_path: Path, monkeypatch: py
         SIEGES["sizes"](lay_siege(Scaffold(), tmp_path))
 
 
+@pytest.mark.slow
 def test_what_is_kept_and_does_its_work_later_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("isthmus.algorithms.gfl_appnp._require_aggregates", lambda request, client: None)
     with pytest.raises(AssertionError, match=r"aggregate: as if 20000 times: TrainWithAggregates: .* bytes of tensors"):

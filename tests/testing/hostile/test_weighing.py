@@ -27,7 +27,7 @@ def test_receiving_and_judging_whatever_is_claimed_costs_a_bounded_multiple_of_t
     assert len(check_claims(quick(name), world_of(name))) >= 80
 
 
-@pytest.mark.parametrize("name", some("fedgl", "gfl_appnp", "fedsage_plus"))
+@pytest.mark.parametrize("name", some("fedgl", "gfl_appnp"))
 def test_no_claim_makes_the_server_do_more_than_its_bytes_allow(name: str, tmp_path: Path) -> None:
     assert check_claims_between_sites(quick(name), tmp_path, world_of(name))
 
