@@ -6,8 +6,7 @@ A worker gets the course as text, as it would stand in a file, and the data of i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from isthmus import __version__
 from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_dict, course_to_yaml, load_course
-from isthmus.core.codec import MAX_FILE_VALUES, decode, encode, opened, pack, unpack
+from isthmus.core.codec import decode_own, encode, opened, pack, unpack
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import Runtime
 from isthmus.core.outside import parse_yaml
@@ -36,7 +35,7 @@ from isthmus.runs.simulation import (
     simulated_client,
 )
 from isthmus.runtime.block import Opened
-from isthmus.runtime.cluster import Crew, crew_of
+from isthmus.runtime.cluster import Crew
 from isthmus.runtime.loop import LoopRuntime, StackedRuntime
 from isthmus.runtime.strict import StrictRuntime
 from isthmus.runtime.workers import WorkersRuntime, divided
@@ -60,25 +59,6 @@ class Opening(Record):
     """Each client's data, encoded."""
     memories: dict[str, Tensor]
     """Each client's memory, encoded."""
-
-
-def crew_for(workers: int | None, cluster: str | None) -> AbstractContextManager[Crew | None]:
-    """Return the workers that are asked for, as a context; nobody where the clients stay in this process."""
-    return nullcontext() if workers is None and cluster is None else crew_of(workers, cluster)
-
-
-@contextmanager
-def placed(simulation: Simulation, crew: Crew | None, num_blocks: int | None = None) -> Iterator[dict[str, Any]]:
-    """Have a simulation's clients at workers for a while; give what the journal should say of that, if anything."""
-    if crew is None:
-        yield {}
-        return
-    runtime = at_workers(simulation, crew, num_blocks)
-    simulation.runtime = runtime
-    try:
-        yield {"where": crew.where, "workers": len(crew.workers()), "blocks": len(runtime.blocks)}
-    finally:
-        runtime.close()
 
 
 def blocks_of(events: Sequence[Mapping[str, Any]]) -> int | None:
@@ -125,7 +105,7 @@ def portable(course: Course) -> str:
 
 def open_block(message: bytes) -> Opened:
     """Make the clients of a block, in a worker."""
-    opening: Opening = decode(message, Opening, max_bytes=len(message), max_values=MAX_FILE_VALUES, share=True)
+    opening: Opening = decode_own(message, Opening, share=True)
     if opening.version != __version__:
         raise BadInput(f"it runs isthmus {__version__}, the server {opening.version}; install the same")
     course = load_course(parse_yaml(opening.course, "a course of workers"))
@@ -181,7 +161,7 @@ def part_to_bytes(data: Any) -> bytes:
 
 def part_of_bytes(data: bytes | memoryview) -> Any:
     """Return what a client holds from its bytes."""
-    found: State = decode(data, State, max_bytes=len(data), max_values=MAX_FILE_VALUES)
+    found: State = decode_own(data, State)
     kind = KINDS[found.pop("kind")]
     return kind(**{name: _restored(value) for name, value in found.items()})
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from isthmus.core.codec import MAX_FILE_VALUES, decode, encode, opened, pack, unpack
+from isthmus.core.codec import decode_own, encode, opened, pack, unpack
 from isthmus.core.errors import BadInput, BadMessage, NotResumable, OtherCourse
 from isthmus.core.outside import Damaged, is_sealed, replace_file, sealed, unsealed
 from isthmus.core.protocol import Algorithm
@@ -229,10 +229,7 @@ def load_checkpoint(path: Path, course: str, algorithm: Algorithm[Any]) -> tuple
         data = path.read_bytes()
         if is_sealed(data):  # those of before there were checksums still load
             data = unsealed(data)
-        # The limit on messages protects against strangers; what we saved ourselves must be readable at any size.
-        found: Checkpoint = decode(
-            data, ScoredCheckpoint | Checkpoint, max_bytes=len(data), max_values=MAX_FILE_VALUES, share=True
-        )
+        found: Checkpoint = decode_own(data, ScoredCheckpoint | Checkpoint, share=True)
         if found.course != course:
             raise OtherCourse(
                 f"{path} belongs to another course (digest {found.course}, this course has {course}); "
@@ -241,8 +238,8 @@ def load_checkpoint(path: Path, course: str, algorithm: Algorithm[Any]) -> tuple
         kind = type(algorithm).state_type()
         standing = Standing(
             round=found.round,
-            state=decode(opened(found.state), kind, max_bytes=len(data), max_values=MAX_FILE_VALUES),
-            best_state=decode(opened(found.best_state), kind, max_bytes=len(data), max_values=MAX_FILE_VALUES),
+            state=decode_own(opened(found.state), kind),
+            best_state=decode_own(opened(found.best_state), kind),
             best_round=found.best_round,
             best_score=found.best_score,
             best_scorers=found.best_scorers if isinstance(found, ScoredCheckpoint) else None,

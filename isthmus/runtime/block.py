@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isthmus.core.codec import MAX_FILE_VALUES, decode, encode, opened, pack, unpack
+from isthmus.core.codec import decode_own, encode, opened, pack, unpack
 from isthmus.core.errors import IsthmusError
 from isthmus.core.federation import Outcome, Position, Runtime, StackOutcome
 from isthmus.core.folds import form_of
@@ -142,24 +142,6 @@ class Opened:
 Opener = Callable[[bytes], Opened]
 
 
-def to_bytes(message: Order | Answer) -> bytes:
-    """Return a message as bytes."""
-    return encode(message)
-
-
-def order_of(data: bytes) -> Order:
-    """Return the order in a message."""
-    order: Order = decode(data, Order, max_bytes=len(data), max_values=MAX_FILE_VALUES, share=True)
-    return order
-
-
-def answer_of(data: bytes) -> Answer:
-    """Return the answer in a message."""
-    # A block is the server's own process, on this machine or another: what it says may be of any size.
-    answer: Answer = decode(data, Answer, max_bytes=len(data), max_values=MAX_FILE_VALUES, share=True)
-    return answer
-
-
 class Block:
     """Some clients of a course in a worker process; a Dask actor, so that orders come one after the other."""
 
@@ -180,12 +162,12 @@ class Block:
     def answer(self, message: bytes) -> bytes:
         """Carry an order out."""
         if self._opened is None:
-            return to_bytes(Answer(error="the block was never opened"))
+            return encode(Answer(error="the block was never opened"))
         torch.set_num_threads(self._opened.threads)
         try:
-            return to_bytes(self._carried_out(self._opened, order_of(message)))
+            return encode(self._carried_out(self._opened, decode_own(message, Order, share=True)))
         except Exception as error:  # the server ends the course with it, and names the worker
-            return to_bytes(Answer(error=f"{type(error).__name__}: {error}"))
+            return encode(Answer(error=f"{type(error).__name__}: {error}"))
 
     def _carried_out(self, mine: Opened, order: Order) -> Answer:
         runtime = mine.runtime
@@ -207,7 +189,7 @@ class Block:
         if ask.kind not in kinds:
             return tuple(_without_handler(mine.algorithm, client, ask.kind) for client in ask.whose)
         payloads = [opened(payload) for payload in ask.payloads]
-        distinct: list[Request[Any]] = [decode(data, kinds[ask.kind], max_bytes=len(data)) for data in payloads]
+        distinct: list[Request[Any]] = [decode_own(data, kinds[ask.kind]) for data in payloads]
         requests = {client: distinct[which] for client, which in ask.whose.items()}
         found = list(mine.runtime.exchange(ask.position, requests, ask.timeout_seconds))
         told: list[One | Many] = []

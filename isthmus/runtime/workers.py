@@ -28,13 +28,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isthmus.core.codec import decode, encode, opened, pack, unpack
+from isthmus.core.codec import decode_own, encode, opened, pack, unpack
 from isthmus.core.errors import BadInput, BadMessage, CourseFailed
 from isthmus.core.federation import Outcome, Position, StackOutcome
 from isthmus.core.protocol import Failure, Holdings, Request, reply_type
 from isthmus.core.record import Record, leaves, with_leaves
 from isthmus.core.replies import Each, Stack, Stacked, StackedTensor
-from isthmus.runtime.block import Answer, Ask, Many, One, Opener, Order, answer_of, to_bytes
+from isthmus.runtime.block import Answer, Ask, Many, One, Opener, Order
 from isthmus.runtime.cluster import Crew, Seat, WorkerLost
 
 # So often may the worker of a block be lost within one order before the block is taken to be the reason.
@@ -187,7 +187,7 @@ class WorkersRuntime:
             if isinstance(told, Many):
                 look = _Look(self, place, told.name, kind.__name__)
                 return [StackOutcome(_stack(told, reply_type(kind), look), *told.facts)]
-            reply: Record | Failure = told.failure or _reply(told.payload, reply_type(kind))
+            reply: Record | Failure = told.failure or decode_own(opened(told.payload), reply_type(kind))
             return [Outcome(told.client, reply, *told.facts)]
         except BadMessage as error:
             down, up, seconds, _ = told.facts
@@ -222,7 +222,7 @@ class WorkersRuntime:
     def _sent(self, place: int, order: Order) -> Any:
         """Send an order; None where the worker is gone already."""
         seat = self._held[place].seat
-        message = to_bytes(order)
+        message = encode(order)
         self.traffic["down"] += len(message)
         try:
             return None if seat is None else seat.call("answer", message)
@@ -253,7 +253,7 @@ class WorkersRuntime:
             raise WorkerLost("the worker is gone")
         data: bytes = self.crew.result(call, seat.address)
         self.traffic["up"] += len(data)
-        answer = answer_of(data)
+        answer: Answer = decode_own(data, Answer, share=True)
         if answer.error:
             raise CourseFailed(f"the worker {seat.address} could not carry out what it was asked: {answer.error}")
         return answer
@@ -441,16 +441,9 @@ class _Summed(Stacked):
         return StackedTensor(self.whole()).weighted_sum(weights)
 
 
-def _reply(payload: Tensor, expected: type[Record]) -> Record:
-    data = opened(payload)
-    reply: Record = decode(data, expected, max_bytes=len(data))
-    return reply
-
-
 def _stack(many: Many, expected: type[Record], look: _Look) -> Stack:
     """Return the replies of a block as one."""
-    data = opened(many.outline)
-    outline: Record = decode(data, expected, max_bytes=len(data))
+    outline: Record = decode_own(opened(many.outline), expected)
     found: dict[str, Any] = {}
     for place, (path, leaf) in enumerate(leaves(outline).items()):
         if place in many.wholes:

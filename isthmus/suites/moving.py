@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from isthmus.core.errors import BadInput
-from isthmus.suites.runner import Run
+from isthmus.suites.outcomes import Run
 from isthmus.suites.spec import Point, Suite
 from isthmus.suites.table import runs_csv, searched_text
 

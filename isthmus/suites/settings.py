@@ -10,7 +10,7 @@ from isthmus.config.build import brief
 from isthmus.config.load import course_to_dict, leaf_paths
 from isthmus.core.outside import some
 from isthmus.report.summary import Table, as_csv
-from isthmus.suites.runner import Run
+from isthmus.suites.outcomes import Run
 from isthmus.suites.spec import Point, Suite
 
 # How a course is run and watched, which no result hangs on.

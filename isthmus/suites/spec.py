@@ -142,6 +142,10 @@ class Point:
         label = "-".join("".join(c if c.isalnum() else "_" for c in choice) for choice in named)
         return f"{label}-seed{self.seed}-{self.digest[:10]}"
 
+    def path(self, folder: Path) -> Path:
+        """Return its run folder within the folder of a suite's results."""
+        return folder / "runs" / self.key
+
 
 @dataclass(frozen=True)
 class Suite:
