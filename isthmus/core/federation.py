@@ -15,22 +15,13 @@ from torch import Tensor
 from isthmus.core.errors import TooFewReplies
 from isthmus.core.folds import Fold, form_of, weight_of
 from isthmus.core.outside import foreign
-from isthmus.core.protocol import Failure, Holdings, Known, ReplyT, Request, reply_type, told
+from isthmus.core.protocol import Failure, Holdings, Known, Position, ReplyT, Request, reply_type, told
 from isthmus.core.random import numpy_generator, torch_generator
 from isthmus.core.record import Params, Record, check_record
 from isthmus.core.replies import Stack, judged, judged_stack
 
 R = TypeVar("R", bound=Record)
 MAX_NOTE = 1000
-
-
-@dataclass(frozen=True)
-class Position(Record):
-    """Where in a course an exchange stands; with the client's id it names every random stream."""
-
-    seed: int
-    round: int  # 0 is the setup
-    exchange: int  # counted from 0 within the round
 
 
 @dataclass(frozen=True)

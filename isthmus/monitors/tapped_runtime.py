@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from isthmus.core.federation import Outcome, Position, Runtime, StackOutcome
-from isthmus.core.protocol import EvaluateModel, Failure, Holdings, Request, reply_type
+from isthmus.core.federation import Outcome, Runtime, StackOutcome
+from isthmus.core.protocol import EvaluateModel, Failure, Holdings, Position, Request, reply_type
 from isthmus.core.record import Params, Record, field_types
 from isthmus.core.replies import judged, judged_stack
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from isthmus import __version__
+from isthmus.config.build import name_of
 from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_dict, own_model
-from isthmus.config.registry import name_of
 from isthmus.core.federation import ExchangeReport, Federation, InitialModel, Runtime
 from isthmus.core.outside import replace_file
 from isthmus.core.record import Params

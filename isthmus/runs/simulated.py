@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from isthmus.algorithms import ALGORITHMS
+from isthmus.config.build import name_of
 from isthmus.config.course import Course, schedule_notes
 from isthmus.config.load import NOT_IN_DIGEST, course_digest, course_to_dict, course_to_yaml, differences, load_course
-from isthmus.config.registry import name_of
 from isthmus.core.errors import BadInput, NotResumable, OtherCourse
 from isthmus.core.outside import replace_file, some
 from isthmus.core.record import Params, State

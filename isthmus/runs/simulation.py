@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from isthmus.config.build import name_of
 from isthmus.config.course import Course
 from isthmus.config.load import (
     check_client_settings,
@@ -21,7 +22,6 @@ from isthmus.config.load import (
     own_batching,
     own_model,
 )
-from isthmus.config.registry import name_of
 from isthmus.core.codec import decode
 from isthmus.core.errors import BadInput, IsthmusError
 from isthmus.core.federation import InitialModel, Runtime

@@ -28,9 +28,9 @@ from torch import Tensor
 
 from isthmus.core.codec import decode_own, encode, opened, pack, unpack
 from isthmus.core.errors import IsthmusError
-from isthmus.core.federation import Outcome, Position, Runtime, StackOutcome
+from isthmus.core.federation import Outcome, Runtime, StackOutcome
 from isthmus.core.folds import form_of
-from isthmus.core.protocol import Algorithm, Failure, Request, reply_type
+from isthmus.core.protocol import Algorithm, Failure, Position, Request, reply_type
 from isthmus.core.record import Record, leaves, with_leaves
 from isthmus.core.replies import Each, Stack, Stacked
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode, opened, pack
 from isthmus.core.errors import BadInput, BadMessage, CourseFailed
-from isthmus.core.federation import Outcome, Position
-from isthmus.core.protocol import Failure, Holdings, Request, reply_type
+from isthmus.core.federation import Outcome
+from isthmus.core.protocol import Failure, Holdings, Position, Request, reply_type
 from isthmus.core.record import Record
 from isthmus.runtime.envelope import BLANK, LEFT, MEMORY_NAME, Answer, Envelope
 

@@ -15,8 +15,8 @@ from typing import Any
 from isthmus.core.client import Client
 from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode
 from isthmus.core.errors import BadInput, BadMessage
-from isthmus.core.federation import Outcome, Position
-from isthmus.core.protocol import Algorithm, Failure, Holdings, Request, reply_type
+from isthmus.core.federation import Outcome
+from isthmus.core.protocol import Algorithm, Failure, Holdings, Position, Request, reply_type
 from isthmus.core.record import State
 from isthmus.runtime.loop import Site, timed
 

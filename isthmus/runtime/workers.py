@@ -30,8 +30,8 @@ from torch import Tensor
 
 from isthmus.core.codec import decode_own, encode, opened, pack, unpack
 from isthmus.core.errors import BadInput, BadMessage, CourseFailed
-from isthmus.core.federation import Outcome, Position, StackOutcome
-from isthmus.core.protocol import Failure, Holdings, Request, reply_type
+from isthmus.core.federation import Outcome, StackOutcome
+from isthmus.core.protocol import Failure, Holdings, Position, Request, reply_type
 from isthmus.core.record import Record, leaves, with_leaves
 from isthmus.core.replies import Each, Stack, Stacked, StackedTensor
 from isthmus.runtime.block import Answer, Ask, Many, One, Opener, Order

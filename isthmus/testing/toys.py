@@ -17,15 +17,8 @@ import torch
 from torch import Tensor
 
 from isthmus.config.course import Course
-from isthmus.core.federation import (
-    ExchangeReport,
-    ExchangeRules,
-    Federation,
-    InitialModel,
-    Outcome,
-    Position,
-)
-from isthmus.core.protocol import Algorithm, Holdings, Request
+from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Outcome
+from isthmus.core.protocol import Algorithm, Holdings, Position, Request
 from isthmus.core.random import Secret, torch_generator
 from isthmus.core.record import Params, Record
 from isthmus.data.graph import Graph, undirected

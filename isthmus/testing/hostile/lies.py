@@ -20,8 +20,8 @@ from torch import Tensor
 
 from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode, opened, pack
 from isthmus.core.errors import BadMessage
-from isthmus.core.federation import Outcome, Position, Runtime, StackOutcome
-from isthmus.core.protocol import Failure, Kept, Request, reply_type
+from isthmus.core.federation import Outcome, Runtime, StackOutcome
+from isthmus.core.protocol import Failure, Kept, Position, Request, reply_type
 from isthmus.core.record import Params, Record, field_types
 from isthmus.runtime.envelope import Answer, Envelope
 from isthmus.runtime.loop import measured

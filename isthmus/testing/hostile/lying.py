@@ -21,9 +21,8 @@ from typing import Any, Protocol
 from isthmus.config.course import Course
 from isthmus.core.codec import decode, encode, pack
 from isthmus.core.errors import BadMessage
-from isthmus.core.federation import Position
 from isthmus.core.outside import MAX_TEXT
-from isthmus.core.protocol import Algorithm, Failure, Request, reply_type
+from isthmus.core.protocol import Algorithm, Failure, Position, Request, reply_type
 from isthmus.core.record import Record, non_finite
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.testing.hostile.counting import Meter

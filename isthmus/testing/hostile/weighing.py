@@ -18,9 +18,9 @@ from typing import Any
 from isthmus.core.codec import decode, encode, pack
 from isthmus.core.errors import IsthmusError
 from isthmus.core.exposure import exposure
-from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Position
+from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel
 from isthmus.core.folds import weighted_mean
-from isthmus.core.protocol import Algorithm, Failure, Holdings, Request
+from isthmus.core.protocol import Algorithm, Failure, Holdings, Position, Request
 from isthmus.core.record import Record
 from isthmus.runs.simulation import Simulation
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
