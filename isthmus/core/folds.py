@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar, cast
 import torch
 from torch import Tensor
 
-from isthmus.core.errors import CourseFailed
+from isthmus.core.errors import CourseFailed, refuse
 from isthmus.core.record import Record, Value, leaves, with_leaves
 from isthmus.core.replies import Each, Stack, Stacked
 
@@ -278,8 +278,7 @@ class TrimmedMean(Gathered):
     trim_fraction: float = 0.1
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.trim_fraction < 0.5:
-            raise ValueError(f"trim_fraction is {self.trim_fraction!r}; it must be in [0, 0.5)")
+        refuse(not 0.0 <= self.trim_fraction < 0.5, self, "trim_fraction", "it must be in [0, 0.5)")
 
     def combine(self, given: list[tuple[Record, Record | None]]) -> Record:
         """Return the coordinate-wise trimmed mean."""

@@ -253,12 +253,7 @@ def improves(metric: str, score: float, best: float | None) -> bool:
 
 def on(request_type: type[Request[Any]]) -> Callable[[HandlerT], HandlerT]:
     """Mark a method as the client's handler of a request type: `handler(self, request, client) -> reply`."""
-
-    def mark(handler: HandlerT) -> HandlerT:
-        handler.__handles__ = request_type  # type: ignore[attr-defined]
-        return handler
-
-    return mark
+    return _marking("__handles__", request_type)
 
 
 def cohort(request_type: type[Request[Any]]) -> Callable[[HandlerT], HandlerT]:
@@ -268,9 +263,12 @@ def cohort(request_type: type[Request[Any]]) -> Callable[[HandlerT], HandlerT]:
     stands beside the plain handler of the same class and must give the same replies within rounding. It is never
     inherited: a subclass that changed the plain handler would otherwise be simulated as its parent.
     """
+    return _marking("__handles_cohort__", request_type)
 
+
+def _marking(attribute: str, request_type: type[Request[Any]]) -> Callable[[HandlerT], HandlerT]:
     def mark(handler: HandlerT) -> HandlerT:
-        handler.__handles_cohort__ = request_type  # type: ignore[attr-defined]
+        setattr(handler, attribute, request_type)
         return handler
 
     return mark
@@ -461,11 +459,8 @@ class Algorithm(ABC, Generic[StateT]):
     @classmethod
     def cohort_handlers(cls) -> dict[type[Request[Any]], str]:
         """Return the request types that this very class answers for many clients at once, with the handlers' names."""
-        found: dict[type[Request[Any]], str] = {}
-        for name, member in vars(cls).items():
-            if hasattr(member, "__handles_cohort__"):
-                found[member.__handles_cohort__] = name
-        return found
+        members = vars(cls).items()
+        return {m.__handles_cohort__: name for name, m in members if hasattr(m, "__handles_cohort__")}
 
     def num_own_parameters(self, model: Any, input_dim: int) -> int:
         """Return how many numbers a client's own parts of the method have, beside a model for so many features.

@@ -61,12 +61,6 @@ def told_place(place: Place) -> str:
 # Annotations are read again and again, for every reply of every client; looking into them is slow. They come from
 # classes, of which there are few; nothing that a message says may become a key of these caches.
 @cache
-def origin_of(annotation: Any) -> Any:
-    """Return `typing.get_origin` of an annotation."""
-    return typing.get_origin(annotation)
-
-
-@cache
 def _outermost(annotation: Any) -> Any:
     """Return what an annotation is before its brackets: dict for dict[str, int], and for dict."""
     return typing.get_origin(annotation) or annotation
@@ -289,7 +283,7 @@ def _collect(value: Value, path: str, annotation: Any, found: dict[str, Value]) 
 @cache
 def options_of(annotation: Any) -> tuple[Any, ...]:
     """Return the members of a union, or the annotation alone."""
-    is_union = origin_of(annotation) in (Union, types.UnionType)
+    is_union = _outermost(annotation) in (Union, types.UnionType)
     return args_of(annotation) if is_union else (annotation,)
 
 
@@ -303,7 +297,7 @@ def entry_type(annotation: Any, position: int) -> Any:
 def _entry_types(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return what an annotation says of all entries of a tuple, and of the first ones by themselves."""
     for option in options_of(annotation):
-        if origin_of(option) is tuple:
+        if _outermost(option) is tuple:
             args = args_of(option)
             return (args[0], ()) if len(args) == 2 and args[1] is ... else (Any, args)
     return Any, ()
@@ -313,8 +307,8 @@ def _entry_types(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
 def dict_value_type(annotation: Any) -> Any:
     """Return what an annotation says of a dict's values; Any when it says nothing."""
     for option in options_of(annotation):
-        if origin_of(option) is dict:
-            return args_of(option)[1]
+        if _outermost(option) is dict:
+            return (args_of(option) or (Any, Any))[1]
     return Any
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,31 +74,39 @@ class Stacked(ABC):
         return total
 
 
-# Numbers of each row that are made double at a time where rows are added up.
-CACHED_WIDTH = 1 << 14
+class Sized(Stacked):
+    """Tensors whose shape, type and number are known when they are put together."""
 
-
-class StackedTensor(Stacked):
-    """The plain way: one tensor with a row for each client, (clients, ...); a row may stand for many (stride 0)."""
-
-    def __init__(self, values: Tensor) -> None:
-        self.values = values
-        # A tensor may be a part of several sums, each of which asks for the same.
-        self._bound: Tensor | None = None
-        self._sum: tuple[Tensor, Tensor] | None = None
+    def __init__(self, shape: Sequence[int], dtype: torch.dtype, size: int) -> None:
+        self._shape, self._dtype, self._size = tuple(shape), dtype, size
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one client's tensor."""
-        return tuple(self.values.shape[1:])
+        return self._shape
 
     @property
     def dtype(self) -> torch.dtype:
         """Type of the numbers."""
-        return self.values.dtype
+        return self._dtype
 
     def __len__(self) -> int:
-        return len(self.values)
+        return self._size
+
+
+# Numbers of each row that are made double at a time where rows are added up.
+CACHED_WIDTH = 1 << 14
+
+
+class StackedTensor(Sized):
+    """The plain way: one tensor with a row for each client, (clients, ...); a row may stand for many (stride 0)."""
+
+    def __init__(self, values: Tensor) -> None:
+        super().__init__(values.shape[1:], values.dtype, len(values))
+        self.values = values
+        # A tensor may be a part of several sums, each of which asks for the same.
+        self._bound: Tensor | None = None
+        self._sum: tuple[Tensor, Tensor] | None = None
 
     def member(self, position: int) -> Tensor:
         """Return one client's tensor, a view."""

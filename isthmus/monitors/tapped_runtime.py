@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isthmus.core.federation import Outcome, Runtime, StackOutcome
-from isthmus.core.protocol import EvaluateModel, Failure, Holdings, Position, Request, reply_type
+from isthmus.core.protocol import EvaluateModel, Failure, Position, Request, reply_type
 from isthmus.core.record import Params, Record, field_types
 from isthmus.core.replies import judged, judged_stack
 
@@ -74,15 +74,8 @@ class TappedRuntime:
         self._shared: Params = {}
         self._sent: dict[str, Params] = dict.fromkeys(runtime.clients, known) if known else {}
 
-    @property
-    def clients(self) -> tuple[str, ...]:
-        """The ids of all clients."""
-        return self.runtime.clients
-
-    @property
-    def holdings(self) -> Mapping[str, Holdings]:
-        """How much data the clients have."""
-        return self.runtime.holdings
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.runtime, name)
 
     def exchange(
         self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
@@ -120,18 +113,6 @@ class TappedRuntime:
             if client in heard.clients:
                 self._unusable.add((id(heard), client))
                 return
-
-    def abandon_round(self) -> int:
-        """Put the memories back to the last mark."""
-        return self.runtime.abandon_round()
-
-    def save_clients(self) -> dict[str, bytes]:
-        """Return the marked memories."""
-        return self.runtime.save_clients()
-
-    def load_clients(self, memories: Mapping[str, bytes]) -> None:
-        """Replace every client's memory."""
-        self.runtime.load_clients(memories)
 
     # ---- what was heard
 

@@ -24,20 +24,16 @@ from isthmus.core.record import Params, Record, State
 from isthmus.data.graph import Graph
 from isthmus.data.graph_set import GraphSet
 from isthmus.data.link_graph import LinkGraph
-from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.together.blocks import Blocks
 from isthmus.runs.simulation import (
     Simulation,
-    build_model,
+    fresh_model,
     known_parameters,
-    output_dim,
-    personal_start,
-    simulated_client,
+    simulated_clients,
+    simulated_runtime,
 )
 from isthmus.runtime.block import Opened
 from isthmus.runtime.cluster import Crew
-from isthmus.runtime.loop import LoopRuntime, StackedRuntime
-from isthmus.runtime.strict import StrictRuntime
 from isthmus.runtime.workers import WorkersRuntime, divided
 
 KINDS = {kind.__name__: kind for kind in (Graph, GraphSet, LinkGraph)}
@@ -122,28 +118,11 @@ def open_block(message: bytes) -> Opened:
 def _runtime(course: Course, parts: Mapping[str, Any]) -> Runtime:
     known = known_parameters(course)
 
-    def made(name: str) -> tuple[nn.Module, Params]:
-        dims = course.task.input_dim(parts[name]), output_dim(course, parts[name], name)
-        model = build_model(course, *dims, name)
-        return model, personal_start(course, model, known)
+    def model_of(name: str) -> tuple[nn.Module, Params]:
+        return fresh_model(course, name, parts[name], known)
 
-    def started(name: str) -> GraphClient:
-        return simulated_client(course, name, parts[name], *made(name))
-
-    if course.runtime == "strict":
-        return StrictRuntime(course.algorithm, {name: lambda name=name: started(name) for name in parts})  # type: ignore[misc]
-    # One module serves all clients of a kind in turn, as in `Simulation`.
-    modules: dict[Any, tuple[nn.Module, Params]] = {}
-    clients = []
-    for name, data in parts.items():
-        own = name if any(key.split(".")[0] == "model" for key in course.client_settings.get(name, ())) else None
-        kind = (course.task.input_dim(data), output_dim(course, data, name), own)
-        if kind not in modules:
-            modules[kind] = made(name)
-        clients.append(simulated_client(course, name, data, *modules[kind]))
-    if course.runtime == "loop":
-        return LoopRuntime(course.algorithm, clients)
-    return StackedRuntime(course.algorithm, clients, Blocks(course.block_mb * 2**20))
+    clients = simulated_clients(course, parts, model_of)
+    return simulated_runtime(course, clients, model_of, Blocks(course.block_mb * 2**20))
 
 
 # ---- a client's data as bytes

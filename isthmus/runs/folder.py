@@ -29,10 +29,20 @@ ID_FILE = "course_id"  # in the run of a course between sites: its course may na
 
 
 class RunFolder:
-    """Names and writes the files of one run."""
+    """Names and writes the files of one run.
+
+    Fields:
+        course:     the resolved course
+        journal:    the journal
+        checkpoint: the last checkpoint
+        model:      the global model
+        report:     the table of results
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.course, self.journal, self.checkpoint = path / COURSE_FILE, path / JOURNAL_FILE, path / CHECKPOINT_FILE
+        self.model, self.report = path / MODEL_FILE, path / "report.md"
 
     @staticmethod
     def check_new(path: Path) -> None:
@@ -65,31 +75,6 @@ class RunFolder:
         """How a run that was cut short goes on."""
         command = "isthmus serve KIT --resume" if self.is_of_sites else "isthmus run --resume"
         return f"go on with it: {command} {shlex.quote(str(self.path))}"
-
-    @property
-    def course(self) -> Path:
-        """The resolved course."""
-        return self.path / COURSE_FILE
-
-    @property
-    def journal(self) -> Path:
-        """The journal."""
-        return self.path / JOURNAL_FILE
-
-    @property
-    def checkpoint(self) -> Path:
-        """The last checkpoint."""
-        return self.path / CHECKPOINT_FILE
-
-    @property
-    def model(self) -> Path:
-        """The global model."""
-        return self.path / MODEL_FILE
-
-    @property
-    def report(self) -> Path:
-        """The table of results."""
-        return self.path / "report.md"
 
     def monitor(self, name: str) -> Path:
         """Return the file of a monitor's figure."""

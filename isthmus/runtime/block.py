@@ -31,8 +31,8 @@ from isthmus.core.errors import IsthmusError
 from isthmus.core.federation import Outcome, Runtime, StackOutcome
 from isthmus.core.folds import form_of
 from isthmus.core.protocol import Algorithm, Failure, Position, Request, reply_type
-from isthmus.core.record import Record, leaves, with_leaves
-from isthmus.core.replies import Each, Stack, Stacked
+from isthmus.core.record import Record, largest, leaves, with_leaves
+from isthmus.core.replies import Each, Sized, Stack, Stacked
 
 
 @dataclass(frozen=True)
@@ -242,24 +242,12 @@ def _one_of(outcome: Outcome) -> One:
 # ---- replies that go as their sum
 
 
-class Several(Stacked):
+class Several(Sized):
     """Tensors of clients that answered one by one, as they are."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__(tensors[0].shape, tensors[0].dtype, len(tensors))
         self.tensors = tensors
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one client's tensor."""
-        return tuple(self.tensors[0].shape)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the numbers."""
-        return self.tensors[0].dtype
-
-    def __len__(self) -> int:
-        return len(self.tensors)
 
     def member(self, position: int) -> Tensor:
         """Return one client's tensor."""
@@ -267,11 +255,7 @@ class Several(Stacked):
 
     def bound(self) -> Tensor:
         """Return each client's largest magnitude."""
-        return torch.stack([_largest(tensor) for tensor in self.tensors])
-
-
-def _largest(tensor: Tensor) -> Tensor:
-    return tensor.detach().abs().max().double() if tensor.numel() else torch.zeros((), dtype=torch.float64)
+        return torch.tensor([largest(tensor) for tensor in self.tensors], dtype=torch.float64)
 
 
 def gathered(outcomes: Sequence[Outcome | StackOutcome], kind: type[Record]) -> list[Outcome | StackOutcome]:

@@ -33,7 +33,7 @@ from isthmus.core.errors import BadInput, BadMessage, CourseFailed
 from isthmus.core.federation import Outcome, StackOutcome
 from isthmus.core.protocol import Failure, Holdings, Position, Request, reply_type
 from isthmus.core.record import Record, leaves, with_leaves
-from isthmus.core.replies import Each, Stack, Stacked, StackedTensor
+from isthmus.core.replies import Each, Sized, Stack, StackedTensor
 from isthmus.runtime.block import Answer, Ask, Many, One, Opener, Order
 from isthmus.runtime.cluster import Crew, Seat, WorkerLost
 
@@ -403,24 +403,12 @@ class _Look:
         return self._tensors[leaf]
 
 
-class _Summed(Stacked):
+class _Summed(Sized):
     """Tensors of which the server has the weighted sum and a bound; the block has the tensors themselves."""
 
     def __init__(self, many: Many, leaf: int, dtype: torch.dtype, look: _Look) -> None:
-        self._many, self._leaf, self._dtype, self._look = many, leaf, dtype, look
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one client's tensor."""
-        return self._many.shapes[self._leaf]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the numbers."""
-        return self._dtype
-
-    def __len__(self) -> int:
-        return len(self._many.clients)
+        super().__init__(many.shapes[leaf], dtype, len(many.clients))
+        self._many, self._leaf, self._look = many, leaf, look
 
     def member(self, position: int) -> Tensor:
         """Return one client's tensor, from the block."""
