@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.core.errors import BadInput
+from isthmus.report.summary import score_of
 from isthmus.runs.journal import JOURNAL_FILE, read_journal
-from isthmus.suites.spec import MODELS, Point, Suite
+from isthmus.suites.spec import Point, Suite
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,7 @@ def read_run(suite: Suite, point: Point, path: Path) -> Run | None:
     end: dict[str, Any] = next((event for event in reversed(events) if event["event"] == "end"), {})
     if not {"metrics", "best_score", "num_rounds", "seconds"} <= end.keys():
         return None
-    score = None
-    # Methods without a global model are scored by the clients' own, and those without these by the global one.
-    for model in (suite.model, *(model for model in MODELS if model != suite.model)):
-        score = end["metrics"].get(f"{model}/{suite.graph}", {}).get(point.metric, score) if score is None else score
+    score = score_of(end["metrics"], suite.graph, point.metric, suite.model)
     kept = [e for e in events if e["event"] == "round" and e.get("round") == end.get("best_round")]
     away = [*(kept[-1].get("unscored", ()) if kept else ()), *end.get("missing", ())]
     missing = tuple(dict.fromkeys(away))

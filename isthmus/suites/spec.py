@@ -65,13 +65,14 @@ from typing import Any
 from isthmus.config.build import Builder
 from isthmus.config.course import Course
 from isthmus.config.load import as_before, course_to_dict, leaf_paths, merge, nested
+from isthmus.core.errors import refuse
 from isthmus.core.outside import read_yaml
+from isthmus.report.summary import MODELS
 from isthmus.suites.choices import Choices, agrees, read_choices
 from isthmus.suites.figure_spec import Figure, check_metric, read_figures
 
 GRAPHS = ("global_graph", "local_graph")
 SPREADS = ("std", "ci95")
-MODELS = ("global_model", "local_model")
 ADJUST = "for example: {method: FedAvg, set: {algorithm.local_steps: 2}}"
 UNWATCHED: dict[str, Any] = {"monitors": [], "monitor_every": 0}
 
@@ -177,8 +178,7 @@ class Suite:
 
     def __post_init__(self) -> None:
         for key, allowed in (("model", MODELS), ("graph", GRAPHS), ("spread", SPREADS)):
-            if getattr(self, key) not in allowed:
-                raise ValueError(f"{key} is {getattr(self, key)!r}; choose from {', '.join(allowed)}")
+            refuse(getattr(self, key) not in allowed, self, key, f"choose from {', '.join(allowed)}")
         if not self.seeds:
             raise ValueError("seeds is [], expected how many, or a list of whole numbers")
         self._check_axes()

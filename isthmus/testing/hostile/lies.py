@@ -11,9 +11,10 @@ from it than from a bad model. `check_lies` holds an algorithm to that.
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -170,22 +171,36 @@ class Told:
 
 
 @dataclass
-class Liar:
-    """A client that answers one kind of request with lies, one after the other, and is honest otherwise.
+class Dishonest(ABC):
+    """A client that may answer something else than it should.
 
     Fields:
         client:  who
-        request: the name of the request type
-        lies:    which lies there are about an honest reply
-        start:   how many of them to leave out at first
-        told:    those that were told so far
+        request: the name of the request type that it lies about
+        told:    the lies that were told so far
     """
 
     client: str
+    request = "everything"
+    told: list[Told] = field(default_factory=list, init=False)
+
+    @abstractmethod
+    def answer(self, position: Position, request: Request[Any], reply: Record | Failure) -> Record | Failure:
+        """Return what the client sends in place of its reply; the very same object where that is the reply."""
+
+
+@dataclass
+class Liar(Dishonest):
+    """A client that answers one kind of request with lies, one after the other, and is honest otherwise.
+
+    Fields:
+        lies:  which lies there are about an honest reply
+        start: how many of them to leave out at first
+    """
+
     request: str
     lies: Callable[[Record], Sequence[Lie]]
     start: int = 0
-    told: list[Told] = field(default_factory=list)
 
     def answer(self, position: Position, request: Request[Any], reply: Record | Failure) -> Record | Failure:
         """Return what the client sends in place of its reply."""
@@ -195,15 +210,6 @@ class Liar:
         lie = lies[(self.start + len(self.told)) % len(lies)]
         self.told.append(Told(position, lie))
         return lie.reply
-
-
-class Dishonest(Protocol):
-    """A client that may answer something else than it should."""
-
-    client: str
-
-    def answer(self, position: Position, request: Request[Any], reply: Record | Failure) -> Record | Failure:
-        """Return what the client sends in place of its reply; the very same object where that is the reply."""
 
 
 class HostileRuntime:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from isthmus.config.course import Course
 from isthmus.core.codec import decode, encode, pack
@@ -26,7 +26,7 @@ from isthmus.core.protocol import Algorithm, Failure, Position, Request, reply_t
 from isthmus.core.record import Record, non_finite
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.testing.hostile.counting import Meter
-from isthmus.testing.hostile.lies import HostileSilo, Liar, Lie, Told, some_lies_about
+from isthmus.testing.hostile.lies import Dishonest, HostileSilo, Liar, Lie, Told, some_lies_about
 from isthmus.testing.hostile.sites import AnySilo, SiteTrace, World, toy_world, trace_sites
 from isthmus.testing.traces import Trace, require_same, trace_course
 
@@ -35,15 +35,7 @@ Place = tuple[str, Position]
 Lies = Callable[[Record], Sequence[Lie]]
 
 
-class Liable(Protocol):
-    """A client that has told lies."""
-
-    client: str
-    request: str
-    told: list[Told]
-
-
-def require_found_out(trace: Trace | SiteTrace, liar: Liable) -> None:
+def require_found_out(trace: Trace | SiteTrace, liar: Dishonest) -> None:
     """Raise AssertionError unless a liar was named wherever it had to be, and nobody else was harmed."""
     exchanges, ended_by = trace.exchanges, trace.ended_by
     named = {(r.position, r.request) for r in exchanges for f in r.failures if f.client == liar.client}
@@ -213,23 +205,18 @@ def tell_lies(clean: Trace, lies: Lies, course: Callable[[Liar], Trace | SiteTra
 
 
 @dataclass
-class Stale:
+class Stale(Dishonest):
     """A client that answers with a reply that it has given already, wherever it has one.
 
     Fields:
-        client:     who
         other_kind: whether to take replies to another kind of request, in place of earlier ones to the same
         given:      what there is to choose from; its own replies are added, unless it is somebody else's (`foreign`)
         foreign:    whether `given` is of another course
-        told:       what was told, and where
     """
 
-    client: str
     other_kind: bool = False
     given: list[Given] = field(default_factory=list)
     foreign: bool = False
-    told: list[Told] = field(default_factory=list)
-    request: str = "everything"
 
     def answer(self, position: Position, request: Request[Any], reply: Record | Failure) -> Record | Failure:
         """Return the latest reply that there is, or the true one."""
