@@ -217,14 +217,8 @@ class Federation:
             return _outvoted({client: shared[client] for client in addressed if client in shared})
 
         self._carry(addressed, min_replies, timeout_seconds, take, take_stack, settle)
-        replies: dict[str, ReplyT] = {}
-        failures: dict[str, Failure] = {}
-        for client in addressed:
-            reply = found[client]
-            if isinstance(reply, Failure):
-                failures[client] = reply
-            else:
-                replies[client] = cast(ReplyT, reply)
+        failures = {client: reply for client in addressed if isinstance(reply := found[client], Failure)}
+        replies = {client: cast(ReplyT, found[client]) for client in addressed if client not in failures}
         return Replies(replies, failures)
 
     def ask_folded(

@@ -315,16 +315,20 @@ def dict_value_type(annotation: Any) -> Any:
 def foreign_texts(value: RecordT, limit: int = MAX_TEXT) -> RecordT:
     """Return a record of another party's with each text in its fields as `foreign` has it."""
     found = {place: foreign(leaf, limit) if type(leaf) is str else leaf for place, leaf in leaves(value).items()}
-    return typing.cast(RecordT, with_leaves(value, found))
+    return with_leaves(value, found)
 
 
-def with_leaves(value: Value, changed: Mapping[str, Value], path: str = "") -> Value:
-    """Return a value of the same shape as `value` with its leaves taken from `changed`."""
+def with_leaves(value: RecordT, changed: Mapping[str, Value], path: str = "") -> RecordT:
+    """Return a record of the same shape with its leaves taken from `changed`."""
+    found = {name: _changed(item, changed, f"{path}.{name}") for name, item in fields_of(value).items()}
+    return dataclasses.replace(value, **found)
+
+
+def _changed(value: Value, changed: Mapping[str, Value], path: str) -> Value:
     if isinstance(value, Record):
-        fields = {n: with_leaves(item, changed, f"{path}.{n}") for n, item in fields_of(value).items()}
-        return dataclasses.replace(value, **fields)
+        return with_leaves(value, changed, path)
     if isinstance(value, dict):
-        return {key: with_leaves(item, changed, f"{path}[{key!r}]") for key, item in value.items()}
+        return {key: _changed(item, changed, f"{path}[{key!r}]") for key, item in value.items()}
     if isinstance(value, tuple):
-        return tuple(with_leaves(item, changed, f"{path}[{i}]") for i, item in enumerate(value))
+        return tuple(_changed(item, changed, f"{path}[{i}]") for i, item in enumerate(value))
     return changed[path]

@@ -217,9 +217,7 @@ class Stack:
         chosen = {
             p: take(leaf) if isinstance(leaf, Stacked | Each) else leaf for p, leaf in leaves(self.record).items()
         }
-        record = with_leaves(self.record, chosen)
-        assert isinstance(record, Record)
-        return record
+        return with_leaves(self.record, chosen)
 
     def weights(self, sound: Tensor | None = None) -> Tensor:
         """Return the weight that each reply asks for, (clients,), in double precision; ones without such a field.

@@ -240,21 +240,16 @@ def gathered(clients: tuple[str, ...], replies: Sequence[Record]) -> Stack | Non
     kind = type(replies[0])
     if any(type(reply) is not kind for reply in replies):
         return None
-    joined, of_stack = _joined(replies)
-    return Stack(clients, joined) if of_stack else None
+    joining = _Joining()
+    try:
+        joined = joining.joined(replies)
+    except _Apart:
+        return None
+    return Stack(clients, joined) if joining.of_stack else None
 
 
 class _Apart(Exception):
     """Values that cannot be held as one."""
-
-
-def _joined(values: Sequence[Any]) -> tuple[Any, bool]:
-    """Return values of one kind as one, and whether a stack's parts are among them; raises where that cannot be."""
-    try:
-        found = _Joining()
-        return found.joined(values), found.of_stack
-    except _Apart:
-        return None, False
 
 
 class _Joining:

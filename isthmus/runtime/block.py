@@ -278,7 +278,7 @@ def _has_tensors(reply: Record) -> bool:
 
 
 def _as_one(outcomes: Sequence[Outcome]) -> StackOutcome:
-    replies: list[Any] = [outcome.reply for outcome in outcomes]
+    replies: list[Record] = [outcome.reply for outcome in outcomes]
     every = [leaves(reply) for reply in replies]
     joined = {
         path: Several([own[path] for own in every])
@@ -286,10 +286,9 @@ def _as_one(outcomes: Sequence[Outcome]) -> StackOutcome:
         else Each(tuple(own[path] for own in every))
         for path, leaf in every[0].items()
     }
-    record = with_leaves(replies[0], joined)
-    assert isinstance(record, Record)
+    stack = Stack(tuple(outcome.client for outcome in outcomes), with_leaves(replies[0], joined))
     down, up, seconds, codec = (sum(facts) for facts in zip(*map(_facts, outcomes), strict=True))
-    return StackOutcome(Stack(tuple(o.client for o in outcomes), record), int(down), int(up), seconds, codec)
+    return StackOutcome(stack, int(down), int(up), seconds, codec)
 
 
 def many_of(outcome: StackOutcome, name: str, whole: bool) -> Many:

@@ -440,6 +440,4 @@ def _stack(many: Many, expected: type[Record], look: _Look) -> Stack:
             found[path] = _Summed(many, place, leaf.dtype, look)
         else:
             found[path] = Each(many.each[place]) if place in many.each else leaf
-    record = with_leaves(outline, found)
-    assert isinstance(record, Record)
-    return Stack(many.clients, record)
+    return Stack(many.clients, with_leaves(outline, found))

@@ -181,7 +181,7 @@ class Dishonest(ABC):
     """
 
     client: str
-    request = "everything"
+    request: str
     told: list[Told] = field(default_factory=list, init=False)
 
     @abstractmethod
@@ -198,7 +198,6 @@ class Liar(Dishonest):
         start: how many of them to leave out at first
     """
 
-    request: str
     lies: Callable[[Record], Sequence[Lie]]
     start: int = 0
 

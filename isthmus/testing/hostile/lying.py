@@ -214,6 +214,7 @@ class Stale(Dishonest):
         foreign:    whether `given` is of another course
     """
 
+    request: str = field(default="everything", init=False)
     other_kind: bool = False
     given: list[Given] = field(default_factory=list)
     foreign: bool = False

@@ -131,6 +131,7 @@ class Boaster(Dishonest):
         number: how many
     """
 
+    request: str = field(default="everything", init=False)
     number: int
 
     def answer(self, position: Position, request: Request[Any], reply: Record | Failure) -> Record | Failure:
