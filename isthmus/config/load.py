@@ -57,7 +57,7 @@ def load_course(
 
 def _changed(changes: Iterable[Change]) -> frozenset[str]:
     """Return the paths of all leaves that changes set."""
-    return frozenset(".".join((*path, leaf)).rstrip(".") for path, value in changes for leaf in leaf_paths(value))
+    return frozenset(".".join(leaf) for path, value in changes for leaf, _ in leaf_values(value, *path))
 
 
 def parse_override(word: str) -> Change:
@@ -152,13 +152,13 @@ def nested(raw: Mapping[str, Any], source: str = "") -> dict[str, Any]:
     return merge({}, [(str(key).split("."), value) for key, value in raw.items()], source)
 
 
-def leaf_paths(raw: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield the path of every value that is no mapping."""
+def leaf_values(raw: Any, *path: str) -> Iterator[tuple[list[str], Any]]:
+    """Yield every value that is no mapping, with its path, which begins with `path`."""
     if isinstance(raw, Mapping):
         for key, value in raw.items():
-            yield from leaf_paths(value, (*path, str(key)))
+            yield from leaf_values(value, *path, str(key))
     else:
-        yield ".".join(path)
+        yield list(path), raw
 
 
 def copied(value: Any) -> Any:
@@ -326,13 +326,11 @@ def _about(course: Course, client: str | None, part: str) -> list[Change]:
     settings = {} if client is None else course.client_settings.get(client, {})
     for key, value in settings.items():
         path = key.split(".")
-        found += _leaves(path, value) if path[0] in PARTS else [(["algorithm", *path], value)]
-    return [change for change in found if change[0][0] == part]
+        found += leaf_values(value, *path) if path[0] in PARTS else [(["algorithm", *path], value)]
+    return [(path, _described(value, path)) for path, value in found if path[0] == part]
 
 
-def _leaves(path: list[str], value: Any) -> Iterator[Change]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _leaves([*path, str(key)], inner)
-    else:
-        yield path, describe(value) if dataclasses.is_dataclass(value) and len(path) > 1 else value
+def _described(value: Any, path: list[str]) -> Any:
+    """Return an object within a part as plain values; a whole part may be one."""
+    within = path[0] in PARTS and len(path) > 1
+    return describe(value) if within and dataclasses.is_dataclass(value) else value

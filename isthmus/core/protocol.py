@@ -7,7 +7,7 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 import torch
 
@@ -113,6 +113,9 @@ class Request(Record, Generic[ReplyT]):
     def max_weight(self, held: Holdings) -> float:
         """Return the largest weight of a client's reply: its number of nodes, or of training examples, or 1."""
         return float(max(1, held.nodes, held.examples.get("train", 0)))
+
+
+Requests: TypeAlias = Mapping[str, Request[Any]]  # by client
 
 
 def unlike(name: str, found: Params, sent: Params) -> str:

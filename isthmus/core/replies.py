@@ -20,7 +20,7 @@ from torch import Tensor
 from isthmus.core.codec import encoded_size
 from isthmus.core.errors import BadMessage
 from isthmus.core.outside import foreign
-from isthmus.core.protocol import MAX_STATISTIC, Evaluation, Failure, Known, Request
+from isthmus.core.protocol import MAX_STATISTIC, Evaluation, Failure, Known, Request, Requests
 from isthmus.core.record import Record, check_record, largest, leaves, non_finite_leaf, with_leaves
 
 
@@ -305,7 +305,7 @@ def judged(
 
 def judged_stack(
     stack: Stack,
-    requests: Mapping[str, Request[Any]],
+    requests: Requests,
     expected: Mapping[str, type[Record]],
     known: Known = NOTHING_KNOWN,
     limits: Mapping[int, Mapping[str, float]] | None = None,
@@ -405,7 +405,7 @@ def _scalars_fit(stack: Stack) -> Tensor:
     return fit
 
 
-def _weights_fit(stack: Stack, requests: Mapping[str, Request[Any]], known: Known) -> Tensor:
+def _weights_fit(stack: Stack, requests: Requests, known: Known) -> Tensor:
     weights = stack.weights()
     most = [_max_weight(client, requests[client], known) for client in stack.clients]
     return (weights >= 0.0) & (weights <= torch.tensor(most, dtype=torch.float64))

@@ -18,9 +18,9 @@ from greenlet import getcurrent, greenlet
 
 from isthmus.core.client import Client, Cohort, NotTogether, Work
 from isthmus.core.codec import decode, encode, encoded_size
-from isthmus.core.errors import BadInput, BadMessage, IsthmusError
-from isthmus.core.federation import Outcome, StackOutcome
-from isthmus.core.protocol import Algorithm, Failure, Holdings, Position, Request
+from isthmus.core.errors import BadMessage, IsthmusError
+from isthmus.core.federation import Outcome, Outcomes, StackOutcome, require_clients
+from isthmus.core.protocol import Algorithm, Failure, Holdings, Position, Request, Requests
 from isthmus.core.record import Record, State, check_value
 from isthmus.core.replies import Stack
 from isthmus.core.stacked_params import MemberParams, gathered
@@ -90,16 +90,12 @@ class LoopRuntime:
         found = {client: getattr(site.client, "holdings", None) for client, site in self.sites.items()}
         return {client: held for client, held in found.items() if held is not None}
 
-    def exchange(
-        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
-    ) -> Iterator[Outcome | StackOutcome]:
+    def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Outcomes:
         """Answer the requests one after the other."""
         self._before = {}
         return self.answer_each(position, requests, timeout_seconds)
 
-    def answer_each(
-        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
-    ) -> Iterator[Outcome]:
+    def answer_each(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Iterator[Outcome]:
         """Yield each client's own answer."""
         sizes: dict[int, int] = {}
         for client, request in requests.items():
@@ -133,10 +129,7 @@ class LoopRuntime:
 
     def load_clients(self, memories: Mapping[str, bytes]) -> None:
         """Replace every client's memory."""
-        if set(memories) != set(self.sites):
-            raise BadInput(
-                f"the checkpoint has the clients {sorted(memories)[:5]}, this course has {sorted(self.sites)[:5]}"
-            )
+        require_clients(memories, self.sites)
         states: dict[str, State] = {client: decode(memories[client], State) for client in self.sites}
         for client, site in self.sites.items():
             site.client.state = states[client]
@@ -298,9 +291,7 @@ class StackedRuntime(LoopRuntime):
         self.pausing = Pausing()
         self._cohort_handlers = type(algorithm).cohort_handlers()
 
-    def exchange(
-        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
-    ) -> Iterator[Outcome | StackOutcome]:
+    def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Outcomes:
         """Answer the requests block by block, then the clients that are left."""
         self._before = {}
         left = list(requests)
@@ -336,9 +327,7 @@ class StackedRuntime(LoopRuntime):
             if id(member.stack) in gone:
                 member.settle()
 
-    def _side_by_side(
-        self, position: Position, requests: Mapping[str, Request[Any]], block: Cohort
-    ) -> Iterator[Outcome | StackOutcome]:
+    def _side_by_side(self, position: Position, requests: Requests, block: Cohort) -> Outcomes:
         """Yield the answers of a block whose plain handlers run side by side."""
         self._before.update({client.id: dict(client.state) for client in block})
         started, done = time.perf_counter(), sum(self.pausing.together.values())
@@ -355,12 +344,12 @@ class StackedRuntime(LoopRuntime):
             found = gathered(tuple(requests), found) or found  # type: ignore[arg-type]
         yield from _outcomes(requests, found, seconds)
 
-    def _handler_for_many(self, requests: Mapping[str, Request[Any]]) -> str | None:
+    def _handler_for_many(self, requests: Requests) -> str | None:
         kinds = {type(request) for request in requests.values()}
         return self._cohort_handlers.get(kinds.pop()) if len(kinds) == 1 else None
 
     def _together(
-        self, name: str, position: Position, requests: Mapping[str, Request[Any]], block: Cohort
+        self, name: str, position: Position, requests: Requests, block: Cohort
     ) -> list[Outcome | StackOutcome] | None:
         """Return the answers of a block, or None when its clients have to answer one by one."""
         before: dict[str, State] = {client.id: dict(client.state) for client in block}
@@ -384,12 +373,12 @@ class StackedRuntime(LoopRuntime):
             return None
 
 
-def _kind(requests: Mapping[str, Request[Any]]) -> str:
+def _kind(requests: Requests) -> str:
     return type(next(iter(requests.values()))).__name__ if requests else ""
 
 
 def _outcomes(
-    requests: Mapping[str, Request[Any]], found: Stack | Sequence[Record | Failure], seconds: float
+    requests: Requests, found: Stack | Sequence[Record | Failure], seconds: float
 ) -> list[Outcome | StackOutcome]:
     started = time.perf_counter()
     distinct = {id(request): request for request in requests.values()}

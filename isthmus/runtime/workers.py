@@ -29,9 +29,9 @@ import torch
 from torch import Tensor
 
 from isthmus.core.codec import decode_own, encode, opened, pack, unpack
-from isthmus.core.errors import BadInput, BadMessage, CourseFailed
-from isthmus.core.federation import Outcome, StackOutcome
-from isthmus.core.protocol import Failure, Holdings, Position, Request, reply_type
+from isthmus.core.errors import BadMessage, CourseFailed
+from isthmus.core.federation import Outcome, Outcomes, StackOutcome, require_clients
+from isthmus.core.protocol import Failure, Holdings, Position, Requests, reply_type
 from isthmus.core.record import Record, leaves, with_leaves
 from isthmus.core.replies import Each, Sized, Stack, StackedTensor
 from isthmus.runtime.block import Answer, Ask, Many, One, Opener, Order
@@ -136,9 +136,7 @@ class WorkersRuntime:
 
     # ---- exchanges
 
-    def exchange(
-        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
-    ) -> Iterator[Outcome | StackOutcome]:
+    def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Outcomes:
         """Send every block the requests of its clients; yield what comes back in the order of the blocks."""
         if position.exchange == 0:
             self._share_with_who_joined()
@@ -162,7 +160,7 @@ class WorkersRuntime:
     def _ask(
         self,
         position: Position,
-        requests: Mapping[str, Request[Any]],
+        requests: Requests,
         payloads: Mapping[int, Tensor],
         timeout_seconds: float | None,
     ) -> Ask:
@@ -177,9 +175,7 @@ class WorkersRuntime:
             whole=kind in self._looked_at,
         )
 
-    def _outcomes(
-        self, place: int, told: One | Many, requests: Mapping[str, Request[Any]]
-    ) -> list[Outcome] | list[StackOutcome]:
+    def _outcomes(self, place: int, told: One | Many, requests: Requests) -> list[Outcome] | list[StackOutcome]:
         """Return what a block says of one client or of many; what is no reply is a failure of theirs."""
         clients = told.clients if isinstance(told, Many) else (told.client,)
         kind = type(requests[clients[0]])
@@ -356,10 +352,7 @@ class WorkersRuntime:
 
     def load_clients(self, memories: Mapping[str, bytes]) -> None:
         """Replace every client's memory, with the next order."""
-        if set(memories) != set(self._clients):
-            raise BadInput(
-                f"the checkpoint has the clients {sorted(memories)[:5]}, this course has {sorted(self._clients)[:5]}"
-            )
+        require_clients(memories, self._clients)
         self._remember(memories)
 
     def _remember(self, memories: Mapping[str, bytes]) -> None:

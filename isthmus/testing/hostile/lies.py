@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +21,8 @@ from torch import Tensor
 
 from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode, opened, pack
 from isthmus.core.errors import BadMessage
-from isthmus.core.federation import Outcome, Runtime, StackOutcome
-from isthmus.core.protocol import Failure, Kept, Position, Request, reply_type
+from isthmus.core.federation import Outcome, Outcomes, Runtime, StackOutcome
+from isthmus.core.protocol import Failure, Kept, Position, Request, Requests, reply_type
 from isthmus.core.record import Params, Record, field_types
 from isthmus.runtime.envelope import Answer, Envelope
 from isthmus.runtime.loop import measured
@@ -221,9 +221,7 @@ class HostileRuntime:
     def __init__(self, runtime: Runtime, liar: Dishonest) -> None:
         self.runtime, self.liar = runtime, liar
 
-    def exchange(
-        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
-    ) -> Iterator[Outcome | StackOutcome]:
+    def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Outcomes:
         """Pass the exchange on, and the liar's reply through it; clients that answered together are taken apart."""
         for outcome in self.runtime.exchange(position, requests, timeout_seconds):
             for each in _apart(outcome):

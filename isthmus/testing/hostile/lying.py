@@ -234,28 +234,13 @@ class Stale(Dishonest):
         return old  # type: ignore[no-any-return]
 
 
-def _earlier_round(given: Sequence[Given], kind: str, at: Position) -> bytes | None:
-    return next((data for k, p, data in reversed(given) if k == kind and p.round < at.round), None)
-
-
-def _earlier_exchange(given: Sequence[Given], kind: str, at: Position) -> bytes | None:
-    return given[-1][2] if given else None
-
-
-def _another_kind(given: Sequence[Given], kind: str, at: Position) -> bytes | None:
-    return next((data for k, _, data in reversed(given) if k != kind), None)
-
-
-def _same_place(given: Sequence[Given], kind: str, at: Position) -> bytes | None:
-    return next((data for k, p, data in given if (k, p) == (kind, at)), None)
-
-
-# Which message is sent again; of those of another course, the one that was given at the same place.
-CHOICES: dict[str, Callable[[Sequence[Given], str, Position], bytes | None]] = {
-    "an earlier round": _earlier_round,
-    "an earlier exchange": _earlier_exchange,
-    "another kind": _another_kind,
-    "another course": _same_place,
+# Which message is sent again, by the kind of request that it answered and where, and by those of now: the latest that
+# fits. Of those of another course it is the one that was given at the same place.
+CHOICES: dict[str, Callable[[Place, Place], bool]] = {
+    "an earlier round": lambda old, now: old[0] == now[0] and old[1].round < now[1].round,
+    "an earlier exchange": lambda old, now: True,
+    "another kind": lambda old, now: old[0] != now[0],
+    "another course": lambda old, now: old == now,
 }
 
 
@@ -292,11 +277,12 @@ class StaleSilo:
         given = list(self.given or self.recording.given)
         answer = self.recording.handle(kind, data)
         place = _place(kind, data)
-        old = None if place is None else CHOICES[self.choice](given, *place)
+        fits = CHOICES[self.choice]
+        old = next((data for k, p, data in reversed(given) if place is not None and fits((k, p), place)), None)
         if place is None or old is None:
             return answer
         self.told.append(place)
-        return old
+        return bytes(old)
 
 
 class FailingSilo:
