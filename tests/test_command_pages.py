@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from isthmus.algorithms import ALGORITHMS
+from isthmus.config.build import name_of
 from isthmus.config.load import load_course
-from isthmus.config.registry import name_of
 from isthmus.learn.tasks import TASKS
 from tests.cli.command import call
 

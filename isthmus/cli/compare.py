@@ -11,7 +11,7 @@ from isthmus.cli.output import DataRoot, Json
 
 if TYPE_CHECKING:
     from isthmus.suites.comparison import Comparison
-    from isthmus.suites.runner import Run
+    from isthmus.suites.outcomes import Run
     from isthmus.suites.spec import Suite
 
 EXAMPLES = """Examples:

@@ -166,7 +166,7 @@ def _names(text: str) -> list[str]:
 
 def _settings(dataset: Dataset) -> list[str]:
     """Return the options of a dataset that are not the usual ones, but for its classes, as a course has them."""
-    from isthmus.config.registry import name_of
+    from isthmus.config.build import name_of
 
     plain = {field.name: field.default for field in fields(dataset) if field.name != "class_names"}
     given = {name: getattr(dataset, name) for name, usual in plain.items() if getattr(dataset, name) != usual}

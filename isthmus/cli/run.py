@@ -108,8 +108,8 @@ def _started(
     silent: bool,
     where: tuple[int | None, str | None],
 ) -> dict[str, Result]:
+    from isthmus.config.build import name_of
     from isthmus.config.load import load_course
-    from isthmus.config.registry import name_of
     from isthmus.core.outside import printable
     from isthmus.runs.folder import new_run_path
     from isthmus.runs.simulated import run as run_course
@@ -165,7 +165,7 @@ def _watched(silent: bool, title: str, course: Course, path: Path) -> Iterator[l
 
 def course_title(course: Course) -> str:
     """Return the name a course's algorithm goes by."""
-    from isthmus.config.registry import name_of
+    from isthmus.config.build import name_of
 
     return name_of(type(course.algorithm))
 

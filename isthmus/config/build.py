@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Union
 
-from isthmus.config.registry import FAMILIES, Family, find_part, known_names, name_of
+from isthmus.config.registry import FAMILIES, Family, find_part, known_names, name_in_none
 from isthmus.core.errors import BadInput, nearest
 from isthmus.core.outside import quoted
 
@@ -285,6 +285,12 @@ class Builder:
             )
             found = error.errors()[0]["input"] if inner else raw
             raise BadInput(f"{self.place(spot)} is {quoted(found)}, expected {wanted}") from None
+
+
+def name_of(kind: type[Any]) -> str:
+    """Return the name by which `find_part` finds a class."""
+    listed = (pair for family in FAMILIES.values() for pair in family.table.items())
+    return next((name for name, known in listed if known is kind), "") or name_in_none(kind)
 
 
 def describe(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def load_course(
 
 def _changed(changes: Iterable[Change]) -> frozenset[str]:
     """Return the paths of all leaves that changes set."""
-    return frozenset(".".join((*path, leaf)).rstrip(".") for path, value in changes for leaf in leaf_paths(value))
+    return frozenset(".".join(leaf) for path, value in changes for leaf, _ in leaf_values(value, *path))
 
 
 def parse_override(word: str) -> Change:
@@ -152,13 +152,13 @@ def nested(raw: Mapping[str, Any], source: str = "") -> dict[str, Any]:
     return merge({}, [(str(key).split("."), value) for key, value in raw.items()], source)
 
 
-def leaf_paths(raw: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield the path of every value that is no mapping."""
+def leaf_values(raw: Any, *path: str) -> Iterator[tuple[list[str], Any]]:
+    """Yield every value that is no mapping, with its path, which begins with `path`."""
     if isinstance(raw, Mapping):
         for key, value in raw.items():
-            yield from leaf_paths(value, (*path, str(key)))
+            yield from leaf_values(value, *path, str(key))
     else:
-        yield ".".join(path)
+        yield list(path), raw
 
 
 def copied(value: Any) -> Any:
@@ -257,12 +257,10 @@ def own_algorithm(course: Course, client: str, allow_import: bool = True) -> Alg
 
     Raises BadInput where these would protect the client less than the course does.
     """
-    changes = [change for change in _changes(course, client) if change[0][0] not in PARTS]
-    if not changes:
+    if not _about(course, client, "algorithm"):
         return None
     where = f"client_settings.{client}"
-    changes = [(["algorithm", *path], value) for path, value in changes]
-    built = _with_changes(Algorithm, stated(course.algorithm), changes, course.algorithm, Builder(where, allow_import))
+    built = _with_settings(course, client, "algorithm", Algorithm, allow_import)
     if type(built) is not type(course.algorithm):
         raise BadInput(
             f"{where} makes the algorithm another one, {type(built).__name__}; a client may have "
@@ -299,49 +297,40 @@ def own_model(course: Course, client: str | None, allow_import: bool = True) -> 
             f"{where} changes parts of the model, but the course's is {type(course.model).__name__}, an object without "
             "named parts; give the client's whole model as an object too"
         )
-    plain = stated(course.model, ModelSpec())
-    built = _with_changes(ModelSpec, plain, changes, course.model, Builder(where, allow_import))
+    built = _with_settings(course, client, "model", ModelSpec, allow_import)
     assert isinstance(built, ModelSpec)
     return built
 
 
 def own_batching(course: Course, client: str, allow_import: bool = True) -> Batching:
     """Return how a client makes batches; raises BadInput where the task cannot make them so."""
-    changes = _about(course, client, "batching")
-    where = f"client_settings.{client}"
-    built: Any = course.batching
-    if changes:
-        builder = Builder(where, allow_import)
-        built = _with_changes(Batching, stated(course.batching), changes, course.batching, builder)
+    own = bool(_about(course, client, "batching"))
+    built = _with_settings(course, client, "batching", Batching, allow_import) if own else course.batching
     assert isinstance(built, Batching)
     problem = course.task.batching_problem(built)
     if problem:
-        raise BadInput(f"{where}: {problem}" if changes else problem)
+        raise BadInput(f"client_settings.{client}: {problem}" if own else problem)
     return built
 
 
-def _with_changes(kind: type[Any], plain: Any, changes: Sequence[Change], part: Any, builder: Builder) -> Any:
-    """Return a part of the course, which is `plain` in a file, with changes at paths that begin with its key."""
-    key = changes[0][0][0]
-    return builder.build(kind, merge({key: plain}, changes, builder.source)[key], key, part)
+def _with_settings(course: Course, client: str | None, part: str, kind: type[Any], allow_import: bool) -> Any:
+    """Return a part of the course with a client's own settings."""
+    builder, common = Builder(f"client_settings.{client}", allow_import), getattr(course, part)
+    changed = merge({part: stated(common)}, _about(course, client, part), builder.source)
+    return builder.build(kind, changed[part], part, common)
 
 
 def _about(course: Course, client: str | None, part: str) -> list[Change]:
-    return [] if client is None else [change for change in _changes(course, client) if change[0][0] == part]
-
-
-def _changes(course: Course, client: str) -> list[Change]:
-    """Return a client's settings as paths and values; what is said of a part, in however many levels, one by one."""
+    """Return a client's settings of a part as paths and values; what is said in several levels, one by one."""
     found: list[Change] = []
-    for key, value in course.client_settings.get(client, {}).items():
+    settings = {} if client is None else course.client_settings.get(client, {})
+    for key, value in settings.items():
         path = key.split(".")
-        found += _leaves(path, value) if path[0] in PARTS else [(path, value)]
-    return found
+        found += leaf_values(value, *path) if path[0] in PARTS else [(["algorithm", *path], value)]
+    return [(path, _described(value, path)) for path, value in found if path[0] == part]
 
 
-def _leaves(path: list[str], value: Any) -> Iterator[Change]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _leaves([*path, str(key)], inner)
-    else:
-        yield path, describe(value) if dataclasses.is_dataclass(value) and len(path) > 1 else value
+def _described(value: Any, path: list[str]) -> Any:
+    """Return an object within a part as plain values; a whole part may be one."""
+    within = path[0] in PARTS and len(path) > 1
+    return describe(value) if within and dataclasses.is_dataclass(value) else value

@@ -77,15 +77,11 @@ def find_part(family: Family, name: str, where: str, allow_import: bool = True) 
     raise BadInput(f"{where} is {name!r}; {nearest(name, known_names(family))}")
 
 
-def name_of(kind: type[Any]) -> str:
-    """Return the name by which `find_part` finds a class."""
-    for family in FAMILIES.values():
-        for name, listed in family.table.items():
-            if listed is kind:
-                return name
+def name_in_none(kind: type[Any]) -> str:
+    """Return the name by which `find_part` finds a class that is in no table: that of an entry point, or its path."""
     path = f"{kind.__module__}:{kind.__qualname__}"
-    installed = (pair for family in FAMILIES.values() for pair in _installed(family.name).items())
-    return next((name for name, value in installed if value == path), path)
+    added = (pair for family in FAMILIES.values() for pair in _installed(family.name).items())
+    return next((name for name, value in added if value == path), path)
 
 
 @cache

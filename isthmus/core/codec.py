@@ -115,6 +115,12 @@ def decode(
     return typing.cast(T, value)
 
 
+def decode_own(data: bytes | memoryview, expected: type[T] | Any, *, share: bool = False) -> T:
+    """Return the value in a message of our own, of any size: limits protect against strangers."""
+    found: T = decode(data, expected, max_bytes=len(data), max_values=MAX_FILE_VALUES, share=share)
+    return found
+
+
 def pack(data: bytes) -> Tensor:
     """Return bytes as a tensor, which is how a record holds them; it lies in the bytes themselves."""
     return torch.frombuffer(data, dtype=torch.uint8) if len(data) else torch.empty(0, dtype=torch.uint8)

@@ -6,31 +6,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.core.errors import TooFewReplies
+from isthmus.core.errors import BadInput, TooFewReplies
 from isthmus.core.folds import Fold, form_of, weight_of
 from isthmus.core.outside import foreign
-from isthmus.core.protocol import Failure, Holdings, Known, ReplyT, Request, reply_type, told
+from isthmus.core.protocol import Failure, Holdings, Known, Position, ReplyT, Request, Requests, reply_type, told
 from isthmus.core.random import numpy_generator, torch_generator
 from isthmus.core.record import Params, Record, check_record
 from isthmus.core.replies import Stack, judged, judged_stack
 
 R = TypeVar("R", bound=Record)
 MAX_NOTE = 1000
-
-
-@dataclass(frozen=True)
-class Position(Record):
-    """Where in a course an exchange stands; with the client's id it names every random stream."""
-
-    seed: int
-    round: int  # 0 is the setup
-    exchange: int  # counted from 0 within the round
 
 
 @dataclass(frozen=True)
@@ -56,6 +47,9 @@ class StackOutcome:
     codec_seconds: float = 0.0
 
 
+Outcomes: TypeAlias = Iterator[Outcome | StackOutcome]
+
+
 class Runtime(Protocol):
     """Carries exchanges. What the loop, the vectorised runtime and the deployment between sites all implement."""
 
@@ -67,9 +61,7 @@ class Runtime(Protocol):
     def holdings(self) -> Mapping[str, Holdings]:
         """How much data clients have; those of whom nobody knows are missing."""
 
-    def exchange(
-        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
-    ) -> Iterator[Outcome | StackOutcome]:
+    def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Outcomes:
         """Deliver each client its request and yield exactly one outcome per client, in any order."""
 
     def undo(self, client: str) -> None:
@@ -89,6 +81,13 @@ class Runtime(Protocol):
 
     def load_clients(self, memories: Mapping[str, bytes]) -> None:
         """Replace every client's memory."""
+
+
+def require_clients(memories: Mapping[str, bytes], clients: Iterable[str]) -> None:
+    """Raise BadInput unless memories are those of the clients of a course."""
+    wanted = sorted(clients)
+    if sorted(memories) != wanted:
+        raise BadInput(f"the checkpoint has the clients {sorted(memories)[:5]}, this course has {wanted[:5]}")
 
 
 @dataclass(frozen=True)
@@ -226,14 +225,8 @@ class Federation:
             return _outvoted({client: shared[client] for client in addressed if client in shared})
 
         self._carry(addressed, min_replies, timeout_seconds, take, take_stack, settle)
-        replies: dict[str, ReplyT] = {}
-        failures: dict[str, Failure] = {}
-        for client in addressed:
-            reply = found[client]
-            if isinstance(reply, Failure):
-                failures[client] = reply
-            else:
-                replies[client] = cast(ReplyT, reply)
+        failures = {client: reply for client in addressed if isinstance(reply := found[client], Failure)}
+        replies = {client: cast(ReplyT, found[client]) for client in addressed if client not in failures}
         return Replies(replies, failures)
 
     def ask_folded(
@@ -316,7 +309,7 @@ class Federation:
 
     def _carry(
         self,
-        requests: Mapping[str, Request[Any]],
+        requests: Requests,
         min_replies: int | None,
         timeout_seconds: float | None,
         take: Callable[[str, Record | Failure], None],
@@ -381,16 +374,14 @@ class Federation:
         )
         self._require(position, kind, len(requests), failures, min_replies)
 
-    def _limits(self, requests: Mapping[str, Request[Any]]) -> dict[int, Mapping[str, float]]:
+    def _limits(self, requests: Requests) -> dict[int, Mapping[str, float]]:
         """Return by the identity of each request, once it is checked, how large the numbers of a reply may be."""
         distinct = {id(request): request for request in requests.values()}
         for request in distinct.values():
             check_record(request)
         return {key: request.limits(self._known) for key, request in distinct.items()}
 
-    def _answered(
-        self, position: Position, requests: Mapping[str, Request[Any]], limit: float | None
-    ) -> Iterator[Outcome | StackOutcome]:
+    def _answered(self, position: Position, requests: Requests, limit: float | None) -> Outcomes:
         """Yield one outcome per client, also for those of whom the runtime says nothing."""
         silent = dict.fromkeys(requests)
         for outcome in self._runtime.exchange(position, requests, limit):

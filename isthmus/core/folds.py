@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar, cast
 import torch
 from torch import Tensor
 
-from isthmus.core.errors import CourseFailed
+from isthmus.core.errors import CourseFailed, refuse
 from isthmus.core.record import Record, Value, leaves, with_leaves
 from isthmus.core.replies import Each, Stack, Stacked
 
@@ -159,9 +159,7 @@ class WeightedMean(Fold):
         means = {path: _mean(total, path, leaf) for path, leaf in leaves(total.like).items()}
         if ".weight" in means:
             means[".weight"] = total.weight
-        result = with_leaves(total.like, means)
-        assert isinstance(result, Record)
-        return result
+        return with_leaves(total.like, means)
 
 
 def _mean(total: RunningSum, path: str, leaf: Value) -> Value:
@@ -207,10 +205,9 @@ class Gathered(Fold):
 
     def add(self, total: list[tuple[Record, Record | None]], reply: Record) -> None:
         """Keep one more reply, unless its weight is zero."""
-        if weight_of(reply) > 0.0:
-            total.append((reply, None))
+        self.add_answer(total, reply, None)
 
-    def add_answer(self, total: list[tuple[Record, Record | None]], reply: Record, sent: Record) -> None:
+    def add_answer(self, total: list[tuple[Record, Record | None]], reply: Record, sent: Record | None) -> None:
         """Keep one more reply with the request that it answers, unless its weight is zero."""
         if weight_of(reply) > 0.0:
             total.append((reply, sent))
@@ -225,9 +222,7 @@ class Gathered(Fold):
         folded = leaves(self.combine(total))
         if ".weight" in folded:
             folded[".weight"] = sum(weight_of(reply) for reply, _ in total)
-        result = with_leaves(first, folded)
-        assert isinstance(result, Record)
-        return result
+        return with_leaves(first, folded)
 
     @abstractmethod
     def combine(self, given: list[tuple[Record, Record | None]]) -> Record:
@@ -246,9 +241,7 @@ def by_coordinate(replies: list[Record], reduce: Callable[[Tensor], Tensor]) -> 
             return float(reduce(torch.tensor([part[path] for part in every], dtype=torch.float64)))
         return first
 
-    result = with_leaves(replies[0], {path: folded(path, first) for path, first in every[0].items()})
-    assert isinstance(result, Record)
-    return result
+    return with_leaves(replies[0], {path: folded(path, first) for path, first in every[0].items()})
 
 
 @dataclass(frozen=True)
@@ -278,8 +271,7 @@ class TrimmedMean(Gathered):
     trim_fraction: float = 0.1
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.trim_fraction < 0.5:
-            raise ValueError(f"trim_fraction is {self.trim_fraction!r}; it must be in [0, 0.5)")
+        refuse(not 0.0 <= self.trim_fraction < 0.5, self, "trim_fraction", "it must be in [0, 0.5)")
 
     def combine(self, given: list[tuple[Record, Record | None]]) -> Record:
         """Return the coordinate-wise trimmed mean."""

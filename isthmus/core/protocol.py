@@ -1,4 +1,4 @@
-"""What an algorithm is: requests with the replies they are owed, client handlers, and a server half."""
+"""What an algorithm is: requests and the replies they are owed, client handlers with their client, a server half."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+
+import torch
 
 from isthmus.core.outside import MAX_NAME, named, some
-from isthmus.core.record import Params, Record, State, largest
+from isthmus.core.random import ProtectingStream, Secret, digest, torch_generator
+from isthmus.core.record import Params, Record, State, Value, largest
 
 if TYPE_CHECKING:
+    from isthmus.core.client import Work
     from isthmus.core.federation import Federation
 
 ReplyT = TypeVar("ReplyT", bound=Record)
@@ -25,6 +29,15 @@ HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 MAX_GROWTH = 1e10
 # Beyond this, statistics that no gradient moves are no numbers that a model could use.
 MAX_STATISTIC = 1e30
+
+
+@dataclass(frozen=True)
+class Position(Record):
+    """Where in a course an exchange stands; with the client's id it names every random stream."""
+
+    seed: int
+    round: int  # 0 is the setup
+    exchange: int  # counted from 0 within the round
 
 
 @dataclass(frozen=True)
@@ -100,6 +113,9 @@ class Request(Record, Generic[ReplyT]):
     def max_weight(self, held: Holdings) -> float:
         """Return the largest weight of a client's reply: its number of nodes, or of training examples, or 1."""
         return float(max(1, held.nodes, held.examples.get("train", 0)))
+
+
+Requests: TypeAlias = Mapping[str, Request[Any]]  # by client
 
 
 def unlike(name: str, found: Params, sent: Params) -> str:
@@ -240,12 +256,7 @@ def improves(metric: str, score: float, best: float | None) -> bool:
 
 def on(request_type: type[Request[Any]]) -> Callable[[HandlerT], HandlerT]:
     """Mark a method as the client's handler of a request type: `handler(self, request, client) -> reply`."""
-
-    def mark(handler: HandlerT) -> HandlerT:
-        handler.__handles__ = request_type  # type: ignore[attr-defined]
-        return handler
-
-    return mark
+    return _marking("__handles__", request_type)
 
 
 def cohort(request_type: type[Request[Any]]) -> Callable[[HandlerT], HandlerT]:
@@ -255,9 +266,12 @@ def cohort(request_type: type[Request[Any]]) -> Callable[[HandlerT], HandlerT]:
     stands beside the plain handler of the same class and must give the same replies within rounding. It is never
     inherited: a subclass that changed the plain handler would otherwise be simulated as its parent.
     """
+    return _marking("__handles_cohort__", request_type)
 
+
+def _marking(attribute: str, request_type: type[Request[Any]]) -> Callable[[HandlerT], HandlerT]:
     def mark(handler: HandlerT) -> HandlerT:
-        handler.__handles_cohort__ = request_type  # type: ignore[attr-defined]
+        setattr(handler, attribute, request_type)
         return handler
 
     return mark
@@ -272,6 +286,66 @@ def reply_type(request_type: type[Request[Any]]) -> type[Record]:
                 if isinstance(found, type) and issubclass(found, Record):
                     return found
     raise TypeError(f"{request_type.__name__} does not say which reply it is owed; write Request[ReplyType]")
+
+
+class Client(ABC):
+    """One client as its handlers see it. All that it remembers between two requests is `state`.
+
+    `algorithm` is the algorithm with the client's own settings, where it has some. `secret` is what its protecting
+    streams are drawn from; it is no part of the memory and of no message. `desk` takes heavy work while the client is
+    simulated together with others.
+    """
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.algorithm: Algorithm[Any] | None = None
+        self.secret: Secret | None = None
+        self.state: State = {}
+        self.position = Position(0, 0, 0)
+        self._asked: tuple[Request[Any] | None, State] = (None, {})
+        self._asked_digest: bytes | None = None
+        self.desk: Callable[[Work], Any] | None = None
+
+    def do(self, work: Work) -> Any:
+        """Return the result of some work, done here and now, or with that of others where there is a desk for it."""
+        return work.alone(self) if self.desk is None else self.desk(work)
+
+    def begin(self, position: Position, request: Request[Any]) -> None:
+        """Take note of what is asked, where in the course, and of the memory that it is answered from."""
+        self.position = position
+        # Handlers put new values into the memory and never change one, so a shallow copy is what was there.
+        self._asked, self._asked_digest = (request, dict(self.state)), None
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Return the random stream of this client for a purpose in this exchange, which the server can draw too.
+
+        It repeats an experiment and hides nothing; for noise and the like there is `protecting`.
+        """
+        at = self.position
+        return torch_generator(at.seed, at.round, at.exchange, self.id, purpose)
+
+    def protecting(self, purpose: str, guarded: Value) -> ProtectingStream:
+        """Return the stream that protects `guarded`, for a purpose in this exchange; only this client can draw it.
+
+        The same request at the same place, answered from the same memory, gets the same stream, so that a course that
+        is resumed repeats its replies. Another request, memory or value gets another one: were it the same, the
+        difference of two replies would be without noise.
+        """
+        if self.secret is None:
+            raise RuntimeError(f"{self.id} has no secret to draw {purpose!r} from; set client.secret")
+        at = self.position
+        place = (self.id, at.seed, at.round, at.exchange, purpose)
+        if self.secret.simulated:
+            return self.secret.stream(*place)
+        if self._asked_digest is None:
+            request, memory = self._asked
+            kind = type(request).__name__
+            self._asked_digest = digest({"kind": kind, "request": request, "memory": memory})
+        return self.secret.stream(*place, self._asked_digest, digest({"guarded": guarded}))
+
+    @abstractmethod
+    def evaluate(self, params: Params, splits: tuple[str, ...]) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+        """Return metrics and example counts per split of a model on the client's own data."""
 
 
 @dataclass(frozen=True)
@@ -388,11 +462,8 @@ class Algorithm(ABC, Generic[StateT]):
     @classmethod
     def cohort_handlers(cls) -> dict[type[Request[Any]], str]:
         """Return the request types that this very class answers for many clients at once, with the handlers' names."""
-        found: dict[type[Request[Any]], str] = {}
-        for name, member in vars(cls).items():
-            if hasattr(member, "__handles_cohort__"):
-                found[member.__handles_cohort__] = name
-        return found
+        members = vars(cls).items()
+        return {m.__handles_cohort__: name for name, m in members if hasattr(m, "__handles_cohort__")}
 
     def num_own_parameters(self, model: Any, input_dim: int) -> int:
         """Return how many numbers a client's own parts of the method have, beside a model for so many features.

@@ -61,12 +61,6 @@ def told_place(place: Place) -> str:
 # Annotations are read again and again, for every reply of every client; looking into them is slow. They come from
 # classes, of which there are few; nothing that a message says may become a key of these caches.
 @cache
-def origin_of(annotation: Any) -> Any:
-    """Return `typing.get_origin` of an annotation."""
-    return typing.get_origin(annotation)
-
-
-@cache
 def _outermost(annotation: Any) -> Any:
     """Return what an annotation is before its brackets: dict for dict[str, int], and for dict."""
     return typing.get_origin(annotation) or annotation
@@ -289,7 +283,7 @@ def _collect(value: Value, path: str, annotation: Any, found: dict[str, Value]) 
 @cache
 def options_of(annotation: Any) -> tuple[Any, ...]:
     """Return the members of a union, or the annotation alone."""
-    is_union = origin_of(annotation) in (Union, types.UnionType)
+    is_union = _outermost(annotation) in (Union, types.UnionType)
     return args_of(annotation) if is_union else (annotation,)
 
 
@@ -303,7 +297,7 @@ def entry_type(annotation: Any, position: int) -> Any:
 def _entry_types(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return what an annotation says of all entries of a tuple, and of the first ones by themselves."""
     for option in options_of(annotation):
-        if origin_of(option) is tuple:
+        if _outermost(option) is tuple:
             args = args_of(option)
             return (args[0], ()) if len(args) == 2 and args[1] is ... else (Any, args)
     return Any, ()
@@ -313,24 +307,28 @@ def _entry_types(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
 def dict_value_type(annotation: Any) -> Any:
     """Return what an annotation says of a dict's values; Any when it says nothing."""
     for option in options_of(annotation):
-        if origin_of(option) is dict:
-            return args_of(option)[1]
+        if _outermost(option) is dict:
+            return (args_of(option) or (Any, Any))[1]
     return Any
 
 
 def foreign_texts(value: RecordT, limit: int = MAX_TEXT) -> RecordT:
     """Return a record of another party's with each text in its fields as `foreign` has it."""
     found = {place: foreign(leaf, limit) if type(leaf) is str else leaf for place, leaf in leaves(value).items()}
-    return typing.cast(RecordT, with_leaves(value, found))
+    return with_leaves(value, found)
 
 
-def with_leaves(value: Value, changed: Mapping[str, Value], path: str = "") -> Value:
-    """Return a value of the same shape as `value` with its leaves taken from `changed`."""
+def with_leaves(value: RecordT, changed: Mapping[str, Value], path: str = "") -> RecordT:
+    """Return a record of the same shape with its leaves taken from `changed`."""
+    found = {name: _changed(item, changed, f"{path}.{name}") for name, item in fields_of(value).items()}
+    return dataclasses.replace(value, **found)
+
+
+def _changed(value: Value, changed: Mapping[str, Value], path: str) -> Value:
     if isinstance(value, Record):
-        fields = {n: with_leaves(item, changed, f"{path}.{n}") for n, item in fields_of(value).items()}
-        return dataclasses.replace(value, **fields)
+        return with_leaves(value, changed, path)
     if isinstance(value, dict):
-        return {key: with_leaves(item, changed, f"{path}[{key!r}]") for key, item in value.items()}
+        return {key: _changed(item, changed, f"{path}[{key!r}]") for key, item in value.items()}
     if isinstance(value, tuple):
-        return tuple(with_leaves(item, changed, f"{path}[{i}]") for i, item in enumerate(value))
+        return tuple(_changed(item, changed, f"{path}[{i}]") for i, item in enumerate(value))
     return changed[path]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from isthmus.core.codec import encoded_size
 from isthmus.core.errors import BadMessage
 from isthmus.core.outside import foreign
-from isthmus.core.protocol import MAX_STATISTIC, Evaluation, Failure, Known, Request
+from isthmus.core.protocol import MAX_STATISTIC, Evaluation, Failure, Known, Request, Requests
 from isthmus.core.record import Record, check_record, largest, leaves, non_finite_leaf, with_leaves
 
 
@@ -74,31 +74,39 @@ class Stacked(ABC):
         return total
 
 
-# Numbers of each row that are made double at a time where rows are added up.
-CACHED_WIDTH = 1 << 14
+class Sized(Stacked):
+    """Tensors whose shape, type and number are known when they are put together."""
 
-
-class StackedTensor(Stacked):
-    """The plain way: one tensor with a row for each client, (clients, ...); a row may stand for many (stride 0)."""
-
-    def __init__(self, values: Tensor) -> None:
-        self.values = values
-        # A tensor may be a part of several sums, each of which asks for the same.
-        self._bound: Tensor | None = None
-        self._sum: tuple[Tensor, Tensor] | None = None
+    def __init__(self, shape: Sequence[int], dtype: torch.dtype, size: int) -> None:
+        self._shape, self._dtype, self._size = tuple(shape), dtype, size
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one client's tensor."""
-        return tuple(self.values.shape[1:])
+        return self._shape
 
     @property
     def dtype(self) -> torch.dtype:
         """Type of the numbers."""
-        return self.values.dtype
+        return self._dtype
 
     def __len__(self) -> int:
-        return len(self.values)
+        return self._size
+
+
+# Numbers of each row that are made double at a time where rows are added up.
+CACHED_WIDTH = 1 << 14
+
+
+class StackedTensor(Sized):
+    """The plain way: one tensor with a row for each client, (clients, ...); a row may stand for many (stride 0)."""
+
+    def __init__(self, values: Tensor) -> None:
+        super().__init__(values.shape[1:], values.dtype, len(values))
+        self.values = values
+        # A tensor may be a part of several sums, each of which asks for the same.
+        self._bound: Tensor | None = None
+        self._sum: tuple[Tensor, Tensor] | None = None
 
     def member(self, position: int) -> Tensor:
         """Return one client's tensor, a view."""
@@ -209,9 +217,7 @@ class Stack:
         chosen = {
             p: take(leaf) if isinstance(leaf, Stacked | Each) else leaf for p, leaf in leaves(self.record).items()
         }
-        record = with_leaves(self.record, chosen)
-        assert isinstance(record, Record)
-        return record
+        return with_leaves(self.record, chosen)
 
     def weights(self, sound: Tensor | None = None) -> Tensor:
         """Return the weight that each reply asks for, (clients,), in double precision; ones without such a field.
@@ -299,7 +305,7 @@ def judged(
 
 def judged_stack(
     stack: Stack,
-    requests: Mapping[str, Request[Any]],
+    requests: Requests,
     expected: Mapping[str, type[Record]],
     known: Known = NOTHING_KNOWN,
     limits: Mapping[int, Mapping[str, float]] | None = None,
@@ -399,7 +405,7 @@ def _scalars_fit(stack: Stack) -> Tensor:
     return fit
 
 
-def _weights_fit(stack: Stack, requests: Mapping[str, Request[Any]], known: Known) -> Tensor:
+def _weights_fit(stack: Stack, requests: Requests, known: Known) -> Tensor:
     weights = stack.weights()
     most = [_max_weight(client, requests[client], known) for client in stack.clients]
     return (weights >= 0.0) & (weights <= torch.tensor(most, dtype=torch.float64))

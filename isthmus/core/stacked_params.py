@@ -9,14 +9,14 @@ of it.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from isthmus.core.record import LazyParams, Record, fields_of, largest
-from isthmus.core.replies import Each, Stack, Stacked, StackedTensor
+from isthmus.core.replies import Each, Sized, Stack, Stacked, StackedTensor
 
 
 class StackedParams:
@@ -123,12 +123,11 @@ class MemberParams(LazyParams):
     def __ror__(self, other: Any) -> Any:
         return other | dict(self)
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return a parameter, or something else."""
-        try:
-            return self[name]
-        except KeyError:
-            return default
+    # A dict's own would look past the stack; these go by what stands here.
+    get: Any = MutableMapping.get
+    pop: Any = MutableMapping.pop
+    update: Any = MutableMapping.update
+    setdefault: Any = MutableMapping.setdefault
 
     def keys(self) -> Any:
         """Return the names."""
@@ -162,25 +161,10 @@ class MemberParams(LazyParams):
         self.settle()
         return dict.__ior__(self, other)
 
-    def pop(self, *args: Any) -> Any:
-        """Take a parameter out."""
-        self.settle()
-        return dict.pop(self, *args)
-
     def popitem(self) -> Any:
         """Take the last parameter out."""
         self.settle()
         return dict.popitem(self)
-
-    def update(self, *args: Any, **named: Any) -> None:
-        """Put parameters in."""
-        self.settle()
-        dict.update(self, *args, **named)
-
-    def setdefault(self, name: str, default: Any = None) -> Any:
-        """Return a parameter; put one in where there is none."""
-        self.settle()
-        return dict.setdefault(self, name, default)
 
     def clear(self) -> None:
         """Take everything out."""
@@ -188,7 +172,7 @@ class MemberParams(LazyParams):
         dict.clear(self)
 
 
-class Combination(Stacked):
+class Combination(Sized):
     """A sum of factor times tensor for each client, made when it is looked at; a tensor may be the same for all."""
 
     def __init__(self, terms: Sequence[tuple[float, Stacked | Tensor]]) -> None:
@@ -196,20 +180,8 @@ class Combination(Stacked):
         for factor, each in terms:
             inner = each.terms if isinstance(each, Combination) else [(1.0, each)]
             self.terms += [(factor * own, term) for own, term in inner]
-        self._stacked = [each for _, each in self.terms if isinstance(each, Stacked)]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one client's tensor."""
-        return self._stacked[0].shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the numbers."""
-        return self._stacked[0].dtype
-
-    def __len__(self) -> int:
-        return len(self._stacked[0])
+        first = next(each for _, each in self.terms if isinstance(each, Stacked))
+        super().__init__(first.shape, first.dtype, len(first))
 
     def member(self, position: int) -> Tensor:
         """Return one client's sum."""
@@ -268,21 +240,16 @@ def gathered(clients: tuple[str, ...], replies: Sequence[Record]) -> Stack | Non
     kind = type(replies[0])
     if any(type(reply) is not kind for reply in replies):
         return None
-    joined, of_stack = _joined(replies)
-    return Stack(clients, joined) if of_stack else None
+    joining = _Joining()
+    try:
+        joined = joining.joined(replies)
+    except _Apart:
+        return None
+    return Stack(clients, joined) if joining.of_stack else None
 
 
 class _Apart(Exception):
     """Values that cannot be held as one."""
-
-
-def _joined(values: Sequence[Any]) -> tuple[Any, bool]:
-    """Return values of one kind as one, and whether a stack's parts are among them; raises where that cannot be."""
-    try:
-        found = _Joining()
-        return found.joined(values), found.of_stack
-    except _Apart:
-        return None, False
 
 
 class _Joining:

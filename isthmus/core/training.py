@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from isthmus.core.errors import CourseFailed, IsthmusError
+from isthmus.core.errors import CourseFailed, IsthmusError, refuse
 from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Runtime
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, KeepBest, improves
 from isthmus.core.random import numpy_generator
@@ -25,10 +25,8 @@ class UniformSampling:
     num_min: int = 1
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.fraction <= 1.0:
-            raise ValueError(f"fraction is {self.fraction!r}; it must be in (0, 1]")
-        if self.num_min < 1:
-            raise ValueError(f"num_min is {self.num_min!r}; it must be at least 1")
+        refuse(not 0.0 < self.fraction <= 1.0, self, "fraction", "it must be in (0, 1]")
+        refuse(self.num_min < 1, self, "num_min", "it must be at least 1")
 
     def size(self, num_clients: int) -> int:
         """Return how many of so many clients take part in a round."""
@@ -60,12 +58,10 @@ class EarlyStopping:
     keep: str = "best"
 
     def __post_init__(self) -> None:
-        if self.keep not in ("best", "last"):
-            raise ValueError(f"keep is {self.keep!r}; choose from best, last")
+        refuse(self.keep not in ("best", "last"), self, "keep", "choose from best, last")
         if self.keep == "last" and self.patience > 0:
             raise ValueError(f"keep is 'last' and patience {self.patience!r}; patience needs a best round: set it to 0")
-        if self.patience < 0:
-            raise ValueError(f"patience is {self.patience!r}; it must be at least 0")
+        refuse(self.patience < 0, self, "patience", "it must be at least 0")
 
 
 @dataclass(frozen=True)
@@ -224,22 +220,20 @@ def takes_over(metric: str, score: float, scorers: tuple[str, ...], best: Standi
     return len(scorers) > len(best.best_scorers) and math.isfinite(score)
 
 
+@dataclass
 class _Course:
-    """The parts of a course that stay the same from round to round."""
+    """The parts of a course that stay the same from round to round, and what is counted of this round."""
 
-    def __init__(
-        self,
-        algorithm: Algorithm[Any],
-        runtime: Runtime,
-        plan: Plan,
-        model: InitialModel,
-        callbacks: Sequence[Callback],
-    ) -> None:
-        self.algorithm, self.runtime, self.plan = algorithm, runtime, plan
-        self.model, self.callbacks = model, callbacks
-        self.state_type = type(algorithm).state_type()
-        self.traffic: list[ExchangeReport] = []
-        self.listening = 0.0  # seconds of this round that callbacks took
+    algorithm: Algorithm[Any]
+    runtime: Runtime
+    plan: Plan
+    model: InitialModel
+    callbacks: Sequence[Callback]
+    traffic: list[ExchangeReport] = field(default_factory=list)
+    listening: float = 0.0  # seconds that callbacks took
+
+    def __post_init__(self) -> None:
+        self.state_type = type(self.algorithm).state_type()
 
     def federation(self, round: int) -> Federation:
         rng = numpy_generator(self.plan.seed, round, "cohort")
@@ -300,8 +294,16 @@ class _Course:
             )
             if self.algorithm.personal or self.model.personal:
                 fed.ask(KeepBest(), clients=fed.all_clients, min_replies=0)
-        report = self._report(fed, found, tuple(client for client in fed.clients if client in missing))
-        report = replace(report, wall_seconds=time.perf_counter() - started - self.listening)
+        report = RoundReport(
+            round=round,
+            cohort=fed.clients,
+            seconds=sum(report.seconds for report in self.traffic),
+            bytes_down=sum(report.bytes_down for report in self.traffic),
+            bytes_up=sum(report.bytes_up for report in self.traffic),
+            wall_seconds=time.perf_counter() - started - self.listening,
+            missing=tuple(client for client in fed.clients if client in missing),
+            **vars(found),
+        )
         for callback in self.callbacks:
             callback.round_done(report)
         return after
@@ -318,18 +320,3 @@ class _Course:
         # A round whose evaluation failed, or gave no finite score, does not take the place of one that has a score.
         is_best = self.plan.stopping.keep == "last" or takes_over(metric, score, scorers, before, not unscored)
         return _Evaluated(evaluations, None if math.isnan(score) else score, scorers, unscored, is_best)
-
-    def _report(self, fed: Federation, found: _Evaluated, missing: tuple[str, ...]) -> RoundReport:
-        return RoundReport(
-            round=fed.round,
-            cohort=fed.clients,
-            seconds=sum(report.seconds for report in self.traffic),
-            bytes_down=sum(report.bytes_down for report in self.traffic),
-            bytes_up=sum(report.bytes_up for report in self.traffic),
-            evaluations=found.evaluations,
-            score=found.score,
-            is_best=found.is_best,
-            missing=missing,
-            scorers=found.scorers,
-            unscored=found.unscored,
-        )

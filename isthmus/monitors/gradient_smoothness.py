@@ -22,7 +22,17 @@ from isthmus.monitors.monitor import Measured, Monitor, View
 ALPHA, HOPS = 0.1, 10  # of the propagation, as the paper has them; for methods that do not propagate
 
 
-class GradientSmoothness(Monitor):
+class OfNodes(Monitor):
+    """Looks at nodes and their samples."""
+
+    def problem(self, view: View) -> str:
+        """Return why the course has no nodes with samples."""
+        if not isinstance(view.prepared, PreparedNodes) or not isinstance(view.whole, Graph):
+            return f"it looks at nodes and their samples, and {type(view.task).__name__} has none"
+        return ""
+
+
+class GradientSmoothness(OfNodes):
     """Each client's share in kappa^2, the sum over edges of |grad F_i(W) - grad F_j(W)|^2; kappa^2 is their sum.
 
     F_k is client k's mean loss over its training samples when predictions are propagated over the whole graph: with
@@ -31,10 +41,6 @@ class GradientSmoothness(Monitor):
     they asked for in the round, or the plain one where replies have no weight, or none above 0. An edge counts where
     both ends have something to train on; half of it is each one's. A client without training samples is absent.
     """
-
-    def problem(self, view: View) -> str:
-        """Return why gradients of neighbours cannot be compared."""
-        return nodes_problem(view)
 
     def measure(self, view: View) -> Measured:
         """Compute every client's gradient at the mean model, and the distances along edges."""
@@ -50,13 +56,6 @@ class GradientSmoothness(Monitor):
         distance = torch.stack([(stacked - mine).square().sum(dim=1) for mine in stacked]).numpy()
         absent = tuple(client for client in view.parts if client not in slopes)
         return Measured(clients, (near * distance).sum(axis=1) / 2.0, absent)
-
-
-def nodes_problem(view: View) -> str:
-    """Return why the course has no nodes with samples."""
-    if not isinstance(view.prepared, PreparedNodes) or not isinstance(view.whole, Graph):
-        return f"it looks at nodes and their samples, and {type(view.task).__name__} has none"
-    return ""
 
 
 def mean_model(view: View) -> Params:

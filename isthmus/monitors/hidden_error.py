@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from isthmus.algorithms.gfl_appnp.hosted import Hosted, hidden
-from isthmus.monitors.gradient_smoothness import nodes_problem
-from isthmus.monitors.monitor import Measured, Monitor, View
+from isthmus.monitors.gradient_smoothness import OfNodes
+from isthmus.monitors.monitor import Measured, View
 
 
-class HiddenError(Monitor):
+class HiddenError(OfNodes):
     """For each client k, the largest |h_j(W_k) - h_j(W)|^2 over others' nodes j: the bound of Assumption 2.
 
     W_k is the client's model after its local updates, W the one that it had been sent last before them (eq. 16), h_j
@@ -20,10 +20,6 @@ class HiddenError(Monitor):
     updates. The walk that all clients have in common counts. Of its own nodes a client always knows the current h, so
     they count nothing, and a client that hosts all nodes has 0. A client that was sent no model is absent.
     """
-
-    def problem(self, view: View) -> str:
-        """Return why there are no representations to compare."""
-        return nodes_problem(view)
 
     def measure(self, view: View) -> Measured:
         """Run every client's encoder over all samples, with its model and with the one that it came from."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from isthmus.core.federation import Outcome, Position, Runtime, StackOutcome
-from isthmus.core.protocol import EvaluateModel, Failure, Holdings, Request, reply_type
+from isthmus.core.federation import Outcome, Outcomes, Runtime, StackOutcome
+from isthmus.core.protocol import EvaluateModel, Failure, Position, Requests, reply_type
 from isthmus.core.record import Params, Record, field_types
 from isthmus.core.replies import judged, judged_stack
 
@@ -23,7 +23,7 @@ class Heard:
     """
 
     outcome: Outcome | StackOutcome
-    requests: Mapping[str, Request[Any]]
+    requests: Requests
     sent: Mapping[str, Params]
 
     @property
@@ -74,19 +74,10 @@ class TappedRuntime:
         self._shared: Params = {}
         self._sent: dict[str, Params] = dict.fromkeys(runtime.clients, known) if known else {}
 
-    @property
-    def clients(self) -> tuple[str, ...]:
-        """The ids of all clients."""
-        return self.runtime.clients
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.runtime, name)
 
-    @property
-    def holdings(self) -> Mapping[str, Holdings]:
-        """How much data the clients have."""
-        return self.runtime.holdings
-
-    def exchange(
-        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
-    ) -> Iterator[Outcome | StackOutcome]:
+    def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Outcomes:
         """Pass the exchange on."""
         if position.round != self._round:
             self._round, self._heard, self._shared, self._unusable = position.round, [], {}, set()
@@ -103,7 +94,7 @@ class TappedRuntime:
                 self._heard.append(Heard(outcome, requests, self._sent))
             yield outcome
 
-    def _note_sent(self, requests: Mapping[str, Request[Any]]) -> None:
+    def _note_sent(self, requests: Requests) -> None:
         models = {client: getattr(request, "params", None) for client, request in requests.items()}
         # A new dict: what was heard before keeps what had been sent until then.
         self._sent = {**self._sent, **{client: sent for client, sent in models.items() if sent is not None}}
@@ -120,18 +111,6 @@ class TappedRuntime:
             if client in heard.clients:
                 self._unusable.add((id(heard), client))
                 return
-
-    def abandon_round(self) -> int:
-        """Put the memories back to the last mark."""
-        return self.runtime.abandon_round()
-
-    def save_clients(self) -> dict[str, bytes]:
-        """Return the marked memories."""
-        return self.runtime.save_clients()
-
-    def load_clients(self, memories: Mapping[str, bytes]) -> None:
-        """Replace every client's memory."""
-        self.runtime.load_clients(memories)
 
     # ---- what was heard
 
@@ -161,7 +140,7 @@ def fits(params: Params, like: Params) -> bool:
 
 
 def _sound(
-    outcome: Outcome | StackOutcome, requests: Mapping[str, Request[Any]], known: Mapping[str, Any]
+    outcome: Outcome | StackOutcome, requests: Requests, known: Mapping[str, Any]
 ) -> Iterator[tuple[str, Record]]:
     """Yield the replies of an outcome that the server could use, but for those of clients that are known already."""
     if isinstance(outcome, StackOutcome):

@@ -24,52 +24,48 @@ def clients_table(facts: Figures, limit: int | None = MAX_CLIENTS) -> Table:
     columns = _columns(facts)
     clients: dict[str, Figures] = facts["clients"]
     shown = list(clients.items())[:limit]
-    rows = [(name, *(show(get(figures)) for _, get, show in columns)) for name, figures in shown]
+    rows = [(name, *(show(figures[key]) for _, key, show in columns)) for name, figures in shown]
     folds: list[tuple[str, Callable[[list[float]], float]]] = [(f"mean of {len(clients)}", _mean)]
     if len(shown) < len(clients):
         rows.append((f"... {len(clients) - len(shown)} more", *("" for _ in columns)))
         folds += [(f"least of {len(clients)}", min), (f"most of {len(clients)}", max)]
     for title, fold in folds:
         rows.append((title, *_folded(columns, clients.values(), fold)))
-    rows.append(("whole", *(show(get(facts["whole"])) for _, get, show in columns)))
+    rows.append(("whole", *(show(facts["whole"][key]) for _, key, show in columns)))
     return Table(("client", *(title for title, _, _ in columns)), tuple(rows))
 
 
-_Column = tuple[str, Callable[[Figures], float | None], Callable[[float | None], str]]
+_Column = tuple[str, str, Callable[[float | None], str]]  # title, key, and how a value is shown
 
 
 def _columns(facts: Figures) -> list[_Column]:
     item = facts["item"]
     everyone = [facts["whole"], *facts["clients"].values()]
-    columns: list[_Column] = [(f"{item}s", _picked("num_items"), count)]
+    columns: list[_Column] = [(f"{item}s", "num_items", count)]
     if item == "pair":
-        columns.append(("links", _picked("num_links"), count))
+        columns.append(("links", "num_links", count))
     if item != "node":
-        columns.append(("nodes", _picked("num_nodes"), count))
+        columns.append(("nodes", "num_nodes", count))
     columns += [
-        ("edges", _picked("num_edges"), count),
-        ("features", _picked("num_features"), count),
-        (f"classes of {len(facts['label_names'])}", _picked("num_classes"), count),
-        ("train", _picked("num_train"), count),
-        ("val", _picked("num_val"), count),
-        ("test", _picked("num_test"), count),
-        ("mean degree", _picked("mean_degree"), lambda value: number(value, 2)),
+        ("edges", "num_edges", count),
+        ("features", "num_features", count),
+        (f"classes of {len(facts['label_names'])}", "num_classes", count),
+        ("train", "num_train", count),
+        ("val", "num_val", count),
+        ("test", "num_test", count),
+        ("mean degree", "mean_degree", lambda value: number(value, 2)),
     ]
     if any(figures["homophily"] is not None for figures in everyone):
-        columns.append(("homophily", _picked("homophily"), lambda value: number(value, 3)))
+        columns.append(("homophily", "homophily", lambda value: number(value, 3)))
     return columns
-
-
-def _picked(key: str) -> Callable[[Figures], float | None]:
-    return lambda figures: figures[key]
 
 
 def _folded(
     columns: Sequence[_Column], clients: Iterable[Figures], fold: Callable[[list[float]], float]
 ) -> tuple[str, ...]:
     cells = []
-    for _, get, show in columns:
-        values = [value for figures in clients if (value := get(figures)) is not None]
+    for _, key, show in columns:
+        values = [figures[key] for figures in clients if figures[key] is not None]
         found = fold(values) if values else None
         cells.append(number(found, 1) if show is count and found is not None and found != int(found) else show(found))
     return tuple(cells)

@@ -31,7 +31,7 @@ class Table:
         return "\n".join([texts[0], rule, *texts[1:]]) + "\n"
 
 
-def as_csv(rows: Iterable[Sequence[Any]]) -> str:
+def as_csv(rows: Iterable[Iterable[Any]]) -> str:
     """Return rows as the text of a CSV file."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
@@ -57,6 +57,21 @@ def end_of(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
     of_sites = any(event.get("sites") for event in events if event["event"] == "course")
     command = "isthmus serve KIT --resume" if of_sites else "isthmus run --resume"
     raise BadInput(f"the journal has no end: the run was not finished; go on with: {command} RUN")
+
+
+MODELS = ("global_model", "local_model")
+
+
+def score_of(
+    metrics: Mapping[str, Mapping[str, Any]], graph: str, metric: str, model: str = "global_model"
+) -> float | None:
+    """Return a metric on a graph: the global model's, or the mean of the local ones where there is none.
+
+    With `model` "local_model" it is the other way round; None where neither has the metric.
+    """
+    modes = (f"{each}/{graph}" for each in (model, *(other for other in MODELS if other != model)))
+    found = (metrics.get(mode, {}).get(metric) for mode in modes)
+    return next((value for value in found if value is not None), None)
 
 
 def clients_of(events: Sequence[dict[str, Any]]) -> list[str]:
@@ -88,18 +103,10 @@ def _covered(events: Sequence[dict[str, Any]]) -> str:
 def column(title: str, events: Sequence[dict[str, Any]], metric: str) -> Column:
     """Return a method's scores from its journal; the global model's where there is one, else the local models'."""
     end = end_of(events)
-
-    def pick(graph: str) -> float | None:
-        for model in ("global_model", "local_model"):
-            value = end["metrics"].get(f"{model}/{graph}", {}).get(metric)
-            if value is not None:
-                return float(value)
-        return None
-
     own = {client: scores[metric] for client, scores in end["client_scores"].items() if metric in scores}
     personal = end["metrics"].get("local_model/local_graph", {}).get(metric)
-    mean = personal if personal is not None else pick("local_graph")
-    return Column(title, pick("global_graph"), mean, own, _covered(events))
+    mean = personal if personal is not None else score_of(end["metrics"], "local_graph", metric)
+    return Column(title, score_of(end["metrics"], "global_graph", metric), mean, own, _covered(events))
 
 
 def run_table(runs: Mapping[str, Sequence[dict[str, Any]]], metric: str) -> Table:

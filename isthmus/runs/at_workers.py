@@ -6,8 +6,7 @@ A worker gets the course as text, as it would stand in a file, and the data of i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from isthmus import __version__
 from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_dict, course_to_yaml, load_course
-from isthmus.core.codec import MAX_FILE_VALUES, decode, encode, opened, pack, unpack
+from isthmus.core.codec import decode_own, encode, opened, pack, unpack
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import Runtime
 from isthmus.core.outside import parse_yaml
@@ -25,20 +24,16 @@ from isthmus.core.record import Params, Record, State
 from isthmus.data.graph import Graph
 from isthmus.data.graph_set import GraphSet
 from isthmus.data.link_graph import LinkGraph
-from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.together.blocks import Blocks
 from isthmus.runs.simulation import (
     Simulation,
-    build_model,
+    fresh_model,
     known_parameters,
-    output_dim,
-    personal_start,
-    simulated_client,
+    simulated_clients,
+    simulated_runtime,
 )
 from isthmus.runtime.block import Opened
-from isthmus.runtime.cluster import Crew, crew_of
-from isthmus.runtime.loop import LoopRuntime, StackedRuntime
-from isthmus.runtime.strict import StrictRuntime
+from isthmus.runtime.cluster import Crew
 from isthmus.runtime.workers import WorkersRuntime, divided
 
 KINDS = {kind.__name__: kind for kind in (Graph, GraphSet, LinkGraph)}
@@ -60,25 +55,6 @@ class Opening(Record):
     """Each client's data, encoded."""
     memories: dict[str, Tensor]
     """Each client's memory, encoded."""
-
-
-def crew_for(workers: int | None, cluster: str | None) -> AbstractContextManager[Crew | None]:
-    """Return the workers that are asked for, as a context; nobody where the clients stay in this process."""
-    return nullcontext() if workers is None and cluster is None else crew_of(workers, cluster)
-
-
-@contextmanager
-def placed(simulation: Simulation, crew: Crew | None, num_blocks: int | None = None) -> Iterator[dict[str, Any]]:
-    """Have a simulation's clients at workers for a while; give what the journal should say of that, if anything."""
-    if crew is None:
-        yield {}
-        return
-    runtime = at_workers(simulation, crew, num_blocks)
-    simulation.runtime = runtime
-    try:
-        yield {"where": crew.where, "workers": len(crew.workers()), "blocks": len(runtime.blocks)}
-    finally:
-        runtime.close()
 
 
 def blocks_of(events: Sequence[Mapping[str, Any]]) -> int | None:
@@ -125,7 +101,7 @@ def portable(course: Course) -> str:
 
 def open_block(message: bytes) -> Opened:
     """Make the clients of a block, in a worker."""
-    opening: Opening = decode(message, Opening, max_bytes=len(message), max_values=MAX_FILE_VALUES, share=True)
+    opening: Opening = decode_own(message, Opening, share=True)
     if opening.version != __version__:
         raise BadInput(f"it runs isthmus {__version__}, the server {opening.version}; install the same")
     course = load_course(parse_yaml(opening.course, "a course of workers"))
@@ -142,28 +118,11 @@ def open_block(message: bytes) -> Opened:
 def _runtime(course: Course, parts: Mapping[str, Any]) -> Runtime:
     known = known_parameters(course)
 
-    def made(name: str) -> tuple[nn.Module, Params]:
-        dims = course.task.input_dim(parts[name]), output_dim(course, parts[name], name)
-        model = build_model(course, *dims, name)
-        return model, personal_start(course, model, known)
+    def model_of(name: str) -> tuple[nn.Module, Params]:
+        return fresh_model(course, name, parts[name], known)
 
-    def started(name: str) -> GraphClient:
-        return simulated_client(course, name, parts[name], *made(name))
-
-    if course.runtime == "strict":
-        return StrictRuntime(course.algorithm, {name: lambda name=name: started(name) for name in parts})  # type: ignore[misc]
-    # One module serves all clients of a kind in turn, as in `Simulation`.
-    modules: dict[Any, tuple[nn.Module, Params]] = {}
-    clients = []
-    for name, data in parts.items():
-        own = name if any(key.split(".")[0] == "model" for key in course.client_settings.get(name, ())) else None
-        kind = (course.task.input_dim(data), output_dim(course, data, name), own)
-        if kind not in modules:
-            modules[kind] = made(name)
-        clients.append(simulated_client(course, name, data, *modules[kind]))
-    if course.runtime == "loop":
-        return LoopRuntime(course.algorithm, clients)
-    return StackedRuntime(course.algorithm, clients, Blocks(course.block_mb * 2**20))
+    clients = simulated_clients(course, parts, model_of)
+    return simulated_runtime(course, clients, model_of, Blocks(course.block_mb * 2**20))
 
 
 # ---- a client's data as bytes
@@ -181,7 +140,7 @@ def part_to_bytes(data: Any) -> bytes:
 
 def part_of_bytes(data: bytes | memoryview) -> Any:
     """Return what a client holds from its bytes."""
-    found: State = decode(data, State, max_bytes=len(data), max_values=MAX_FILE_VALUES)
+    found: State = decode_own(data, State)
     kind = KINDS[found.pop("kind")]
     return kind(**{name: _restored(value) for name, value in found.items()})
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from isthmus.core.codec import MAX_FILE_VALUES, decode, encode, opened, pack, unpack
+from isthmus.core.codec import decode_own, encode, opened, pack, unpack
 from isthmus.core.errors import BadInput, BadMessage, NotResumable, OtherCourse
 from isthmus.core.outside import Damaged, is_sealed, replace_file, sealed, unsealed
 from isthmus.core.protocol import Algorithm
@@ -29,10 +29,20 @@ ID_FILE = "course_id"  # in the run of a course between sites: its course may na
 
 
 class RunFolder:
-    """Names and writes the files of one run."""
+    """Names and writes the files of one run.
+
+    Fields:
+        course:     the resolved course
+        journal:    the journal
+        checkpoint: the last checkpoint
+        model:      the global model
+        report:     the table of results
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.course, self.journal, self.checkpoint = path / COURSE_FILE, path / JOURNAL_FILE, path / CHECKPOINT_FILE
+        self.model, self.report = path / MODEL_FILE, path / "report.md"
 
     @staticmethod
     def check_new(path: Path) -> None:
@@ -65,31 +75,6 @@ class RunFolder:
         """How a run that was cut short goes on."""
         command = "isthmus serve KIT --resume" if self.is_of_sites else "isthmus run --resume"
         return f"go on with it: {command} {shlex.quote(str(self.path))}"
-
-    @property
-    def course(self) -> Path:
-        """The resolved course."""
-        return self.path / COURSE_FILE
-
-    @property
-    def journal(self) -> Path:
-        """The journal."""
-        return self.path / JOURNAL_FILE
-
-    @property
-    def checkpoint(self) -> Path:
-        """The last checkpoint."""
-        return self.path / CHECKPOINT_FILE
-
-    @property
-    def model(self) -> Path:
-        """The global model."""
-        return self.path / MODEL_FILE
-
-    @property
-    def report(self) -> Path:
-        """The table of results."""
-        return self.path / "report.md"
 
     def monitor(self, name: str) -> Path:
         """Return the file of a monitor's figure."""
@@ -229,10 +214,7 @@ def load_checkpoint(path: Path, course: str, algorithm: Algorithm[Any]) -> tuple
         data = path.read_bytes()
         if is_sealed(data):  # those of before there were checksums still load
             data = unsealed(data)
-        # The limit on messages protects against strangers; what we saved ourselves must be readable at any size.
-        found: Checkpoint = decode(
-            data, ScoredCheckpoint | Checkpoint, max_bytes=len(data), max_values=MAX_FILE_VALUES, share=True
-        )
+        found: Checkpoint = decode_own(data, ScoredCheckpoint | Checkpoint, share=True)
         if found.course != course:
             raise OtherCourse(
                 f"{path} belongs to another course (digest {found.course}, this course has {course}); "
@@ -241,8 +223,8 @@ def load_checkpoint(path: Path, course: str, algorithm: Algorithm[Any]) -> tuple
         kind = type(algorithm).state_type()
         standing = Standing(
             round=found.round,
-            state=decode(opened(found.state), kind, max_bytes=len(data), max_values=MAX_FILE_VALUES),
-            best_state=decode(opened(found.best_state), kind, max_bytes=len(data), max_values=MAX_FILE_VALUES),
+            state=decode_own(opened(found.state), kind),
+            best_state=decode_own(opened(found.best_state), kind),
             best_round=found.best_round,
             best_score=found.best_score,
             best_scorers=found.best_scorers if isinstance(found, ScoredCheckpoint) else None,

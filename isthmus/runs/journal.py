@@ -100,7 +100,7 @@ class Journal(Callback):
             self._kept.append(entry)
         if self.path is not None:
             with naming(self.path), self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(without_infinity(entry), default=str) + "\n")
+                file.write(_line(entry))
 
     def exchanged(self, report: ExchangeReport) -> None:
         """Write an exchange."""
@@ -185,9 +185,7 @@ class Journal(Callback):
         ]
         if self._kept is not None:
             self._kept = entries
-        replace_file(
-            self.path, "".join(json.dumps(without_infinity(entry), default=str) + "\n" for entry in entries).encode()
-        )
+        replace_file(self.path, "".join(map(_line, entries)).encode())
         if not found:
             self.write("note", text=f"the journal was missing: it has nothing of the rounds up to {round}")
         return found
@@ -215,6 +213,10 @@ def _not_compared_note(kept: Mapping[str, Any], scored: Sequence[Mapping[str, An
     ]
 
 
+def _line(entry: dict[str, Any]) -> str:
+    return json.dumps(without_infinity(entry), default=str) + "\n"
+
+
 def without_infinity(value: Any) -> Any:
     """Return a value for JSON in which a number that is infinite is nothing: no score is, and no reader expects one."""
     if isinstance(value, dict):
@@ -228,27 +230,18 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of a journal; a last line that was cut off is left out, any other bad line is an error."""
     try:
         with path.open(encoding="utf-8") as file:
-            number, line = 0, ""
-            for number, next_line in enumerate(file):
-                if number:
-                    yield _event(path, number, line)
-                line = next_line
-            if line:
+            broken = ""  # of the last line that is forgiven
+            for number, line in enumerate(file, start=1):
+                if broken:
+                    raise BadInput(broken)
                 try:
-                    last = json.loads(line)
+                    entry = json.loads(line)
                 except (ValueError, RecursionError):
-                    return
-                yield _checked(path, number + 1, last, line)
+                    broken = f"{path}: line {number} is not JSON: {line[:60]!r}"
+                    continue
+                yield _checked(path, number, entry, line)
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-
-
-def _event(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        raise BadInput(f"{path}: line {number} is not JSON: {line[:60]!r}") from None
-    return _checked(path, number, entry, line)
 
 
 def _checked(path: Path, number: int, entry: Any, line: str) -> dict[str, Any]:

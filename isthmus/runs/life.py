@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from isthmus import __version__
+from isthmus.config.build import name_of
 from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_dict, own_model
-from isthmus.config.registry import name_of
 from isthmus.core.federation import ExchangeReport, Federation, InitialModel, Runtime
 from isthmus.core.outside import replace_file
 from isthmus.core.record import Params
 from isthmus.core.training import Callback, Standing, evaluate
 from isthmus.learn.graph_client import Scores, load_params, weighted
-from isthmus.report.summary import last_measured, run_table
+from isthmus.report.summary import last_measured, run_table, score_of
 from isthmus.runs.folder import Checkpoints, RunFolder
 from isthmus.runs.journal import Journal
 
@@ -81,12 +81,10 @@ class Result:
 
         With `model` "local_model" it is the other way round.
         """
-        other = "local_model" if model == "global_model" else "global_model"
-        for mode in (model, other):
-            scores = self.metrics.get(f"{mode}/{graph}", {})
-            if metric in scores:
-                return scores[metric]
-        raise KeyError(f"no {metric!r} on the {graph!r}; there is {self.metrics}")
+        found = score_of(self.metrics, graph, metric, model)
+        if found is None:
+            raise KeyError(f"no {metric!r} on the {graph!r}; there is {self.metrics}")
+        return found
 
     @property
     def history(self) -> pd.DataFrame:

@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isthmus.config.build import Builder
+from isthmus.config.build import Builder, name_of
 from isthmus.config.course import Course
 from isthmus.config.load import load_course, own_algorithm, own_model
-from isthmus.config.registry import name_of
 from isthmus.core.errors import BadInput, nearest, quoted
 from isthmus.core.record import Params
 from isthmus.data.features import in_order, name_differences, names_digest

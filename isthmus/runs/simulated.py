@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from isthmus.algorithms import ALGORITHMS
+from isthmus.config.build import name_of
 from isthmus.config.course import Course, schedule_notes
 from isthmus.config.load import NOT_IN_DIGEST, course_digest, course_to_dict, course_to_yaml, differences, load_course
-from isthmus.config.registry import name_of
 from isthmus.core.errors import BadInput, NotResumable, OtherCourse
 from isthmus.core.outside import replace_file, some
 from isthmus.core.record import Params, State
@@ -21,12 +21,13 @@ from isthmus.core.training import Callback, Standing, finished, run_course
 from isthmus.data.zoo import data_root as locate_data
 from isthmus.learn.graph_client import Scores
 from isthmus.report.summary import Table, run_table
-from isthmus.runs.at_workers import blocks_of, crew_for, placed
+from isthmus.runs.at_workers import at_workers, blocks_of
 from isthmus.runs.folder import RunFolder, load_checkpoint, set_aside
 from isthmus.runs.journal import Journal, read_journal, read_whole_journal
 from isthmus.runs.life import Life, Outcome, Result
 from isthmus.runs.measuring import Monitoring, check_monitors
 from isthmus.runs.simulation import Scenario, Simulation, load_scenario, torch_threads
+from isthmus.runtime.cluster import Crew, crew_of
 
 MOST_KEYS = 5  # that are told of a course that is another
 
@@ -57,7 +58,7 @@ def run(
         simulation = Simulation(course, scenario)
         if course.monitors:
             check_monitors(course, simulation)
-        with placed(simulation, crew) as facts:
+        with _placed(simulation, crew) as facts:
             building = time.perf_counter() - started
             folder = None if run_dir is None else RunFolder.create(Path(run_dir), course_to_yaml(course))
             made = SimulatedRun(simulation, folder, callbacks)
@@ -106,7 +107,7 @@ def resume(
         if course.monitors:
             check_monitors(course, simulation)
         events = _checked_events(folder, simulation)
-        with placed(simulation, crew, blocks_of(events)) as facts:
+        with _placed(simulation, crew, blocks_of(events)) as facts:
             simulation.runtime.load_clients(memories)
             made = SimulatedRun(simulation, folder, callbacks)
             if not made.journal.rewind(standing.round):
@@ -118,6 +119,24 @@ def resume(
                 early = "" if standing.round >= course.rounds else ", but patience had run out"
                 made.note(f"{text}{early}; the results are those of the run as it was", at_end=True)
             return made.to_the_end(standing)
+
+
+def crew_for(workers: int | None, cluster: str | None) -> AbstractContextManager[Crew | None]:
+    """Return the workers that are asked for, as a context; nobody where the clients stay in this process."""
+    return nullcontext() if workers is None and cluster is None else crew_of(workers, cluster)
+
+
+@contextmanager
+def _placed(simulation: Simulation, crew: Crew | None, num_blocks: int | None = None) -> Iterator[dict[str, Any]]:
+    """Have a simulation's clients at workers for a while; give what the journal should say of that, if anything."""
+    if crew is None:
+        yield {}
+        return
+    simulation.runtime = runtime = at_workers(simulation, crew, num_blocks)
+    try:
+        yield {"where": crew.where, "workers": len(crew.workers()), "blocks": len(runtime.blocks)}
+    finally:
+        runtime.close()
 
 
 def _holdings(simulation: Simulation) -> dict[str, str]:

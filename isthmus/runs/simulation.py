@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
+from isthmus.config.build import name_of
 from isthmus.config.course import Course
 from isthmus.config.load import (
     check_client_settings,
@@ -21,7 +23,6 @@ from isthmus.config.load import (
     own_batching,
     own_model,
 )
-from isthmus.config.registry import name_of
 from isthmus.core.codec import decode
 from isthmus.core.errors import BadInput, IsthmusError
 from isthmus.core.federation import InitialModel, Runtime
@@ -201,6 +202,47 @@ def simulated_client(course: Course, name: str, data: Any, model: nn.Module, own
     return client
 
 
+def fresh_model(course: Course, name: str, data: Any, known: Sequence[str] | None) -> tuple[nn.Module, Params]:
+    """Return a client's model, and what its personal parameters begin with."""
+    model = build_model(course, *dims_of(course, data, name), name)
+    return model, personal_start(course, model, known)
+
+
+def dims_of(course: Course, data: Any, name: str) -> tuple[int, int]:
+    """Return the numbers of inputs and outputs of a client's model."""
+    return course.task.input_dim(data), output_dim(course, data, name)
+
+
+# From a client's name to its model, and what its personal parameters begin with.
+ModelOf: TypeAlias = Callable[[str], tuple[nn.Module, Params]]
+
+
+def simulated_clients(course: Course, holdings: Mapping[str, Any], model_of: ModelOf) -> dict[str, GraphClient]:
+    """Return clients by name; one module serves all of a kind in turn, as parameters are loaded before each use."""
+    own = clients_with_own_models(course)
+    modules: dict[tuple[int, int, str | None], tuple[nn.Module, Params]] = {}
+    clients = {}
+    for name, data in holdings.items():
+        kind = (*dims_of(course, data, name), name if name in own else None)
+        if kind not in modules:
+            modules[kind] = model_of(name)
+        clients[name] = simulated_client(course, name, data, *modules[kind])
+    return clients
+
+
+def simulated_runtime(course: Course, clients: Mapping[str, GraphClient], model_of: ModelOf, blocks: Blocks) -> Runtime:
+    """Return what carries exchanges to clients in this process; the strict one makes each anew for every answer."""
+    if course.runtime == "loop":
+        return LoopRuntime(course.algorithm, list(clients.values()))
+    if course.runtime == "auto":
+        return StackedRuntime(course.algorithm, list(clients.values()), blocks)
+
+    def restarted(name: str) -> GraphClient:
+        return simulated_client(course, name, clients[name].data, *model_of(name))
+
+    return StrictRuntime(course.algorithm, {name: partial(restarted, name) for name in clients})
+
+
 class Simulation:
     """The clients, the runtime and the initial model of a course, all in this process."""
 
@@ -216,29 +258,20 @@ class Simulation:
         course.task.require_model(self.model, scenario.whole)
         self.initial = initial_model(course, self.model, self._known)
         self._require_fitting_ends()
-        # One module serves all clients of a kind in turn: parameters are loaded before each use.
-        modules: dict[tuple[int, int, str | None], tuple[nn.Module, Params]] = {}
-        self.clients: dict[str, GraphClient] = {}
-        for name, dims in self.client_dims.items():
-            kind = (*dims, name if name in self.own_models else None)
-            if kind not in modules:
-                modules[kind] = self._checked(name)
-            self.clients[name] = self._client(name, *modules[kind])
+        self.clients = simulated_clients(course, self.holdings, self._checked_model)
         self.blocks = Blocks(course.block_mb * 2**20)
-        self.runtime = self._runtime()
+        self.runtime = simulated_runtime(course, self.clients, self._model, self.blocks)
         self.whole = course.task.prepare(scenario.whole)
         self._require_work()
         for client in self.clients.values():
             (client.algorithm or course.algorithm).require_able(client)
 
-    def _made(self, name: str) -> tuple[nn.Module, Params]:
-        """Return a client's model, and what its personal parameters begin with."""
-        model = build_model(self.course, *self._dims(self.holdings[name], name), name)
-        return model, personal_start(self.course, model, self._known)
+    def _model(self, name: str) -> tuple[nn.Module, Params]:
+        return fresh_model(self.course, name, self.holdings[name], self._known)
 
-    def _checked(self, name: str) -> tuple[nn.Module, Params]:
-        """Return the same, of a model that fits the client's data and what the others share."""
-        model, own = self._made(name)
+    def _checked_model(self, name: str) -> tuple[nn.Module, Params]:
+        """Return a client's model, if it fits the client's data and what the others share, with its personal start."""
+        model, own = self._model(name)
         if name in self.own_models and self.course.task.count(self.holdings[name], "train"):
             try:
                 self.course.task.require_model(model, self.holdings[name])
@@ -247,9 +280,6 @@ class Simulation:
         shared = {slot: tensor for slot, tensor in model.state_dict().items() if slot not in own}
         require_same_shared(self.course.sharing, self.initial.params, name, shared)
         return model, own
-
-    def _client(self, name: str, model: nn.Module, own: Params) -> GraphClient:
-        return simulated_client(self.course, name, self.holdings[name], model, own)
 
     def _require_work(self) -> None:
         """Refuse clients of which none has anything to train on, where the algorithm needs labels."""
@@ -284,15 +314,12 @@ class Simulation:
     @property
     def client_dims(self) -> dict[str, tuple[int, int]]:
         """The numbers of inputs and outputs of each client's model."""
-        return {name: self._dims(data, name) for name, data in self.holdings.items()}
+        return {name: dims_of(self.course, data, name) for name, data in self.holdings.items()}
 
     @property
     def whole_dims(self) -> tuple[int, int]:
         """The numbers of inputs and outputs of a model for the whole data."""
-        return self._dims(self.scenario.whole, "the whole dataset")
-
-    def _dims(self, data: Any, name: str) -> tuple[int, int]:
-        return self.course.task.input_dim(data), output_dim(self.course, data, name)
+        return dims_of(self.course, self.scenario.whole, "the whole dataset")
 
     @property
     def one_set_of_classes(self) -> bool:
@@ -316,18 +343,6 @@ class Simulation:
     def has_personal_models(self) -> bool:
         """Whether clients end with models of their own."""
         return self.course.algorithm.has_personal_models or bool(self.initial.personal)
-
-    def _runtime(self) -> Runtime:
-        algorithm = self.course.algorithm
-        if self.course.runtime == "loop":
-            return LoopRuntime(algorithm, list(self.clients.values()))
-        if self.course.runtime == "auto":
-            return StackedRuntime(algorithm, list(self.clients.values()), self.blocks)
-
-        def restarted(name: str) -> GraphClient:
-            return self._client(name, *self._made(name))
-
-        return StrictRuntime(algorithm, {name: lambda name=name: restarted(name) for name in self.clients})  # type: ignore[misc]
 
     def notes(self) -> list[str]:
         """Return what a user should know about the clients before reading results."""

@@ -26,13 +26,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isthmus.core.codec import MAX_FILE_VALUES, decode, encode, opened, pack, unpack
+from isthmus.core.codec import decode_own, encode, opened, pack, unpack
 from isthmus.core.errors import IsthmusError
-from isthmus.core.federation import Outcome, Position, Runtime, StackOutcome
+from isthmus.core.federation import Outcome, Runtime, StackOutcome
 from isthmus.core.folds import form_of
-from isthmus.core.protocol import Algorithm, Failure, Request, reply_type
-from isthmus.core.record import Record, leaves, with_leaves
-from isthmus.core.replies import Each, Stack, Stacked
+from isthmus.core.protocol import Algorithm, Failure, Position, Request, reply_type
+from isthmus.core.record import Record, largest, leaves, with_leaves
+from isthmus.core.replies import Each, Sized, Stack, Stacked
 
 
 @dataclass(frozen=True)
@@ -142,24 +142,6 @@ class Opened:
 Opener = Callable[[bytes], Opened]
 
 
-def to_bytes(message: Order | Answer) -> bytes:
-    """Return a message as bytes."""
-    return encode(message)
-
-
-def order_of(data: bytes) -> Order:
-    """Return the order in a message."""
-    order: Order = decode(data, Order, max_bytes=len(data), max_values=MAX_FILE_VALUES, share=True)
-    return order
-
-
-def answer_of(data: bytes) -> Answer:
-    """Return the answer in a message."""
-    # A block is the server's own process, on this machine or another: what it says may be of any size.
-    answer: Answer = decode(data, Answer, max_bytes=len(data), max_values=MAX_FILE_VALUES, share=True)
-    return answer
-
-
 class Block:
     """Some clients of a course in a worker process; a Dask actor, so that orders come one after the other."""
 
@@ -180,12 +162,12 @@ class Block:
     def answer(self, message: bytes) -> bytes:
         """Carry an order out."""
         if self._opened is None:
-            return to_bytes(Answer(error="the block was never opened"))
+            return encode(Answer(error="the block was never opened"))
         torch.set_num_threads(self._opened.threads)
         try:
-            return to_bytes(self._carried_out(self._opened, order_of(message)))
+            return encode(self._carried_out(self._opened, decode_own(message, Order, share=True)))
         except Exception as error:  # the server ends the course with it, and names the worker
-            return to_bytes(Answer(error=f"{type(error).__name__}: {error}"))
+            return encode(Answer(error=f"{type(error).__name__}: {error}"))
 
     def _carried_out(self, mine: Opened, order: Order) -> Answer:
         runtime = mine.runtime
@@ -207,7 +189,7 @@ class Block:
         if ask.kind not in kinds:
             return tuple(_without_handler(mine.algorithm, client, ask.kind) for client in ask.whose)
         payloads = [opened(payload) for payload in ask.payloads]
-        distinct: list[Request[Any]] = [decode(data, kinds[ask.kind], max_bytes=len(data)) for data in payloads]
+        distinct: list[Request[Any]] = [decode_own(data, kinds[ask.kind]) for data in payloads]
         requests = {client: distinct[which] for client, which in ask.whose.items()}
         found = list(mine.runtime.exchange(ask.position, requests, ask.timeout_seconds))
         told: list[One | Many] = []
@@ -260,24 +242,12 @@ def _one_of(outcome: Outcome) -> One:
 # ---- replies that go as their sum
 
 
-class Several(Stacked):
+class Several(Sized):
     """Tensors of clients that answered one by one, as they are."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__(tensors[0].shape, tensors[0].dtype, len(tensors))
         self.tensors = tensors
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one client's tensor."""
-        return tuple(self.tensors[0].shape)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the numbers."""
-        return self.tensors[0].dtype
-
-    def __len__(self) -> int:
-        return len(self.tensors)
 
     def member(self, position: int) -> Tensor:
         """Return one client's tensor."""
@@ -285,11 +255,7 @@ class Several(Stacked):
 
     def bound(self) -> Tensor:
         """Return each client's largest magnitude."""
-        return torch.stack([_largest(tensor) for tensor in self.tensors])
-
-
-def _largest(tensor: Tensor) -> Tensor:
-    return tensor.detach().abs().max().double() if tensor.numel() else torch.zeros((), dtype=torch.float64)
+        return torch.tensor([largest(tensor) for tensor in self.tensors], dtype=torch.float64)
 
 
 def gathered(outcomes: Sequence[Outcome | StackOutcome], kind: type[Record]) -> list[Outcome | StackOutcome]:
@@ -312,7 +278,7 @@ def _has_tensors(reply: Record) -> bool:
 
 
 def _as_one(outcomes: Sequence[Outcome]) -> StackOutcome:
-    replies: list[Any] = [outcome.reply for outcome in outcomes]
+    replies: list[Record] = [outcome.reply for outcome in outcomes]
     every = [leaves(reply) for reply in replies]
     joined = {
         path: Several([own[path] for own in every])
@@ -320,10 +286,9 @@ def _as_one(outcomes: Sequence[Outcome]) -> StackOutcome:
         else Each(tuple(own[path] for own in every))
         for path, leaf in every[0].items()
     }
-    record = with_leaves(replies[0], joined)
-    assert isinstance(record, Record)
+    stack = Stack(tuple(outcome.client for outcome in outcomes), with_leaves(replies[0], joined))
     down, up, seconds, codec = (sum(facts) for facts in zip(*map(_facts, outcomes), strict=True))
-    return StackOutcome(Stack(tuple(o.client for o in outcomes), record), int(down), int(up), seconds, codec)
+    return StackOutcome(stack, int(down), int(up), seconds, codec)
 
 
 def many_of(outcome: StackOutcome, name: str, whole: bool) -> Many:

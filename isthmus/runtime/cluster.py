@@ -81,17 +81,15 @@ class Crew(ABC):
     def mend(self) -> None:
         """Take the place of workers that are gone, where that is ours to do."""
 
-    def some_workers(self, seconds: float = START_SECONDS) -> list[str]:
+    def some_workers(self) -> list[str]:
         """Return the workers, as soon as there is one."""
         self.mend()
-        until = time.monotonic() + seconds
-        while True:
-            found = self.workers()
-            if found:
-                return found
+        until = time.monotonic() + START_SECONDS
+        while not (found := self.workers()):
             if time.monotonic() > until:
-                raise CourseFailed(f"{self.where} has no worker left, and none came within {seconds:.0f} s")
+                raise CourseFailed(f"{self.where} has no worker left, and none came within {START_SECONDS:.0f} s")
             time.sleep(0.1)
+        return found
 
     def seat(self, address: str) -> Seat:
         """Make an empty block at a worker."""
@@ -206,20 +204,16 @@ class GivenCluster(Crew):
 
 
 @contextmanager
-def crew_of(workers: int | None, cluster: str | None, purpose: str = "simulating clients in workers") -> Iterator[Crew]:
+def crew_of(workers: int | None, cluster: str | None) -> Iterator[Crew]:
     """Give so many worker processes of our own, or those of a cluster, for as long as they are needed."""
     if workers is not None and cluster is not None:
         raise BadInput(f"workers is {workers} and cluster {cluster!r}; give one of them")
-    _require_distributed(purpose)
-    with _given(cluster) if cluster is not None else _own(1 if workers is None else workers) as crew:
-        yield crew
-
-
-def _require_distributed(purpose: str) -> None:
     try:
         import distributed  # noqa: F401
     except ImportError:
-        raise MissingExtra("distributed", "cluster", purpose) from None
+        raise MissingExtra("distributed", "cluster", "simulating clients in workers") from None
+    with _given(cluster) if cluster is not None else _own(1 if workers is None else workers) as crew:
+        yield crew
 
 
 @contextmanager

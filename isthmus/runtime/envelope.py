@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from isthmus.core.federation import Position
-from isthmus.core.protocol import Failure
+from isthmus.core.protocol import Failure, Position
 from isthmus.core.record import Record
 
 # The memory of a client that was never asked anything.

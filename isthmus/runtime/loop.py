@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from isthmus.core.client import Client, Cohort
+import torch
+from greenlet import getcurrent, greenlet
+
+from isthmus.core.client import Client, Cohort, NotTogether, Work
 from isthmus.core.codec import decode, encode, encoded_size
-from isthmus.core.errors import BadInput, BadMessage, IsthmusError
-from isthmus.core.federation import Outcome, Position, StackOutcome
-from isthmus.core.protocol import Algorithm, Failure, Holdings, Request
+from isthmus.core.errors import BadMessage, IsthmusError
+from isthmus.core.federation import Outcome, Outcomes, StackOutcome, require_clients
+from isthmus.core.protocol import Algorithm, Failure, Holdings, Position, Request, Requests
 from isthmus.core.record import Record, State, check_value
 from isthmus.core.replies import Stack
 from isthmus.core.stacked_params import MemberParams, gathered
-from isthmus.runtime.pausing import Pausing
 
 
 class Site:
@@ -88,16 +90,12 @@ class LoopRuntime:
         found = {client: getattr(site.client, "holdings", None) for client, site in self.sites.items()}
         return {client: held for client, held in found.items() if held is not None}
 
-    def exchange(
-        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
-    ) -> Iterator[Outcome | StackOutcome]:
+    def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Outcomes:
         """Answer the requests one after the other."""
         self._before = {}
         return self.answer_each(position, requests, timeout_seconds)
 
-    def answer_each(
-        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
-    ) -> Iterator[Outcome]:
+    def answer_each(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Iterator[Outcome]:
         """Yield each client's own answer."""
         sizes: dict[int, int] = {}
         for client, request in requests.items():
@@ -131,10 +129,7 @@ class LoopRuntime:
 
     def load_clients(self, memories: Mapping[str, bytes]) -> None:
         """Replace every client's memory."""
-        if set(memories) != set(self.sites):
-            raise BadInput(
-                f"the checkpoint has the clients {sorted(memories)[:5]}, this course has {sorted(self.sites)[:5]}"
-            )
+        require_clients(memories, self.sites)
         states: dict[str, State] = {client: decode(memories[client], State) for client in self.sites}
         for client, site in self.sites.items():
             site.client.state = states[client]
@@ -151,6 +146,123 @@ def measured(outcome: Outcome) -> Outcome:
         return dataclasses.replace(outcome, bytes_up=size, codec_seconds=spent)
     except BadMessage as error:
         return dataclasses.replace(outcome, reply=Failure(outcome.client, "malformed", str(error)))
+
+
+# ---- handlers of many clients side by side
+#
+# A handler is written for one client. Here those of a block of clients are begun one after the other; each pauses where
+# it asks its client for heavy work (`Client.do`: training, evaluating, ...). When all have paused or ended, pieces of
+# work that fit together are done as one, and each handler goes on with its own result. Work that fits with no other, or
+# that cannot be done together, is done for its client alone; `reasons` says why.
+
+
+class Pausing:
+    """Runs handlers of a block of clients.
+
+    Fields:
+        together: how many pieces of each kind of work were done together
+        alone:    how many were done alone
+        reasons:  why pieces that fit together were done alone all the same, by kind
+        broken:   the kinds among them whose reason is an error, where others were refused (`NotTogether`)
+    """
+
+    def __init__(self) -> None:
+        self.together: Counter[str] = Counter()
+        self.alone: Counter[str] = Counter()
+        self.reasons: dict[str, str] = {}
+        self.broken: set[str] = set()
+
+    def run(self, block: Cohort, handlers: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+        """Return what the handler of each client returns; a handler raises nothing."""
+        clients = {client.id: client for client in block}
+        results: dict[str, Any] = {}
+        paused: dict[str, tuple[greenlet, Work]] = {}
+        threads = {client: greenlet(handler) for client, handler in handlers.items()}
+
+        def go_on(client: str, thread: greenlet, *value: Any) -> None:
+            found = thread.switch(*value)
+            if thread.dead:
+                results[client] = found
+            else:
+                paused[client] = (thread, found)
+
+        hub = getcurrent()
+        for member in clients.values():
+            member.desk = _Desk(hub)
+        try:
+            for client, thread in threads.items():
+                go_on(client, thread)
+            while paused:
+                waiting, paused = paused, {}
+                done = self._done(block, {client: work for client, (_, work) in waiting.items()})
+                for client, (thread, _) in waiting.items():
+                    go_on(client, thread, done[client])
+        finally:
+            for member in clients.values():
+                member.desk = None
+            for thread in threads.values():  # those that an interruption keeps from going on end here
+                thread.throw()
+        return {client: results[client] for client in handlers}
+
+    def _done(self, block: Cohort, works: Mapping[str, Work]) -> dict[str, Any]:
+        """Return each client's result, or what went wrong with it."""
+        groups: dict[Any, list[Client]] = {}
+        for client in block:
+            if client.id in works:
+                groups.setdefault(works[client.id].kind(), []).append(client)
+        done: dict[str, Any] = {}
+        for group in groups.values():
+            mine = [works[client.id] for client in group]
+            for client, result in zip(group, self._of_group(block, group, mine), strict=True):
+                done[client.id] = result
+        return done
+
+    def _of_group(self, block: Cohort, group: Sequence[Client], works: Sequence[Work]) -> Sequence[Any]:
+        name = type(works[0]).__name__
+        if len(group) > 1:
+            try:
+                found = type(works[0]).together(block.of(group), works)
+                self.together[name] += len(group)
+                return found
+            except NotTogether as reason:
+                self.reasons[name] = str(reason)
+            except Exception as error:  # whoever it is that cannot be served is named when each is served alone
+                self.reasons[name] = f"{type(error).__name__}: {error}"
+                self.broken.add(name)
+        self.alone[name] += len(group)
+        return [_alone(client, work) for client, work in zip(group, works, strict=True)]
+
+
+class _Raised:
+    """What work for a client raised; its handler is told."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _alone(client: Client, work: Work) -> Any:
+    try:
+        return work.alone(client)
+    except Exception as error:
+        return _Raised(error)
+
+
+class _Desk:
+    """Where a handler leaves work, and pauses until it is done."""
+
+    def __init__(self, hub: greenlet) -> None:
+        self.hub = hub
+
+    def __call__(self, work: Work) -> Any:
+        """Return the result of some work, which may have been done with that of others."""
+        # The switch belongs to all handlers of this thread: one that computes without gradients must not stop others.
+        enabled = torch.is_grad_enabled()
+        torch.set_grad_enabled(True)
+        found = self.hub.switch(work)
+        torch.set_grad_enabled(enabled)
+        if isinstance(found, _Raised):
+            raise found.error
+        return found
 
 
 # Puts clients together: the blocks that can answer as one, and the clients that are better off alone.
@@ -179,9 +291,7 @@ class StackedRuntime(LoopRuntime):
         self.pausing = Pausing()
         self._cohort_handlers = type(algorithm).cohort_handlers()
 
-    def exchange(
-        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
-    ) -> Iterator[Outcome | StackOutcome]:
+    def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Outcomes:
         """Answer the requests block by block, then the clients that are left."""
         self._before = {}
         left = list(requests)
@@ -217,9 +327,7 @@ class StackedRuntime(LoopRuntime):
             if id(member.stack) in gone:
                 member.settle()
 
-    def _side_by_side(
-        self, position: Position, requests: Mapping[str, Request[Any]], block: Cohort
-    ) -> Iterator[Outcome | StackOutcome]:
+    def _side_by_side(self, position: Position, requests: Requests, block: Cohort) -> Outcomes:
         """Yield the answers of a block whose plain handlers run side by side."""
         self._before.update({client.id: dict(client.state) for client in block})
         started, done = time.perf_counter(), sum(self.pausing.together.values())
@@ -236,12 +344,12 @@ class StackedRuntime(LoopRuntime):
             found = gathered(tuple(requests), found) or found  # type: ignore[arg-type]
         yield from _outcomes(requests, found, seconds)
 
-    def _handler_for_many(self, requests: Mapping[str, Request[Any]]) -> str | None:
+    def _handler_for_many(self, requests: Requests) -> str | None:
         kinds = {type(request) for request in requests.values()}
         return self._cohort_handlers.get(kinds.pop()) if len(kinds) == 1 else None
 
     def _together(
-        self, name: str, position: Position, requests: Mapping[str, Request[Any]], block: Cohort
+        self, name: str, position: Position, requests: Requests, block: Cohort
     ) -> list[Outcome | StackOutcome] | None:
         """Return the answers of a block, or None when its clients have to answer one by one."""
         before: dict[str, State] = {client.id: dict(client.state) for client in block}
@@ -265,12 +373,12 @@ class StackedRuntime(LoopRuntime):
             return None
 
 
-def _kind(requests: Mapping[str, Request[Any]]) -> str:
+def _kind(requests: Requests) -> str:
     return type(next(iter(requests.values()))).__name__ if requests else ""
 
 
 def _outcomes(
-    requests: Mapping[str, Request[Any]], found: Stack | Sequence[Record | Failure], seconds: float
+    requests: Requests, found: Stack | Sequence[Record | Failure], seconds: float
 ) -> list[Outcome | StackOutcome]:
     started = time.perf_counter()
     distinct = {id(request): request for request in requests.values()}

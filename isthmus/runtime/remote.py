@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode, opened, pack
-from isthmus.core.errors import BadInput, BadMessage, CourseFailed
-from isthmus.core.federation import Outcome, Position
-from isthmus.core.protocol import Failure, Holdings, Request, reply_type
+from isthmus.core.errors import BadMessage, CourseFailed
+from isthmus.core.federation import Outcome, require_clients
+from isthmus.core.protocol import Failure, Holdings, Position, Request, Requests, reply_type
 from isthmus.core.record import Record
 from isthmus.runtime.envelope import BLANK, LEFT, MEMORY_NAME, Answer, Envelope
 
@@ -71,9 +71,7 @@ class RemoteRuntime:
         """How much data the silos agreed to hold."""
         return getattr(self.transport, "holdings", {})
 
-    def exchange(
-        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
-    ) -> Iterator[Outcome]:
+    def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Iterator[Outcome]:
         """Send every silo its request and yield the outcomes as they come."""
         self._before = {client: self._names[client] for client in requests}
         forgetful: dict[str, Request[Any]] = {}
@@ -105,9 +103,7 @@ class RemoteRuntime:
         if len(self.clients) < self.min_clients:
             raise CourseFailed(f"{client} {why}; {len(self.clients)} are left, {self.min_clients} are needed")
 
-    def _sent(
-        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
-    ) -> Iterator[Outcome]:
+    def _sent(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Iterator[Outcome]:
         payloads: dict[int, bytes] = {}
         messages: dict[str, bytes] = {}
         expected: dict[str, type[Record]] = {}
@@ -175,10 +171,7 @@ class RemoteRuntime:
 
     def load_clients(self, memories: Mapping[str, bytes]) -> None:
         """Go back to the memories that a checkpoint names."""
-        if set(memories) != set(self._names):
-            raise BadInput(
-                f"the checkpoint has the clients {sorted(memories)[:5]}, this course has {sorted(self._names)[:5]}"
-            )
+        require_clients(memories, self._names)
         self._left = {client for client, name in memories.items() if name == LEFT.encode()}
         self._names = {client: BLANK if client in self._left else memories[client].decode() for client in self._names}
         self._durable = dict(self._names)

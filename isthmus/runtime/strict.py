@@ -14,9 +14,9 @@ from typing import Any
 
 from isthmus.core.client import Client
 from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode
-from isthmus.core.errors import BadInput, BadMessage
-from isthmus.core.federation import Outcome, Position
-from isthmus.core.protocol import Algorithm, Failure, Holdings, Request, reply_type
+from isthmus.core.errors import BadMessage
+from isthmus.core.federation import Outcome, require_clients
+from isthmus.core.protocol import Algorithm, Failure, Holdings, Position, Request, Requests, reply_type
 from isthmus.core.record import State
 from isthmus.runtime.loop import Site, timed
 
@@ -48,9 +48,7 @@ class StrictRuntime:
         found = {client: getattr(make(), "holdings", None) for client, make in self.factories.items()}
         return {client: held for client, held in found.items() if held is not None}
 
-    def exchange(
-        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
-    ) -> Iterator[Outcome]:
+    def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Iterator[Outcome]:
         """Answer the requests one after the other, each through bytes."""
         self._before = {}
         for client, request in requests.items():
@@ -106,8 +104,5 @@ class StrictRuntime:
 
     def load_clients(self, memories: Mapping[str, bytes]) -> None:
         """Replace every client's memory."""
-        if set(memories) != set(self.factories):
-            raise BadInput(
-                f"the checkpoint has the clients {sorted(memories)[:5]}, this course has {sorted(self.factories)[:5]}"
-            )
+        require_clients(memories, self.factories)
         self._memories = dict(memories)

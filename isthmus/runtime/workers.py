@@ -28,13 +28,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isthmus.core.codec import decode, encode, opened, pack, unpack
-from isthmus.core.errors import BadInput, BadMessage, CourseFailed
-from isthmus.core.federation import Outcome, Position, StackOutcome
-from isthmus.core.protocol import Failure, Holdings, Request, reply_type
+from isthmus.core.codec import decode_own, encode, opened, pack, unpack
+from isthmus.core.errors import BadMessage, CourseFailed
+from isthmus.core.federation import Outcome, Outcomes, StackOutcome, require_clients
+from isthmus.core.protocol import Failure, Holdings, Position, Requests, reply_type
 from isthmus.core.record import Record, leaves, with_leaves
-from isthmus.core.replies import Each, Stack, Stacked, StackedTensor
-from isthmus.runtime.block import Answer, Ask, Many, One, Opener, Order, answer_of, to_bytes
+from isthmus.core.replies import Each, Sized, Stack, StackedTensor
+from isthmus.runtime.block import Answer, Ask, Many, One, Opener, Order
 from isthmus.runtime.cluster import Crew, Seat, WorkerLost
 
 # So often may the worker of a block be lost within one order before the block is taken to be the reason.
@@ -136,9 +136,7 @@ class WorkersRuntime:
 
     # ---- exchanges
 
-    def exchange(
-        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
-    ) -> Iterator[Outcome | StackOutcome]:
+    def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Outcomes:
         """Send every block the requests of its clients; yield what comes back in the order of the blocks."""
         if position.exchange == 0:
             self._share_with_who_joined()
@@ -162,7 +160,7 @@ class WorkersRuntime:
     def _ask(
         self,
         position: Position,
-        requests: Mapping[str, Request[Any]],
+        requests: Requests,
         payloads: Mapping[int, Tensor],
         timeout_seconds: float | None,
     ) -> Ask:
@@ -177,9 +175,7 @@ class WorkersRuntime:
             whole=kind in self._looked_at,
         )
 
-    def _outcomes(
-        self, place: int, told: One | Many, requests: Mapping[str, Request[Any]]
-    ) -> list[Outcome] | list[StackOutcome]:
+    def _outcomes(self, place: int, told: One | Many, requests: Requests) -> list[Outcome] | list[StackOutcome]:
         """Return what a block says of one client or of many; what is no reply is a failure of theirs."""
         clients = told.clients if isinstance(told, Many) else (told.client,)
         kind = type(requests[clients[0]])
@@ -187,7 +183,7 @@ class WorkersRuntime:
             if isinstance(told, Many):
                 look = _Look(self, place, told.name, kind.__name__)
                 return [StackOutcome(_stack(told, reply_type(kind), look), *told.facts)]
-            reply: Record | Failure = told.failure or _reply(told.payload, reply_type(kind))
+            reply: Record | Failure = told.failure or decode_own(opened(told.payload), reply_type(kind))
             return [Outcome(told.client, reply, *told.facts)]
         except BadMessage as error:
             down, up, seconds, _ = told.facts
@@ -222,7 +218,7 @@ class WorkersRuntime:
     def _sent(self, place: int, order: Order) -> Any:
         """Send an order; None where the worker is gone already."""
         seat = self._held[place].seat
-        message = to_bytes(order)
+        message = encode(order)
         self.traffic["down"] += len(message)
         try:
             return None if seat is None else seat.call("answer", message)
@@ -253,7 +249,7 @@ class WorkersRuntime:
             raise WorkerLost("the worker is gone")
         data: bytes = self.crew.result(call, seat.address)
         self.traffic["up"] += len(data)
-        answer = answer_of(data)
+        answer: Answer = decode_own(data, Answer, share=True)
         if answer.error:
             raise CourseFailed(f"the worker {seat.address} could not carry out what it was asked: {answer.error}")
         return answer
@@ -356,10 +352,7 @@ class WorkersRuntime:
 
     def load_clients(self, memories: Mapping[str, bytes]) -> None:
         """Replace every client's memory, with the next order."""
-        if set(memories) != set(self._clients):
-            raise BadInput(
-                f"the checkpoint has the clients {sorted(memories)[:5]}, this course has {sorted(self._clients)[:5]}"
-            )
+        require_clients(memories, self._clients)
         self._remember(memories)
 
     def _remember(self, memories: Mapping[str, bytes]) -> None:
@@ -403,24 +396,12 @@ class _Look:
         return self._tensors[leaf]
 
 
-class _Summed(Stacked):
+class _Summed(Sized):
     """Tensors of which the server has the weighted sum and a bound; the block has the tensors themselves."""
 
     def __init__(self, many: Many, leaf: int, dtype: torch.dtype, look: _Look) -> None:
-        self._many, self._leaf, self._dtype, self._look = many, leaf, dtype, look
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one client's tensor."""
-        return self._many.shapes[self._leaf]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the numbers."""
-        return self._dtype
-
-    def __len__(self) -> int:
-        return len(self._many.clients)
+        super().__init__(many.shapes[leaf], dtype, len(many.clients))
+        self._many, self._leaf, self._look = many, leaf, look
 
     def member(self, position: int) -> Tensor:
         """Return one client's tensor, from the block."""
@@ -441,16 +422,9 @@ class _Summed(Stacked):
         return StackedTensor(self.whole()).weighted_sum(weights)
 
 
-def _reply(payload: Tensor, expected: type[Record]) -> Record:
-    data = opened(payload)
-    reply: Record = decode(data, expected, max_bytes=len(data))
-    return reply
-
-
 def _stack(many: Many, expected: type[Record], look: _Look) -> Stack:
     """Return the replies of a block as one."""
-    data = opened(many.outline)
-    outline: Record = decode(data, expected, max_bytes=len(data))
+    outline: Record = decode_own(opened(many.outline), expected)
     found: dict[str, Any] = {}
     for place, (path, leaf) in enumerate(leaves(outline).items()):
         if place in many.wholes:
@@ -459,6 +433,4 @@ def _stack(many: Many, expected: type[Record], look: _Look) -> Stack:
             found[path] = _Summed(many, place, leaf.dtype, look)
         else:
             found[path] = Each(many.each[place]) if place in many.each else leaf
-    record = with_leaves(outline, found)
-    assert isinstance(record, Record)
-    return Stack(many.clients, record)
+    return Stack(many.clients, with_leaves(outline, found))

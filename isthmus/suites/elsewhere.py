@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,13 +19,14 @@ from torch import Tensor
 
 from isthmus import __version__
 from isthmus.config.load import load_course
-from isthmus.core.codec import MAX_FILE_VALUES, decode, encode, pack, unpack
+from isthmus.core.codec import decode_own, encode, pack, unpack
 from isthmus.core.errors import BadInput, IsthmusError
 from isthmus.core.outside import parse_yaml, replace_file
 from isthmus.core.record import Record
-from isthmus.runs.at_workers import crew_for, portable
+from isthmus.runs.at_workers import portable
 from isthmus.runs.folder import set_aside
-from isthmus.suites.same_data import LastScenario
+from isthmus.runs.simulated import crew_for
+from isthmus.suites.same_data import Finishing, LastScenario, finish_course
 from isthmus.suites.spec import Point
 
 
@@ -55,17 +56,14 @@ class Done(Record):
     """What the run folder holds now, by path."""
 
 
-# From a course, its folder, the data root and the data at hand to an error and a note.
-Finish = Callable[..., tuple[str, str]]
-
 # Of a worker, which may have several threads; torch's settings are of the whole process.
 _one_at_a_time = threading.Lock()
 _data = LastScenario()
 
 
-def run_errand(finish: Finish, message: bytes) -> bytes:
+def run_errand(message: bytes) -> bytes:
     """Run a course to its end in a worker."""
-    errand: Errand = decode(message, Errand, max_bytes=len(message), max_values=MAX_FILE_VALUES, share=True)
+    errand: Errand = decode_own(message, Errand, share=True)
     if errand.version != __version__:
         return encode(Done(f"the worker runs isthmus {__version__}, the server {errand.version}", "", {}))
     with _one_at_a_time, tempfile.TemporaryDirectory(prefix="isthmus-course-") as folder:
@@ -73,16 +71,15 @@ def run_errand(finish: Finish, message: bytes) -> bytes:
         _unpack(errand.files, path)
         root = Path(errand.data_root) if errand.data_root else None
         try:
-            error, note = finish(load_course(parse_yaml(errand.course, "a course of a suite")), path, root, _data)
+            course = load_course(parse_yaml(errand.course, "a course of a suite"))
+            error, note = finish_course(course, path, root, _data)
         except IsthmusError as failure:
             error, note = str(failure), ""
         return encode(Done(error, note, _packed(path)))
 
 
-def on_cluster(
-    points: Sequence[Point], folder: Path, data_root: Path | None, address: str, finish: Finish
-) -> Iterator[tuple[Point, str, str]]:
-    """Run courses on a cluster, each on one worker; yield each with its error and note as its run folder is here."""
+def on_cluster(points: Sequence[Point], folder: Path, data_root: Path | None, address: str) -> Finishing:
+    """Run courses on a cluster, each on one worker; yield each as its run folder is here."""
     with crew_for(None, address) as crew:
         assert crew is not None
         under_way: dict[Any, Point] = {}
@@ -91,13 +88,12 @@ def on_cluster(
         while waiting or under_way:
             while waiting and len(under_way) < 2 * max(len(crew.workers()), 1):
                 point = waiting.pop()
-                errand = _errand(point, folder / "runs" / point.key, data_root)
-                under_way[crew.start(run_errand, finish, errand)] = point
+                under_way[crew.start(run_errand, _errand(point, point.path(folder), data_root))] = point
             future = crew.first(list(under_way))
             point = under_way.pop(future)
-            path = folder / "runs" / point.key
+            path = point.path(folder)
             try:
-                done: Done = _done(future.result())
+                done: Done = decode_own(future.result(), Done, share=True)
             except Exception as error:  # lost again and again, or it has not what it needs
                 yield point, f"{type(error).__name__}: {error}", ""
                 continue
@@ -105,11 +101,6 @@ def on_cluster(
                 set_aside(path, done.note)
             _unpack(done.files, path)
             yield point, done.error, done.note
-
-
-def _done(data: bytes) -> Done:
-    done: Done = decode(data, Done, max_bytes=len(data), max_values=MAX_FILE_VALUES, share=True)
-    return done
 
 
 def _errand(point: Point, path: Path, data_root: Path | None) -> bytes:

@@ -12,7 +12,7 @@ from isthmus.core.outside import replace_file
 from isthmus.report.charts import Chart, Panel, Point, Series, Words, curve_chart, grouped_bars, line_chart, to_svg
 from isthmus.runs.journal import JOURNAL_FILE, read_whole_journal
 from isthmus.suites.figure_spec import Figure
-from isthmus.suites.runner import Run
+from isthmus.suites.outcomes import Run
 from isthmus.suites.spec import Suite
 from isthmus.suites.table import Cell
 
@@ -103,7 +103,7 @@ def _by_client(run: Run, metric: str, folder: Path) -> dict[str, float]:
 
 
 def _events(run: Run, folder: Path) -> Iterable[dict[str, Any]]:
-    journal = folder / "runs" / run.point.key / JOURNAL_FILE
+    journal = run.point.path(folder) / JOURNAL_FILE
     return read_whole_journal(journal) if journal.is_file() else ()  # a run that is only a row of runs.csv has none
 
 

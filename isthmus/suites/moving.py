@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from isthmus.core.errors import BadInput
-from isthmus.suites.runner import Run
+from isthmus.report.summary import as_csv
+from isthmus.suites.outcomes import Run
 from isthmus.suites.spec import Point, Suite
 from isthmus.suites.table import runs_csv, searched_text
 
@@ -82,15 +83,13 @@ def with_others(suite: Suite, runs: Sequence[Run], folder: Path) -> str:
     """
     text = runs_csv(suite, runs)
     header, rows = _read(folder / RUNS_FILE)
-    new = list(csv.reader(io.StringIO(text)))
-    if header != new[0]:
+    new = csv.DictReader(io.StringIO(text))
+    if header != new.fieldnames:
         return text
     keys = [*suite.axes, "searched", "seed"]
-    mine = {tuple(dict(zip(header, row, strict=True))[key] for key in keys) for row in new[1:]}
+    mine = {tuple(row[key] for key in keys) for row in new}
     others = [row for row in rows if tuple(row[key] for key in keys) not in mine and _has(suite, row)]
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([row[name] for name in header] for row in others)
-    return text + out.getvalue()
+    return text + as_csv(row.values() for row in others)
 
 
 def _has(suite: Suite, row: dict[str, str]) -> bool:
@@ -102,12 +101,12 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
         return [], []
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            lines = [line for line in csv.reader(file) if line]
+            reader = csv.DictReader(file)
+            # A line that was cut off stands for nothing.
+            rows = [row for row in reader if None not in row and None not in row.values()]
+            return list(reader.fieldnames or ()), rows
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{path}: cannot be read: {error}") from None
-    header = lines[0] if lines else []
-    # A line that was cut off stands for nothing.
-    return header, [dict(zip(header, line, strict=True)) for line in lines[1:] if len(line) == len(header)]
 
 
 def _number(text: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Runs the courses of a suite on the cores there are; what is finished stays finished."""
+"""Runs the courses of a suite on the cores there are, or on a cluster; what is finished stays finished."""
 
 from __future__ import annotations
 
@@ -11,33 +11,19 @@ import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isthmus.config.course import Course
-from isthmus.core.errors import BadInput, CourseFailed, IsthmusError, NotResumable
+from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.core.outside import replace_file
-from isthmus.runs.journal import JOURNAL_FILE, read_journal
-from isthmus.suites.same_data import LastScenario, side_by_side
-from isthmus.suites.spec import MODELS, Point, Suite
-
-if TYPE_CHECKING:
-    from isthmus.suites.moving import Rows
-
-
-@dataclass(frozen=True)
-class Run:
-    """A course of the suite with its outcome."""
-
-    point: Point
-    score: float | None  # on test
-    validation: float | None  # what the search goes by
-    num_rounds: int
-    seconds: float
-    error: str = ""
-    missing: tuple[str, ...] = ()  # clients that did not score the round that is kept, or are in no test score
-    note: str = ""  # what became of an earlier run of the same course that could not be resumed
+from isthmus.suites import elsewhere
+from isthmus.suites.moving import RUNS_FILE, Rows, with_others
+from isthmus.suites.outcomes import Run, outcome, read_run
+from isthmus.suites.same_data import Finishing, LastScenario, finish_course, side_by_side
+from isthmus.suites.spec import Point, Suite
 
 
 def run_suite(
@@ -54,106 +40,105 @@ def run_suite(
     Finished is what has a run folder with an end, or a row in runs.csv with the digest of the course. With `cluster`
     the courses run on the workers of the Dask cluster at that address, each on one.
     """
-    from isthmus.suites.moving import Rows  # it stands on this file
-
     if cluster is not None and workers is not None:
         raise BadInput(f"workers is {workers} and cluster {cluster!r}; give one of them")
-    points = suite.points()
-    rows = Rows(suite, folder)
-    found: dict[str, Run] = {}
-    todo: dict[str, Point] = {}
-    refused: dict[str, str] = {}
-    for point in points:
-        if point.key in found or point.key in todo:
-            continue  # the same course, of which another metric is read
-        finished = read_run(suite, point, folder / "runs" / point.key)
-        if finished is None:
-            by_row = rows.of([other for other in points if other.key == point.key])
-            finished = by_row[0] if by_row else None
-            refused[point.key] = rows.why_not(point)
-        if finished is not None:
-            found[point.key] = finished
-            on_done(finished)
-        else:
-            todo[point.key] = point
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        _carry_out(suite, list(todo.values()), folder, data_root, workers, cluster, found, on_done)
-    finally:
-        runs = [_of(suite, point, found[point.key], folder, rows) for point in points if point.key in found]
-        if len(runs) < len(points):
-            _keep_rows(suite, runs, folder)
-    return [replace(run, note=run.note or refused.get(run.point.key, "")) for run in runs]
-
-
-def _keep_rows(suite: Suite, runs: Sequence[Run], folder: Path) -> None:
-    """Write what is finished of a suite that is cut short, so that it can go on elsewhere without the run folders."""
-    from isthmus.suites.moving import RUNS_FILE, with_others
-
-    if runs:
-        replace_file(folder / RUNS_FILE, with_others(suite, runs, folder).encode())
-
-
-def _carry_out(
-    suite: Suite,
-    points: Sequence[Point],
-    folder: Path,
-    data_root: Path | None,
-    workers: int | None,
-    cluster: str | None,
-    found: dict[str, Run],
-    on_done: Callable[[Run], None],
-) -> None:
-    """Run some courses, here or elsewhere, and put what comes of them where it is found."""
-    todo = side_by_side(points)
-    if not todo:
-        return
-    if cluster is not None:
-        from isthmus.suites.elsewhere import on_cluster
-
-        for point, error, note in on_cluster(todo, folder, data_root, cluster, finish_course):
-            found[point.key] = _tell(on_done, _outcome(suite, point, folder, error, note))
-        return
+    campaign = _Campaign(suite, folder, on_done)
+    todo = side_by_side(campaign.look_for_finished())
     number = min(workers or os.cpu_count() or 1, len(todo))
-    if number == 1:
-        data = LastScenario()
-        for point in todo:
-            found[point.key] = _tell(on_done, _finish(suite, point, folder, data_root, data))
+    folder.mkdir(parents=True, exist_ok=True)
+    if not todo:
+        return campaign.runs()
+    if cluster is not None:
+        finished = elsewhere.on_cluster(todo, folder, data_root, cluster)
+    elif number > 1:
+        finished = _in_parallel(todo, folder, data_root, number)
     else:
-        _in_parallel(suite, todo, folder, data_root, number, found, on_done)
+        finished = _one_by_one(todo, folder, data_root)
+    try:
+        with closing(finished):
+            for point, error, note in finished:
+                campaign.take(outcome(suite, point, point.path(folder), error, note))
+    finally:
+        campaign.keep_rows()
+    return campaign.runs()
 
 
-def _of(suite: Suite, point: Point, run: Run, folder: Path, rows: Rows) -> Run:
-    """Return a run as the given point of the suite reads it."""
-    if point == run.point or run.error:
-        return replace(run, point=point)
-    read = read_run(suite, point, folder / "runs" / point.key) or next(iter(rows.of([point]) or ()), None)
-    assert read is not None
-    return replace(read, note=run.note)
+class _Campaign:
+    """The runs of a suite, as far as they are known: by what was finished before, and by what has finished since."""
+
+    def __init__(self, suite: Suite, folder: Path, on_done: Callable[[Run], None]) -> None:
+        self.suite, self.folder, self.on_done = suite, folder, on_done
+        self.points, self.rows = suite.points(), Rows(suite, folder)
+        self.found: dict[str, Run] = {}
+        self.refused: dict[str, str] = {}  # why a row does not stand for its run
+
+    def take(self, run: Run) -> None:
+        """Say of a run that it is done, and count it as such."""
+        self.on_done(run)
+        self.found[run.point.key] = run
+
+    def look_for_finished(self) -> list[Point]:
+        """Take in what was finished before; return a point of each course that was not."""
+        todo: dict[str, Point] = {}
+        for point in self.points:
+            if point.key in self.found or point.key in todo:
+                continue  # the same course, of which another metric is read
+            finished = read_run(self.suite, point, point.path(self.folder))
+            if finished is None:
+                by_row = self.rows.of([other for other in self.points if other.key == point.key])
+                finished = by_row[0] if by_row else None
+                self.refused[point.key] = self.rows.why_not(point)
+            if finished is not None:
+                self.take(finished)
+            else:
+                todo[point.key] = point
+        return list(todo.values())
+
+    def runs(self) -> list[Run]:
+        """Return the run of every point that is known, in the order of the points."""
+        runs = [self._read_as(point, self.found[point.key]) for point in self.points if point.key in self.found]
+        return [replace(run, note=run.note or self.refused.get(run.point.key, "")) for run in runs]
+
+    def _read_as(self, point: Point, run: Run) -> Run:
+        """Return a run as the given point of the suite reads it."""
+        if point == run.point or run.error:
+            return replace(run, point=point)
+        by_row = self.rows.of([point]) or ()
+        read = read_run(self.suite, point, point.path(self.folder)) or next(iter(by_row), None)
+        assert read is not None
+        return replace(read, note=run.note)
+
+    def keep_rows(self) -> None:
+        """Write what is finished of a suite that is cut short, so that it can go on without the run folders."""
+        if self.found and any(point.key not in self.found for point in self.points):
+            text = with_others(self.suite, self.runs(), self.folder)
+            replace_file(self.folder / RUNS_FILE, text.encode())
 
 
-def _in_parallel(
-    suite: Suite,
-    todo: Sequence[Point],
-    folder: Path,
-    data_root: Path | None,
-    number: int,
-    found: dict[str, Run],
-    on_done: Callable[[Run], None],
-) -> None:
+# ---- in this process and in others of this machine
+
+
+def _one_by_one(points: Sequence[Point], folder: Path, data_root: Path | None) -> Finishing:
+    data = LastScenario()
+    for point in points:
+        yield point, *finish_course(point.course, point.path(folder), data_root, data)
+
+
+def _in_parallel(points: Sequence[Point], folder: Path, data_root: Path | None, number: int) -> Finishing:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(number, mp_context=context, initializer=_quiet_worker) as pool:
         # A few at a time, so that an interruption does not leave a long queue to cancel.
-        waiting = list(reversed(todo))
-        under_way: dict[Future[Run], Point] = {}
+        waiting = list(reversed(points))
+        under_way: dict[Future[tuple[str, str]], Point] = {}
         try:
             while waiting or under_way:
                 while waiting and len(under_way) < number:
                     point = waiting.pop()
-                    under_way[pool.submit(_finish_in_worker, suite, point, folder, data_root)] = point
+                    call = pool.submit(_finish_in_worker, point.course, point.path(folder), data_root)
+                    under_way[call] = point
                 done, _ = wait(under_way, return_when=FIRST_COMPLETED)
                 for future in done:
-                    found[under_way.pop(future).key] = _tell(on_done, future.result())
+                    yield under_way.pop(future), *future.result()
         except BrokenProcessPool:
             raise CourseFailed(
                 "a worker process was killed, perhaps for want of memory (fewer --workers need less); what is finished "
@@ -199,74 +184,12 @@ def _end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _finish_in_worker(suite: Suite, point: Point, folder: Path, data_root: Path | None) -> Run:
+def _finish_in_worker(course: Course, path: Path, data_root: Path | None) -> tuple[str, str]:
     global _at_work
     _at_work = True
     try:
-        return _finish(suite, point, folder, data_root, _data)
+        return finish_course(course, path, data_root, _data)
     except KeyboardInterrupt:
         os._exit(130)
     finally:
         _at_work = False
-
-
-def _tell(on_done: Callable[[Run], None], run: Run) -> Run:
-    on_done(run)
-    return run
-
-
-def _finish(suite: Suite, point: Point, folder: Path, data_root: Path | None, data: LastScenario) -> Run:
-    """Run one course of a suite to its end."""
-    error, note = finish_course(point.course, folder / "runs" / point.key, data_root, data)
-    return _outcome(suite, point, folder, error, note)
-
-
-def finish_course(course: Course, path: Path, data_root: Path | None, data: LastScenario) -> tuple[str, str]:
-    """Run one course to its end, from its checkpoint if it has one; return why it failed, and a note, if any."""
-    from isthmus.runs.simulated import resume, run, run_anew
-
-    course = replace(course, threads=1)
-    note = ""
-    try:
-        if not path.exists():
-            run(course, run_dir=path, scenario=data.of(course, data_root))
-        else:
-            try:
-                resume(path, course=course, scenario=data.of(course, data_root))
-            except NotResumable as error:
-                aside = run_anew(course, path, str(error), scenario=data.of(course, data_root))
-                note = f"{path.name} was run anew; what was there is in {aside.name}, since {error}"
-    except IsthmusError as error:
-        return str(error), note
-    return "", note
-
-
-def _outcome(suite: Suite, point: Point, folder: Path, error: str, note: str) -> Run:
-    """Return what became of a course; a failure is the run's, not the suite's."""
-    if error:
-        return Run(point, None, None, 0, 0.0, error, note=note)
-    finished = read_run(suite, point, folder / "runs" / point.key)
-    assert finished is not None
-    return replace(finished, note=note)
-
-
-def read_run(suite: Suite, point: Point, path: Path) -> Run | None:
-    """Return the outcome of a finished run from its journal, or None."""
-    journal = path / JOURNAL_FILE
-    if not journal.is_file():
-        return None
-    try:
-        events = list(read_journal(journal))
-    except BadInput:  # damaged: whoever goes on with the run says so
-        return None
-    end: dict[str, Any] = next((event for event in reversed(events) if event["event"] == "end"), {})
-    if not {"metrics", "best_score", "num_rounds", "seconds"} <= end.keys():
-        return None
-    score = None
-    # Methods without a global model are scored by the clients' own, and those without these by the global one.
-    for model in (suite.model, *(model for model in MODELS if model != suite.model)):
-        score = end["metrics"].get(f"{model}/{suite.graph}", {}).get(point.metric, score) if score is None else score
-    kept = [e for e in events if e["event"] == "round" and e.get("round") == end.get("best_round")]
-    away = [*(kept[-1].get("unscored", ()) if kept else ()), *end.get("missing", ())]
-    missing = tuple(dict.fromkeys(away))
-    return Run(point, score, end["best_score"], end["num_rounds"], end["seconds"], missing=missing)

@@ -1,14 +1,17 @@
-"""Courses on the same data one after the other, so that it is loaded and divided once."""
+"""Courses to their end, those on the same data one after the other, so that it is loaded and divided once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from isthmus.config.course import Course
+from isthmus.core.errors import IsthmusError, NotResumable
 from isthmus.data.zoo import Folders
 from isthmus.data.zoo import data_root as locate_data
+from isthmus.runs.simulated import resume, run, run_anew
 from isthmus.runs.simulation import Scenario, load_scenario, torch_threads
 from isthmus.suites.spec import Point
 
@@ -48,3 +51,25 @@ class LastScenario:
             with torch_threads(course.threads):
                 self._kept = (key, load_scenario(course, locate_data(root)))
         return self._kept[1]
+
+
+# Yields each course as it ends: why it failed, if it did, and what became of an earlier run that could not be resumed.
+Finishing = Generator[tuple[Point, str, str], None, None]
+
+
+def finish_course(course: Course, path: Path, data_root: Path | None, data: LastScenario) -> tuple[str, str]:
+    """Run one course to its end, from its checkpoint if it has one; return why it failed, and a note, if any."""
+    course = replace(course, threads=1)
+    note = ""
+    try:
+        if not path.exists():
+            run(course, run_dir=path, scenario=data.of(course, data_root))
+        else:
+            try:
+                resume(path, course=course, scenario=data.of(course, data_root))
+            except NotResumable as error:
+                aside = run_anew(course, path, str(error), scenario=data.of(course, data_root))
+                note = f"{path.name} was run anew; what was there is in {aside.name}, since {error}"
+    except IsthmusError as error:
+        return str(error), note
+    return "", note

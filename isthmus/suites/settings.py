@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from isthmus.config.build import brief
-from isthmus.config.load import course_to_dict, leaf_paths
+from isthmus.config.load import course_to_dict, leaf_values
 from isthmus.core.outside import some
 from isthmus.report.summary import Table, as_csv
-from isthmus.suites.runner import Run
+from isthmus.suites.outcomes import Run
 from isthmus.suites.spec import Point, Suite
 
 # How a course is run and watched, which no result hangs on.
@@ -148,13 +148,7 @@ def notes(suite: Suite, found: Settings, runs: Sequence[Run]) -> list[str]:
 
 def _flat(course: Mapping[str, Any]) -> dict[str, Any]:
     told = {key: value for key, value in course.items() if key not in UNTOLD}
-    found: dict[str, Any] = {}
-    for path in leaf_paths(told):
-        value: Any = told
-        for key in path.split("."):
-            value = value[key]
-        found[path] = value
-    return found
+    return {".".join(path): value for path, value in leaf_values(told)}
 
 
 def _seeded(suite: Suite) -> set[str]:

@@ -64,14 +64,15 @@ from typing import Any
 
 from isthmus.config.build import Builder
 from isthmus.config.course import Course
-from isthmus.config.load import as_before, course_to_dict, leaf_paths, merge, nested
+from isthmus.config.load import as_before, course_to_dict, leaf_values, merge, nested
+from isthmus.core.errors import refuse
 from isthmus.core.outside import read_yaml
+from isthmus.report.summary import MODELS
 from isthmus.suites.choices import Choices, agrees, read_choices
 from isthmus.suites.figure_spec import Figure, check_metric, read_figures
 
 GRAPHS = ("global_graph", "local_graph")
 SPREADS = ("std", "ci95")
-MODELS = ("global_model", "local_model")
 ADJUST = "for example: {method: FedAvg, set: {algorithm.local_steps: 2}}"
 UNWATCHED: dict[str, Any] = {"monitors": [], "monitor_every": 0}
 
@@ -142,6 +143,10 @@ class Point:
         label = "-".join("".join(c if c.isalnum() else "_" for c in choice) for choice in named)
         return f"{label}-seed{self.seed}-{self.digest[:10]}"
 
+    def path(self, folder: Path) -> Path:
+        """Return its run folder within the folder of a suite's results."""
+        return folder / "runs" / self.key
+
 
 @dataclass(frozen=True)
 class Suite:
@@ -173,8 +178,7 @@ class Suite:
 
     def __post_init__(self) -> None:
         for key, allowed in (("model", MODELS), ("graph", GRAPHS), ("spread", SPREADS)):
-            if getattr(self, key) not in allowed:
-                raise ValueError(f"{key} is {getattr(self, key)!r}; choose from {', '.join(allowed)}")
+            refuse(getattr(self, key) not in allowed, self, key, f"choose from {', '.join(allowed)}")
         if not self.seeds:
             raise ValueError("seeds is [], expected how many, or a list of whole numbers")
         self._check_axes()
@@ -264,7 +268,7 @@ class Suite:
                 raw = merge(self.base, [*words, *((key.split("."), seed) for key in seeded)], self.title)
                 builder = Builder(f"{self.title} [{', '.join(cell.values())}]")
                 course = builder.fields(Course, raw, "")
-                stated = frozenset(leaf_paths(raw))
+                stated = frozenset(".".join(path) for path, _ in leaf_values(raw))
                 notes = tuple(note for renaming in builder.renamings for note in renaming.losses())
                 made = Point(dict(cell), searched, seed, course, metric, self.measured, stated, notes)
                 found.append(made)

@@ -11,7 +11,7 @@ from typing import Any
 
 from isthmus.core.protocol import LOWER_IS_BETTER
 from isthmus.report.summary import Table, as_csv
-from isthmus.suites.runner import Run
+from isthmus.suites.outcomes import Run
 from isthmus.suites.spec import Expectation, Point, Suite
 
 

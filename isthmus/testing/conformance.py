@@ -21,8 +21,8 @@ from isthmus.config.course import Course
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadMessage, nearest
 from isthmus.core.exposure import field_docs
-from isthmus.core.federation import Position, Runtime
-from isthmus.core.protocol import Algorithm, EvaluateModel, Failure, KeepBest, reply_type
+from isthmus.core.federation import Runtime
+from isthmus.core.protocol import Algorithm, EvaluateModel, Failure, KeepBest, Position, reply_type
 from isthmus.core.record import Record, field_types, leaves
 from isthmus.core.training import UniformSampling
 from isthmus.learn.together.blocks import can_stack

@@ -17,15 +17,8 @@ import torch
 from torch import Tensor
 
 from isthmus.config.course import Course
-from isthmus.core.federation import (
-    ExchangeReport,
-    ExchangeRules,
-    Federation,
-    InitialModel,
-    Outcome,
-    Position,
-)
-from isthmus.core.protocol import Algorithm, Holdings, Request
+from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Outcome
+from isthmus.core.protocol import Algorithm, Holdings, Position, Request, Requests
 from isthmus.core.random import Secret, torch_generator
 from isthmus.core.record import Params, Record
 from isthmus.data.graph import Graph, undirected
@@ -231,9 +224,7 @@ class ScriptedClients:
             report=self.reports.append,
         )
 
-    def exchange(
-        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
-    ) -> Iterator[Outcome]:
+    def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Iterator[Outcome]:
         """Answer from the script."""
         for client, request in requests.items():
             self.sent.append((client, request))

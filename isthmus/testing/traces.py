@@ -14,13 +14,12 @@ from isthmus.config.course import Course
 from isthmus.core.client import Client
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import IsthmusError
-from isthmus.core.federation import ExchangeReport, Outcome, Position, Runtime
-from isthmus.core.protocol import Algorithm, Request
+from isthmus.core.federation import ExchangeReport, Outcome, Runtime
+from isthmus.core.protocol import Algorithm, Position, Request, Requests
 from isthmus.core.record import Params, Record, State, leaves
 from isthmus.core.training import Callback, RoundReport, Standing, run_course
 from isthmus.runs.simulation import Scenario, Simulation, torch_threads
-from isthmus.runtime.loop import LoopRuntime, StackedRuntime
-from isthmus.runtime.pausing import Pausing
+from isthmus.runtime.loop import LoopRuntime, Pausing, StackedRuntime
 from isthmus.testing.hostile.lies import Dishonest, HostileRuntime
 
 # What the clock says of an exchange, left out of comparisons.
@@ -194,9 +193,7 @@ class WatchedLoop(LoopRuntime):
         if fault is not None:
             self.sites[fault.client].algorithm = _Faulty(algorithm, fault)
 
-    def exchange(
-        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
-    ) -> Iterator[Outcome]:
+    def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Iterator[Outcome]:
         """Answer the requests one after the other and look at what each handler left behind."""
         for client, request in requests.items():
             memory = dict(self.sites[client].client.state)

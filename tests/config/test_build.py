@@ -11,9 +11,9 @@ import yaml
 
 from isthmus.algorithms import FedAvg, FedProx, Local
 from isthmus.config import registry as tables
-from isthmus.config.build import Builder, describe
+from isthmus.config.build import Builder, describe, name_of
 from isthmus.config.course import Course
-from isthmus.config.registry import FAMILIES, Family, find_part, known_names, name_of
+from isthmus.config.registry import FAMILIES, Family, find_part, known_names
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import Algorithm
 from isthmus.learn.batching import Batching, NeighborBatch

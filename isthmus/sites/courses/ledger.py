@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from isthmus.config.build import name_of
 from isthmus.config.course import Course
 from isthmus.config.load import course_to_yaml
-from isthmus.config.registry import name_of
 from isthmus.core.errors import BadInput
 from isthmus.core.outside import foreign, replace_file
 from isthmus.runs.folder import COURSE_FILE, ID_FILE, new_run_path

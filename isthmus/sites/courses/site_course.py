@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from isthmus import __version__
+from isthmus.config.build import name_of
 from isthmus.config.course import Course, schedule_notes
 from isthmus.config.load import check_client_settings, course_digest, course_to_yaml, load_course
-from isthmus.config.registry import name_of
 from isthmus.core.codec import encode
 from isthmus.core.errors import BadInput, CourseFailed, TooFewReplies, quoted
 from isthmus.core.outside import read_yaml, replace_file

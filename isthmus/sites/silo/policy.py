@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from isthmus.config.build import Builder
+from isthmus.config.build import Builder, name_of
 from isthmus.config.course import Course
 from isthmus.config.load import clients_with_own_models, own_algorithm, own_batching, own_model, weaker
-from isthmus.config.registry import FAMILIES, find_part, known_names, name_of
+from isthmus.config.registry import FAMILIES, find_part, known_names
 from isthmus.core.errors import BadInput, IsthmusError, nearest
 from isthmus.core.exposure import exposure
 from isthmus.core.outside import read_yaml

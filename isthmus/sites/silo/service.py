@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from isthmus import __version__
+from isthmus.config.build import name_of
 from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_yaml, load_course, own_algorithm, own_batching
-from isthmus.config.registry import name_of
 from isthmus.core.codec import decode, encode, pack
 from isthmus.core.errors import BadInput, BadMessage, quoted
 from isthmus.core.outside import foreign, parse_yaml, replace_file

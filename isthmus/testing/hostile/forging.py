@@ -74,13 +74,9 @@ def altered(record: RecordT, **changes: Any) -> RecordT:
 
 def num_tensors(value: Any) -> int:
     """Return how many tensors a message of this value has."""
-    if isinstance(value, Nested):
-        return num_tensors(value.inner)
-    if isinstance(value, Record):
-        return sum(num_tensors(getattr(value, each.name)) for each in fields(value))
-    if isinstance(value, dict | tuple | list):
-        return sum(map(num_tensors, value.values() if isinstance(value, dict) else value))
-    return int(isinstance(value, Tensor | Claimed))
+    tensors: list[Tensor | Claimed] = []
+    _plain(value, tensors)
+    return len(tensors)
 
 
 def _plain(value: Any, tensors: list[Tensor | Claimed]) -> str:

@@ -11,17 +11,18 @@ from it than from a bad model. `check_lies` holds an algorithm to that.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode, opened, pack
 from isthmus.core.errors import BadMessage
-from isthmus.core.federation import Outcome, Position, Runtime, StackOutcome
-from isthmus.core.protocol import Failure, Kept, Request, reply_type
+from isthmus.core.federation import Outcome, Outcomes, Runtime, StackOutcome
+from isthmus.core.protocol import Failure, Kept, Position, Request, Requests, reply_type
 from isthmus.core.record import Params, Record, field_types
 from isthmus.runtime.envelope import Answer, Envelope
 from isthmus.runtime.loop import measured
@@ -170,22 +171,35 @@ class Told:
 
 
 @dataclass
-class Liar:
-    """A client that answers one kind of request with lies, one after the other, and is honest otherwise.
+class Dishonest(ABC):
+    """A client that may answer something else than it should.
 
     Fields:
         client:  who
-        request: the name of the request type
-        lies:    which lies there are about an honest reply
-        start:   how many of them to leave out at first
-        told:    those that were told so far
+        request: the name of the request type that it lies about
+        told:    the lies that were told so far
     """
 
     client: str
     request: str
+    told: list[Told] = field(default_factory=list, init=False)
+
+    @abstractmethod
+    def answer(self, position: Position, request: Request[Any], reply: Record | Failure) -> Record | Failure:
+        """Return what the client sends in place of its reply; the very same object where that is the reply."""
+
+
+@dataclass
+class Liar(Dishonest):
+    """A client that answers one kind of request with lies, one after the other, and is honest otherwise.
+
+    Fields:
+        lies:  which lies there are about an honest reply
+        start: how many of them to leave out at first
+    """
+
     lies: Callable[[Record], Sequence[Lie]]
     start: int = 0
-    told: list[Told] = field(default_factory=list)
 
     def answer(self, position: Position, request: Request[Any], reply: Record | Failure) -> Record | Failure:
         """Return what the client sends in place of its reply."""
@@ -195,15 +209,6 @@ class Liar:
         lie = lies[(self.start + len(self.told)) % len(lies)]
         self.told.append(Told(position, lie))
         return lie.reply
-
-
-class Dishonest(Protocol):
-    """A client that may answer something else than it should."""
-
-    client: str
-
-    def answer(self, position: Position, request: Request[Any], reply: Record | Failure) -> Record | Failure:
-        """Return what the client sends in place of its reply; the very same object where that is the reply."""
 
 
 class HostileRuntime:
@@ -216,9 +221,7 @@ class HostileRuntime:
     def __init__(self, runtime: Runtime, liar: Dishonest) -> None:
         self.runtime, self.liar = runtime, liar
 
-    def exchange(
-        self, position: Position, requests: Mapping[str, Request[Any]], timeout_seconds: float | None
-    ) -> Iterator[Outcome | StackOutcome]:
+    def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Outcomes:
         """Pass the exchange on, and the liar's reply through it; clients that answered together are taken apart."""
         for outcome in self.runtime.exchange(position, requests, timeout_seconds):
             for each in _apart(outcome):

@@ -16,18 +16,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from isthmus.config.course import Course
 from isthmus.core.codec import decode, encode, pack
 from isthmus.core.errors import BadMessage
-from isthmus.core.federation import Position
 from isthmus.core.outside import MAX_TEXT
-from isthmus.core.protocol import Algorithm, Failure, Request, reply_type
+from isthmus.core.protocol import Algorithm, Failure, Position, Request, reply_type
 from isthmus.core.record import Record, non_finite
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.testing.hostile.counting import Meter
-from isthmus.testing.hostile.lies import HostileSilo, Liar, Lie, Told, some_lies_about
+from isthmus.testing.hostile.lies import Dishonest, HostileSilo, Liar, Lie, Told, some_lies_about
 from isthmus.testing.hostile.sites import AnySilo, SiteTrace, World, toy_world, trace_sites
 from isthmus.testing.traces import Trace, require_same, trace_course
 
@@ -36,15 +35,7 @@ Place = tuple[str, Position]
 Lies = Callable[[Record], Sequence[Lie]]
 
 
-class Liable(Protocol):
-    """A client that has told lies."""
-
-    client: str
-    request: str
-    told: list[Told]
-
-
-def require_found_out(trace: Trace | SiteTrace, liar: Liable) -> None:
+def require_found_out(trace: Trace | SiteTrace, liar: Dishonest) -> None:
     """Raise AssertionError unless a liar was named wherever it had to be, and nobody else was harmed."""
     exchanges, ended_by = trace.exchanges, trace.ended_by
     named = {(r.position, r.request) for r in exchanges for f in r.failures if f.client == liar.client}
@@ -214,23 +205,19 @@ def tell_lies(clean: Trace, lies: Lies, course: Callable[[Liar], Trace | SiteTra
 
 
 @dataclass
-class Stale:
+class Stale(Dishonest):
     """A client that answers with a reply that it has given already, wherever it has one.
 
     Fields:
-        client:     who
         other_kind: whether to take replies to another kind of request, in place of earlier ones to the same
         given:      what there is to choose from; its own replies are added, unless it is somebody else's (`foreign`)
         foreign:    whether `given` is of another course
-        told:       what was told, and where
     """
 
-    client: str
+    request: str = field(default="everything", init=False)
     other_kind: bool = False
     given: list[Given] = field(default_factory=list)
     foreign: bool = False
-    told: list[Told] = field(default_factory=list)
-    request: str = "everything"
 
     def answer(self, position: Position, request: Request[Any], reply: Record | Failure) -> Record | Failure:
         """Return the latest reply that there is, or the true one."""
@@ -247,28 +234,13 @@ class Stale:
         return old  # type: ignore[no-any-return]
 
 
-def _earlier_round(given: Sequence[Given], kind: str, at: Position) -> bytes | None:
-    return next((data for k, p, data in reversed(given) if k == kind and p.round < at.round), None)
-
-
-def _earlier_exchange(given: Sequence[Given], kind: str, at: Position) -> bytes | None:
-    return given[-1][2] if given else None
-
-
-def _another_kind(given: Sequence[Given], kind: str, at: Position) -> bytes | None:
-    return next((data for k, _, data in reversed(given) if k != kind), None)
-
-
-def _same_place(given: Sequence[Given], kind: str, at: Position) -> bytes | None:
-    return next((data for k, p, data in given if (k, p) == (kind, at)), None)
-
-
-# Which message is sent again; of those of another course, the one that was given at the same place.
-CHOICES: dict[str, Callable[[Sequence[Given], str, Position], bytes | None]] = {
-    "an earlier round": _earlier_round,
-    "an earlier exchange": _earlier_exchange,
-    "another kind": _another_kind,
-    "another course": _same_place,
+# Which message is sent again, by the kind of request that it answered and where, and by those of now: the latest that
+# fits. Of those of another course it is the one that was given at the same place.
+CHOICES: dict[str, Callable[[Place, Place], bool]] = {
+    "an earlier round": lambda old, now: old[0] == now[0] and old[1].round < now[1].round,
+    "an earlier exchange": lambda old, now: True,
+    "another kind": lambda old, now: old[0] != now[0],
+    "another course": lambda old, now: old == now,
 }
 
 
@@ -305,11 +277,12 @@ class StaleSilo:
         given = list(self.given or self.recording.given)
         answer = self.recording.handle(kind, data)
         place = _place(kind, data)
-        old = None if place is None else CHOICES[self.choice](given, *place)
+        fits = CHOICES[self.choice]
+        old = next((data for k, p, data in reversed(given) if place is not None and fits((k, p), place)), None)
         if place is None or old is None:
             return answer
         self.told.append(place)
-        return old
+        return bytes(old)
 
 
 class FailingSilo:

@@ -24,8 +24,7 @@ from torch import Tensor
 from isthmus.algorithms import ALGORITHMS
 from isthmus.config.load import course_to_yaml
 from isthmus.core.codec import decode, encode, pack
-from isthmus.core.federation import Position
-from isthmus.core.protocol import Algorithm, Request
+from isthmus.core.protocol import Algorithm, Position, Request
 from isthmus.core.record import leaves
 from isthmus.runtime.envelope import BLANK
 from isthmus.sites.courses.messages import Finish, Receipt, Verdict

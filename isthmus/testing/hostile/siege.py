@@ -15,12 +15,12 @@ from typing import Any
 from torch import Tensor
 
 from isthmus import __version__
+from isthmus.config.build import name_of
 from isthmus.config.course import Course
 from isthmus.config.load import course_to_yaml
-from isthmus.config.registry import FAMILIES, name_of
+from isthmus.config.registry import FAMILIES
 from isthmus.core.codec import decode, encode, opened, pack
-from isthmus.core.federation import Position
-from isthmus.core.protocol import Algorithm, Request, reply_type
+from isthmus.core.protocol import Algorithm, Position, Request, reply_type
 from isthmus.core.random import ProtectingStream, Secret
 from isthmus.core.record import State, leaves
 from isthmus.runs.folder import ID_FILE

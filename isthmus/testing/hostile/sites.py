@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from isthmus.config.course import Course
 from isthmus.core.errors import IsthmusError
-from isthmus.core.federation import ExchangeReport, Position
-from isthmus.core.protocol import Algorithm, Evaluation, Failure
+from isthmus.core.federation import ExchangeReport
+from isthmus.core.protocol import Algorithm, Evaluation, Failure, Position
 from isthmus.core.record import Params
 from isthmus.core.training import Callback, RoundReport
 from isthmus.data.folders.own_kinds import kind_for

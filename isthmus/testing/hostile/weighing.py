@@ -18,16 +18,16 @@ from typing import Any
 from isthmus.core.codec import decode, encode, pack
 from isthmus.core.errors import IsthmusError
 from isthmus.core.exposure import exposure
-from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Position
+from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel
 from isthmus.core.folds import weighted_mean
-from isthmus.core.protocol import Algorithm, Failure, Holdings, Request
+from isthmus.core.protocol import Algorithm, Failure, Holdings, Position, Request
 from isthmus.core.record import Record
 from isthmus.runs.simulation import Simulation
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.runtime.remote import RemoteRuntime
 from isthmus.testing.hostile.counting import Bound, Cost, Meter, require_within
 from isthmus.testing.hostile.forging import MANY_NODES, claims_about, forged, grown, num_tensors, rows_of
-from isthmus.testing.hostile.lies import HostileSilo, Lie, Told, lies_about
+from isthmus.testing.hostile.lies import Dishonest, HostileSilo, Lie, Told, lies_about
 from isthmus.testing.hostile.lying import require_found_out
 from isthmus.testing.hostile.sites import RECEIVED, Weighed, World, toy_world, trace_sites
 from isthmus.testing.traces import Message, trace_course
@@ -124,19 +124,15 @@ def _ask(fed: Federation, request: Request[Any], folded: bool) -> None:
 
 
 @dataclass
-class Boaster:
+class Boaster(Dishonest):
     """A client that claims to have many nodes, in all that it says: its replies agree with each other.
 
     Fields:
-        client: who
         number: how many
-        told:   where it was claimed
     """
 
-    client: str
+    request: str = field(default="everything", init=False)
     number: int
-    told: list[Told] = field(default_factory=list)
-    request: str = "everything"
 
     def answer(self, position: Position, request: Request[Any], reply: Record | Failure) -> Record | Failure:
         """Return a reply with as many rows as it likes, wherever it has a row for each of some nodes."""

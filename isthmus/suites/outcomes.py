@@ -1,0 +1,54 @@
+"""What became of the courses of a suite, as their run folders tell it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from isthmus.core.errors import BadInput
+from isthmus.report.summary import score_of
+from isthmus.runs.journal import JOURNAL_FILE, read_journal
+from isthmus.suites.spec import Point, Suite
+
+
+@dataclass(frozen=True)
+class Run:
+    """A course of the suite with its outcome."""
+
+    point: Point
+    score: float | None  # on test
+    validation: float | None  # what the search goes by
+    num_rounds: int
+    seconds: float
+    error: str = ""
+    missing: tuple[str, ...] = ()  # clients that did not score the round that is kept, or are in no test score
+    note: str = ""  # what became of an earlier run of the same course that could not be resumed
+
+
+def outcome(suite: Suite, point: Point, path: Path, error: str, note: str) -> Run:
+    """Return what became of a course that was run just now; a failure is the run's, not the suite's."""
+    if error:
+        return Run(point, None, None, 0, 0.0, error, note=note)
+    finished = read_run(suite, point, path)
+    assert finished is not None
+    return replace(finished, note=note)
+
+
+def read_run(suite: Suite, point: Point, path: Path) -> Run | None:
+    """Return the outcome of a finished run from its journal, or None."""
+    journal = path / JOURNAL_FILE
+    if not journal.is_file():
+        return None
+    try:
+        events = list(read_journal(journal))
+    except BadInput:  # damaged: whoever goes on with the run says so
+        return None
+    end: dict[str, Any] = next((event for event in reversed(events) if event["event"] == "end"), {})
+    if not {"metrics", "best_score", "num_rounds", "seconds"} <= end.keys():
+        return None
+    score = score_of(end["metrics"], suite.graph, point.metric, suite.model)
+    kept = [e for e in events if e["event"] == "round" and e.get("round") == end.get("best_round")]
+    away = [*(kept[-1].get("unscored", ()) if kept else ()), *end.get("missing", ())]
+    missing = tuple(dict.fromkeys(away))
+    return Run(point, score, end["best_score"], end["num_rounds"], end["seconds"], missing=missing)
