@@ -7,26 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isthmus.cli.output import DataRoot, Json
+from isthmus.cli.output import DataRoot, Json, examples, print_json, print_table
+from isthmus.core.errors import BadInput
+from isthmus.core.outside import printable
 
 if TYPE_CHECKING:
     from isthmus.suites.comparison import Comparison
     from isthmus.suites.runner import Run
     from isthmus.suites.spec import Suite
 
-EXAMPLES = """Examples:
-
-  isthmus compare papers/fs_g/gcn_cora.yaml
-
-  isthmus compare SUITE.yaml --out results/mine --workers 1 --check
-
-  isthmus compare SUITE.yaml --seeds 1 --only dataset=cora,citeseer --only method=fedavg
-
-  isthmus compare SUITE.yaml --only lr=0.25 --only local_steps=4 --set rounds=100
-
-A comparison that was cut short goes on where it stopped when it is started again with the same --out; one that is
-finished is only tabulated and drawn again. Rows of a runs.csv in that folder count as finished too.
-"""
+EXAMPLES = examples(
+    "isthmus compare papers/fs_g/gcn_cora.yaml",
+    "isthmus compare SUITE.yaml --out results/mine --workers 1 --check",
+    "isthmus compare SUITE.yaml --seeds 1 --only dataset=cora,citeseer --only method=fedavg",
+    "isthmus compare SUITE.yaml --only lr=0.25 --only local_steps=4 --set rounds=100",
+    after="A comparison that was cut short goes on where it stopped when it is started again with the same --out; "
+    "one that is finished is only tabulated and drawn again. Rows of a runs.csv in that folder count as "
+    "finished too.",
+)
 
 
 def compare(
@@ -54,8 +52,6 @@ def compare(
 
     Figures that the suite asks for are drawn into the folder of the results.
     """
-    from isthmus.cli.output import print_json
-    from isthmus.core.errors import BadInput
     from isthmus.suites.comparison import Comparison, check_folder
     from isthmus.suites.part import part_of
 
@@ -76,9 +72,6 @@ def compare(
 
 
 def _show(compared: Comparison, figures: list[Path]) -> None:
-    from isthmus.cli.output import print_table
-    from isthmus.core.outside import printable
-
     print_table(compared.table, compared.suite.title)
     differing = compared.settings.table()
     if differing.rows:

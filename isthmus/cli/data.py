@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isthmus.cli import data_import, data_schema, data_show
-from isthmus.cli.output import DataRoot, comma_list
+from isthmus.cli.output import DataRoot, DatasetOrFolder, comma_list, examples
+from isthmus.core.errors import BadInput
 
 if TYPE_CHECKING:
     from isthmus.data.dividing import Holding
@@ -19,33 +20,20 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Look at graphs before training on them.", no_args_is_help=True, rich_markup_mode=None)
 
-CHECK_EXAMPLES = """Examples:
-
-  isthmus data check my_graph/
-
-  isthmus data check my_graph/ --classes red,green,blue
-
-  isthmus data check my_graph/ --schema schema.yaml
-
-  isthmus data check my_links/
-"""
+CHECK_EXAMPLES = examples(
+    "isthmus data check my_graph/",
+    "isthmus data check my_graph/ --classes red,green,blue",
+    "isthmus data check my_graph/ --schema schema.yaml",
+    "isthmus data check my_links/",
+)
 
 
-SPLIT_EXAMPLES = """Examples:
-
-  isthmus data split cora --clients 3 --out silos
-
-  isthmus data split cora --names bank-a,bank-b,bank-c --out silos splitter.name=random
-
-  isthmus data split mutag --clients 3 --out silos splitter.name=random
-
-  isthmus data split my_graph/ --clients 4 --out silos splitter.name=meta splitter.attribute=country
-"""
-
-
-@app.callback()
-def data() -> None:
-    """Look at graphs before training on them."""
+SPLIT_EXAMPLES = examples(
+    "isthmus data split cora --clients 3 --out silos",
+    "isthmus data split cora --names bank-a,bank-b,bank-c --out silos splitter.name=random",
+    "isthmus data split mutag --clients 3 --out silos splitter.name=random",
+    "isthmus data split my_graph/ --clients 4 --out silos splitter.name=meta splitter.attribute=country",
+)
 
 
 app.command("show", epilog=data_show.EXAMPLES)(data_show.show)
@@ -64,7 +52,6 @@ def check(
     ] = "",
 ) -> None:
     """Check a folder of a graph, of links or of graphs, and say everything that is wrong with it, by row."""
-    from isthmus.core.errors import BadInput
     from isthmus.data.folders.graph_folder import GraphFolder
     from isthmus.data.folders.own_kinds import kind_at
     from isthmus.data.link_graph import item_word
@@ -108,10 +95,7 @@ def _tell_attributes(data: Holding) -> None:
 
 @app.command("split", epilog=SPLIT_EXAMPLES)
 def split(
-    dataset: Annotated[
-        str,
-        typer.Argument(metavar="DATASET|FOLDER", help="A dataset's name, as in isthmus list datasets, or a folder."),
-    ],
+    dataset: DatasetOrFolder,
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Splitter, masks and seed, as in a course.")
     ] = None,
@@ -124,7 +108,6 @@ def split(
 ) -> None:
     """Divide a dataset or a folder of tables into folders, one for each of several organisations, as a course would."""
     from isthmus.config.load import load_course
-    from isthmus.core.errors import BadInput
     from isthmus.data.folders.own_kinds import write_divided
     from isthmus.data.folders.schema.schema import SCHEMA_FILE
     from isthmus.data.link_graph import item_word
@@ -155,8 +138,6 @@ def split(
 
 
 def _names(text: str) -> list[str]:
-    from isthmus.core.errors import BadInput
-
     chosen = comma_list(text)
     odd = [name for name in chosen if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name) or chosen.count(name) > 1]
     if odd:

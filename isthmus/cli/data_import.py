@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus.cli.output import Json, comma_list
+from isthmus.cli.output import Json, comma_list, examples, print_json
+from isthmus.core.errors import BadInput, nearest
+from isthmus.core.outside import printable
 
 if TYPE_CHECKING:
     from isthmus.data.folders.graph_folder import GraphFolder
@@ -16,20 +18,15 @@ if TYPE_CHECKING:
     from isthmus.data.folders.tables.reading import Problems, RawGraph
     from isthmus.data.imports.importing import Prepared, Wishes
 
-EXAMPLES = """Examples:
-
-  isthmus data import --nodes customers.csv --edges payments.csv --id customer --source payer --target payee
-  --label segment --write-schema schema.yaml --out north
-
-  isthmus data import --nodes clients.parquet --edges transfers.parquet --schema schema.yaml --out south
-
-  isthmus data import --sql postgresql://reader@host/bank --nodes-query "SELECT * FROM customers"
-  --edges-query "SELECT payer AS source, payee AS target FROM payments" --out bank
-
-  isthmus data import network.graphml --label group --out mine
-
-  isthmus data import graph.pt --out mine
-"""
+EXAMPLES = examples(
+    "isthmus data import --nodes customers.csv --edges payments.csv --id customer --source payer --target payee "
+    "--label segment --write-schema schema.yaml --out north",
+    "isthmus data import --nodes clients.parquet --edges transfers.parquet --schema schema.yaml --out south",
+    'isthmus data import --sql postgresql://reader@host/bank --nodes-query "SELECT * FROM customers" '
+    '--edges-query "SELECT payer AS source, payee AS target FROM payments" --out bank',
+    "isthmus data import network.graphml --label group --out mine",
+    "isthmus data import graph.pt --out mine",
+)
 
 
 def import_graph(
@@ -85,7 +82,6 @@ def import_graph(
     json: Json = False,
 ) -> None:
     """Make a graph folder from your own data; features by a schema that other silos can follow."""
-    from isthmus.core.errors import BadInput
     from isthmus.data.folders.schema.derive import Choices
     from isthmus.data.folders.schema.schema import read_schema
     from isthmus.data.imports.importing import REPEATED, UNKNOWN_ENDS, EdgeRules, Roles, Wishes, prepare
@@ -126,8 +122,6 @@ def import_graph(
 
 
 def _renamed(words: list[str]) -> dict[str, str]:
-    from isthmus.core.errors import BadInput
-
     pairs = dict(word.partition("=")[::2] for word in words)
     odd = [word for word in words if not all(word.partition("="))]
     if odd or len(pairs) < len(words):
@@ -136,15 +130,12 @@ def _renamed(words: list[str]) -> dict[str, str]:
 
 
 def _check_choice(option: str, found: str, known: tuple[str, ...]) -> None:
-    from isthmus.core.errors import BadInput, nearest
-
     if found not in known:
         raise BadInput(f"{option} is {found!r}; {nearest(found, known)}")
 
 
 def _check_places(out: Path | None, write_schema: Path | None, format: str) -> None:
     """Refuse what cannot be written before anything is read."""
-    from isthmus.core.errors import BadInput
     from isthmus.data.folders.tables.writing import check_new_folder
 
     if out is not None:
@@ -164,7 +155,6 @@ def _read(
     wishes: Wishes,
 ) -> tuple[RawGraph | None, Problems]:
     """Return the tables of the one source that is given, and where its problems are noted."""
-    from isthmus.core.errors import BadInput
     from isthmus.data.folders.tables.reading import Problems
     from isthmus.data.imports.importing import reading_of
     from isthmus.data.imports.two_tables import read_tables
@@ -195,7 +185,6 @@ def _read(
 
 
 def _read_source(source: str, delimiter: str, wishes: Wishes) -> tuple[RawGraph | None, Problems]:
-    from isthmus.core.errors import BadInput
     from isthmus.data.folders.tables.reading import Problems, find_table
     from isthmus.data.imports.importing import reading_of
     from isthmus.data.imports.two_tables import read_tables
@@ -227,7 +216,6 @@ def _read_source(source: str, delimiter: str, wishes: Wishes) -> tuple[RawGraph 
 
 def _refuse_other_kinds(path: Path) -> None:
     """Refuse a folder of links or of graphs, of which no graph can be made."""
-    from isthmus.core.errors import BadInput
     from isthmus.data.folders.tables.reading import FORMATS
 
     stems = {file.stem for file in path.iterdir() if file.suffix.removeprefix(".") in FORMATS}
@@ -260,8 +248,6 @@ def _write(prepared: Prepared, out: Path | None, write_schema: Path | None, form
 def _tell(
     prepared: Prepared, out: Path | None, write_schema: Path | None, directed: bool, verbose: bool, json: bool
 ) -> None:
-    from isthmus.cli.output import print_json
-    from isthmus.core.outside import printable
     from isthmus.data.imports.importing import described
 
     schema, facts = prepared.schema, {"nodes": prepared.nodes.num_rows, "edges": prepared.num_edges(directed)}

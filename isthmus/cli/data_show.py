@@ -7,32 +7,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus.cli.output import Json
+from isthmus.cli.output import DataRoot, DatasetOrFolder, Json, examples, print_json, print_table
+from isthmus.core.errors import BadInput
+from isthmus.core.outside import printable, replace_file
 
 if TYPE_CHECKING:
     from isthmus.config.course import Course
     from isthmus.data.dividing import Holding
     from isthmus.report.summary import Table
 
-EXAMPLES = """Examples:
-
-  isthmus data show cora --splitter community --clients 5
-
-  isthmus data show cora --splitter community --clients 5 splitter.balanced=false masks.name=public
-
-  isthmus data show cora --splitter random --clients 6 splitter.overlap_fraction=0.2 --html cora.html
-
-  isthmus data show graphs/north
-
-  isthmus data show graphs/north graphs/south
-"""
+EXAMPLES = examples(
+    "isthmus data show cora --splitter community --clients 5",
+    "isthmus data show cora --splitter community --clients 5 splitter.balanced=false masks.name=public",
+    "isthmus data show cora --splitter random --clients 6 splitter.overlap_fraction=0.2 --html cora.html",
+    "isthmus data show graphs/north",
+    "isthmus data show graphs/north graphs/south",
+)
 
 
 def show(
-    dataset: Annotated[
-        str,
-        typer.Argument(metavar="DATASET|FOLDER", help="A dataset's name, as in isthmus list datasets, or a folder."),
-    ],
+    dataset: DatasetOrFolder,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -44,16 +38,12 @@ def show(
     ] = None,
     clients: Annotated[int | None, typer.Option("--clients", min=1, help="How many clients.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Decides everything that is random.")] = None,
-    data_root: Annotated[
-        Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie (or ISTHMUS_DATA).")
-    ] = None,
+    data_root: DataRoot = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also draw a page of figures.")] = None,
     all_clients: Annotated[bool, typer.Option("--all", help="Show all clients, however many.")] = False,
     json: Json = False,
 ) -> None:
     """Show who holds what: sizes, labels, degrees, overlap, lost edges, and how far clients are apart."""
-    from isthmus.cli.output import print_json
-    from isthmus.core.outside import replace_file
     from isthmus.data.survey.whole import survey
     from isthmus.data.zoo import data_root as locate_data
     from isthmus.report import data_page
@@ -82,7 +72,6 @@ def show(
 
 def _check_page(html: Path) -> None:
     """Refuse a file that cannot be written, or that holds something else than a page of ours."""
-    from isthmus.core.errors import BadInput
     from isthmus.report.data_page import GENERATOR
 
     if html.is_dir() or not html.absolute().parent.is_dir():
@@ -161,9 +150,6 @@ def _print_table(table: Table, title: str) -> None:
     from dataclasses import replace
 
     from rich.markup import escape
-
-    from isthmus.cli.output import print_table
-    from isthmus.core.outside import printable
 
     width = max(len(row[1]) for row in table.rows)
     rows = tuple((name, first.rjust(width), *rest) for name, first, *rest in table.rows)

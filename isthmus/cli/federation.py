@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus.cli.output import DataRoot, comma_list
+from isthmus.cli.output import DataRoot, Out, Resume, Words, comma_list, examples, lasting_output, print_table
+from isthmus.cli.run import course_title, split_words
+from isthmus.core.errors import BadInput
+from isthmus.core.outside import printable, replace_file
 
 if TYPE_CHECKING:
     from isthmus.config.course import Course
@@ -23,87 +26,57 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Make a federation: a kit for each party.", no_args_is_help=True, rich_markup_mode=None)
 
-INIT_EXAMPLES = """Examples:
-
-  isthmus federation init --sites bank-a,bank-b,bank-c --server fl.example.org:8443
-
-  isthmus federation init --sites bank-a,bank-b --operators alice,bob --server fl.example.org:8443
-
-Hand each folder to its party on a safe way; keep the folder authority to yourself.
-"""
-ADD_EXAMPLES = """Examples:
-
-  isthmus federation add bank-d
-
-  isthmus federation add --operators carol --folder federation
-
-The new parties get their folders; the server gets its new kit.json, which lists them.
-"""
-RENEW_EXAMPLES = """Examples:
-
-  isthmus federation renew
-
-  isthmus federation renew bank-a server
-
-  isthmus federation renew bank-a --revoke-old
-
-  isthmus federation renew --root
-
-Files in a kit are replaced; its folder state stays. A server takes its new certificate without a restart, a silo when
-it next connects.
-"""
-EXPEL_EXAMPLES = """Examples:
-
-  isthmus federation expel bank-b
-
-To take it back later, with another certificate: isthmus federation add bank-b
-"""
-SERVE_EXAMPLES = """Examples:
-
-  isthmus serve federation/server
-
-  isthmus serve federation/server course.yaml rounds=50
-
-  isthmus serve federation/server --resume runs/20260131-235959-fedavg
-"""
-JOIN_EXAMPLES = """Examples:
-
-  isthmus join federation/bank-a --data my_graph/
-
-  isthmus join federation/bank-a --data my_graph/ --policy policy.yaml
-
-  isthmus join federation/bank-a --data my_graph/ --id-secret-file id-secret
-
+INIT_EXAMPLES = examples(
+    "isthmus federation init --sites bank-a,bank-b,bank-c --server fl.example.org:8443",
+    "isthmus federation init --sites bank-a,bank-b --operators alice,bob --server fl.example.org:8443",
+    after="Hand each folder to its party on a safe way; keep the folder authority to yourself.",
+)
+ADD_EXAMPLES = examples(
+    "isthmus federation add bank-d",
+    "isthmus federation add --operators carol --folder federation",
+    after="The new parties get their folders; the server gets its new kit.json, which lists them.",
+)
+RENEW_EXAMPLES = examples(
+    "isthmus federation renew",
+    "isthmus federation renew bank-a server",
+    "isthmus federation renew bank-a --revoke-old",
+    "isthmus federation renew --root",
+    after="Files in a kit are replaced; its folder state stays. A server takes its new certificate without a "
+    "restart, a silo when it next connects.",
+)
+EXPEL_EXAMPLES = examples(
+    "isthmus federation expel bank-b",
+    after="To take it back later, with another certificate: isthmus federation add bank-b",
+)
+SERVE_EXAMPLES = examples(
+    "isthmus serve federation/server",
+    "isthmus serve federation/server course.yaml rounds=50",
+    "isthmus serve federation/server --resume runs/20260131-235959-fedavg",
+)
+JOIN_EXAMPLES = examples(
+    "isthmus join federation/bank-a --data my_graph/",
+    "isthmus join federation/bank-a --data my_graph/ --policy policy.yaml",
+    "isthmus join federation/bank-a --data my_graph/ --id-secret-file id-secret",
+    after="""
 The last is for algorithms that match nodes which silos have in common, by ids that nobody sees. All silos need the same
 secret; make it at one of them, hand it to the others on a safe way, and never to the server:
 
   python -c "import secrets; print(secrets.token_hex(32))" > id-secret
 
-  chmod 600 id-secret
-"""
-UP_EXAMPLES = """Examples:
+  chmod 600 id-secret""",
+)
+UP_EXAMPLES = examples(
+    "isthmus up --sites 3",
+    "isthmus up course.yaml --sites 5 rounds=20",
+)
 
-  isthmus up --sites 3
-
-  isthmus up course.yaml --sites 5 rounds=20
-"""
-
-Words = Annotated[
-    list[str] | None, typer.Argument(metavar="[COURSE.yaml] [KEY=VALUE]...", help="A course file, then changes to it.")
-]
 Folder = Annotated[Path, typer.Option("--folder", metavar="FOLDER", help="The federation's folder.")]
-Out = Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="The run folder to make.")]
 SchemaFile = Annotated[
     Path | None,
     typer.Option("--schema", metavar="FILE", help="The schema that all silos must follow: its digest and classes."),
 ]
 Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for all sites at the start.")]
 Pause = Annotated[float, typer.Option("--pause", metavar="SECONDS", help="How long to wait when too few are left.")]
-
-
-@app.callback()
-def federation() -> None:
-    """Make a federation: a kit for each party."""
 
 
 @app.command("init", epilog=INIT_EXAMPLES)
@@ -134,7 +107,6 @@ def add(
     folder: Folder = Path("federation"),
 ) -> None:
     """Add sites or operators to a federation; everybody else keeps what they have."""
-    from isthmus.core.errors import BadInput
     from isthmus.sites.parties.certificates import has_authority
     from isthmus.sites.parties.kit import enrol
 
@@ -214,7 +186,7 @@ def tell_enrolment(out: Path, done: Enrolment) -> None:
 def serve(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="The server's kit.")],
     words: Words = None,
-    resume: Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Go on with a run folder.")] = None,
+    resume: Resume = None,
     out: Out = None,
     wait: Wait = 60.0,
     pause: Pause = 600.0,
@@ -229,8 +201,6 @@ def serve(
     Courses of operators go to the folder given by --out, or to runs. What was queued, running or paused there when the
     server ended is taken up again by itself.
     """
-    from isthmus.cli.run import course_title, split_words
-    from isthmus.core.errors import BadInput
     from isthmus.runs.folder import new_run_path
     from isthmus.sites.courses.site_course import Patience, course_of, load_site_course
     from isthmus.sites.parties.kit import open_kit
@@ -305,7 +275,6 @@ def up(
     data_root: DataRoot = None,
 ) -> None:
     """Try a federation on this machine: split the course's graph, start a server and silos on loopback, train, stop."""
-    from isthmus.cli.run import course_title, split_words
     from isthmus.config.load import load_course
     from isthmus.data.zoo import Folders
     from isthmus.runs.folder import RunFolder, new_run_path
@@ -332,7 +301,6 @@ def follow_schema(course: Course, schema: Path | None) -> Course:
 
 def keep_schema(run_dir: Path, schema: Path | None) -> None:
     """Put the schema into the run folder, so that isthmus predict can say what the model's columns are."""
-    from isthmus.core.outside import replace_file
     from isthmus.data.folders.schema.schema import SCHEMA_FILE
 
     if schema is not None:
@@ -341,8 +309,6 @@ def keep_schema(run_dir: Path, schema: Path | None) -> None:
 
 def say(text: str) -> None:
     """Print a line about what happens, apart from results."""
-    from isthmus.core.outside import printable
-
     # In one piece: several threads say something, and `print` would write the end of the line by itself.
     print(f"{printable(text)}\n", end="", file=sys.stderr, flush=True)
 
@@ -351,7 +317,6 @@ def say(text: str) -> None:
 def interruptible() -> Iterator[None]:
     """Take being told to end as Ctrl-C, so that everything is closed on the way out; a full log disk ends nothing."""
     from isthmus.cli import ended_like_interrupted
-    from isthmus.cli.output import lasting_output
 
     with ended_like_interrupted(signal.SIGTERM, signal.SIGHUP), lasting_output():
         yield
@@ -366,7 +331,6 @@ def _end_with_input() -> None:
 
 def _bar(course: Course) -> Any:
     from isthmus.cli.progress import ProgressBar
-    from isthmus.cli.run import course_title
 
     return ProgressBar(course_title(course), course.rounds, course.stopping.metric)
 
@@ -384,9 +348,6 @@ def check_folder(data: Path, id_secret: bytes | None) -> None:
 
 def show_folder(path: Path) -> None:
     """Print the table of a finished run from its journal."""
-    from isthmus.cli.output import print_table
-    from isthmus.cli.run import course_title
-    from isthmus.core.outside import printable
     from isthmus.report.summary import headline, run_table
     from isthmus.runs.folder import RunFolder
     from isthmus.runs.journal import read_whole_journal

@@ -8,24 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
-from isthmus.cli.output import Json
+from isthmus.cli.output import Json, examples, print_json, print_table
+from isthmus.core.errors import BadInput, nearest
 
-LIST_EXAMPLES = """Examples:
-
-  isthmus list
-
-  isthmus list algorithms
-
-  isthmus list datasets --json
-"""
-SHOW_EXAMPLES = """Examples:
-
-  isthmus show algorithm fedavg
-
-  isthmus show model gcn
-
-  isthmus show course
-"""
+LIST_EXAMPLES = examples(
+    "isthmus list",
+    "isthmus list algorithms",
+    "isthmus list datasets --json",
+)
+SHOW_EXAMPLES = examples(
+    "isthmus show algorithm fedavg",
+    "isthmus show model gcn",
+    "isthmus show course",
+)
 
 
 def list_parts(
@@ -33,7 +28,6 @@ def list_parts(
     json: Json = False,
 ) -> None:
     """List the parts that a course can be made of, all of them or one kind."""
-    from isthmus.cli.output import print_json, print_table
     from isthmus.config.registry import find_part, known_names
     from isthmus.report.summary import Table
 
@@ -56,10 +50,8 @@ def show_part(
     json: Json = False,
 ) -> None:
     """Show one part: what it is, its fields and defaults; for an algorithm also its messages and who sees what."""
-    from isthmus.cli.output import print_json
     from isthmus.config.course import Course
     from isthmus.config.registry import find_part
-    from isthmus.core.errors import BadInput
     from isthmus.core.protocol import Algorithm
 
     families = _families()
@@ -138,8 +130,6 @@ def _families() -> dict[str, Any]:
 
 def _kind(kind: str, families: dict[str, Any]) -> str:
     """Return the family of a kind given in the singular or the plural."""
-    from isthmus.core.errors import BadInput, nearest
-
     aliases = {"mask": "masks", "gnn": "models", "gnns": "models", "batching": "batchings"}
     for candidate in (kind, f"{kind}s", aliases.get(kind, "")):
         if candidate in families:

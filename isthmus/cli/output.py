@@ -22,7 +22,22 @@ OUTPUT = "standard output"
 
 # Options that several verbs have.
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
-DataRoot = Annotated[Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie.")]
+DataRoot = Annotated[
+    Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie (or ISTHMUS_DATA).")
+]
+DatasetOrFolder = Annotated[
+    str, typer.Argument(metavar="DATASET|FOLDER", help="A dataset's name, as in isthmus list datasets, or a folder.")
+]
+Words = Annotated[
+    list[str] | None, typer.Argument(metavar="[COURSE.yaml] [KEY=VALUE]...", help="A course file, then changes to it.")
+]
+Out = Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="The run folder to make.")]
+Resume = Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Go on with a run folder.")]
+
+
+def examples(*commands: str, after: str = "") -> str:
+    """Return how the help of a verb ends: commands to copy, each a paragraph of its own, and what to know of them."""
+    return "\n\n".join(["Examples:", *(f"  {command}" for command in commands), after.strip("\n")])
 
 
 def explain(error: IsthmusError) -> int:

@@ -7,22 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isthmus.cli.output import DataRoot, Json
-from isthmus.core.outside import replacing
+from isthmus.cli.output import DataRoot, Json, examples, print_json
+from isthmus.core.errors import BadInput
+from isthmus.core.outside import printable, replacing
 
 if TYPE_CHECKING:
     import pandas as pd
 
-EXAMPLES = """Examples:
-
-  isthmus predict runs/20260131-235959-fedavg-cora --graph cora --out labels.csv
-
-  isthmus predict RUN --graph my_graph/ --out labels.parquet
-
-  isthmus predict RUN --graph my_graph/ --client client-2
-
-  isthmus predict RUN --graph my_links/ --out scores.csv
-"""
+EXAMPLES = examples(
+    "isthmus predict runs/20260131-235959-fedavg-cora --graph cora --out labels.csv",
+    "isthmus predict RUN --graph my_graph/ --out labels.parquet",
+    "isthmus predict RUN --graph my_graph/ --client client-2",
+    "isthmus predict RUN --graph my_links/ --out scores.csv",
+)
 
 
 def predict(
@@ -42,9 +39,6 @@ def predict(
     json: Json = False,
 ) -> None:
     """Write what the model says of every node, link or graph (label and probabilities, scores), as CSV or Parquet."""
-    from isthmus.cli.output import print_json
-    from isthmus.core.errors import BadInput
-    from isthmus.core.outside import printable
     from isthmus.runs.predicting import predictions
 
     if out.suffix not in (".csv", ".parquet"):

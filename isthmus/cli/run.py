@@ -11,41 +11,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus.cli.output import Json
+from isthmus.cli.output import DataRoot, Json, Out, Resume, Words, examples, human_bytes, print_json, print_table
+from isthmus.core.errors import BadInput, IsthmusError, quoted
+from isthmus.core.outside import printable
 
 if TYPE_CHECKING:
     from isthmus.config.course import Course
     from isthmus.runs.life import Result
 
-EXAMPLES = """Examples:
-
-  isthmus run
-
-  isthmus run --baselines rounds=50 seed=1
-
-  isthmus run course.yaml algorithm.name=fedprox algorithm.mu=0.01
-
-  isthmus run --profile num_clients=50 rounds=20
-
-  isthmus run "monitors=[cka,walk_distance]" monitor_every=10
-
-  isthmus run --workers 2 num_clients=20
-
-  isthmus run --resume runs/20260131-235959-fedavg-cora
-"""
+EXAMPLES = examples(
+    "isthmus run",
+    "isthmus run --baselines rounds=50 seed=1",
+    "isthmus run course.yaml algorithm.name=fedprox algorithm.mu=0.01",
+    "isthmus run --profile num_clients=50 rounds=20",
+    'isthmus run "monitors=[cka,walk_distance]" monitor_every=10',
+    "isthmus run --workers 2 num_clients=20",
+    "isthmus run --resume runs/20260131-235959-fedavg-cora",
+)
 
 
 def run(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[COURSE.yaml] [KEY=VALUE]...", help="A course file, then changes to it."),
-    ] = None,
+    words: Words = None,
     baselines: Annotated[bool, typer.Option("--baselines", help="Also run Local and Global (centralised).")] = False,
-    resume: Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Go on with a run folder.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="The run folder to make.")] = None,
-    data_root: Annotated[
-        Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie (or ISTHMUS_DATA).")
-    ] = None,
+    resume: Resume = None,
+    out: Out = None,
+    data_root: DataRoot = None,
     json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Also tell where the time went.")] = False,
@@ -57,9 +47,6 @@ def run(
     ] = None,
 ) -> None:
     """Run one course. Without arguments: Cora, 5 clients by community, a 2-layer GCN, FedAvg, in this process."""
-    from isthmus.cli.output import print_json
-    from isthmus.core.errors import BadInput
-
     source, overrides = split_words(words or [])
     if resume is not None and (source or baselines or out):
         raise BadInput("--resume goes on with a run as it is: give no course file, --out or --baselines with it")
@@ -89,8 +76,6 @@ def _time_by_part(result: Result) -> dict[str, float]:
 
 def split_words(words: list[str]) -> tuple[Path | None, list[str]]:
     """Tell a course file from `key=value` words; the file comes first if at all."""
-    from isthmus.core.errors import BadInput
-
     files = [word for word in words if "=" not in word]
     if len(files) > 1 or (files and words[0] != files[0]):
         raise BadInput(
@@ -110,7 +95,6 @@ def _started(
 ) -> dict[str, Result]:
     from isthmus.config.load import load_course
     from isthmus.config.registry import name_of
-    from isthmus.core.outside import printable
     from isthmus.runs.folder import new_run_path
     from isthmus.runs.simulated import run as run_course
     from isthmus.runs.simulated import run_with_baselines
@@ -145,7 +129,6 @@ def _watched(silent: bool, title: str, course: Course, path: Path) -> Iterator[l
     """Show a progress bar, and tell how to go on when the run is cut short."""
     from isthmus.cli import ended_like_interrupted
     from isthmus.cli.progress import ProgressBar
-    from isthmus.core.errors import BadInput, IsthmusError, quoted
 
     bar = None if silent else ProgressBar(title, course.rounds, course.stopping.metric)
     try:
@@ -200,8 +183,6 @@ def measured(result: Result) -> dict[str, dict[str, Any]]:
 
 
 def _show(main: Result, results: dict[str, Result]) -> None:
-    from isthmus.cli.output import human_bytes, print_table
-    from isthmus.core.outside import printable
     from isthmus.report.summary import headline, last_measured, monitor_line
     from isthmus.runs.simulated import table_of
 
