@@ -155,8 +155,8 @@ def expel(
     """
     from isthmus.sites.parties.members import expel as expel_parties
 
-    done = expel_parties(folder, parties)
-    typer.echo(f"expelled: {', '.join(parties)} ({done.num_certificates} certificates on list {done.number})")
+    number, num_certificates = expel_parties(folder, parties)
+    typer.echo(f"expelled: {', '.join(parties)} ({num_certificates} certificates on list {number})")
     tell_revocation(folder)
 
 

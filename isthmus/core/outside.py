@@ -72,12 +72,14 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+def replace_file(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Write a file whole or not at all; `mode`, of which the umask takes away, says who may read it from the start."""
+    with replacing(path) as temporary:
+        temporary.unlink(missing_ok=True)  # of an earlier process with our number, it would keep its mode
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def sealed(content: bytes) -> bytes:

@@ -26,6 +26,7 @@ from typing import Any
 
 import grpc
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from nvflare.fuel.f3.communicator import driver_mgr, load_comm_drivers
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.fuel.f3.drivers.grpc.qq import QQ
@@ -269,7 +270,6 @@ class Credentials:
 class Door:
     """How a party gets to the server: `trusted` gives the certificate to trust, or nothing if it should not try now."""
 
-    credentials: Credentials
     trusted: Callable[[], bytes | None]
     on_unwelcome: Callable[[bool, str], None] = lambda for_good, why: None
     instance: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -332,7 +332,7 @@ class GatedServer:
 
 
 class GatedDriver(GrpcDriver):  # type: ignore[misc]
-    """FLARE's driver; subclasses made by `use_gate` and `use_door` say through which gate or door."""
+    """FLARE's driver; subclasses made by `use` say through which gate or door."""
 
     gate: Gate
     door: Door
@@ -357,8 +357,7 @@ class GatedDriver(GrpcDriver):  # type: ignore[misc]
         trusted = self.door.trusted()
         if trusted is None:
             return  # FLARE calls again, after a while
-        address = get_address(connector.params)
-        mine = self.door.credentials
+        address, mine = get_address(connector.params), self.credentials
         credentials = grpc.ssl_channel_credentials(trusted, mine.key.read_bytes(), mine.certificate.read_bytes())
         channel = grpc.secure_channel(
             address, options=[tuple(option) for option in self.options], credentials=credentials
@@ -378,20 +377,11 @@ class GatedDriver(GrpcDriver):  # type: ignore[misc]
             self.door.on_unwelcome(received.code() == UNWELCOME, str(received.details()))
 
 
-def use_gate(gate: Gate, credentials: Credentials, num_parties: int) -> None:
-    """Let the next cell of this process listen through a gate."""
-    _use({"gate": gate, "credentials": credentials, "num_parties": num_parties})
-
-
-def use_door(door: Door) -> None:
-    """Let the next cell of this process connect through a door."""
-    _use({"door": door})
-
-
-def _use(attributes: dict[str, Any]) -> None:
+def use(credentials: Credentials, **passage: Any) -> None:
+    """Let the next cell of this process listen through a `gate` for `num_parties`, or connect through a `door`."""
     load_comm_drivers()
     # FLARE makes drivers by their class alone, so that each cell needs a class of its own.
-    driver_mgr.drivers["grpc"] = type("GatedDriver", (GatedDriver,), attributes)
+    driver_mgr.drivers["grpc"] = type("GatedDriver", (GatedDriver,), {"credentials": credentials, **passage})
 
 
 def _server_credentials(credentials: Credentials) -> Any:
@@ -420,9 +410,6 @@ def _server_credentials(credentials: Credentials) -> Any:
 
 
 def _belong_together(key: bytes, certificate: bytes) -> bool:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
     try:
         private, stated = load_pem_private_key(key, None), x509.load_pem_x509_certificate(certificate).public_key()
     except ValueError:

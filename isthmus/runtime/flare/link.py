@@ -33,7 +33,7 @@ from isthmus.core.errors import IsthmusError
 from isthmus.core.protocol import Failure
 from isthmus.runtime.flare.gate import Credentials as Credentials
 from isthmus.runtime.flare.gate import Door as Door
-from isthmus.runtime.flare.gate import Gate, Visitor, use_door, use_gate
+from isthmus.runtime.flare.gate import Gate, Visitor, use
 from isthmus.runtime.flare.message_parts import PART_BYTES, Assembly, num_parts
 from isthmus.runtime.seldom import Seldom, SeldomHandler
 
@@ -120,9 +120,9 @@ class Link:
         self._cell.register_request_cb(CHANNEL, TOPIC, self._part)
         with _starting:
             if gate is not None:
-                use_gate(gate, credentials, len(allowed))
+                use(credentials, gate=gate, num_parties=len(allowed))
             else:
-                use_door(door or Door(credentials, credentials.root.read_bytes))
+                use(credentials, door=door or Door(credentials.root.read_bytes))
             self._cell.start()
 
     def peers(self) -> set[str]:

@@ -140,6 +140,10 @@ class RevocationList:
     expelled: frozenset[str] = frozenset()
     content: bytes = b""
 
+    def __str__(self) -> str:
+        expelled = ", ".join(sorted(self.expelled)) or "nobody"
+        return f"list {self.number} of revoked certificates; expelled: {expelled}"
+
 
 def sign_list(root: bytes, root_key: bytes, number: int, entries: Sequence[Revoked]) -> bytes:
     """Return a list in PEM."""
@@ -314,8 +318,7 @@ class Authority:
         for folder in reversed(self.ledger.parents[:3]):
             folder.mkdir(exist_ok=True)
             folder.chmod(0o700)
-        replace_file(self.ledger, json.dumps(content).encode())
-        self.ledger.chmod(0o600)
+        replace_file(self.ledger, json.dumps(content).encode(), 0o600)
 
 
 def create_authority(out: Path, facts: Facts) -> Authority:

@@ -238,8 +238,7 @@ def write_credentials(folder: Path, root: bytes, certificate: bytes, key: bytes)
     new = not folder.exists()
     target = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent)) if new else folder
     for file, content in (("rootCA.pem", root), ("party.key", key), ("party.crt", certificate)):
-        replace_file(target / file, content)
-        (target / file).chmod(0o600)
+        replace_file(target / file, content, 0o600)
     if new:
         target.chmod(0o700)
         target.rename(folder)

@@ -12,7 +12,6 @@ that was stopped on the last metres, or goes on for more rounds, finds them.
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
 import shutil
 import time
@@ -118,12 +117,7 @@ def _read(path: Path) -> Secret | None:
 def _write(path: Path, head: str, content: str) -> None:
     """Write a secret whole or not at all, for its owner's eyes only."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    with open(temporary, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(f"{head}\n{content}\n{_check(head, content)}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    replace_file(path, f"{head}\n{content}\n{_check(head, content)}\n".encode(), 0o600)
 
 
 def mark_finished(memories: Path) -> None:
