@@ -29,20 +29,18 @@ EXAMPLES = examples(
 
 def compare(
     suite: Annotated[Path, typer.Argument(metavar="SUITE.yaml", help="What to compare.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FOLDER", help="Where results go; goes on with it.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where results go; goes on with it.")] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="AXIS=CHOICE,...", help="Only these choices of an axis or of a searched key."),
+        typer.Option(metavar="AXIS=CHOICE,...", help="Only these choices of an axis or of a searched key."),
     ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key in every course of the suite.")
     ] = None,
-    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Only the first so many seeds.")] = None,
-    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; by default one per core.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Only the first so many seeds.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")] = None,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="ADDRESS", help="Run on the workers of this Dask cluster.")
+        str | None, typer.Option(metavar="ADDRESS", help="Run on the workers of this Dask cluster.")
     ] = None,
     data_root: DataRoot = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 if a number is not as near as asked.")] = False,

@@ -44,12 +44,10 @@ app.command("schema", epilog=data_schema.EXAMPLES)(data_schema.schema)
 @app.command("check", epilog=CHECK_EXAMPLES)
 def check(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of tables: a graph, links, graphs.")],
-    classes: Annotated[str, typer.Option("--classes", metavar="A,B,C", help="The class list of the course.")] = "",
-    schema: Annotated[Path | None, typer.Option("--schema", metavar="FILE", help="The schema to follow.")] = None,
+    classes: Annotated[str, typer.Option(metavar="A,B,C", help="The class list of the course.")] = "",
+    schema: Annotated[Path | None, typer.Option(metavar="FILE", help="The schema to follow.")] = None,
     directed: Annotated[bool, typer.Option("--directed", help="An edge and its reverse are two edges.")] = False,
-    negatives: Annotated[
-        str, typer.Option("--negatives", metavar="CLASS", help="The label of pairs that are no links.")
-    ] = "",
+    negatives: Annotated[str, typer.Option(metavar="CLASS", help="The label of pairs that are no links.")] = "",
 ) -> None:
     """Check a folder of a graph, of links or of graphs, and say everything that is wrong with it, by row."""
     from isthmus.data.folders.graph_folder import GraphFolder
@@ -99,11 +97,9 @@ def split(
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Splitter, masks and seed, as in a course.")
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the folders go.")] = Path("silos"),
-    clients: Annotated[int, typer.Option("--clients", min=1, help="How many parts.")] = 3,
-    names: Annotated[
-        str, typer.Option("--names", metavar="A,B,C", help="The parts' names, in place of --clients.")
-    ] = "",
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the folders go.")] = Path("silos"),
+    clients: Annotated[int, typer.Option(min=1, help="How many parts.")] = 3,
+    names: Annotated[str, typer.Option(metavar="A,B,C", help="The parts' names, in place of --clients.")] = "",
     data_root: DataRoot = None,
 ) -> None:
     """Divide a dataset or a folder of tables into folders, one for each of several organisations, as a course would."""

@@ -33,51 +33,47 @@ def import_graph(
     source: Annotated[
         str, typer.Argument(metavar="[SOURCE]", help="A .graphml, .gexf or .pt file, or a folder with two tables.")
     ] = "",
-    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="The graph folder to make.")] = None,
-    nodes: Annotated[Path | None, typer.Option("--nodes", metavar="FILE", help="Nodes: .csv, .tsv, .parquet.")] = None,
-    edges: Annotated[Path | None, typer.Option("--edges", metavar="FILE", help="Edges: .csv, .tsv, .parquet.")] = None,
-    sql: Annotated[
-        str, typer.Option("--sql", metavar="URL", help="A database; env:NAME takes the URL from a variable.")
-    ] = "",
-    nodes_query: Annotated[str, typer.Option("--nodes-query", metavar="SQL", help="Gives the nodes.")] = "",
-    edges_query: Annotated[str, typer.Option("--edges-query", metavar="SQL", help="Gives the edges.")] = "",
-    id: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="A node's id [id].")] = None,
-    label: Annotated[str | None, typer.Option("--label", metavar="COLUMN", help="A node's class [label].")] = None,
-    split: Annotated[
-        str | None, typer.Option("--split", metavar="COLUMN", help="train, val, test or nothing [split].")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The graph folder to make.")] = None,
+    nodes: Annotated[Path | None, typer.Option(metavar="FILE", help="Nodes: .csv, .tsv, .parquet.")] = None,
+    edges: Annotated[Path | None, typer.Option(metavar="FILE", help="Edges: .csv, .tsv, .parquet.")] = None,
+    sql: Annotated[str, typer.Option(metavar="URL", help="A database; env:NAME takes the URL from a variable.")] = "",
+    nodes_query: Annotated[str, typer.Option(metavar="SQL", help="Gives the nodes.")] = "",
+    edges_query: Annotated[str, typer.Option(metavar="SQL", help="Gives the edges.")] = "",
+    id: Annotated[str | None, typer.Option(metavar="COLUMN", help="A node's id [id].")] = None,
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="A node's class [label].")] = None,
+    split: Annotated[str | None, typer.Option(metavar="COLUMN", help="train, val, test or nothing [split].")] = None,
     source_column: Annotated[
         str | None, typer.Option("--source", metavar="COLUMN", help="Where an edge starts [source].")
     ] = None,
-    target: Annotated[str | None, typer.Option("--target", metavar="COLUMN", help="Where it ends [target].")] = None,
-    weight: Annotated[str | None, typer.Option("--weight", metavar="COLUMN", help="Its weight [weight].")] = None,
-    delimiter: Annotated[str, typer.Option("--delimiter", metavar="MARK", help="What separates values in CSV.")] = "",
-    schema: Annotated[Path | None, typer.Option("--schema", metavar="FILE", help="The schema to follow.")] = None,
+    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="Where it ends [target].")] = None,
+    weight: Annotated[str | None, typer.Option(metavar="COLUMN", help="Its weight [weight].")] = None,
+    delimiter: Annotated[str, typer.Option(metavar="MARK", help="What separates values in CSV.")] = "",
+    schema: Annotated[Path | None, typer.Option(metavar="FILE", help="The schema to follow.")] = None,
     write_schema: Annotated[
-        Path | None, typer.Option("--write-schema", metavar="FILE", help="Write the schema that the data make.")
+        Path | None, typer.Option(metavar="FILE", help="Write the schema that the data make.")
     ] = None,
     rename: Annotated[
-        list[str] | None, typer.Option("--rename", metavar="OLD=NEW", help="The schema's name for a column of nodes.")
+        list[str] | None, typer.Option(metavar="OLD=NEW", help="The schema's name for a column of nodes.")
     ] = None,
-    number: Annotated[list[str] | None, typer.Option("--number", metavar="COLUMN", help="Is a number.")] = None,
-    category: Annotated[list[str] | None, typer.Option("--category", metavar="COLUMN", help="Is a category.")] = None,
-    text: Annotated[list[str] | None, typer.Option("--text", metavar="COLUMN", help="Is a text.")] = None,
+    number: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Is a number.")] = None,
+    category: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Is a category.")] = None,
+    text: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Is a text.")] = None,
     attribute: Annotated[
-        list[str] | None, typer.Option("--attribute", metavar="COLUMN", help="Is kept to split by, and no feature.")
+        list[str] | None, typer.Option(metavar="COLUMN", help="Is kept to split by, and no feature.")
     ] = None,
-    ignore: Annotated[list[str] | None, typer.Option("--ignore", metavar="COLUMN", help="Is left out.")] = None,
+    ignore: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Is left out.")] = None,
     standardize: Annotated[bool, typer.Option("--standardize", help="Numbers get mean 0 and deviation 1.")] = False,
-    min_count: Annotated[int | None, typer.Option("--min-count", min=1, help="Rows a word must be in [2].")] = None,
-    max_words: Annotated[int | None, typer.Option("--max-words", min=1, help="Words of a vocabulary [1000].")] = None,
-    classes: Annotated[str, typer.Option("--classes", metavar="A,B,C", help="The classes in their order.")] = "",
+    min_count: Annotated[int | None, typer.Option(min=1, help="Rows a word must be in [2].")] = None,
+    max_words: Annotated[int | None, typer.Option(min=1, help="Words of a vocabulary [1000].")] = None,
+    classes: Annotated[str, typer.Option(metavar="A,B,C", help="The classes in their order.")] = "",
     directed: Annotated[bool, typer.Option("--directed", help="An edge and its reverse are two edges.")] = False,
     repeated: Annotated[
-        str, typer.Option("--repeated", metavar="RULE", help="Weights of an edge told again: refuse, sum, mean, max.")
+        str, typer.Option(metavar="RULE", help="Weights of an edge told again: refuse, sum, mean, max.")
     ] = "refuse",
     unknown_ends: Annotated[
-        str, typer.Option("--unknown-ends", metavar="RULE", help="Edges to nodes not there: refuse, drop.")
+        str, typer.Option(metavar="RULE", help="Edges to nodes not there: refuse, drop.")
     ] = "refuse",
-    format: Annotated[str, typer.Option("--format", help="Of the tables written: parquet, csv.")] = "parquet",
+    format: Annotated[str, typer.Option(help="Of the tables written: parquet, csv.")] = "parquet",
     verbose: Annotated[bool, typer.Option("--verbose", help="Tell every feature, however many there are.")] = False,
     json: Json = False,
 ) -> None:

@@ -27,7 +27,7 @@ EXAMPLES = examples(
 def schema(
     paths: Annotated[list[Path], typer.Argument(metavar="FOLDER|FILE...", help="Graph folders, or schema files.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="The schema to write.")] = None,
-    max_words: Annotated[int | None, typer.Option("--max-words", min=1, help="Words of a vocabulary at most.")] = None,
+    max_words: Annotated[int | None, typer.Option(min=1, help="Words of a vocabulary at most.")] = None,
     counts: Annotated[bool, typer.Option("--counts/--no-counts", help="Tell how many rows have seen what.")] = True,
     common: Annotated[bool, typer.Option("--common", help="Leave out features that not all have.")] = False,
 ) -> None:

@@ -34,12 +34,12 @@ def show(
         ),
     ] = None,
     splitter: Annotated[
-        str | None, typer.Option("--splitter", metavar="NAME", help="How it is divided, as in isthmus list splitters.")
+        str | None, typer.Option(metavar="NAME", help="How it is divided, as in isthmus list splitters.")
     ] = None,
-    clients: Annotated[int | None, typer.Option("--clients", min=1, help="How many clients.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Decides everything that is random.")] = None,
+    clients: Annotated[int | None, typer.Option(min=1, help="How many clients.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides everything that is random.")] = None,
     data_root: DataRoot = None,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also draw a page of figures.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw a page of figures.")] = None,
     all_clients: Annotated[bool, typer.Option("--all", help="Show all clients, however many.")] = False,
     json: Json = False,
 ) -> None:

@@ -70,26 +70,21 @@ UP_EXAMPLES = examples(
     "isthmus up course.yaml --sites 5 rounds=20",
 )
 
-Folder = Annotated[Path, typer.Option("--folder", metavar="FOLDER", help="The federation's folder.")]
+Folder = Annotated[Path, typer.Option(metavar="FOLDER", help="The federation's folder.")]
 SchemaFile = Annotated[
-    Path | None,
-    typer.Option("--schema", metavar="FILE", help="The schema that all silos must follow: its digest and classes."),
+    Path | None, typer.Option(metavar="FILE", help="The schema that all silos must follow: its digest and classes.")
 ]
-Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for all sites at the start.")]
-Pause = Annotated[float, typer.Option("--pause", metavar="SECONDS", help="How long to wait when too few are left.")]
+Wait = Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait for all sites at the start.")]
+Pause = Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait when too few are left.")]
 
 
 @app.command("init", epilog=INIT_EXAMPLES)
 def init(
-    sites: Annotated[str, typer.Option("--sites", metavar="A,B,C", help="The sites' names.")],
-    server: Annotated[
-        str | None, typer.Option("--server", metavar="HOST:PORT", help="Where the sites find the server.")
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the kits go.")] = Path("federation"),
-    name: Annotated[str | None, typer.Option("--name", help="The federation's name.  [default: federation]")] = None,
-    operators: Annotated[
-        str, typer.Option("--operators", metavar="A,B", help="Who submits courses.  [default: operator]")
-    ] = "",
+    sites: Annotated[str, typer.Option(metavar="A,B,C", help="The sites' names.")],
+    server: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the sites find the server.")] = None,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the kits go.")] = Path("federation"),
+    name: Annotated[str | None, typer.Option(help="The federation's name.  [default: federation]")] = None,
+    operators: Annotated[str, typer.Option(metavar="A,B", help="Who submits courses.  [default: operator]")] = "",
 ) -> None:
     """Provision a federation: certificates and a kit for the server, the operators and every site.
 
@@ -103,7 +98,7 @@ def init(
 @app.command("add", epilog=ADD_EXAMPLES)
 def add(
     sites: Annotated[list[str] | None, typer.Argument(metavar="[SITE]...", help="The new sites' names.")] = None,
-    operators: Annotated[str, typer.Option("--operators", metavar="A,B", help="New operators' names.")] = "",
+    operators: Annotated[str, typer.Option(metavar="A,B", help="New operators' names.")] = "",
     folder: Folder = Path("federation"),
 ) -> None:
     """Add sites or operators to a federation; everybody else keeps what they have."""
@@ -238,11 +233,10 @@ def serve(
 
 def join(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="This site's kit.")],
-    data: Annotated[Path, typer.Option("--data", metavar="FOLDER", help="This site's folder of tables.")],
-    policy: Annotated[Path | None, typer.Option("--policy", metavar="FILE", help="What this site allows.")] = None,
+    data: Annotated[Path, typer.Option(metavar="FOLDER", help="This site's folder of tables.")],
+    policy: Annotated[Path | None, typer.Option(metavar="FILE", help="What this site allows.")] = None,
     id_secret_file: Annotated[
-        Path | None,
-        typer.Option("--id-secret-file", metavar="FILE", help="A secret of all silos, to match nodes in common."),
+        Path | None, typer.Option(metavar="FILE", help="A secret of all silos, to match nodes in common.")
     ] = None,
     until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
 ) -> None:
@@ -269,7 +263,7 @@ def join(
 def up(
     words: Words = None,
     sites: Annotated[
-        int | None, typer.Option("--sites", min=1, help="How many silos to start [3, or one for each own folder].")
+        int | None, typer.Option(min=1, help="How many silos to start [3, or one for each own folder].")
     ] = None,
     out: Out = None,
     data_root: DataRoot = None,

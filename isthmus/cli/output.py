@@ -22,17 +22,15 @@ OUTPUT = "standard output"
 
 # Options that several verbs have.
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
-DataRoot = Annotated[
-    Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie (or ISTHMUS_DATA).")
-]
+DataRoot = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where datasets lie (or ISTHMUS_DATA).")]
 DatasetOrFolder = Annotated[
     str, typer.Argument(metavar="DATASET|FOLDER", help="A dataset's name, as in isthmus list datasets, or a folder.")
 ]
 Words = Annotated[
     list[str] | None, typer.Argument(metavar="[COURSE.yaml] [KEY=VALUE]...", help="A course file, then changes to it.")
 ]
-Out = Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="The run folder to make.")]
-Resume = Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Go on with a run folder.")]
+Out = Annotated[Path | None, typer.Option(metavar="FOLDER", help="The run folder to make.")]
+Resume = Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with a run folder.")]
 
 
 def examples(*commands: str, after: str = "") -> str:

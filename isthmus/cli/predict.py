@@ -24,13 +24,9 @@ EXAMPLES = examples(
 
 def predict(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder of a finished course.")],
-    graph: Annotated[
-        str, typer.Option("--graph", metavar="FOLDER|DATASET", help="A folder of tables, or a dataset's name.")
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="A .csv or .parquet file.")] = Path(
-        "predictions.csv"
-    ),
-    client: Annotated[str | None, typer.Option("--client", metavar="ID", help="Predict as this client would.")] = None,
+    graph: Annotated[str, typer.Option(metavar="FOLDER|DATASET", help="A folder of tables, or a dataset's name.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="A .csv or .parquet file.")] = Path("predictions.csv"),
+    client: Annotated[str | None, typer.Option(metavar="ID", help="Predict as this client would.")] = None,
     data_root: DataRoot = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     by_position: Annotated[

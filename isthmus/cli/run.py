@@ -39,11 +39,9 @@ def run(
     json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Also tell where the time went.")] = False,
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Simulate the clients in so many processes.")
-    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Simulate the clients in so many processes.")] = None,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="ADDRESS", help="Simulate the clients on this Dask cluster.")
+        str | None, typer.Option(metavar="ADDRESS", help="Simulate the clients on this Dask cluster.")
     ] = None,
 ) -> None:
     """Run one course. Without arguments: Cora, 5 clients by community, a 2-layer GCN, FedAvg, in this process."""

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,6 +82,19 @@ def replace_file(path: Path, content: bytes, mode: int = 0o666) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+
+
+@contextmanager
+def new_folder(path: Path, mode: int = 0o777) -> Iterator[Path]:
+    """Give an empty folder to write to, beside the place that it takes in the end; or nothing is left of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    temporary.mkdir(mode)
+    try:
+        yield temporary
+        temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def sealed(content: bytes) -> bytes:

@@ -16,7 +16,7 @@ from isthmus.config.course import Course
 from isthmus.config.load import course_to_yaml
 from isthmus.config.registry import name_of
 from isthmus.core.errors import BadInput
-from isthmus.core.outside import foreign, replace_file
+from isthmus.core.outside import foreign, new_folder, replace_file
 from isthmus.runs.folder import COURSE_FILE, ID_FILE, new_run_path
 from isthmus.sites.courses.messages import CourseEvent, CourseStatus
 
@@ -224,10 +224,7 @@ class Ledger:
 
 def make_folder(path: Path, course: Course, status: Status) -> None:
     """Make the folder of a course that is to be run, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    temporary.mkdir()
-    replace_file(temporary / ID_FILE, status.course_id.encode())
-    replace_file(temporary / COURSE_FILE, course_to_yaml(course).encode())
-    write_status(temporary, status)
-    temporary.rename(path)
+    with new_folder(path) as temporary:
+        replace_file(temporary / ID_FILE, status.course_id.encode())
+        replace_file(temporary / COURSE_FILE, course_to_yaml(course).encode())
+        write_status(temporary, status)

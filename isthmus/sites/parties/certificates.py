@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -383,10 +384,16 @@ def alone(out: Path) -> Iterator[None]:
         import nvflare  # noqa: F401
     except ImportError:
         raise MissingExtra("nvflare", "sites", "provisioning a federation") from None
-    with (out / AUTHORITY / "lock").open("w") as lock:
-        (out / AUTHORITY / "lock").chmod(0o600)
+    with locked(out / AUTHORITY / "lock", f"{out} is being changed by another command"):
+        yield
+
+
+@contextmanager
+def locked(path: Path, problem: str) -> Iterator[None]:
+    """Hold a lock file, which only its owner can open; raise BadInput where another process holds it."""
+    with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise BadInput(f"{out} is being changed by another command") from None
+            raise BadInput(problem) from None
         yield

@@ -5,20 +5,18 @@ A process notices when files of its kit are replaced while it runs (`Watch`).
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import re
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from isthmus.core.errors import BadInput
-from isthmus.core.outside import replace_file
+from isthmus.core.outside import new_folder, replace_file
 from isthmus.sites.parties.certificates import (
     AUTHORITY,
     REVOKED,
@@ -27,6 +25,7 @@ from isthmus.sites.parties.certificates import (
     alone,
     create_authority,
     has_authority,
+    locked,
 )
 from isthmus.sites.parties.certificates import OPERATOR as OPERATOR
 from isthmus.sites.parties.certificates import SERVER as SERVER
@@ -110,11 +109,7 @@ def _names(found: object) -> tuple[str, ...]:
 def hold(kit: Kit) -> Iterator[None]:
     """Hold the kit's lock: a second process with the same name would push the first one out."""
     kit.path.joinpath("state").mkdir(exist_ok=True)
-    with (kit.path / "state" / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BadInput(f"{kit.path} is in use by another process") from None
+    with locked(kit.path / "state" / "lock", f"{kit.path} is in use by another process"):
         yield
 
 
@@ -235,13 +230,9 @@ def _check_names(facts: Facts, sites: Sequence[str], operators: Sequence[str]) -
 
 def write_credentials(folder: Path, root: bytes, certificate: bytes, key: bytes) -> None:
     """Put certificate and key into a party's kit; a new folder appears whole or not at all."""
-    new = not folder.exists()
-    target = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent)) if new else folder
-    for file, content in (("rootCA.pem", root), ("party.key", key), ("party.crt", certificate)):
-        replace_file(target / file, content, 0o600)
-    if new:
-        target.chmod(0o700)
-        target.rename(folder)
+    with nullcontext(folder) if folder.exists() else new_folder(folder, 0o700) as target:
+        for file, content in (("rootCA.pem", root), ("party.key", key), ("party.crt", certificate)):
+            replace_file(target / file, content, 0o600)
 
 
 def write_facts(out: Path, facts: Facts, new: Sequence[str] = ()) -> dict[str, Path]:
