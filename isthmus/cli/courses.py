@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import time
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -104,7 +105,7 @@ def courses(
         if verb == "list":
             found = operator.courses()
             if json:
-                print_json({"courses": [_as_json(status) for status in found]})
+                print_json({"courses": [asdict(status) for status in found]})
             else:
                 _show_list(found)
             return
@@ -179,12 +180,6 @@ def _goes_on(kit: Path, course_id: str) -> str:
         f"the course {short} goes on at the server. Watch it: {command} attach {short}; end it: {command} cancel "
         f"{short}; bring its folder here when it is done: {command} fetch {short} --out FOLDER"
     )
-
-
-def _as_json(status: CourseStatus) -> dict[str, Any]:
-    from isthmus.core.record import fields_of
-
-    return dict(fields_of(status))
 
 
 def _show_list(found: tuple[CourseStatus, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from isthmus.cli.output import DataRoot, DatasetOrFolder, Json, examples, print_json, print_table
 from isthmus.core.errors import BadInput
-from isthmus.core.outside import printable, replace_file
+from isthmus.core.outside import replace_file
 
 if TYPE_CHECKING:
     from isthmus.config.course import Course
@@ -146,11 +147,7 @@ def _print(facts: dict[str, Any], all_clients: bool) -> None:
 
 
 def _print_table(table: Table, title: str) -> None:
-    """Print a table of numbers behind a name, whose headings may come from the data."""
-    from dataclasses import replace
-
-    from rich.markup import escape
-
+    """Print a table of numbers behind a name."""
     width = max(len(row[1]) for row in table.rows)
     rows = tuple((name, first.rjust(width), *rest) for name, first, *rest in table.rows)
-    print_table(replace(table, headings=tuple(escape(printable(h)) for h in table.headings), rows=rows), title)
+    print_table(replace(table, rows=rows), title)

@@ -74,8 +74,6 @@ Folder = Annotated[Path, typer.Option(metavar="FOLDER", help="The federation's f
 SchemaFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="The schema that all silos must follow: its digest and classes.")
 ]
-Wait = Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait for all sites at the start.")]
-Pause = Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait when too few are left.")]
 
 
 @app.command("init", epilog=INIT_EXAMPLES)
@@ -183,8 +181,8 @@ def serve(
     words: Words = None,
     resume: Resume = None,
     out: Out = None,
-    wait: Wait = 60.0,
-    pause: Pause = 600.0,
+    wait: Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait for all sites at the start.")] = 60.0,
+    pause: Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait when too few are left.")] = 600.0,
     once: Annotated[bool, typer.Option("--once", help="End after the first course of an operator's.")] = False,
     no_resume: Annotated[
         bool, typer.Option("--no-resume", help="Leave alone what an earlier server has not finished.")

@@ -41,7 +41,8 @@ def list_parts(
         return
     for name, found in parts.items():
         rows = tuple((part, *_extra(name, cls), summary(cls)) for part, cls in found.items())
-        print_table(Table(("name", *_extra_headings(name), "what it is"), rows), name)
+        extra = ("task", "present", "licence") if name == "datasets" else ()
+        print_table(Table(("name", *extra, "what it is"), rows), name)
 
 
 def show_part(
@@ -135,10 +136,6 @@ def _kind(kind: str, families: dict[str, Any]) -> str:
         if candidate in families:
             return candidate
     raise BadInput(f"command line: there are no {kind!r}; {nearest(kind, families)}")
-
-
-def _extra_headings(family: str) -> tuple[str, ...]:
-    return ("task", "present", "licence") if family == "datasets" else ()
 
 
 def _extra(family: str, cls: type[Any]) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ def print_table(table: Table, title: str = "") -> None:
 
     shown = RichTable(title=escape(printable(title)) or None, title_justify="left")
     for index, heading in enumerate(table.headings):
-        shown.add_column(heading, justify="left" if index < 2 else "right")
+        shown.add_column(escape(printable(heading)), justify="left" if index < 2 else "right")
     for row in table.rows:
         shown.add_row(*(escape(printable(cell)) for cell in row))
     console = Console()

@@ -9,7 +9,7 @@ from isthmus.cli.output import human_bytes
 from isthmus.core.federation import ExchangeReport
 from isthmus.core.outside import printable
 from isthmus.core.protocol import told
-from isthmus.core.training import Callback, RoundReport, weighted_metric
+from isthmus.core.training import Callback, RoundReport
 
 
 class ProgressBar(Callback):
@@ -44,11 +44,9 @@ class ProgressBar(Callback):
 
     def round_done(self, report: RoundReport) -> None:
         """Move the bar."""
-        loss = weighted_metric(report.evaluations, "train", "loss") if report.evaluations else None
         total = len(report.scorers) + len(report.unscored)
         who = f" ({len(report.scorers)} of {total} clients)" if report.unscored else ""
-        loss = None if loss is None or loss != loss else loss
-        self.show(report.round, loss, report.score, self._up, self._down, who)
+        self.show(report.round, report.train_loss, report.score, self._up, self._down, who)
 
     def show(self, round: int, loss: float | None, score: float | None, up: int, down: int, who: str = "") -> None:
         """Show where the course is; `who` says whose the score is, where it is not everybody's."""

@@ -54,22 +54,17 @@ def run(
     else:
         results = _started(source, overrides, baselines, out, data_root, json or quiet, (workers, cluster))
     main = next(iter(results.values()))
+    from isthmus.report.profile import profile_table, time_by_part
+
     if json:
         facts = as_json(main, results)
-        print_json({**facts, "profile": _time_by_part(main)} if profile else facts)
+        if profile:
+            facts["profile"] = {part: round(seconds, 6) for part, seconds in time_by_part(main.events).items()}
+        print_json(facts)
         return
     _show(main, results)
     if profile:
-        from isthmus.cli.output import print_table
-        from isthmus.report.profile import profile_table
-
         print_table(profile_table(main.events), "where the time went")
-
-
-def _time_by_part(result: Result) -> dict[str, float]:
-    from isthmus.report.profile import time_by_part
-
-    return {part: round(seconds, 6) for part, seconds in time_by_part(result.events).items()}
 
 
 def split_words(words: list[str]) -> tuple[Path | None, list[str]]:

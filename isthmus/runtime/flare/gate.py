@@ -31,7 +31,7 @@ from nvflare.fuel.f3.communicator import driver_mgr, load_comm_drivers
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.fuel.f3.drivers.grpc.qq import QQ
 from nvflare.fuel.f3.drivers.grpc.streamer_pb2_grpc import StreamerStub, add_StreamerServicer_to_server
-from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver, Servicer, StreamConnection
+from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver, Server, Servicer, StreamConnection
 from nvflare.fuel.f3.drivers.net_utils import get_address
 
 MAX_PENDING = 64  # connections without a stream; the oldest make room
@@ -311,8 +311,8 @@ class GatedServicer(Servicer):  # type: ignore[misc]
             self.gate.leave(context, visitor)
 
 
-class GatedServer:
-    """A gRPC server with limits; what FLARE's own `Server` is to its driver."""
+class GatedServer(Server):  # type: ignore[misc]
+    """FLARE's server for its driver, with limits; unlike that one, it can be stopped while it starts."""
 
     def __init__(self, driver: GatedDriver, connector: Any, gate: Gate, credentials: Credentials, num_parties: int):
         self.driver, self.connector = driver, connector
@@ -320,11 +320,6 @@ class GatedServer:
         self.grpc_server = grpc.server(workers, options=[*map(tuple, driver.options), *limits(num_parties)])
         add_StreamerServicer_to_server(GatedServicer(self, gate), self.grpc_server)
         self.grpc_server.add_secure_port(get_address(connector.params), _server_credentials(credentials))
-
-    def start(self) -> None:
-        """Serve until `shutdown`."""
-        self.grpc_server.start()
-        self.grpc_server.wait_for_termination()
 
     def shutdown(self) -> None:
         """End every stream and stop listening."""

@@ -266,7 +266,10 @@ class Roll:
         """Return the gate that lets in who is on the roll."""
         from isthmus.runtime.flare.gate import Gate
 
-        return Gate(self.refusal, on_refused=self._refused, on_welcome=self._welcome)
+        def refused(name: str, why: str) -> None:
+            self.seldom(f"refused {name}", f"{name} is not let in: {why}")
+
+        return Gate(self.refusal, on_refused=refused, on_welcome=self._welcome)
 
     def refusal(self, visitor: Visitor) -> str:
         """Return why somebody with a certificate of this federation may not come in, or nothing."""
@@ -302,9 +305,6 @@ class Roll:
         problem = certificate_problem(kit, self.revocations.current)
         if problem:
             self.say(f"{problem}; silos do not trust this server any more")
-
-    def _refused(self, name: str, why: str) -> None:
-        self.seldom(f"refused {name}", f"{name} is not let in: {why}")
 
     def _welcome(self, visitor: Visitor) -> None:
         notice = soon(Passport(visitor.name, visitor.serial, visitor.valid_until, visitor.valid_until))

@@ -132,11 +132,9 @@ class Enrolment:
     """Who is new."""
 
 
-def make_federation(
-    out: Path, server: str | None, sites: Sequence[str], name: str | None = None, operators: Sequence[str] = ()
-) -> dict[str, Path]:
+def make_federation(out: Path, server: str | None, sites: Sequence[str]) -> dict[str, Path]:
     """Make a federation, or add to one; return the folder of each party's kit."""
-    return enrol(out, server, sites, operators, name).kits
+    return enrol(out, server, sites).kits
 
 
 def enrol(

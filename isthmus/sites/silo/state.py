@@ -126,11 +126,10 @@ def mark_finished(memories: Path) -> None:
         (memories / FINISHED).touch()
 
 
-def prune(state: Path, policy: Policy, current: Path | None = None, now: float | None = None) -> int:
+def prune(state: Path, policy: Policy, current: Path | None = None) -> int:
     """Remove what is not kept any more; `current` are the memories of the course under way. Return how many went."""
-    now = time.time() if now is None else now
     old = [folder for folder in _latest_first(state / MEMORIES) if folder != current]
-    gone = _outlived(old, policy, now, under_way=current is not None)
+    gone = _outlived(old, policy, time.time(), under_way=current is not None)
     for room, kept in ((MODELS, policy.keep_models), (RUNS, policy.keep_models), (USED_FOLDER, MAX_SECRETS_USED)):
         gone += _latest_first(state / room)[kept:]
     for path in gone:
