@@ -65,10 +65,7 @@ secret; make it at one of them, hand it to the others on a safe way, and never t
 
   chmod 600 id-secret""",
 )
-UP_EXAMPLES = examples(
-    "isthmus up --sites 3",
-    "isthmus up course.yaml --sites 5 rounds=20",
-)
+UP_EXAMPLES = examples("isthmus up --sites 3", "isthmus up course.yaml --sites 5 rounds=20")
 
 Folder = Annotated[Path, typer.Option(metavar="FOLDER", help="The federation's folder.")]
 SchemaFile = Annotated[

@@ -11,16 +11,8 @@ import typer
 from isthmus.cli.output import Json, examples, print_json, print_table
 from isthmus.core.errors import BadInput, nearest
 
-LIST_EXAMPLES = examples(
-    "isthmus list",
-    "isthmus list algorithms",
-    "isthmus list datasets --json",
-)
-SHOW_EXAMPLES = examples(
-    "isthmus show algorithm fedavg",
-    "isthmus show model gcn",
-    "isthmus show course",
-)
+LIST_EXAMPLES = examples("isthmus list", "isthmus list algorithms", "isthmus list datasets --json")
+SHOW_EXAMPLES = examples("isthmus show algorithm fedavg", "isthmus show model gcn", "isthmus show course")
 
 
 def list_parts(

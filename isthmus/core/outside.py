@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 import yaml
 
@@ -95,6 +95,14 @@ def new_folder(path: Path, mode: int = 0o777) -> Iterator[Path]:
         temporary.rename(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def require_types(found: Any) -> None:
+    """Raise ValueError where a field of a dataclass that was read from a file is not of its type."""
+    for name, wanted in get_type_hints(type(found)).items():
+        value, kind = getattr(found, name), get_origin(wanted) or wanted
+        if not isinstance(value, (int, float) if kind is float else kind) or (kind is int and isinstance(value, bool)):
+            raise ValueError(f"{name} is {value!r}")
 
 
 def sealed(content: bytes) -> bytes:

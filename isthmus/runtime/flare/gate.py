@@ -19,6 +19,7 @@ import urllib.parse
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -220,13 +221,10 @@ def _peer(number: int, port: int) -> Address | None:
 
 def _hang_up(number: int, peer: Address | None) -> None:
     """End a connection that gRPC holds; it sees the end of the stream and closes its descriptor."""
-    try:
-        with socket.socket(fileno=os.dup(number)) as copy:
-            host, far = copy.getpeername()[:2]
-            if (_plain(host), far) == peer:  # the number may be another connection's by now
-                copy.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
+    with suppress(OSError), socket.socket(fileno=os.dup(number)) as copy:
+        host, far = copy.getpeername()[:2]
+        if (_plain(host), far) == peer:  # the number may be another connection's by now
+            copy.shutdown(socket.SHUT_RDWR)
 
 
 def raise_descriptor_limit() -> int:
@@ -234,11 +232,9 @@ def raise_descriptor_limit() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        try:
+        with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        except (OSError, ValueError):
-            return soft
-        return wanted
+            return wanted
     return MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 

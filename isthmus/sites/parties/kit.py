@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.core.errors import BadInput
-from isthmus.core.outside import new_folder, replace_file
+from isthmus.core.outside import new_folder, replace_file, require_types
 from isthmus.sites.parties.certificates import (
     AUTHORITY,
     REVOKED,
@@ -38,17 +38,13 @@ log = logging.getLogger("isthmus.watch")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
-@dataclass(frozen=True)
-class Kit:
+@dataclass(frozen=True, kw_only=True)
+class Kit(Facts):
     """One party's kit."""
 
     path: Path
-    federation: str
     party: str
     role: str  # "server", "operator" or "site"
-    host: str
-    port: int
-    sites: tuple[str, ...]
     operators: tuple[str, ...] = (OPERATOR,)  # as in kits from before there could be several
 
     @property
@@ -90,10 +86,9 @@ def open_kit(path: Path, role: str) -> Kit:
 def _kit_of(path: Path, facts: Any) -> Kit:
     """Return the kit that a file describes; raises ValueError, TypeError or KeyError where it describes none."""
     kit = Kit(path=path, **{**facts, **{key: _names(facts[key]) for key in ("sites", "operators") if key in facts}})
+    require_types(kit)
     _names([kit.party])
-    if not isinstance(kit.role, str) or not isinstance(kit.federation, str):
-        raise ValueError(f"the role is {kit.role!r}, the federation {kit.federation!r}")
-    if not isinstance(kit.host, str) or type(kit.port) is not int or not 0 < kit.port < 65536:
+    if not 0 < kit.port < 65536:
         raise ValueError(f"the server is at {kit.host!r}:{kit.port!r}")
     return kit
 
