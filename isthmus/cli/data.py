@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import isthmus
 from isthmus.cli import data_import, data_schema, data_show
 from isthmus.cli.output import DataRoot, DatasetOrFolder, comma_list, examples
 from isthmus.core.errors import BadInput
+from isthmus.core.outside import data_root as locate_data
 
 if TYPE_CHECKING:
     from isthmus.data.dividing import Holding
     from isthmus.data.folders.own_folder import OwnData
-    from isthmus.data.zoo import Dataset
 
 app = typer.Typer(help="Look at graphs before training on them.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -103,21 +104,18 @@ def split(
     data_root: DataRoot = None,
 ) -> None:
     """Divide a dataset or a folder of tables into folders, one for each of several organisations, as a course would."""
-    from isthmus.config.load import load_course
     from isthmus.data.folders.own_kinds import write_divided
     from isthmus.data.folders.schema.schema import SCHEMA_FILE
     from isthmus.data.link_graph import item_word
     from isthmus.data.zoo import DATASETS
-    from isthmus.data.zoo import data_root as locate_data
-    from isthmus.runs.simulation import load_scenario
 
     chosen = _names(names)
     own_folder = Path(dataset).is_dir() and dataset not in DATASETS
     source = data_show.own_folders([dataset]) if own_folder else {"dataset": dataset}
-    course = load_course(source, [f"num_clients={len(chosen) or clients}", *(words or [])])
+    course = isthmus.load_course(source, [f"num_clients={len(chosen) or clients}", *(words or [])])
     if out.exists() and any(out.iterdir()):
         raise BadInput(f"{out} exists already; choose another folder")
-    scenario = load_scenario(course, locate_data(data_root))
+    scenario = isthmus.load_scenario(course, locate_data(data_root))
     parts = dict(zip([out / name for name in chosen or scenario.parts], scenario.parts.values(), strict=True))
     divided = write_divided(scenario.whole, parts, with_schemas=True)
     for path, part in parts.items():
@@ -141,7 +139,7 @@ def _names(text: str) -> list[str]:
     return chosen
 
 
-def _settings(dataset: Dataset) -> list[str]:
+def _settings(dataset: isthmus.Dataset) -> list[str]:
     """Return the options of a dataset that are not the usual ones, but for its classes, as a course has them."""
     from isthmus.config.registry import name_of
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import isthmus
 from isthmus.cli.output import DataRoot, DatasetOrFolder, Json, examples, print_json, print_table
 from isthmus.core.errors import BadInput
+from isthmus.core.outside import data_root as locate_data
 from isthmus.core.outside import replace_file
 
 if TYPE_CHECKING:
-    from isthmus.config.course import Course
     from isthmus.data.dividing import Holding
     from isthmus.report.summary import Table
 
@@ -46,10 +47,9 @@ def show(
 ) -> None:
     """Show who holds what: sizes, labels, degrees, overlap, lost edges, and how far clients are apart."""
     from isthmus.data.survey.whole import survey
-    from isthmus.data.zoo import data_root as locate_data
     from isthmus.report import data_page
     from isthmus.runs.own_silos import undivided
-    from isthmus.runs.simulation import load_scenario, torch_threads
+    from isthmus.runs.simulation import torch_threads
 
     if html is not None:
         _check_page(html)
@@ -57,7 +57,7 @@ def show(
     given = [f"{key}={value}" for key, value in options.items() if value is not None]
     course, divided = _course(dataset, words or [], given)
     with torch_threads(course.threads):
-        scenario = load_scenario(course, locate_data(data_root)) if divided else undivided(course)
+        scenario = isthmus.load_scenario(course, locate_data(data_root)) if divided else undivided(course)
         facts = {"origin": origin(course), **survey(scenario.whole, scenario.parts, course.seed)}
     if html is not None:
         page = data_page.data_page(facts, None if all_clients else data_page.MAX_CLIENTS)
@@ -82,13 +82,11 @@ def _check_page(html: Path) -> None:
         raise BadInput(f"--html is {str(html)!r}, a file that this command did not write; choose another")
 
 
-def _course(dataset: str, words: list[str], given: list[str]) -> tuple[Course, bool]:
+def _course(dataset: str, words: list[str], given: list[str]) -> tuple[isthmus.Course, bool]:
     """Return the course whose data is shown, and whether they are to be divided: own folders are what silos hold."""
-    from isthmus.config.load import load_course
-
     folders = [word for word in (dataset, *words) if "=" not in word and Path(word).is_dir()]
     changes = [*given, *(word for word in words if word not in folders)]
-    course = load_course(own_folders(folders) if dataset in folders else {"dataset": dataset}, changes)
+    course = isthmus.load_course(own_folders(folders) if dataset in folders else {"dataset": dataset}, changes)
     return course, dataset not in folders or any(word.startswith(("splitter", "num_clients")) for word in changes)
 
 
@@ -112,7 +110,7 @@ def own_folders(paths: list[str]) -> dict[str, Any]:
     return {"dataset": {"name": "folders", "paths": paths}}
 
 
-def origin(course: Course) -> str:
+def origin(course: isthmus.Course) -> str:
     """Return in words what the figures depend on."""
     from isthmus.config.load import course_to_dict
 

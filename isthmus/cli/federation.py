@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import isthmus
 from isthmus.cli.output import DataRoot, Out, Resume, Words, comma_list, examples, lasting_output, print_table
 from isthmus.cli.run import course_title, split_words
 from isthmus.core.errors import BadInput
 from isthmus.core.outside import printable, replace_file
 
 if TYPE_CHECKING:
-    from isthmus.config.course import Course
     from isthmus.sites.parties.kit import Enrolment
 
 app = typer.Typer(help="Make a federation: a kit for each party.", no_args_is_help=True, rich_markup_mode=None)
@@ -264,13 +264,12 @@ def up(
     data_root: DataRoot = None,
 ) -> None:
     """Try a federation on this machine: split the course's graph, start a server and silos on loopback, train, stop."""
-    from isthmus.config.load import load_course
     from isthmus.data.zoo import Folders
     from isthmus.runs.folder import RunFolder, new_run_path
     from isthmus.sites.up import Rehearsal
 
     source, overrides = split_words(words or [])
-    course = load_course(source, overrides if sites is None else [*overrides, f"num_clients={sites}"], say=say)
+    course = isthmus.load_course(source, overrides if sites is None else [*overrides, f"num_clients={sites}"], say=say)
     if sites is None and not isinstance(course.dataset, Folders):
         course = replace(course, num_clients=3)
     path = out or new_run_path(Path("runs"), f"{course_title(course)}-sites")
@@ -280,7 +279,7 @@ def up(
     show_folder(path)
 
 
-def follow_schema(course: Course, schema: Path | None) -> Course:
+def follow_schema(course: isthmus.Course, schema: Path | None) -> isthmus.Course:
     """Return the course with the digest and the classes of the schema that silos must follow, where one is given."""
     from isthmus.data.folders.schema.schema import read_schema
     from isthmus.sites.courses.site_course import with_schema
@@ -318,7 +317,7 @@ def _end_with_input() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _bar(course: Course) -> Any:
+def _bar(course: isthmus.Course) -> Any:
     from isthmus.cli.progress import ProgressBar
 
     return ProgressBar(course_title(course), course.rounds, course.stopping.metric)

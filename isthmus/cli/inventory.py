@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+import isthmus
 from isthmus.cli.output import Json, examples, print_json, print_table
 from isthmus.core.errors import BadInput, nearest
+from isthmus.core.outside import data_root
 
 LIST_EXAMPLES = examples("isthmus list", "isthmus list algorithms", "isthmus list datasets --json")
 SHOW_EXAMPLES = examples("isthmus show algorithm fedavg", "isthmus show model gcn", "isthmus show course")
@@ -43,13 +45,11 @@ def show_part(
     json: Json = False,
 ) -> None:
     """Show one part: what it is, its fields and defaults; for an algorithm also its messages and who sees what."""
-    from isthmus.config.course import Course
     from isthmus.config.registry import find_part
-    from isthmus.core.protocol import Algorithm
 
     families = _families()
     if kind == "course":
-        cls: type[Any] = Course
+        cls: type[Any] = isthmus.Course
     else:
         family = families[_kind(kind, families)]
         if name is None:
@@ -61,7 +61,7 @@ def show_part(
     facts: dict[str, Any] = {"name": name or kind, "class": f"{cls.__module__}:{cls.__qualname__}"}
     facts["text"] = inspect.cleandoc(cls.__doc__ or "")
     facts["fields"] = fields(cls)
-    if issubclass(cls, Algorithm):
+    if issubclass(cls, isthmus.Algorithm):
         from isthmus.core.exposure import exposure
 
         facts["messages"] = [dataclasses.asdict(exchange) for exchange in exposure(cls)]
@@ -133,7 +133,6 @@ def _kind(kind: str, families: dict[str, Any]) -> str:
 def _extra(family: str, cls: type[Any]) -> tuple[str, ...]:
     if family != "datasets":
         return ()
-    from isthmus.data.zoo import data_root
 
     needed = [f for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING]
     present = "-" if needed else "yes" if cls().present(data_root(None)) else "no"

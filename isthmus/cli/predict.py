@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import isthmus
 from isthmus.cli.output import DataRoot, Json, examples, print_json
 from isthmus.core.errors import BadInput
 from isthmus.core.outside import printable, replacing
@@ -35,14 +36,12 @@ def predict(
     json: Json = False,
 ) -> None:
     """Write what the model says of every node, link or graph (label and probabilities, scores), as CSV or Parquet."""
-    from isthmus.runs.predicting import predictions
-
     if out.suffix not in (".csv", ".parquet"):
         raise BadInput(f"--out is {str(out)!r}; its name must end in .csv or .parquet")
     if out.exists() and not force:
         raise BadInput(f"{out} exists already; choose another file or add --force")
     notes: list[str] = []
-    table = predictions(run, graph, client, data_root, by_position, notes.append)
+    table = isthmus.predictions(run, graph, client, data_root, by_position, notes.append)
     _write(table, out)
     if json:
         print_json({"file": str(out), "rows": len(table), "notes": notes})

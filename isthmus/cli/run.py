@@ -7,17 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import isthmus
 from isthmus.cli.output import DataRoot, Json, Out, Resume, Words, examples, human_bytes, print_json, print_table
 from isthmus.core.errors import BadInput, IsthmusError, quoted
 from isthmus.core.outside import printable
-
-if TYPE_CHECKING:
-    from isthmus.config.course import Course
-    from isthmus.runs.life import Result
 
 EXAMPLES = examples(
     "isthmus run",
@@ -85,40 +82,35 @@ def _started(
     root: Path | None,
     silent: bool,
     where: tuple[int | None, str | None],
-) -> dict[str, Result]:
-    from isthmus.config.load import load_course
+) -> dict[str, isthmus.Result]:
     from isthmus.config.registry import name_of
     from isthmus.runs.folder import new_run_path
-    from isthmus.runs.simulated import run as run_course
-    from isthmus.runs.simulated import run_with_baselines
 
     notes: list[str] = []
-    course = load_course(source, overrides, say=notes.append)
+    course = isthmus.load_course(source, overrides, say=notes.append)
     for note in notes:
         typer.echo(f"note: {printable(note)}", err=True)
     label = f"{name_of(type(course.algorithm))}-{name_of(type(course.dataset))}".replace(":", "_")
     path = out or new_run_path(Path("runs"), label)
     place: dict[str, Any] = {"run_dir": path, "data_root": root, "workers": where[0], "cluster": where[1]}
     if baselines:
-        return run_with_baselines(course, notes=notes, watch=partial(_watched, silent), **place)
+        return isthmus.run_with_baselines(course, notes=notes, watch=partial(_watched, silent), **place)
     with _watched(silent, course_title(course), course, path) as bars:
-        return {course_title(course): run_course(course, callbacks=bars, notes=notes, **place)}
+        return {course_title(course): isthmus.run(course, callbacks=bars, notes=notes, **place)}
 
 
 def _resumed(
     path: Path, overrides: list[str], root: Path | None, silent: bool, where: tuple[int | None, str | None]
-) -> Result:
-    from isthmus.config.load import load_course
+) -> isthmus.Result:
     from isthmus.runs.folder import RunFolder
-    from isthmus.runs.simulated import resume
 
-    course = load_course(RunFolder.open(path).course, overrides)
+    course = isthmus.load_course(RunFolder.open(path).course, overrides)
     with _watched(silent, course_title(course), course, path) as bars:
-        return resume(path, course=course, data_root=root, callbacks=bars, workers=where[0], cluster=where[1])
+        return isthmus.resume(path, course=course, data_root=root, callbacks=bars, workers=where[0], cluster=where[1])
 
 
 @contextmanager
-def _watched(silent: bool, title: str, course: Course, path: Path) -> Iterator[list[Any]]:
+def _watched(silent: bool, title: str, course: isthmus.Course, path: Path) -> Iterator[list[Any]]:
     """Show a progress bar, and tell how to go on when the run is cut short."""
     from isthmus.cli import ended_like_interrupted
     from isthmus.cli.progress import ProgressBar
@@ -139,14 +131,14 @@ def _watched(silent: bool, title: str, course: Course, path: Path) -> Iterator[l
         raise type(error)(f"{error}\na checkpoint is left; go on with: isthmus run --resume {quoted(path)}") from None
 
 
-def course_title(course: Course) -> str:
+def course_title(course: isthmus.Course) -> str:
     """Return the name a course's algorithm goes by."""
     from isthmus.config.registry import name_of
 
     return name_of(type(course.algorithm))
 
 
-def as_json(main: Result, results: dict[str, Result]) -> dict[str, Any]:
+def as_json(main: isthmus.Result, results: dict[str, isthmus.Result]) -> dict[str, Any]:
     """Return a run's outcome for scripts."""
     from isthmus.runs.simulated import BASELINES
 
@@ -166,7 +158,7 @@ def as_json(main: Result, results: dict[str, Result]) -> dict[str, Any]:
     }
 
 
-def measured(result: Result) -> dict[str, dict[str, Any]]:
+def measured(result: isthmus.Result) -> dict[str, dict[str, Any]]:
     """Return what the monitors of a run measured last, by name."""
     from isthmus.report.summary import last_measured
 
@@ -175,7 +167,7 @@ def measured(result: Result) -> dict[str, dict[str, Any]]:
     return {name: {k: v for k, v in event.items() if k not in bookkeeping} for name, event in found.items()}
 
 
-def _show(main: Result, results: dict[str, Result]) -> None:
+def _show(main: isthmus.Result, results: dict[str, isthmus.Result]) -> None:
     from isthmus.report.summary import headline, last_measured, monitor_line
     from isthmus.runs.simulated import table_of
 
