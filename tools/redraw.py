@@ -15,8 +15,8 @@ from pathlib import Path
 
 from isthmus.core.errors import BadInput
 from isthmus.suites.figures import write_figures
-from isthmus.suites.part import narrowed
 from isthmus.suites.outcomes import Run
+from isthmus.suites.part import narrowed
 from isthmus.suites.spec import Suite, load_suite
 from isthmus.suites.table import cells
 

@@ -17,7 +17,6 @@ from isthmus.core.errors import BadInput, IsthmusError
 
 app = typer.Typer(
     name="isthmus",
-    help="Federated graph learning: train graph neural networks across organisations that may not pool their graphs.",
     epilog="Exit codes: 0 done, 1 the course failed, 2 bad input, 130 interrupted (a checkpoint is left).",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -7,44 +7,40 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isthmus.cli.output import DataRoot, Json
+from isthmus.cli.output import DataRoot, Json, examples, print_json, print_table
+from isthmus.core.errors import BadInput
+from isthmus.core.outside import printable
 
 if TYPE_CHECKING:
     from isthmus.suites.comparison import Comparison
     from isthmus.suites.outcomes import Run
     from isthmus.suites.spec import Suite
 
-EXAMPLES = """Examples:
-
-  isthmus compare papers/fs_g/gcn_cora.yaml
-
-  isthmus compare SUITE.yaml --out results/mine --workers 1 --check
-
-  isthmus compare SUITE.yaml --seeds 1 --only dataset=cora,citeseer --only method=fedavg
-
-  isthmus compare SUITE.yaml --only lr=0.25 --only local_steps=4 --set rounds=100
-
-A comparison that was cut short goes on where it stopped when it is started again with the same --out; one that is
-finished is only tabulated and drawn again. Rows of a runs.csv in that folder count as finished too.
-"""
+EXAMPLES = examples(
+    "isthmus compare papers/fs_g/gcn_cora.yaml",
+    "isthmus compare SUITE.yaml --out results/mine --workers 1 --check",
+    "isthmus compare SUITE.yaml --seeds 1 --only dataset=cora,citeseer --only method=fedavg",
+    "isthmus compare SUITE.yaml --only lr=0.25 --only local_steps=4 --set rounds=100",
+    after="A comparison that was cut short goes on where it stopped when it is started again with the same --out; "
+    "one that is finished is only tabulated and drawn again. Rows of a runs.csv in that folder count as "
+    "finished too.",
+)
 
 
 def compare(
     suite: Annotated[Path, typer.Argument(metavar="SUITE.yaml", help="What to compare.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FOLDER", help="Where results go; goes on with it.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where results go; goes on with it.")] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="AXIS=CHOICE,...", help="Only these choices of an axis or of a searched key."),
+        typer.Option(metavar="AXIS=CHOICE,...", help="Only these choices of an axis or of a searched key."),
     ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key in every course of the suite.")
     ] = None,
-    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Only the first so many seeds.")] = None,
-    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; by default one per core.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Only the first so many seeds.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")] = None,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="ADDRESS", help="Run on the workers of this Dask cluster.")
+        str | None, typer.Option(metavar="ADDRESS", help="Run on the workers of this Dask cluster.")
     ] = None,
     data_root: DataRoot = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 if a number is not as near as asked.")] = False,
@@ -54,8 +50,6 @@ def compare(
 
     Figures that the suite asks for are drawn into the folder of the results.
     """
-    from isthmus.cli.output import print_json
-    from isthmus.core.errors import BadInput
     from isthmus.suites.comparison import Comparison, check_folder
     from isthmus.suites.part import part_of
 
@@ -76,9 +70,6 @@ def compare(
 
 
 def _show(compared: Comparison, figures: list[Path]) -> None:
-    from isthmus.cli.output import print_table
-    from isthmus.core.outside import printable
-
     print_table(compared.table, compared.suite.title)
     differing = compared.settings.table()
     if differing.rows:

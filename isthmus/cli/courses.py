@@ -4,50 +4,35 @@ from __future__ import annotations
 
 import shlex
 import time
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isthmus.cli.federation import (
-    Out,
-    SchemaFile,
-    Words,
-    follow_schema,
-    interruptible,
-    keep_schema,
-    say,
-    show_folder,
-)
-from isthmus.cli.output import Json
+from isthmus.cli.federation import SchemaFile, follow_schema, interruptible, keep_schema, say, show_folder
+from isthmus.cli.output import Json, Out, Words, examples, print_json, print_table
+from isthmus.cli.run import course_title, split_words
+from isthmus.core.errors import BadInput, nearest
 
 if TYPE_CHECKING:
     from isthmus.sites.courses.messages import CourseEvent, CourseStatus
     from isthmus.sites.submit import Operator
 
-SUBMIT_EXAMPLES = """Examples:
-
-  isthmus submit federation/operator course.yaml rounds=50 --out runs/first
-
-  isthmus submit federation/operator course.yaml --schema schema.yaml
-
-The course belongs to the server from the moment it is submitted: Ctrl-C, or losing this machine, does not disturb it.
-isthmus courses lists, watches, cancels and fetches it, from any operator's machine.
-"""
-COURSES_EXAMPLES = """Examples:
-
-  isthmus courses federation/operator
-
-  isthmus courses federation/operator attach 3f9a
-
-  isthmus courses federation/operator cancel 3f9a
-
-  isthmus courses federation/operator fetch 3f9a --out runs/first
-
-  isthmus courses federation/operator resume 3f9a
-
-An id may be cut short as long as it names one course.
-"""
+SUBMIT_EXAMPLES = examples(
+    "isthmus submit federation/operator course.yaml rounds=50 --out runs/first",
+    "isthmus submit federation/operator course.yaml --schema schema.yaml",
+    after="The course belongs to the server from the moment it is submitted: Ctrl-C, or losing this machine, does "
+    "not disturb it. isthmus courses lists, watches, cancels and fetches it, from any operator's machine.",
+)
+COURSES_EXAMPLES = examples(
+    "isthmus courses federation/operator",
+    "isthmus courses federation/operator attach 3f9a",
+    "isthmus courses federation/operator cancel 3f9a",
+    "isthmus courses federation/operator fetch 3f9a --out runs/first",
+    "isthmus courses federation/operator resume 3f9a",
+    after="An id may be cut short as long as it names one course.",
+)
 VERBS = ("list", "attach", "cancel", "fetch", "resume")
 
 KitPath = Annotated[Path, typer.Argument(metavar="KIT", help="An operator's kit.")]
@@ -59,7 +44,6 @@ def submit(kit: KitPath, words: Words = None, out: Out = None, schema: SchemaFil
     The server runs courses one after the other. Ctrl-C ends the watching only: the course goes on at the server until
     isthmus courses KIT cancel ID.
     """
-    from isthmus.cli.run import course_title, split_words
     from isthmus.runs.folder import RunFolder, new_run_path
     from isthmus.sites.courses.site_course import load_site_course
     from isthmus.sites.parties.kit import open_kit
@@ -107,8 +91,6 @@ def courses(
 
     resume: let one that failed or was cancelled go on from its checkpoint.
     """
-    from isthmus.cli.output import print_json
-    from isthmus.core.errors import BadInput, nearest
     from isthmus.sites.parties.kit import open_kit
     from isthmus.sites.submit import connected
 
@@ -123,7 +105,7 @@ def courses(
         if verb == "list":
             found = operator.courses()
             if json:
-                print_json({"courses": [_as_json(status) for status in found]})
+                print_json({"courses": [asdict(status) for status in found]})
             else:
                 _show_list(found)
             return
@@ -200,14 +182,7 @@ def _goes_on(kit: Path, course_id: str) -> str:
     )
 
 
-def _as_json(status: CourseStatus) -> dict[str, Any]:
-    from isthmus.core.record import fields_of
-
-    return dict(fields_of(status))
-
-
 def _show_list(found: tuple[CourseStatus, ...]) -> None:
-    from isthmus.cli.output import print_table
     from isthmus.report.summary import Table
 
     if not found:

@@ -9,43 +9,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import isthmus
 from isthmus.cli import data_import, data_schema, data_show
-from isthmus.cli.output import DataRoot, comma_list
+from isthmus.cli.output import DataRoot, DatasetOrFolder, comma_list, examples
+from isthmus.core.errors import BadInput
+from isthmus.core.outside import data_root as locate_data
 
 if TYPE_CHECKING:
     from isthmus.data.dividing import Holding
     from isthmus.data.folders.own_folder import OwnData
-    from isthmus.data.zoo import Dataset
 
 app = typer.Typer(help="Look at graphs before training on them.", no_args_is_help=True, rich_markup_mode=None)
 
-CHECK_EXAMPLES = """Examples:
-
-  isthmus data check my_graph/
-
-  isthmus data check my_graph/ --classes red,green,blue
-
-  isthmus data check my_graph/ --schema schema.yaml
-
-  isthmus data check my_links/
-"""
+CHECK_EXAMPLES = examples(
+    "isthmus data check my_graph/",
+    "isthmus data check my_graph/ --classes red,green,blue",
+    "isthmus data check my_graph/ --schema schema.yaml",
+    "isthmus data check my_links/",
+)
 
 
-SPLIT_EXAMPLES = """Examples:
-
-  isthmus data split cora --clients 3 --out silos
-
-  isthmus data split cora --names bank-a,bank-b,bank-c --out silos splitter.name=random
-
-  isthmus data split mutag --clients 3 --out silos splitter.name=random
-
-  isthmus data split my_graph/ --clients 4 --out silos splitter.name=meta splitter.attribute=country
-"""
-
-
-@app.callback()
-def data() -> None:
-    """Look at graphs before training on them."""
+SPLIT_EXAMPLES = examples(
+    "isthmus data split cora --clients 3 --out silos",
+    "isthmus data split cora --names bank-a,bank-b,bank-c --out silos splitter.name=random",
+    "isthmus data split mutag --clients 3 --out silos splitter.name=random",
+    "isthmus data split my_graph/ --clients 4 --out silos splitter.name=meta splitter.attribute=country",
+)
 
 
 app.command("show", epilog=data_show.EXAMPLES)(data_show.show)
@@ -56,15 +45,12 @@ app.command("schema", epilog=data_schema.EXAMPLES)(data_schema.schema)
 @app.command("check", epilog=CHECK_EXAMPLES)
 def check(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of tables: a graph, links, graphs.")],
-    classes: Annotated[str, typer.Option("--classes", metavar="A,B,C", help="The class list of the course.")] = "",
-    schema: Annotated[Path | None, typer.Option("--schema", metavar="FILE", help="The schema to follow.")] = None,
+    classes: Annotated[str, typer.Option(metavar="A,B,C", help="The class list of the course.")] = "",
+    schema: Annotated[Path | None, typer.Option(metavar="FILE", help="The schema to follow.")] = None,
     directed: Annotated[bool, typer.Option("--directed", help="An edge and its reverse are two edges.")] = False,
-    negatives: Annotated[
-        str, typer.Option("--negatives", metavar="CLASS", help="The label of pairs that are no links.")
-    ] = "",
+    negatives: Annotated[str, typer.Option(metavar="CLASS", help="The label of pairs that are no links.")] = "",
 ) -> None:
     """Check a folder of a graph, of links or of graphs, and say everything that is wrong with it, by row."""
-    from isthmus.core.errors import BadInput
     from isthmus.data.folders.graph_folder import GraphFolder
     from isthmus.data.folders.own_kinds import kind_at
     from isthmus.data.link_graph import item_word
@@ -108,37 +94,28 @@ def _tell_attributes(data: Holding) -> None:
 
 @app.command("split", epilog=SPLIT_EXAMPLES)
 def split(
-    dataset: Annotated[
-        str,
-        typer.Argument(metavar="DATASET|FOLDER", help="A dataset's name, as in isthmus list datasets, or a folder."),
-    ],
+    dataset: DatasetOrFolder,
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Splitter, masks and seed, as in a course.")
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the folders go.")] = Path("silos"),
-    clients: Annotated[int, typer.Option("--clients", min=1, help="How many parts.")] = 3,
-    names: Annotated[
-        str, typer.Option("--names", metavar="A,B,C", help="The parts' names, in place of --clients.")
-    ] = "",
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the folders go.")] = Path("silos"),
+    clients: Annotated[int, typer.Option(min=1, help="How many parts.")] = 3,
+    names: Annotated[str, typer.Option(metavar="A,B,C", help="The parts' names, in place of --clients.")] = "",
     data_root: DataRoot = None,
 ) -> None:
     """Divide a dataset or a folder of tables into folders, one for each of several organisations, as a course would."""
-    from isthmus.config.load import load_course
-    from isthmus.core.errors import BadInput
     from isthmus.data.folders.own_kinds import write_divided
     from isthmus.data.folders.schema.schema import SCHEMA_FILE
     from isthmus.data.link_graph import item_word
     from isthmus.data.zoo import DATASETS
-    from isthmus.data.zoo import data_root as locate_data
-    from isthmus.runs.simulation import load_scenario
 
     chosen = _names(names)
     own_folder = Path(dataset).is_dir() and dataset not in DATASETS
     source = data_show.own_folders([dataset]) if own_folder else {"dataset": dataset}
-    course = load_course(source, [f"num_clients={len(chosen) or clients}", *(words or [])])
+    course = isthmus.load_course(source, [f"num_clients={len(chosen) or clients}", *(words or [])])
     if out.exists() and any(out.iterdir()):
         raise BadInput(f"{out} exists already; choose another folder")
-    scenario = load_scenario(course, locate_data(data_root))
+    scenario = isthmus.load_scenario(course, locate_data(data_root))
     parts = dict(zip([out / name for name in chosen or scenario.parts], scenario.parts.values(), strict=True))
     divided = write_divided(scenario.whole, parts, with_schemas=True)
     for path, part in parts.items():
@@ -155,8 +132,6 @@ def split(
 
 
 def _names(text: str) -> list[str]:
-    from isthmus.core.errors import BadInput
-
     chosen = comma_list(text)
     odd = [name for name in chosen if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name) or chosen.count(name) > 1]
     if odd:
@@ -164,7 +139,7 @@ def _names(text: str) -> list[str]:
     return chosen
 
 
-def _settings(dataset: Dataset) -> list[str]:
+def _settings(dataset: isthmus.Dataset) -> list[str]:
     """Return the options of a dataset that are not the usual ones, but for its classes, as a course has them."""
     from isthmus.config.build import name_of
 

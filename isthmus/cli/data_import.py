@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus.cli.output import Json, comma_list
+from isthmus.cli.output import Json, comma_list, examples, print_json
+from isthmus.core.errors import BadInput, nearest
+from isthmus.core.outside import printable
 
 if TYPE_CHECKING:
     from isthmus.data.folders.graph_folder import GraphFolder
@@ -16,76 +18,66 @@ if TYPE_CHECKING:
     from isthmus.data.folders.tables.reading import Problems, RawGraph
     from isthmus.data.imports.importing import Prepared, Wishes
 
-EXAMPLES = """Examples:
-
-  isthmus data import --nodes customers.csv --edges payments.csv --id customer --source payer --target payee
-  --label segment --write-schema schema.yaml --out north
-
-  isthmus data import --nodes clients.parquet --edges transfers.parquet --schema schema.yaml --out south
-
-  isthmus data import --sql postgresql://reader@host/bank --nodes-query "SELECT * FROM customers"
-  --edges-query "SELECT payer AS source, payee AS target FROM payments" --out bank
-
-  isthmus data import network.graphml --label group --out mine
-
-  isthmus data import graph.pt --out mine
-"""
+EXAMPLES = examples(
+    "isthmus data import --nodes customers.csv --edges payments.csv --id customer --source payer --target payee "
+    "--label segment --write-schema schema.yaml --out north",
+    "isthmus data import --nodes clients.parquet --edges transfers.parquet --schema schema.yaml --out south",
+    'isthmus data import --sql postgresql://reader@host/bank --nodes-query "SELECT * FROM customers" '
+    '--edges-query "SELECT payer AS source, payee AS target FROM payments" --out bank',
+    "isthmus data import network.graphml --label group --out mine",
+    "isthmus data import graph.pt --out mine",
+)
 
 
 def import_graph(
     source: Annotated[
         str, typer.Argument(metavar="[SOURCE]", help="A .graphml, .gexf or .pt file, or a folder with two tables.")
     ] = "",
-    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="The graph folder to make.")] = None,
-    nodes: Annotated[Path | None, typer.Option("--nodes", metavar="FILE", help="Nodes: .csv, .tsv, .parquet.")] = None,
-    edges: Annotated[Path | None, typer.Option("--edges", metavar="FILE", help="Edges: .csv, .tsv, .parquet.")] = None,
-    sql: Annotated[
-        str, typer.Option("--sql", metavar="URL", help="A database; env:NAME takes the URL from a variable.")
-    ] = "",
-    nodes_query: Annotated[str, typer.Option("--nodes-query", metavar="SQL", help="Gives the nodes.")] = "",
-    edges_query: Annotated[str, typer.Option("--edges-query", metavar="SQL", help="Gives the edges.")] = "",
-    id: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="A node's id [id].")] = None,
-    label: Annotated[str | None, typer.Option("--label", metavar="COLUMN", help="A node's class [label].")] = None,
-    split: Annotated[
-        str | None, typer.Option("--split", metavar="COLUMN", help="train, val, test or nothing [split].")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The graph folder to make.")] = None,
+    nodes: Annotated[Path | None, typer.Option(metavar="FILE", help="Nodes: .csv, .tsv, .parquet.")] = None,
+    edges: Annotated[Path | None, typer.Option(metavar="FILE", help="Edges: .csv, .tsv, .parquet.")] = None,
+    sql: Annotated[str, typer.Option(metavar="URL", help="A database; env:NAME takes the URL from a variable.")] = "",
+    nodes_query: Annotated[str, typer.Option(metavar="SQL", help="Gives the nodes.")] = "",
+    edges_query: Annotated[str, typer.Option(metavar="SQL", help="Gives the edges.")] = "",
+    id: Annotated[str | None, typer.Option(metavar="COLUMN", help="A node's id [id].")] = None,
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="A node's class [label].")] = None,
+    split: Annotated[str | None, typer.Option(metavar="COLUMN", help="train, val, test or nothing [split].")] = None,
     source_column: Annotated[
         str | None, typer.Option("--source", metavar="COLUMN", help="Where an edge starts [source].")
     ] = None,
-    target: Annotated[str | None, typer.Option("--target", metavar="COLUMN", help="Where it ends [target].")] = None,
-    weight: Annotated[str | None, typer.Option("--weight", metavar="COLUMN", help="Its weight [weight].")] = None,
-    delimiter: Annotated[str, typer.Option("--delimiter", metavar="MARK", help="What separates values in CSV.")] = "",
-    schema: Annotated[Path | None, typer.Option("--schema", metavar="FILE", help="The schema to follow.")] = None,
+    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="Where it ends [target].")] = None,
+    weight: Annotated[str | None, typer.Option(metavar="COLUMN", help="Its weight [weight].")] = None,
+    delimiter: Annotated[str, typer.Option(metavar="MARK", help="What separates values in CSV.")] = "",
+    schema: Annotated[Path | None, typer.Option(metavar="FILE", help="The schema to follow.")] = None,
     write_schema: Annotated[
-        Path | None, typer.Option("--write-schema", metavar="FILE", help="Write the schema that the data make.")
+        Path | None, typer.Option(metavar="FILE", help="Write the schema that the data make.")
     ] = None,
     rename: Annotated[
-        list[str] | None, typer.Option("--rename", metavar="OLD=NEW", help="The schema's name for a column of nodes.")
+        list[str] | None, typer.Option(metavar="OLD=NEW", help="The schema's name for a column of nodes.")
     ] = None,
-    number: Annotated[list[str] | None, typer.Option("--number", metavar="COLUMN", help="Is a number.")] = None,
-    category: Annotated[list[str] | None, typer.Option("--category", metavar="COLUMN", help="Is a category.")] = None,
-    text: Annotated[list[str] | None, typer.Option("--text", metavar="COLUMN", help="Is a text.")] = None,
+    number: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Is a number.")] = None,
+    category: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Is a category.")] = None,
+    text: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Is a text.")] = None,
     attribute: Annotated[
-        list[str] | None, typer.Option("--attribute", metavar="COLUMN", help="Is kept to split by, and no feature.")
+        list[str] | None, typer.Option(metavar="COLUMN", help="Is kept to split by, and no feature.")
     ] = None,
-    ignore: Annotated[list[str] | None, typer.Option("--ignore", metavar="COLUMN", help="Is left out.")] = None,
+    ignore: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Is left out.")] = None,
     standardize: Annotated[bool, typer.Option("--standardize", help="Numbers get mean 0 and deviation 1.")] = False,
-    min_count: Annotated[int | None, typer.Option("--min-count", min=1, help="Rows a word must be in [2].")] = None,
-    max_words: Annotated[int | None, typer.Option("--max-words", min=1, help="Words of a vocabulary [1000].")] = None,
-    classes: Annotated[str, typer.Option("--classes", metavar="A,B,C", help="The classes in their order.")] = "",
+    min_count: Annotated[int | None, typer.Option(min=1, help="Rows a word must be in [2].")] = None,
+    max_words: Annotated[int | None, typer.Option(min=1, help="Words of a vocabulary [1000].")] = None,
+    classes: Annotated[str, typer.Option(metavar="A,B,C", help="The classes in their order.")] = "",
     directed: Annotated[bool, typer.Option("--directed", help="An edge and its reverse are two edges.")] = False,
     repeated: Annotated[
-        str, typer.Option("--repeated", metavar="RULE", help="Weights of an edge told again: refuse, sum, mean, max.")
+        str, typer.Option(metavar="RULE", help="Weights of an edge told again: refuse, sum, mean, max.")
     ] = "refuse",
     unknown_ends: Annotated[
-        str, typer.Option("--unknown-ends", metavar="RULE", help="Edges to nodes not there: refuse, drop.")
+        str, typer.Option(metavar="RULE", help="Edges to nodes not there: refuse, drop.")
     ] = "refuse",
-    format: Annotated[str, typer.Option("--format", help="Of the tables written: parquet, csv.")] = "parquet",
+    format: Annotated[str, typer.Option(help="Of the tables written: parquet, csv.")] = "parquet",
     verbose: Annotated[bool, typer.Option("--verbose", help="Tell every feature, however many there are.")] = False,
     json: Json = False,
 ) -> None:
     """Make a graph folder from your own data; features by a schema that other silos can follow."""
-    from isthmus.core.errors import BadInput
     from isthmus.data.folders.schema.derive import Choices
     from isthmus.data.folders.schema.schema import read_schema
     from isthmus.data.imports.importing import REPEATED, UNKNOWN_ENDS, EdgeRules, Roles, Wishes, prepare
@@ -126,8 +118,6 @@ def import_graph(
 
 
 def _renamed(words: list[str]) -> dict[str, str]:
-    from isthmus.core.errors import BadInput
-
     pairs = dict(word.partition("=")[::2] for word in words)
     odd = [word for word in words if not all(word.partition("="))]
     if odd or len(pairs) < len(words):
@@ -136,15 +126,12 @@ def _renamed(words: list[str]) -> dict[str, str]:
 
 
 def _check_choice(option: str, found: str, known: tuple[str, ...]) -> None:
-    from isthmus.core.errors import BadInput, nearest
-
     if found not in known:
         raise BadInput(f"{option} is {found!r}; {nearest(found, known)}")
 
 
 def _check_places(out: Path | None, write_schema: Path | None, format: str) -> None:
     """Refuse what cannot be written before anything is read."""
-    from isthmus.core.errors import BadInput
     from isthmus.data.folders.tables.writing import check_new_folder
 
     if out is not None:
@@ -164,7 +151,6 @@ def _read(
     wishes: Wishes,
 ) -> tuple[RawGraph | None, Problems]:
     """Return the tables of the one source that is given, and where its problems are noted."""
-    from isthmus.core.errors import BadInput
     from isthmus.data.folders.tables.reading import Problems
     from isthmus.data.imports.importing import reading_of
     from isthmus.data.imports.two_tables import read_tables
@@ -195,7 +181,6 @@ def _read(
 
 
 def _read_source(source: str, delimiter: str, wishes: Wishes) -> tuple[RawGraph | None, Problems]:
-    from isthmus.core.errors import BadInput
     from isthmus.data.folders.tables.reading import Problems, find_table
     from isthmus.data.imports.importing import reading_of
     from isthmus.data.imports.two_tables import read_tables
@@ -227,7 +212,6 @@ def _read_source(source: str, delimiter: str, wishes: Wishes) -> tuple[RawGraph 
 
 def _refuse_other_kinds(path: Path) -> None:
     """Refuse a folder of links or of graphs, of which no graph can be made."""
-    from isthmus.core.errors import BadInput
     from isthmus.data.folders.tables.reading import FORMATS
 
     stems = {file.stem for file in path.iterdir() if file.suffix.removeprefix(".") in FORMATS}
@@ -260,8 +244,6 @@ def _write(prepared: Prepared, out: Path | None, write_schema: Path | None, form
 def _tell(
     prepared: Prepared, out: Path | None, write_schema: Path | None, directed: bool, verbose: bool, json: bool
 ) -> None:
-    from isthmus.cli.output import print_json
-    from isthmus.core.outside import printable
     from isthmus.data.imports.importing import described
 
     schema, facts = prepared.schema, {"nodes": prepared.nodes.num_rows, "edges": prepared.num_edges(directed)}

@@ -7,32 +7,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from isthmus.cli.output import examples
+from isthmus.core.errors import BadInput
+from isthmus.core.outside import printable
+
 if TYPE_CHECKING:
     from isthmus.data.folders.schema.schema import Schema
 
-EXAMPLES = """Examples:
-
-  isthmus data schema graphs/north -o north.yaml
-
-  isthmus data schema north.yaml south.yaml -o schema.yaml
-
-  isthmus data schema graphs/north graphs/south --max-words 500 -o schema.yaml
-
-Each silo makes its own file and gives that away, not its data; any of them makes the union, which is the same in
-whatever order the files are named. Then all follow it: isthmus data import ... --schema schema.yaml
-"""
+EXAMPLES = examples(
+    "isthmus data schema graphs/north -o north.yaml",
+    "isthmus data schema north.yaml south.yaml -o schema.yaml",
+    "isthmus data schema graphs/north graphs/south --max-words 500 -o schema.yaml",
+    after="Each silo makes its own file and gives that away, not its data; any of them makes the union, which is "
+    "the same in whatever order the files are named. Then all follow it: isthmus data import ... --schema "
+    "schema.yaml",
+)
 
 
 def schema(
     paths: Annotated[list[Path], typer.Argument(metavar="FOLDER|FILE...", help="Graph folders, or schema files.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="The schema to write.")] = None,
-    max_words: Annotated[int | None, typer.Option("--max-words", min=1, help="Words of a vocabulary at most.")] = None,
+    max_words: Annotated[int | None, typer.Option(min=1, help="Words of a vocabulary at most.")] = None,
     counts: Annotated[bool, typer.Option("--counts/--no-counts", help="Tell how many rows have seen what.")] = True,
     common: Annotated[bool, typer.Option("--common", help="Leave out features that not all have.")] = False,
 ) -> None:
     """Write the schema of a graph folder, or one schema for several folders or schema files: the union of theirs."""
-    from isthmus.core.errors import BadInput
-    from isthmus.core.outside import printable
     from isthmus.data.folders.schema.schema import to_yaml, write_schema
     from isthmus.data.folders.schema.schema_union import gained, union
 
@@ -53,7 +52,6 @@ def schema(
 
 
 def _read(path: Path, counts: bool) -> Schema:
-    from isthmus.core.errors import BadInput
     from isthmus.data.folders.own_kinds import kind_at
     from isthmus.data.folders.schema.schema import read_schema
     from isthmus.data.folders.schema.schema_union import of_folder, without_counts

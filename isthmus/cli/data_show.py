@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus.cli.output import Json
+import isthmus
+from isthmus.cli.output import DataRoot, DatasetOrFolder, Json, examples, print_json, print_table
+from isthmus.core.errors import BadInput
+from isthmus.core.outside import data_root as locate_data
+from isthmus.core.outside import replace_file
 
 if TYPE_CHECKING:
-    from isthmus.config.course import Course
     from isthmus.data.dividing import Holding
     from isthmus.report.summary import Table
 
-EXAMPLES = """Examples:
-
-  isthmus data show cora --splitter community --clients 5
-
-  isthmus data show cora --splitter community --clients 5 splitter.balanced=false masks.name=public
-
-  isthmus data show cora --splitter random --clients 6 splitter.overlap_fraction=0.2 --html cora.html
-
-  isthmus data show graphs/north
-
-  isthmus data show graphs/north graphs/south
-"""
+EXAMPLES = examples(
+    "isthmus data show cora --splitter community --clients 5",
+    "isthmus data show cora --splitter community --clients 5 splitter.balanced=false masks.name=public",
+    "isthmus data show cora --splitter random --clients 6 splitter.overlap_fraction=0.2 --html cora.html",
+    "isthmus data show graphs/north",
+    "isthmus data show graphs/north graphs/south",
+)
 
 
 def show(
-    dataset: Annotated[
-        str,
-        typer.Argument(metavar="DATASET|FOLDER", help="A dataset's name, as in isthmus list datasets, or a folder."),
-    ],
+    dataset: DatasetOrFolder,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -40,25 +36,20 @@ def show(
         ),
     ] = None,
     splitter: Annotated[
-        str | None, typer.Option("--splitter", metavar="NAME", help="How it is divided, as in isthmus list splitters.")
+        str | None, typer.Option(metavar="NAME", help="How it is divided, as in isthmus list splitters.")
     ] = None,
-    clients: Annotated[int | None, typer.Option("--clients", min=1, help="How many clients.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Decides everything that is random.")] = None,
-    data_root: Annotated[
-        Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie (or ISTHMUS_DATA).")
-    ] = None,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also draw a page of figures.")] = None,
+    clients: Annotated[int | None, typer.Option(min=1, help="How many clients.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides everything that is random.")] = None,
+    data_root: DataRoot = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw a page of figures.")] = None,
     all_clients: Annotated[bool, typer.Option("--all", help="Show all clients, however many.")] = False,
     json: Json = False,
 ) -> None:
     """Show who holds what: sizes, labels, degrees, overlap, lost edges, and how far clients are apart."""
-    from isthmus.cli.output import print_json
-    from isthmus.core.outside import replace_file
     from isthmus.data.survey.whole import survey
-    from isthmus.data.zoo import data_root as locate_data
     from isthmus.report import data_page
     from isthmus.runs.own_silos import undivided
-    from isthmus.runs.simulation import load_scenario, torch_threads
+    from isthmus.runs.simulation import torch_threads
 
     if html is not None:
         _check_page(html)
@@ -66,7 +57,7 @@ def show(
     given = [f"{key}={value}" for key, value in options.items() if value is not None]
     course, divided = _course(dataset, words or [], given)
     with torch_threads(course.threads):
-        scenario = load_scenario(course, locate_data(data_root)) if divided else undivided(course)
+        scenario = isthmus.load_scenario(course, locate_data(data_root)) if divided else undivided(course)
         facts = {"origin": origin(course), **survey(scenario.whole, scenario.parts, course.seed)}
     if html is not None:
         page = data_page.data_page(facts, None if all_clients else data_page.MAX_CLIENTS)
@@ -82,7 +73,6 @@ def show(
 
 def _check_page(html: Path) -> None:
     """Refuse a file that cannot be written, or that holds something else than a page of ours."""
-    from isthmus.core.errors import BadInput
     from isthmus.report.data_page import GENERATOR
 
     if html.is_dir() or not html.absolute().parent.is_dir():
@@ -92,13 +82,11 @@ def _check_page(html: Path) -> None:
         raise BadInput(f"--html is {str(html)!r}, a file that this command did not write; choose another")
 
 
-def _course(dataset: str, words: list[str], given: list[str]) -> tuple[Course, bool]:
+def _course(dataset: str, words: list[str], given: list[str]) -> tuple[isthmus.Course, bool]:
     """Return the course whose data is shown, and whether they are to be divided: own folders are what silos hold."""
-    from isthmus.config.load import load_course
-
     folders = [word for word in (dataset, *words) if "=" not in word and Path(word).is_dir()]
     changes = [*given, *(word for word in words if word not in folders)]
-    course = load_course(own_folders(folders) if dataset in folders else {"dataset": dataset}, changes)
+    course = isthmus.load_course(own_folders(folders) if dataset in folders else {"dataset": dataset}, changes)
     return course, dataset not in folders or any(word.startswith(("splitter", "num_clients")) for word in changes)
 
 
@@ -122,7 +110,7 @@ def own_folders(paths: list[str]) -> dict[str, Any]:
     return {"dataset": {"name": "folders", "paths": paths}}
 
 
-def origin(course: Course) -> str:
+def origin(course: isthmus.Course) -> str:
     """Return in words what the figures depend on."""
     from isthmus.config.load import course_to_dict
 
@@ -157,14 +145,7 @@ def _print(facts: dict[str, Any], all_clients: bool) -> None:
 
 
 def _print_table(table: Table, title: str) -> None:
-    """Print a table of numbers behind a name, whose headings may come from the data."""
-    from dataclasses import replace
-
-    from rich.markup import escape
-
-    from isthmus.cli.output import print_table
-    from isthmus.core.outside import printable
-
+    """Print a table of numbers behind a name."""
     width = max(len(row[1]) for row in table.rows)
     rows = tuple((name, first.rjust(width), *rest) for name, first, *rest in table.rows)
-    print_table(replace(table, headings=tuple(escape(printable(h)) for h in table.headings), rows=rows), title)
+    print_table(replace(table, rows=rows), title)

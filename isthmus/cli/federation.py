@@ -15,108 +15,71 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isthmus.cli.output import DataRoot, comma_list
+import isthmus
+from isthmus.cli.output import DataRoot, Out, Resume, Words, comma_list, examples, lasting_output, print_table
+from isthmus.cli.run import course_title, split_words
+from isthmus.core.errors import BadInput
+from isthmus.core.outside import printable, replace_file
 
 if TYPE_CHECKING:
-    from isthmus.config.course import Course
     from isthmus.sites.parties.kit import Enrolment
 
 app = typer.Typer(help="Make a federation: a kit for each party.", no_args_is_help=True, rich_markup_mode=None)
 
-INIT_EXAMPLES = """Examples:
-
-  isthmus federation init --sites bank-a,bank-b,bank-c --server fl.example.org:8443
-
-  isthmus federation init --sites bank-a,bank-b --operators alice,bob --server fl.example.org:8443
-
-Hand each folder to its party on a safe way; keep the folder authority to yourself.
-"""
-ADD_EXAMPLES = """Examples:
-
-  isthmus federation add bank-d
-
-  isthmus federation add --operators carol --folder federation
-
-The new parties get their folders; the server gets its new kit.json, which lists them.
-"""
-RENEW_EXAMPLES = """Examples:
-
-  isthmus federation renew
-
-  isthmus federation renew bank-a server
-
-  isthmus federation renew bank-a --revoke-old
-
-  isthmus federation renew --root
-
-Files in a kit are replaced; its folder state stays. A server takes its new certificate without a restart, a silo when
-it next connects.
-"""
-EXPEL_EXAMPLES = """Examples:
-
-  isthmus federation expel bank-b
-
-To take it back later, with another certificate: isthmus federation add bank-b
-"""
-SERVE_EXAMPLES = """Examples:
-
-  isthmus serve federation/server
-
-  isthmus serve federation/server course.yaml rounds=50
-
-  isthmus serve federation/server --resume runs/20260131-235959-fedavg
-"""
-JOIN_EXAMPLES = """Examples:
-
-  isthmus join federation/bank-a --data my_graph/
-
-  isthmus join federation/bank-a --data my_graph/ --policy policy.yaml
-
-  isthmus join federation/bank-a --data my_graph/ --id-secret-file id-secret
-
+INIT_EXAMPLES = examples(
+    "isthmus federation init --sites bank-a,bank-b,bank-c --server fl.example.org:8443",
+    "isthmus federation init --sites bank-a,bank-b --operators alice,bob --server fl.example.org:8443",
+    after="Hand each folder to its party on a safe way; keep the folder authority to yourself.",
+)
+ADD_EXAMPLES = examples(
+    "isthmus federation add bank-d",
+    "isthmus federation add --operators carol --folder federation",
+    after="The new parties get their folders; the server gets its new kit.json, which lists them.",
+)
+RENEW_EXAMPLES = examples(
+    "isthmus federation renew",
+    "isthmus federation renew bank-a server",
+    "isthmus federation renew bank-a --revoke-old",
+    "isthmus federation renew --root",
+    after="Files in a kit are replaced; its folder state stays. A server takes its new certificate without a "
+    "restart, a silo when it next connects.",
+)
+EXPEL_EXAMPLES = examples(
+    "isthmus federation expel bank-b",
+    after="To take it back later, with another certificate: isthmus federation add bank-b",
+)
+SERVE_EXAMPLES = examples(
+    "isthmus serve federation/server",
+    "isthmus serve federation/server course.yaml rounds=50",
+    "isthmus serve federation/server --resume runs/20260131-235959-fedavg",
+)
+JOIN_EXAMPLES = examples(
+    "isthmus join federation/bank-a --data my_graph/",
+    "isthmus join federation/bank-a --data my_graph/ --policy policy.yaml",
+    "isthmus join federation/bank-a --data my_graph/ --id-secret-file id-secret",
+    after="""
 The last is for algorithms that match nodes which silos have in common, by ids that nobody sees. All silos need the same
 secret; make it at one of them, hand it to the others on a safe way, and never to the server:
 
   python -c "import secrets; print(secrets.token_hex(32))" > id-secret
 
-  chmod 600 id-secret
-"""
-UP_EXAMPLES = """Examples:
+  chmod 600 id-secret""",
+)
+UP_EXAMPLES = examples("isthmus up --sites 3", "isthmus up course.yaml --sites 5 rounds=20")
 
-  isthmus up --sites 3
-
-  isthmus up course.yaml --sites 5 rounds=20
-"""
-
-Words = Annotated[
-    list[str] | None, typer.Argument(metavar="[COURSE.yaml] [KEY=VALUE]...", help="A course file, then changes to it.")
-]
-Folder = Annotated[Path, typer.Option("--folder", metavar="FOLDER", help="The federation's folder.")]
-Out = Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="The run folder to make.")]
+Folder = Annotated[Path, typer.Option(metavar="FOLDER", help="The federation's folder.")]
 SchemaFile = Annotated[
-    Path | None,
-    typer.Option("--schema", metavar="FILE", help="The schema that all silos must follow: its digest and classes."),
+    Path | None, typer.Option(metavar="FILE", help="The schema that all silos must follow: its digest and classes.")
 ]
-Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for all sites at the start.")]
-Pause = Annotated[float, typer.Option("--pause", metavar="SECONDS", help="How long to wait when too few are left.")]
-
-
-@app.callback()
-def federation() -> None:
-    """Make a federation: a kit for each party."""
 
 
 @app.command("init", epilog=INIT_EXAMPLES)
 def init(
-    sites: Annotated[str, typer.Option("--sites", metavar="A,B,C", help="The sites' names.")],
-    server: Annotated[
-        str | None, typer.Option("--server", metavar="HOST:PORT", help="Where the sites find the server.")
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the kits go.")] = Path("federation"),
-    name: Annotated[str | None, typer.Option("--name", help="The federation's name.  [default: federation]")] = None,
-    operators: Annotated[
-        str, typer.Option("--operators", metavar="A,B", help="Who submits courses.  [default: operator]")
-    ] = "",
+    sites: Annotated[str, typer.Option(metavar="A,B,C", help="The sites' names.")],
+    server: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the sites find the server.")] = None,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the kits go.")] = Path("federation"),
+    name: Annotated[str | None, typer.Option(help="The federation's name.  [default: federation]")] = None,
+    operators: Annotated[str, typer.Option(metavar="A,B", help="Who submits courses.  [default: operator]")] = "",
 ) -> None:
     """Provision a federation: certificates and a kit for the server, the operators and every site.
 
@@ -130,11 +93,10 @@ def init(
 @app.command("add", epilog=ADD_EXAMPLES)
 def add(
     sites: Annotated[list[str] | None, typer.Argument(metavar="[SITE]...", help="The new sites' names.")] = None,
-    operators: Annotated[str, typer.Option("--operators", metavar="A,B", help="New operators' names.")] = "",
+    operators: Annotated[str, typer.Option(metavar="A,B", help="New operators' names.")] = "",
     folder: Folder = Path("federation"),
 ) -> None:
     """Add sites or operators to a federation; everybody else keeps what they have."""
-    from isthmus.core.errors import BadInput
     from isthmus.sites.parties.certificates import has_authority
     from isthmus.sites.parties.kit import enrol
 
@@ -183,8 +145,8 @@ def expel(
     """
     from isthmus.sites.parties.members import expel as expel_parties
 
-    done = expel_parties(folder, parties)
-    typer.echo(f"expelled: {', '.join(parties)} ({done.num_certificates} certificates on list {done.number})")
+    number, num_certificates = expel_parties(folder, parties)
+    typer.echo(f"expelled: {', '.join(parties)} ({num_certificates} certificates on list {number})")
     tell_revocation(folder)
 
 
@@ -214,10 +176,10 @@ def tell_enrolment(out: Path, done: Enrolment) -> None:
 def serve(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="The server's kit.")],
     words: Words = None,
-    resume: Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Go on with a run folder.")] = None,
+    resume: Resume = None,
     out: Out = None,
-    wait: Wait = 60.0,
-    pause: Pause = 600.0,
+    wait: Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait for all sites at the start.")] = 60.0,
+    pause: Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait when too few are left.")] = 600.0,
     once: Annotated[bool, typer.Option("--once", help="End after the first course of an operator's.")] = False,
     no_resume: Annotated[
         bool, typer.Option("--no-resume", help="Leave alone what an earlier server has not finished.")
@@ -229,8 +191,6 @@ def serve(
     Courses of operators go to the folder given by --out, or to runs. What was queued, running or paused there when the
     server ended is taken up again by itself.
     """
-    from isthmus.cli.run import course_title, split_words
-    from isthmus.core.errors import BadInput
     from isthmus.runs.folder import new_run_path
     from isthmus.sites.courses.site_course import Patience, course_of, load_site_course
     from isthmus.sites.parties.kit import open_kit
@@ -268,11 +228,10 @@ def serve(
 
 def join(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="This site's kit.")],
-    data: Annotated[Path, typer.Option("--data", metavar="FOLDER", help="This site's folder of tables.")],
-    policy: Annotated[Path | None, typer.Option("--policy", metavar="FILE", help="What this site allows.")] = None,
+    data: Annotated[Path, typer.Option(metavar="FOLDER", help="This site's folder of tables.")],
+    policy: Annotated[Path | None, typer.Option(metavar="FILE", help="What this site allows.")] = None,
     id_secret_file: Annotated[
-        Path | None,
-        typer.Option("--id-secret-file", metavar="FILE", help="A secret of all silos, to match nodes in common."),
+        Path | None, typer.Option(metavar="FILE", help="A secret of all silos, to match nodes in common.")
     ] = None,
     until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
 ) -> None:
@@ -299,20 +258,18 @@ def join(
 def up(
     words: Words = None,
     sites: Annotated[
-        int | None, typer.Option("--sites", min=1, help="How many silos to start [3, or one for each own folder].")
+        int | None, typer.Option(min=1, help="How many silos to start [3, or one for each own folder].")
     ] = None,
     out: Out = None,
     data_root: DataRoot = None,
 ) -> None:
     """Try a federation on this machine: split the course's graph, start a server and silos on loopback, train, stop."""
-    from isthmus.cli.run import course_title, split_words
-    from isthmus.config.load import load_course
     from isthmus.data.zoo import Folders
     from isthmus.runs.folder import RunFolder, new_run_path
     from isthmus.sites.up import Rehearsal
 
     source, overrides = split_words(words or [])
-    course = load_course(source, overrides if sites is None else [*overrides, f"num_clients={sites}"], say=say)
+    course = isthmus.load_course(source, overrides if sites is None else [*overrides, f"num_clients={sites}"], say=say)
     if sites is None and not isinstance(course.dataset, Folders):
         course = replace(course, num_clients=3)
     path = out or new_run_path(Path("runs"), f"{course_title(course)}-sites")
@@ -322,7 +279,7 @@ def up(
     show_folder(path)
 
 
-def follow_schema(course: Course, schema: Path | None) -> Course:
+def follow_schema(course: isthmus.Course, schema: Path | None) -> isthmus.Course:
     """Return the course with the digest and the classes of the schema that silos must follow, where one is given."""
     from isthmus.data.folders.schema.schema import read_schema
     from isthmus.sites.courses.site_course import with_schema
@@ -332,7 +289,6 @@ def follow_schema(course: Course, schema: Path | None) -> Course:
 
 def keep_schema(run_dir: Path, schema: Path | None) -> None:
     """Put the schema into the run folder, so that isthmus predict can say what the model's columns are."""
-    from isthmus.core.outside import replace_file
     from isthmus.data.folders.schema.schema import SCHEMA_FILE
 
     if schema is not None:
@@ -341,8 +297,6 @@ def keep_schema(run_dir: Path, schema: Path | None) -> None:
 
 def say(text: str) -> None:
     """Print a line about what happens, apart from results."""
-    from isthmus.core.outside import printable
-
     # In one piece: several threads say something, and `print` would write the end of the line by itself.
     print(f"{printable(text)}\n", end="", file=sys.stderr, flush=True)
 
@@ -351,7 +305,6 @@ def say(text: str) -> None:
 def interruptible() -> Iterator[None]:
     """Take being told to end as Ctrl-C, so that everything is closed on the way out; a full log disk ends nothing."""
     from isthmus.cli import ended_like_interrupted
-    from isthmus.cli.output import lasting_output
 
     with ended_like_interrupted(signal.SIGTERM, signal.SIGHUP), lasting_output():
         yield
@@ -364,9 +317,8 @@ def _end_with_input() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _bar(course: Course) -> Any:
+def _bar(course: isthmus.Course) -> Any:
     from isthmus.cli.progress import ProgressBar
-    from isthmus.cli.run import course_title
 
     return ProgressBar(course_title(course), course.rounds, course.stopping.metric)
 
@@ -384,9 +336,6 @@ def check_folder(data: Path, id_secret: bytes | None) -> None:
 
 def show_folder(path: Path) -> None:
     """Print the table of a finished run from its journal."""
-    from isthmus.cli.output import print_table
-    from isthmus.cli.run import course_title
-    from isthmus.core.outside import printable
     from isthmus.report.summary import headline, run_table
     from isthmus.runs.folder import RunFolder
     from isthmus.runs.journal import read_whole_journal

@@ -8,24 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from isthmus.cli.output import Json
+import isthmus
+from isthmus.cli.output import Json, examples, print_json, print_table
+from isthmus.core.errors import BadInput, nearest
+from isthmus.core.outside import data_root
 
-LIST_EXAMPLES = """Examples:
-
-  isthmus list
-
-  isthmus list algorithms
-
-  isthmus list datasets --json
-"""
-SHOW_EXAMPLES = """Examples:
-
-  isthmus show algorithm fedavg
-
-  isthmus show model gcn
-
-  isthmus show course
-"""
+LIST_EXAMPLES = examples("isthmus list", "isthmus list algorithms", "isthmus list datasets --json")
+SHOW_EXAMPLES = examples("isthmus show algorithm fedavg", "isthmus show model gcn", "isthmus show course")
 
 
 def list_parts(
@@ -33,7 +22,6 @@ def list_parts(
     json: Json = False,
 ) -> None:
     """List the parts that a course can be made of, all of them or one kind."""
-    from isthmus.cli.output import print_json, print_table
     from isthmus.config.registry import find_part, known_names
     from isthmus.report.summary import Table
 
@@ -47,7 +35,8 @@ def list_parts(
         return
     for name, found in parts.items():
         rows = tuple((part, *_extra(name, cls), summary(cls)) for part, cls in found.items())
-        print_table(Table(("name", *_extra_headings(name), "what it is"), rows), name)
+        extra = ("task", "present", "licence") if name == "datasets" else ()
+        print_table(Table(("name", *extra, "what it is"), rows), name)
 
 
 def show_part(
@@ -56,15 +45,11 @@ def show_part(
     json: Json = False,
 ) -> None:
     """Show one part: what it is, its fields and defaults; for an algorithm also its messages and who sees what."""
-    from isthmus.cli.output import print_json
-    from isthmus.config.course import Course
     from isthmus.config.registry import find_part
-    from isthmus.core.errors import BadInput
-    from isthmus.core.protocol import Algorithm
 
     families = _families()
     if kind == "course":
-        cls: type[Any] = Course
+        cls: type[Any] = isthmus.Course
     else:
         family = families[_kind(kind, families)]
         if name is None:
@@ -76,7 +61,7 @@ def show_part(
     facts: dict[str, Any] = {"name": name or kind, "class": f"{cls.__module__}:{cls.__qualname__}"}
     facts["text"] = inspect.cleandoc(cls.__doc__ or "")
     facts["fields"] = fields(cls)
-    if issubclass(cls, Algorithm):
+    if issubclass(cls, isthmus.Algorithm):
         from isthmus.core.exposure import exposure
 
         facts["messages"] = [dataclasses.asdict(exchange) for exchange in exposure(cls)]
@@ -138,8 +123,6 @@ def _families() -> dict[str, Any]:
 
 def _kind(kind: str, families: dict[str, Any]) -> str:
     """Return the family of a kind given in the singular or the plural."""
-    from isthmus.core.errors import BadInput, nearest
-
     aliases = {"mask": "masks", "gnn": "models", "gnns": "models", "batching": "batchings"}
     for candidate in (kind, f"{kind}s", aliases.get(kind, "")):
         if candidate in families:
@@ -147,14 +130,9 @@ def _kind(kind: str, families: dict[str, Any]) -> str:
     raise BadInput(f"command line: there are no {kind!r}; {nearest(kind, families)}")
 
 
-def _extra_headings(family: str) -> tuple[str, ...]:
-    return ("task", "present", "licence") if family == "datasets" else ()
-
-
 def _extra(family: str, cls: type[Any]) -> tuple[str, ...]:
     if family != "datasets":
         return ()
-    from isthmus.data.zoo import data_root
 
     needed = [f for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING]
     present = "-" if needed else "yes" if cls().present(data_root(None)) else "no"

@@ -22,7 +22,20 @@ OUTPUT = "standard output"
 
 # Options that several verbs have.
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
-DataRoot = Annotated[Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie.")]
+DataRoot = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where datasets lie (or ISTHMUS_DATA).")]
+DatasetOrFolder = Annotated[
+    str, typer.Argument(metavar="DATASET|FOLDER", help="A dataset's name, as in isthmus list datasets, or a folder.")
+]
+Words = Annotated[
+    list[str] | None, typer.Argument(metavar="[COURSE.yaml] [KEY=VALUE]...", help="A course file, then changes to it.")
+]
+Out = Annotated[Path | None, typer.Option(metavar="FOLDER", help="The run folder to make.")]
+Resume = Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with a run folder.")]
+
+
+def examples(*commands: str, after: str = "") -> str:
+    """Return how the help of a verb ends: commands to copy, each a paragraph of its own, and what to know of them."""
+    return "\n\n".join(["Examples:", *(f"  {command}" for command in commands), after.strip("\n")])
 
 
 def explain(error: IsthmusError) -> int:
@@ -53,7 +66,7 @@ def print_table(table: Table, title: str = "") -> None:
 
     shown = RichTable(title=escape(printable(title)) or None, title_justify="left")
     for index, heading in enumerate(table.headings):
-        shown.add_column(heading, justify="left" if index < 2 else "right")
+        shown.add_column(escape(printable(heading)), justify="left" if index < 2 else "right")
     for row in table.rows:
         shown.add_row(*(escape(printable(cell)) for cell in row))
     console = Console()

@@ -7,33 +7,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isthmus.cli.output import DataRoot, Json
-from isthmus.core.outside import replacing
+import isthmus
+from isthmus.cli.output import DataRoot, Json, examples, print_json
+from isthmus.core.errors import BadInput
+from isthmus.core.outside import printable, replacing
 
 if TYPE_CHECKING:
     import pandas as pd
 
-EXAMPLES = """Examples:
-
-  isthmus predict runs/20260131-235959-fedavg-cora --graph cora --out labels.csv
-
-  isthmus predict RUN --graph my_graph/ --out labels.parquet
-
-  isthmus predict RUN --graph my_graph/ --client client-2
-
-  isthmus predict RUN --graph my_links/ --out scores.csv
-"""
+EXAMPLES = examples(
+    "isthmus predict runs/20260131-235959-fedavg-cora --graph cora --out labels.csv",
+    "isthmus predict RUN --graph my_graph/ --out labels.parquet",
+    "isthmus predict RUN --graph my_graph/ --client client-2",
+    "isthmus predict RUN --graph my_links/ --out scores.csv",
+)
 
 
 def predict(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder of a finished course.")],
-    graph: Annotated[
-        str, typer.Option("--graph", metavar="FOLDER|DATASET", help="A folder of tables, or a dataset's name.")
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="A .csv or .parquet file.")] = Path(
-        "predictions.csv"
-    ),
-    client: Annotated[str | None, typer.Option("--client", metavar="ID", help="Predict as this client would.")] = None,
+    graph: Annotated[str, typer.Option(metavar="FOLDER|DATASET", help="A folder of tables, or a dataset's name.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="A .csv or .parquet file.")] = Path("predictions.csv"),
+    client: Annotated[str | None, typer.Option(metavar="ID", help="Predict as this client would.")] = None,
     data_root: DataRoot = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     by_position: Annotated[
@@ -42,17 +36,12 @@ def predict(
     json: Json = False,
 ) -> None:
     """Write what the model says of every node, link or graph (label and probabilities, scores), as CSV or Parquet."""
-    from isthmus.cli.output import print_json
-    from isthmus.core.errors import BadInput
-    from isthmus.core.outside import printable
-    from isthmus.runs.predicting import predictions
-
     if out.suffix not in (".csv", ".parquet"):
         raise BadInput(f"--out is {str(out)!r}; its name must end in .csv or .parquet")
     if out.exists() and not force:
         raise BadInput(f"{out} exists already; choose another file or add --force")
     notes: list[str] = []
-    table = predictions(run, graph, client, data_root, by_position, notes.append)
+    table = isthmus.predictions(run, graph, client, data_root, by_position, notes.append)
     _write(table, out)
     if json:
         print_json({"file": str(out), "rows": len(table), "notes": notes})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -11,7 +9,7 @@ from isthmus.cli.output import human_bytes
 from isthmus.core.federation import ExchangeReport
 from isthmus.core.outside import printable
 from isthmus.core.protocol import told
-from isthmus.core.training import Callback, RoundReport, weighted_metric
+from isthmus.core.training import Callback, RoundReport
 
 
 class ProgressBar(Callback):
@@ -34,9 +32,7 @@ class ProgressBar(Callback):
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._progress.stop()
 
     def exchanged(self, report: ExchangeReport) -> None:
@@ -48,11 +44,9 @@ class ProgressBar(Callback):
 
     def round_done(self, report: RoundReport) -> None:
         """Move the bar."""
-        loss = weighted_metric(report.evaluations, "train", "loss") if report.evaluations else None
         total = len(report.scorers) + len(report.unscored)
         who = f" ({len(report.scorers)} of {total} clients)" if report.unscored else ""
-        loss = None if loss is None or loss != loss else loss
-        self.show(report.round, loss, report.score, self._up, self._down, who)
+        self.show(report.round, report.train_loss, report.score, self._up, self._down, who)
 
     def show(self, round: int, loss: float | None, score: float | None, up: int, down: int, who: str = "") -> None:
         """Show where the course is; `who` says whose the score is, where it is not everybody's."""

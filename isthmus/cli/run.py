@@ -7,59 +7,41 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from isthmus.cli.output import Json
+import isthmus
+from isthmus.cli.output import DataRoot, Json, Out, Resume, Words, examples, human_bytes, print_json, print_table
+from isthmus.core.errors import BadInput, IsthmusError, quoted
+from isthmus.core.outside import printable
 
-if TYPE_CHECKING:
-    from isthmus.config.course import Course
-    from isthmus.runs.life import Result
-
-EXAMPLES = """Examples:
-
-  isthmus run
-
-  isthmus run --baselines rounds=50 seed=1
-
-  isthmus run course.yaml algorithm.name=fedprox algorithm.mu=0.01
-
-  isthmus run --profile num_clients=50 rounds=20
-
-  isthmus run "monitors=[cka,walk_distance]" monitor_every=10
-
-  isthmus run --workers 2 num_clients=20
-
-  isthmus run --resume runs/20260131-235959-fedavg-cora
-"""
+EXAMPLES = examples(
+    "isthmus run",
+    "isthmus run --baselines rounds=50 seed=1",
+    "isthmus run course.yaml algorithm.name=fedprox algorithm.mu=0.01",
+    "isthmus run --profile num_clients=50 rounds=20",
+    'isthmus run "monitors=[cka,walk_distance]" monitor_every=10',
+    "isthmus run --workers 2 num_clients=20",
+    "isthmus run --resume runs/20260131-235959-fedavg-cora",
+)
 
 
 def run(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[COURSE.yaml] [KEY=VALUE]...", help="A course file, then changes to it."),
-    ] = None,
+    words: Words = None,
     baselines: Annotated[bool, typer.Option("--baselines", help="Also run Local and Global (centralised).")] = False,
-    resume: Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Go on with a run folder.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="The run folder to make.")] = None,
-    data_root: Annotated[
-        Path | None, typer.Option("--data-root", metavar="FOLDER", help="Where datasets lie (or ISTHMUS_DATA).")
-    ] = None,
+    resume: Resume = None,
+    out: Out = None,
+    data_root: DataRoot = None,
     json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Also tell where the time went.")] = False,
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Simulate the clients in so many processes.")
-    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Simulate the clients in so many processes.")] = None,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="ADDRESS", help="Simulate the clients on this Dask cluster.")
+        str | None, typer.Option(metavar="ADDRESS", help="Simulate the clients on this Dask cluster.")
     ] = None,
 ) -> None:
     """Run one course. Without arguments: Cora, 5 clients by community, a 2-layer GCN, FedAvg, in this process."""
-    from isthmus.cli.output import print_json
-    from isthmus.core.errors import BadInput
-
     source, overrides = split_words(words or [])
     if resume is not None and (source or baselines or out):
         raise BadInput("--resume goes on with a run as it is: give no course file, --out or --baselines with it")
@@ -69,28 +51,21 @@ def run(
     else:
         results = _started(source, overrides, baselines, out, data_root, json or quiet, (workers, cluster))
     main = next(iter(results.values()))
+    from isthmus.report.profile import profile_table, time_by_part
+
     if json:
         facts = as_json(main, results)
-        print_json({**facts, "profile": _time_by_part(main)} if profile else facts)
+        if profile:
+            facts["profile"] = {part: round(seconds, 6) for part, seconds in time_by_part(main.events).items()}
+        print_json(facts)
         return
     _show(main, results)
     if profile:
-        from isthmus.cli.output import print_table
-        from isthmus.report.profile import profile_table
-
         print_table(profile_table(main.events), "where the time went")
-
-
-def _time_by_part(result: Result) -> dict[str, float]:
-    from isthmus.report.profile import time_by_part
-
-    return {part: round(seconds, 6) for part, seconds in time_by_part(result.events).items()}
 
 
 def split_words(words: list[str]) -> tuple[Path | None, list[str]]:
     """Tell a course file from `key=value` words; the file comes first if at all."""
-    from isthmus.core.errors import BadInput
-
     files = [word for word in words if "=" not in word]
     if len(files) > 1 or (files and words[0] != files[0]):
         raise BadInput(
@@ -107,45 +82,38 @@ def _started(
     root: Path | None,
     silent: bool,
     where: tuple[int | None, str | None],
-) -> dict[str, Result]:
+) -> dict[str, isthmus.Result]:
     from isthmus.config.build import name_of
-    from isthmus.config.load import load_course
-    from isthmus.core.outside import printable
     from isthmus.runs.folder import new_run_path
-    from isthmus.runs.simulated import run as run_course
-    from isthmus.runs.simulated import run_with_baselines
 
     notes: list[str] = []
-    course = load_course(source, overrides, say=notes.append)
+    course = isthmus.load_course(source, overrides, say=notes.append)
     for note in notes:
         typer.echo(f"note: {printable(note)}", err=True)
     label = f"{name_of(type(course.algorithm))}-{name_of(type(course.dataset))}".replace(":", "_")
     path = out or new_run_path(Path("runs"), label)
     place: dict[str, Any] = {"run_dir": path, "data_root": root, "workers": where[0], "cluster": where[1]}
     if baselines:
-        return run_with_baselines(course, notes=notes, watch=partial(_watched, silent), **place)
+        return isthmus.run_with_baselines(course, notes=notes, watch=partial(_watched, silent), **place)
     with _watched(silent, course_title(course), course, path) as bars:
-        return {course_title(course): run_course(course, callbacks=bars, notes=notes, **place)}
+        return {course_title(course): isthmus.run(course, callbacks=bars, notes=notes, **place)}
 
 
 def _resumed(
     path: Path, overrides: list[str], root: Path | None, silent: bool, where: tuple[int | None, str | None]
-) -> Result:
-    from isthmus.config.load import load_course
+) -> isthmus.Result:
     from isthmus.runs.folder import RunFolder
-    from isthmus.runs.simulated import resume
 
-    course = load_course(RunFolder.open(path).course, overrides)
+    course = isthmus.load_course(RunFolder.open(path).course, overrides)
     with _watched(silent, course_title(course), course, path) as bars:
-        return resume(path, course=course, data_root=root, callbacks=bars, workers=where[0], cluster=where[1])
+        return isthmus.resume(path, course=course, data_root=root, callbacks=bars, workers=where[0], cluster=where[1])
 
 
 @contextmanager
-def _watched(silent: bool, title: str, course: Course, path: Path) -> Iterator[list[Any]]:
+def _watched(silent: bool, title: str, course: isthmus.Course, path: Path) -> Iterator[list[Any]]:
     """Show a progress bar, and tell how to go on when the run is cut short."""
     from isthmus.cli import ended_like_interrupted
     from isthmus.cli.progress import ProgressBar
-    from isthmus.core.errors import BadInput, IsthmusError, quoted
 
     bar = None if silent else ProgressBar(title, course.rounds, course.stopping.metric)
     try:
@@ -163,14 +131,14 @@ def _watched(silent: bool, title: str, course: Course, path: Path) -> Iterator[l
         raise type(error)(f"{error}\na checkpoint is left; go on with: isthmus run --resume {quoted(path)}") from None
 
 
-def course_title(course: Course) -> str:
+def course_title(course: isthmus.Course) -> str:
     """Return the name a course's algorithm goes by."""
     from isthmus.config.build import name_of
 
     return name_of(type(course.algorithm))
 
 
-def as_json(main: Result, results: dict[str, Result]) -> dict[str, Any]:
+def as_json(main: isthmus.Result, results: dict[str, isthmus.Result]) -> dict[str, Any]:
     """Return a run's outcome for scripts."""
     from isthmus.runs.simulated import BASELINES
 
@@ -190,7 +158,7 @@ def as_json(main: Result, results: dict[str, Result]) -> dict[str, Any]:
     }
 
 
-def measured(result: Result) -> dict[str, dict[str, Any]]:
+def measured(result: isthmus.Result) -> dict[str, dict[str, Any]]:
     """Return what the monitors of a run measured last, by name."""
     from isthmus.report.summary import last_measured
 
@@ -199,9 +167,7 @@ def measured(result: Result) -> dict[str, dict[str, Any]]:
     return {name: {k: v for k, v in event.items() if k not in bookkeeping} for name, event in found.items()}
 
 
-def _show(main: Result, results: dict[str, Result]) -> None:
-    from isthmus.cli.output import human_bytes, print_table
-    from isthmus.core.outside import printable
+def _show(main: isthmus.Result, results: dict[str, isthmus.Result]) -> None:
     from isthmus.report.summary import headline, last_measured, monitor_line
     from isthmus.runs.simulated import table_of
 

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 import yaml
 
@@ -72,12 +74,35 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+def replace_file(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Write a file whole or not at all; `mode`, of which the umask takes away, says who may read it from the start."""
+    with replacing(path) as temporary:
+        temporary.unlink(missing_ok=True)  # of an earlier process with our number, it would keep its mode
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def new_folder(path: Path, mode: int = 0o777) -> Iterator[Path]:
+    """Give an empty folder to write to, beside the place that it takes in the end; or nothing is left of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    temporary.mkdir(mode)
+    try:
+        yield temporary
+        temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def require_types(found: Any) -> None:
+    """Raise ValueError where a field of a dataclass that was read from a file is not of its type."""
+    for name, wanted in get_type_hints(type(found)).items():
+        value, kind = getattr(found, name), get_origin(wanted) or wanted
+        if not isinstance(value, (int, float) if kind is float else kind) or (kind is int and isinstance(value, bool)):
+            raise ValueError(f"{name} is {value!r}")
 
 
 def sealed(content: bytes) -> bytes:

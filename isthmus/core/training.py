@@ -106,6 +106,12 @@ class RoundReport:
     scorers: tuple[str, ...] = ()  # clients whose validation score is in `score`
     unscored: tuple[str, ...] = ()  # clients that were asked how the model does, and gave no usable answer
 
+    @property
+    def train_loss(self) -> float | None:
+        """The training loss over all clients; None where nobody was asked, or has any."""
+        loss = weighted_metric(self.evaluations, "train", "loss")
+        return None if math.isnan(loss) else loss
+
 
 @dataclass(frozen=True)
 class _Evaluated:

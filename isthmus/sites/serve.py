@@ -10,7 +10,7 @@ from isthmus.config.course import Course
 from isthmus.core.errors import BadInput, IsthmusError
 from isthmus.core.federation import ExchangeReport
 from isthmus.core.protocol import Failure, told
-from isthmus.core.training import Callback, RoundReport, weighted_metric
+from isthmus.core.training import Callback, RoundReport
 from isthmus.runs.life import Result
 from isthmus.runtime.seldom import Seldom
 from isthmus.sites.courses.desk import Desk
@@ -269,6 +269,4 @@ class Reporter(Callback):
 
     def round_done(self, report: RoundReport) -> None:
         """Tell the round's figures."""
-        loss = weighted_metric(report.evaluations, "train", "loss") if report.evaluations else None
-        finite = None if loss is None or loss != loss else loss
-        self.entry.round_done(report.round, finite, report.score, self._up, self._down)
+        self.entry.round_done(report.round, report.train_loss, report.score, self._up, self._down)

@@ -21,7 +21,7 @@ from isthmus.core.outside import foreign
 from isthmus.core.record import Record, foreign_texts
 from isthmus.runs.folder import RunFolder
 from isthmus.sites.courses import desk
-from isthmus.sites.courses.ledger import DONE, OPEN
+from isthmus.sites.courses.ledger import CANCELLED, DONE, OPEN
 from isthmus.sites.courses.messages import (
     AskCourse,
     AskPart,
@@ -129,24 +129,19 @@ class Operator:
 def finished(status: CourseStatus) -> CourseStatus:
     """Return the status of a course that is done; one that ended otherwise is an error."""
     if status.state != DONE:
-        raise CourseFailed(f"the course {status.course_id[:8]} {_ended(status)}")
+        ended = "was cancelled" if status.state == CANCELLED else "failed:"
+        raise CourseFailed(f"the course {status.course_id[:8]} {ended} {status.reason}")
     return status
 
 
-def _ended(status: CourseStatus) -> str:
-    return f"was cancelled {status.reason}" if status.state == "cancelled" else f"failed: {status.reason}"
-
-
 @contextmanager
-def connected(
-    kit: Kit, say: Callable[[str], None] = print, patience_seconds: float = START_SECONDS
-) -> Iterator[Operator]:
+def connected(kit: Kit, say: Callable[[str], None] = print) -> Iterator[Operator]:
     """Connect to the server with an operator's kit."""
     require_engine("speaking to a federation's server")
-    deadline = time.monotonic() + patience_seconds
+    deadline = time.monotonic() + START_SECONDS
     if not wait_for_server(kit, say, lambda: time.monotonic() > deadline):
         problem = connection_problem(kit) or "the server came too late; try again"
-        raise BadInput(f"{problem} (waited {patience_seconds:.0f} s for it)")
+        raise BadInput(f"{problem} (waited {START_SECONDS:.0f} s for it)")
     with hold(kit):
         up, entrance = threading.Event(), Entrance(kit, say)
 

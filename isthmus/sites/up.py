@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
 from isthmus.config.course import Course
 from isthmus.core.training import Callback
@@ -96,9 +95,7 @@ class Rehearsal:
         assert self.server is not None
         return self.server.run(self.course, run_dir, callbacks=callbacks, patience=patience)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         ignore_interrupts()  # a second Ctrl-C must not leave half of this undone
         for process in self.silos.values():
             process.terminate()

@@ -19,6 +19,7 @@ import urllib.parse
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -26,11 +27,12 @@ from typing import Any
 
 import grpc
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from nvflare.fuel.f3.communicator import driver_mgr, load_comm_drivers
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.fuel.f3.drivers.grpc.qq import QQ
 from nvflare.fuel.f3.drivers.grpc.streamer_pb2_grpc import StreamerStub, add_StreamerServicer_to_server
-from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver, Servicer, StreamConnection
+from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver, Server, Servicer, StreamConnection
 from nvflare.fuel.f3.drivers.net_utils import get_address
 
 MAX_PENDING = 64  # connections without a stream; the oldest make room
@@ -219,13 +221,10 @@ def _peer(number: int, port: int) -> Address | None:
 
 def _hang_up(number: int, peer: Address | None) -> None:
     """End a connection that gRPC holds; it sees the end of the stream and closes its descriptor."""
-    try:
-        with socket.socket(fileno=os.dup(number)) as copy:
-            host, far = copy.getpeername()[:2]
-            if (_plain(host), far) == peer:  # the number may be another connection's by now
-                copy.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
+    with suppress(OSError), socket.socket(fileno=os.dup(number)) as copy:
+        host, far = copy.getpeername()[:2]
+        if (_plain(host), far) == peer:  # the number may be another connection's by now
+            copy.shutdown(socket.SHUT_RDWR)
 
 
 def raise_descriptor_limit() -> int:
@@ -233,11 +232,9 @@ def raise_descriptor_limit() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        try:
+        with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        except (OSError, ValueError):
-            return soft
-        return wanted
+            return wanted
     return MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
@@ -269,7 +266,6 @@ class Credentials:
 class Door:
     """How a party gets to the server: `trusted` gives the certificate to trust, or nothing if it should not try now."""
 
-    credentials: Credentials
     trusted: Callable[[], bytes | None]
     on_unwelcome: Callable[[bool, str], None] = lambda for_good, why: None
     instance: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -311,8 +307,8 @@ class GatedServicer(Servicer):  # type: ignore[misc]
             self.gate.leave(context, visitor)
 
 
-class GatedServer:
-    """A gRPC server with limits; what FLARE's own `Server` is to its driver."""
+class GatedServer(Server):  # type: ignore[misc]
+    """FLARE's server for its driver, with limits; unlike that one, it can be stopped while it starts."""
 
     def __init__(self, driver: GatedDriver, connector: Any, gate: Gate, credentials: Credentials, num_parties: int):
         self.driver, self.connector = driver, connector
@@ -321,18 +317,13 @@ class GatedServer:
         add_StreamerServicer_to_server(GatedServicer(self, gate), self.grpc_server)
         self.grpc_server.add_secure_port(get_address(connector.params), _server_credentials(credentials))
 
-    def start(self) -> None:
-        """Serve until `shutdown`."""
-        self.grpc_server.start()
-        self.grpc_server.wait_for_termination()
-
     def shutdown(self) -> None:
         """End every stream and stop listening."""
         self.grpc_server.stop(grace=0.5)
 
 
 class GatedDriver(GrpcDriver):  # type: ignore[misc]
-    """FLARE's driver; subclasses made by `use_gate` and `use_door` say through which gate or door."""
+    """FLARE's driver; subclasses made by `use` say through which gate or door."""
 
     gate: Gate
     door: Door
@@ -357,8 +348,7 @@ class GatedDriver(GrpcDriver):  # type: ignore[misc]
         trusted = self.door.trusted()
         if trusted is None:
             return  # FLARE calls again, after a while
-        address = get_address(connector.params)
-        mine = self.door.credentials
+        address, mine = get_address(connector.params), self.credentials
         credentials = grpc.ssl_channel_credentials(trusted, mine.key.read_bytes(), mine.certificate.read_bytes())
         channel = grpc.secure_channel(
             address, options=[tuple(option) for option in self.options], credentials=credentials
@@ -378,20 +368,11 @@ class GatedDriver(GrpcDriver):  # type: ignore[misc]
             self.door.on_unwelcome(received.code() == UNWELCOME, str(received.details()))
 
 
-def use_gate(gate: Gate, credentials: Credentials, num_parties: int) -> None:
-    """Let the next cell of this process listen through a gate."""
-    _use({"gate": gate, "credentials": credentials, "num_parties": num_parties})
-
-
-def use_door(door: Door) -> None:
-    """Let the next cell of this process connect through a door."""
-    _use({"door": door})
-
-
-def _use(attributes: dict[str, Any]) -> None:
+def use(credentials: Credentials, **passage: Any) -> None:
+    """Let the next cell of this process listen through a `gate` for `num_parties`, or connect through a `door`."""
     load_comm_drivers()
     # FLARE makes drivers by their class alone, so that each cell needs a class of its own.
-    driver_mgr.drivers["grpc"] = type("GatedDriver", (GatedDriver,), attributes)
+    driver_mgr.drivers["grpc"] = type("GatedDriver", (GatedDriver,), {"credentials": credentials, **passage})
 
 
 def _server_credentials(credentials: Credentials) -> Any:
@@ -420,9 +401,6 @@ def _server_credentials(credentials: Credentials) -> Any:
 
 
 def _belong_together(key: bytes, certificate: bytes) -> bool:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
     try:
         private, stated = load_pem_private_key(key, None), x509.load_pem_x509_certificate(certificate).public_key()
     except ValueError:

@@ -33,7 +33,7 @@ from isthmus.core.errors import IsthmusError
 from isthmus.core.protocol import Failure
 from isthmus.runtime.flare.gate import Credentials as Credentials
 from isthmus.runtime.flare.gate import Door as Door
-from isthmus.runtime.flare.gate import Gate, Visitor, use_door, use_gate
+from isthmus.runtime.flare.gate import Gate, Visitor, use
 from isthmus.runtime.flare.message_parts import PART_BYTES, Assembly, num_parts
 from isthmus.runtime.seldom import Seldom, SeldomHandler
 
@@ -120,9 +120,9 @@ class Link:
         self._cell.register_request_cb(CHANNEL, TOPIC, self._part)
         with _starting:
             if gate is not None:
-                use_gate(gate, credentials, len(allowed))
+                use(credentials, gate=gate, num_parties=len(allowed))
             else:
-                use_door(door or Door(credentials, credentials.root.read_bytes))
+                use(credentials, door=door or Door(credentials.root.read_bytes))
             self._cell.start()
 
     def peers(self) -> set[str]:
@@ -267,15 +267,11 @@ def _head_problem(head: Mapping[str, Any], num_bytes: int, max_bytes: int) -> st
 
 
 def _driver_params(credentials: Credentials, is_server: bool) -> dict[str, str]:
-    certificate, key = (
-        (DriverParams.SERVER_CERT, DriverParams.SERVER_KEY)
-        if is_server
-        else (DriverParams.CLIENT_CERT, DriverParams.CLIENT_KEY)
-    )
+    side = "SERVER" if is_server else "CLIENT"
     return {
         DriverParams.CA_CERT.value: str(credentials.root),
-        certificate.value: str(credentials.certificate),
-        key.value: str(credentials.key),
+        DriverParams[f"{side}_CERT"].value: str(credentials.certificate),
+        DriverParams[f"{side}_KEY"].value: str(credentials.key),
         DriverParams.CONNECTION_SECURITY.value: "mtls",
     }
 
@@ -292,7 +288,6 @@ class LinkHub:
         on_unasked: OnMessage = lambda peer, kind, ident, data: None,
         on_change: Callable[[str, str], None] = lambda peer, what: None,
         on_up: Callable[[str], None] = lambda peer: None,
-        max_bytes: int = DEFAULT_MAX_BYTES,
         gate: Gate | None = None,
     ) -> None:
         self._parties = parties
@@ -312,7 +307,6 @@ class LinkHub:
             on_up=self._up,
             on_down=self._down,
             on_refused=self._oversized,
-            max_bytes=max_bytes,
             gate=gate or Gate(self._unknown),
         )
         self._wait_until_listening(int(address.rpartition(":")[2]))

@@ -35,8 +35,8 @@ class Assembly:
     other messages. What is held is bounded: beyond `max_bytes`, or too many messages at once, the oldest is given up.
     """
 
-    def __init__(self, max_bytes: int, max_unfinished: int = MAX_UNFINISHED) -> None:
-        self.max_bytes, self.max_unfinished = max_bytes, max_unfinished
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
         self._unfinished: OrderedDict[str, _Unfinished] = OrderedDict()
         self._over: OrderedDict[str, None] = OrderedDict()
         self._num_bytes = 0
@@ -62,7 +62,7 @@ class Assembly:
     def _make_room(self) -> list[str]:
         given_up = []
         while len(self._unfinished) > 1 and (
-            self._num_bytes > self.max_bytes or len(self._unfinished) > self.max_unfinished
+            self._num_bytes > self.max_bytes or len(self._unfinished) > MAX_UNFINISHED
         ):
             name = next(iter(self._unfinished))
             given_up.append(self._unfinished[name].ident)

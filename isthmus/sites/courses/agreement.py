@@ -231,6 +231,8 @@ class SiteModels:
         self.own = frozenset(clients_with_own_models(course))
         self.known = known_parameters(course)
         self.shared: InitialModel | None = None
+        listed: tuple[str, ...] = getattr(course.dataset, "class_names", ())
+        self.stated = listed if course.task.outputs_are_classes else ()
         self.by_position = bool(getattr(course.dataset, "by_position", False))
 
     def freedom(self) -> Freedom:

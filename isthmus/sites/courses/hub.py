@@ -12,7 +12,7 @@ from isthmus.core.errors import BadMessage, CourseFailed
 from isthmus.core.outside import MAX_NAME, foreign
 from isthmus.core.protocol import Failure, Holdings
 from isthmus.data.conventions import SPLITS
-from isthmus.sites.courses.agreement import OTHER_COLUMNS, Agreement, Freedom, Outputs, agree, outputs_of
+from isthmus.sites.courses.agreement import OTHER_COLUMNS, Agreement, Outputs, SiteModels, agree, outputs_of
 from isthmus.sites.courses.messages import NOT_AGREED, AskColumns, Columns, Proposal, Receipt, Terms, Verdict
 from isthmus.sites.silo.consent import Consent
 
@@ -92,14 +92,11 @@ class SiteTransport:
         hub: Hub,
         proposal: Proposal,
         timeout_seconds: float,
-        note: Callable[[str, str], None] = lambda site, text: None,
-        class_names: tuple[str, ...] = (),
-        free: Freedom | None = None,
-        problem: Callable[[str, Terms], str] = lambda site, terms: "",
+        models: SiteModels,
+        note: Callable[[str, str], None],
     ) -> None:
-        self.class_names, self.free, self.problem = class_names, free or Freedom(), problem
         self.hub, self.proposal, self.timeout_seconds = hub, proposal, timeout_seconds
-        self.note = note
+        self.models, self.free, self.note = models, models.freedom(), note
         self.agreement: Agreement | None = None
         self._silence = Silence(hub)
         self.holdings: dict[str, Holdings] = {}  # of the sites that agreed, as they said first
@@ -118,7 +115,7 @@ class SiteTransport:
         terms = self._terms(present)
         if not terms:
             raise CourseFailed("no silo answered the proposal")
-        self.agreement = agree(terms, self.proposal.version, self.class_names, self.free)
+        self.agreement = agree(terms, self.proposal.version, self.models.stated, self.free)
         self._agreed = {site: generations[site] for site in self.agreement.holds}
         self.holdings = {site: terms[site].holdings for site in self.agreement.holds}
         self._refused = {site: (generations[site], why) for site, why in self.agreement.refused.items()}
@@ -207,7 +204,7 @@ class SiteTransport:
         held = self.holdings.get(site)
         if held is not None and _exceeds(terms.holdings, held):
             return "it came back with more data than it agreed to hold; the course has to be started anew with it"
-        return self.problem(site, terms) if site not in self.agreement.holds else ""
+        return self.models.problem(site, terms) if site not in self.agreement.holds else ""
 
     def _wanted(self, site: str, terms: Terms) -> tuple[int, Outputs]:
         """Return the inputs and outputs that a site must have; those it has, where it comes late and is free to."""
@@ -217,7 +214,7 @@ class SiteTransport:
         if site in self.agreement.holds:
             return inputs, outputs
         own_model = site in self.free.models
-        if own_model or (self.free.classes and not self.class_names):
+        if own_model or (self.free.classes and not self.models.stated):
             outputs = outputs_of(terms)
         if own_model or self.free.features:
             inputs = terms.input_dim

@@ -16,7 +16,7 @@ from isthmus.config.build import name_of
 from isthmus.config.course import Course
 from isthmus.config.load import course_to_yaml
 from isthmus.core.errors import BadInput
-from isthmus.core.outside import foreign, replace_file
+from isthmus.core.outside import foreign, new_folder, replace_file, require_types
 from isthmus.runs.folder import COURSE_FILE, ID_FILE, new_run_path
 from isthmus.sites.courses.messages import CourseEvent, CourseStatus
 
@@ -47,22 +47,12 @@ class Status:
     changed: float = 0.0
 
 
-KINDS: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("course_id", "submission", "operator", "algorithm", "state", "reason"), str),
-    **dict.fromkeys(("rounds", "number", "round"), int),
-    **dict.fromkeys(("submitted", "changed"), (int, float)),
-    "sites": tuple,
-}
-
-
 def read_status(path: Path) -> Status:
     """Read a status file."""
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         found = Status(**{**facts, "sites": tuple(facts["sites"])})
-        problem = next((name for name, value in vars(found).items() if not isinstance(value, KINDS[name])), "")
-        if problem:
-            raise ValueError(f"{problem} is {getattr(found, problem)!r}")
+        require_types(found)
         if found.state not in STATES:
             raise ValueError(f"state is {found.state!r}; known: {', '.join(STATES)}")
     except OSError as error:
@@ -190,19 +180,18 @@ class Ledger:
                 return entry
         raise BadInput(f"the server has no course {course_id[:40]!r}; isthmus courses KIT lists those it has")
 
+    def _waiting(self) -> list[Entry]:
+        """Return the courses that are open, and not left alone."""
+        return [entry for entry in list(self.entries) if entry.is_open and entry.status.course_id not in self._left]
+
     def place(self, entry: Entry) -> int:
         """Return how many open courses come before one that is open."""
-        before = [
-            other
-            for other in list(self.entries)
-            if other.status.number < entry.status.number and other.is_open and other.status.course_id not in self._left
-        ]
+        before = [other for other in self._waiting() if other.status.number < entry.status.number]
         return len(before) if entry.is_open else 0
 
     def next(self) -> Entry | None:
         """Return the first course that is open, and not left alone."""
-        waiting = [entry for entry in list(self.entries) if entry.is_open and entry.status.course_id not in self._left]
-        return waiting[0] if waiting else None
+        return next(iter(self._waiting()), None)
 
     def leave(self, entry: Entry) -> None:
         """Leave an open course alone as long as this server runs."""
@@ -224,10 +213,7 @@ class Ledger:
 
 def make_folder(path: Path, course: Course, status: Status) -> None:
     """Make the folder of a course that is to be run, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    temporary.mkdir()
-    replace_file(temporary / ID_FILE, status.course_id.encode())
-    replace_file(temporary / COURSE_FILE, course_to_yaml(course).encode())
-    write_status(temporary, status)
-    temporary.rename(path)
+    with new_folder(path) as temporary:
+        replace_file(temporary / ID_FILE, status.course_id.encode())
+        replace_file(temporary / COURSE_FILE, course_to_yaml(course).encode())
+        write_status(temporary, status)

@@ -21,8 +21,6 @@ from isthmus.core.outside import read_yaml, replace_file
 from isthmus.core.training import Callback, Standing, run_course
 from isthmus.data.features import feature_facts
 from isthmus.data.folders.graph_folder import Folder
-from isthmus.data.folders.own_folder import OwnFolder
-from isthmus.data.folders.own_kinds import OWN_FOLDERS
 from isthmus.data.folders.schema.schema import Schema
 from isthmus.runs.folder import ID_FILE, RunFolder, load_checkpoint
 from isthmus.runs.journal import Journal
@@ -32,6 +30,7 @@ from isthmus.runtime.remote import RemoteRuntime
 from isthmus.sites.courses.agreement import SiteModels
 from isthmus.sites.courses.hub import Hub, SiteTransport, receipts
 from isthmus.sites.courses.messages import Finish, Proposal
+from isthmus.sites.silo.terms import own_dataset
 
 # Key of the course -> why a value for it would be ignored.
 MEANINGLESS = {
@@ -127,22 +126,16 @@ class SiteCourse(Life):
     def _agree(self) -> None:
         """Find out who takes part and what is trained."""
         proposal = Proposal(self.course_id, course_to_yaml(self.course), __version__, self.sites)
-        stated = getattr(self.course.dataset, "class_names", ()) if self.course.task.outputs_are_classes else ()
         models = SiteModels(self.course)
-        self.transport = SiteTransport(
-            self.hub,
-            proposal,
-            self.timeout,
-            lambda site, text: self.note(f"{site} {text}"),
-            stated,
-            models.freedom(),
-            models.problem,
-        )
+        self.transport = SiteTransport(self.hub, proposal, self.timeout, models, self._note_of)
         self._wait(len(self.sites), self.patience.start_seconds, "the course starts")
         self.agreement = self.transport.agree()
         for site, text in self.agreement.holds.items():
             self.journal.write("client", client=site, text=text)
         self.model = models.initial(self.agreement)
+
+    def _note_of(self, site: str, text: str) -> None:
+        self.note(f"{site} {text}")
 
     def train(self, standing: Standing | None) -> tuple[Standing, float]:
         """Run rounds; below min_replies the course pauses until enough sites are back, and goes on where it was."""
@@ -155,7 +148,7 @@ class SiteCourse(Life):
                 self.transport,
                 starts_anew=algorithm.starts_anew,
                 min_clients=self.course.min_replies,
-                note=lambda site, text: self.note(f"{site} {text}"),
+                note=self._note_of,
             )
             if self.folder.checkpoint.is_file():
                 standing, memories = load_checkpoint(self.folder.checkpoint, course_digest(self.course), algorithm)
@@ -310,12 +303,7 @@ def refuse_meaningless(course: Course, num_sites: int) -> None:
         raise BadInput(
             f"num_clients is {course.num_clients}, but the federation has {num_sites} sites: leave num_clients out"
         )
-    dataset = course.dataset
-    if not isinstance(dataset, OwnFolder):
-        raise BadInput(
-            f"dataset.name is {name_of(type(dataset))!r}; between sites every silo brings its own folder: "
-            f"use dataset.name={' or '.join(reversed(OWN_FOLDERS))}"
-        )
+    dataset = own_dataset(course)
     if dataset.path:
         raise BadInput(
             f"dataset.path is {dataset.path!r}; between sites every silo brings its own folder: leave dataset.path out"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import secrets
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import torch
 
 from isthmus.core.codec import pack, unpack
 from isthmus.core.errors import BadInput, CourseFailed
-from isthmus.core.outside import naming
+from isthmus.core.outside import naming, new_folder
 from isthmus.runs.folder import ID_FILE, RunFolder
 from isthmus.sites.courses.messages import FileFacts, FilePart, Manifest
 
@@ -59,18 +57,12 @@ def take_folder(manifest: Manifest, course_id: str, ask: AskForPart, run_dir: Pa
     """Bring a run folder to `run_dir`; says what is missing if it does not come whole, and leaves nothing then."""
     RunFolder.check_new(run_dir)
     check_manifest(manifest)
-    run_dir.parent.mkdir(parents=True, exist_ok=True)
-    temporary = run_dir.with_name(f".{run_dir.name}.{secrets.token_hex(4)}.part")
-    temporary.mkdir()
-    try:
+    with new_folder(run_dir) as temporary:
         with naming(run_dir):
             problems = [problem for facts in manifest.files if (problem := _take(facts, course_id, ask, temporary))]
         if problems:
             raise CourseFailed(f"the run folder did not come whole, so {run_dir} was not made: {'; '.join(problems)}")
         (temporary / ID_FILE).touch()  # marks it as one from elsewhere, whatever the server left out
-        temporary.rename(run_dir)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def check_manifest(manifest: Manifest) -> None:

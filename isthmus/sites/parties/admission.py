@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from isthmus.core.errors import BadInput, MissingExtra
 from isthmus.core.outside import foreign
@@ -33,7 +33,7 @@ from isthmus.sites.parties.kit import SERVER, Kit
 
 if TYPE_CHECKING:
     from isthmus.runtime.flare.gate import Gate, Visitor
-    from isthmus.runtime.flare.link import Credentials, Door, Link, OnMessage
+    from isthmus.runtime.flare.link import Credentials, Door, Link, LinkHub, OnMessage
 
 LIST_KIND = "revoked"  # the message in which the server hands on the list of revoked certificates
 TWICE_SECONDS = 30.0  # above the time after which the server takes a silent connection as lost
@@ -65,6 +65,16 @@ def certificate_problem(kit: Kit, revoked: RevocationList) -> str:
         how = "it was expelled" if kit.party in revoked.expelled else "another took its place"
         return f"the certificate of {kit.party} was revoked: {how}; who keeps the federation's authority can say why"
     return date_problem(found)
+
+
+def require_usable(kit: Kit, revoked: RevocationList, say: Callable[[str], None]) -> None:
+    """Raise where a kit's own certificate cannot be used; say so when it ends soon."""
+    problem = certificate_problem(kit, revoked)
+    if problem:
+        raise BadInput(problem)
+    notice = expiry_notice(kit)
+    if notice:
+        say(notice)
 
 
 def connection_problem(kit: Kit, timeout_seconds: float = 5.0) -> str:
@@ -118,12 +128,7 @@ def require_engine(purpose: str) -> None:
 
 def wait_for_server(kit: Kit, say: Callable[[str], None], stopped: Callable[[], bool]) -> bool:
     """Wait until the server is there; return False if told to stop; a refusal is an error at once."""
-    problem = certificate_problem(kit, Revocations(kit).current)
-    if problem:
-        raise BadInput(problem)
-    notice = expiry_notice(kit)
-    if notice:
-        say(notice)
+    require_usable(kit, Revocations(kit).current, say)
     told = False
     while not stopped():
         problem = connection_problem(kit)
@@ -164,7 +169,7 @@ class Entrance:
         """Return the way that a link goes."""
         from isthmus.runtime.flare.link import Door
 
-        return Door(credentials_of(self.kit), self._trusted, self._unwelcome)
+        return Door(self._trusted, self._unwelcome)
 
     def link(self, on_message: OnMessage, on_up: Callable[[], None], **more: Any) -> Link:
         """Connect to the server, which alone may speak here; while it is away, it is waited for."""
@@ -220,8 +225,7 @@ class Entrance:
     def take_list(self) -> None:
         """Do what the list says: somebody's name counts no more, the server's certificate, or one's own."""
         revoked = self.revocations.current
-        expelled = ", ".join(sorted(revoked.expelled)) or "nobody"
-        self.say(f"list {revoked.number} of revoked certificates; expelled: {expelled}")
+        self.say(str(revoked))
         self.problem = self.problem or certificate_problem(self.kit, revoked)
         if self._server in revoked.serials and not self.problem:
             self.problem = "the server's certificate was revoked; it needs its renewed kit"
@@ -249,35 +253,23 @@ class Entrance:
             self.problem = f"{why}: the kit {self.kit.path} is in use elsewhere; a kit is for one process at a time"
 
 
-class Tells(Protocol):
-    """What of a hub is needed to hand lists on."""
-
-    def connected(self) -> set[str]:
-        """Return the parties that are connected now."""
-
-    def tell(self, peer: str, kind: str, data: bytes) -> str:
-        """Send a message that needs no answer."""
-
-
 class Roll:
     """The server's list of who may come in, and what it says of them."""
 
     def __init__(self, kit: Kit, say: Callable[[str], None]) -> None:
         self.kit, self.say = kit, say
         self.revocations = Revocations(kit)
-        problem = certificate_problem(kit, self.revocations.current)
-        if problem:
-            raise BadInput(problem)
-        notice = expiry_notice(kit)
-        if notice:
-            say(notice)
+        require_usable(kit, self.revocations.current, say)
         self.seldom = Seldom(say)
 
     def gate(self) -> Gate:
         """Return the gate that lets in who is on the roll."""
         from isthmus.runtime.flare.gate import Gate
 
-        return Gate(self.refusal, on_refused=self._refused, on_welcome=self._welcome)
+        def refused(name: str, why: str) -> None:
+            self.seldom(f"refused {name}", f"{name} is not let in: {why}")
+
+        return Gate(self.refusal, on_refused=refused, on_welcome=self._welcome)
 
     def refusal(self, visitor: Visitor) -> str:
         """Return why somebody with a certificate of this federation may not come in, or nothing."""
@@ -291,12 +283,12 @@ class Roll:
             return f"the certificate of {name} ended on {visitor.valid_until:%Y-%m-%d}"
         return ""
 
-    def greet(self, peer: str, hub: Tells) -> None:
+    def greet(self, peer: str, hub: LinkHub) -> None:
         """Hand the list of revoked certificates to a party that has come in."""
         if self.revocations.current.number and peer in self.kit.sites:
             hub.tell(peer, LIST_KIND, self.revocations.current.content)
 
-    def take(self, kit: Kit, hub: Tells) -> None:
+    def take(self, kit: Kit, hub: LinkHub) -> None:
         """Take a kit that was changed, and hand on a newer list of revoked certificates."""
         present = hub.connected() - {*self.kit.operators}  # those who are to be cut off are told as well
         try:
@@ -308,15 +300,11 @@ class Roll:
             revoked = self.revocations.current
             for peer in sorted(present):
                 hub.tell(peer, LIST_KIND, revoked.content)
-            expelled = ", ".join(sorted(revoked.expelled)) or "nobody"
-            self.say(f"list {revoked.number} of revoked certificates; expelled: {expelled}")
+            self.say(str(revoked))
         self.kit = kit
         problem = certificate_problem(kit, self.revocations.current)
         if problem:
             self.say(f"{problem}; silos do not trust this server any more")
-
-    def _refused(self, name: str, why: str) -> None:
-        self.seldom(f"refused {name}", f"{name} is not let in: {why}")
 
     def _welcome(self, visitor: Visitor) -> None:
         notice = soon(Passport(visitor.name, visitor.serial, visitor.valid_until, visitor.valid_until))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -139,6 +140,10 @@ class RevocationList:
     serials: frozenset[int] = frozenset()
     expelled: frozenset[str] = frozenset()
     content: bytes = b""
+
+    def __str__(self) -> str:
+        expelled = ", ".join(sorted(self.expelled)) or "nobody"
+        return f"list {self.number} of revoked certificates; expelled: {expelled}"
 
 
 def sign_list(root: bytes, root_key: bytes, number: int, entries: Sequence[Revoked]) -> bytes:
@@ -314,8 +319,7 @@ class Authority:
         for folder in reversed(self.ledger.parents[:3]):
             folder.mkdir(exist_ok=True)
             folder.chmod(0o700)
-        replace_file(self.ledger, json.dumps(content).encode())
-        self.ledger.chmod(0o600)
+        replace_file(self.ledger, json.dumps(content).encode(), 0o600)
 
 
 def create_authority(out: Path, facts: Facts) -> Authority:
@@ -380,10 +384,16 @@ def alone(out: Path) -> Iterator[None]:
         import nvflare  # noqa: F401
     except ImportError:
         raise MissingExtra("nvflare", "sites", "provisioning a federation") from None
-    with (out / AUTHORITY / "lock").open("w") as lock:
-        (out / AUTHORITY / "lock").chmod(0o600)
+    with locked(out / AUTHORITY / "lock", f"{out} is being changed by another command"):
+        yield
+
+
+@contextmanager
+def locked(path: Path, problem: str) -> Iterator[None]:
+    """Hold a lock file, which only its owner can open; raise BadInput where another process holds it."""
+    with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise BadInput(f"{out} is being changed by another command") from None
+            raise BadInput(problem) from None
         yield

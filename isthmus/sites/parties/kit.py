@@ -5,20 +5,18 @@ A process notices when files of its kit are replaced while it runs (`Watch`).
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import re
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from isthmus.core.errors import BadInput
-from isthmus.core.outside import replace_file
+from isthmus.core.outside import new_folder, replace_file, require_types
 from isthmus.sites.parties.certificates import (
     AUTHORITY,
     REVOKED,
@@ -27,6 +25,7 @@ from isthmus.sites.parties.certificates import (
     alone,
     create_authority,
     has_authority,
+    locked,
 )
 from isthmus.sites.parties.certificates import OPERATOR as OPERATOR
 from isthmus.sites.parties.certificates import SERVER as SERVER
@@ -39,17 +38,13 @@ log = logging.getLogger("isthmus.watch")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
-@dataclass(frozen=True)
-class Kit:
+@dataclass(frozen=True, kw_only=True)
+class Kit(Facts):
     """One party's kit."""
 
     path: Path
-    federation: str
     party: str
     role: str  # "server", "operator" or "site"
-    host: str
-    port: int
-    sites: tuple[str, ...]
     operators: tuple[str, ...] = (OPERATOR,)  # as in kits from before there could be several
 
     @property
@@ -91,10 +86,9 @@ def open_kit(path: Path, role: str) -> Kit:
 def _kit_of(path: Path, facts: Any) -> Kit:
     """Return the kit that a file describes; raises ValueError, TypeError or KeyError where it describes none."""
     kit = Kit(path=path, **{**facts, **{key: _names(facts[key]) for key in ("sites", "operators") if key in facts}})
+    require_types(kit)
     _names([kit.party])
-    if not isinstance(kit.role, str) or not isinstance(kit.federation, str):
-        raise ValueError(f"the role is {kit.role!r}, the federation {kit.federation!r}")
-    if not isinstance(kit.host, str) or type(kit.port) is not int or not 0 < kit.port < 65536:
+    if not 0 < kit.port < 65536:
         raise ValueError(f"the server is at {kit.host!r}:{kit.port!r}")
     return kit
 
@@ -110,11 +104,7 @@ def _names(found: object) -> tuple[str, ...]:
 def hold(kit: Kit) -> Iterator[None]:
     """Hold the kit's lock: a second process with the same name would push the first one out."""
     kit.path.joinpath("state").mkdir(exist_ok=True)
-    with (kit.path / "state" / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BadInput(f"{kit.path} is in use by another process") from None
+    with locked(kit.path / "state" / "lock", f"{kit.path} is in use by another process"):
         yield
 
 
@@ -137,11 +127,9 @@ class Enrolment:
     """Who is new."""
 
 
-def make_federation(
-    out: Path, server: str | None, sites: Sequence[str], name: str | None = None, operators: Sequence[str] = ()
-) -> dict[str, Path]:
+def make_federation(out: Path, server: str | None, sites: Sequence[str]) -> dict[str, Path]:
     """Make a federation, or add to one; return the folder of each party's kit."""
-    return enrol(out, server, sites, operators, name).kits
+    return enrol(out, server, sites).kits
 
 
 def enrol(
@@ -235,14 +223,9 @@ def _check_names(facts: Facts, sites: Sequence[str], operators: Sequence[str]) -
 
 def write_credentials(folder: Path, root: bytes, certificate: bytes, key: bytes) -> None:
     """Put certificate and key into a party's kit; a new folder appears whole or not at all."""
-    new = not folder.exists()
-    target = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent)) if new else folder
-    for file, content in (("rootCA.pem", root), ("party.key", key), ("party.crt", certificate)):
-        replace_file(target / file, content)
-        (target / file).chmod(0o600)
-    if new:
-        target.chmod(0o700)
-        target.rename(folder)
+    with nullcontext(folder) if folder.exists() else new_folder(folder, 0o700) as target:
+        for file, content in (("rootCA.pem", root), ("party.key", key), ("party.crt", certificate)):
+            replace_file(target / file, content, 0o600)
 
 
 def write_facts(out: Path, facts: Facts, new: Sequence[str] = ()) -> dict[str, Path]:

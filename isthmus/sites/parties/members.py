@@ -30,18 +30,6 @@ class Renewal:
     passports: dict[str, Passport]
     """What the new certificates say."""
     root: Passport
-    everybody: dict[str, Path]
-    """All kits in the folder."""
-
-
-@dataclass(frozen=True)
-class Expulsion:
-    """What an expulsion did."""
-
-    number: int
-    """The number of the list of revoked certificates."""
-    num_certificates: int
-    kits: dict[str, Path]
 
 
 def renew(out: Path, parties: Sequence[str] = (), *, root: bool = False, revoke_old: bool = False) -> Renewal:
@@ -60,10 +48,10 @@ def renew(out: Path, parties: Sequence[str] = (), *, root: bool = False, revoke_
         above = _root_above(authority, renewed=root)
         pairs = {party: authority.issue(party) for party in chosen}
         kits = hand_out(out, authority, pairs)
-        if root:
-            _hand_out_root(kits, authority)
+        for path in kits.values() if root else ():
+            replace_file(path / "rootCA.pem", authority.root, 0o600)
         passports = {party: read_passport(certificate) for party, (certificate, _) in pairs.items()}
-        return Renewal({party: kits[party] for party in chosen}, passports, above, kits)
+        return Renewal({party: kits[party] for party in chosen}, passports, above)
 
 
 def _root_above(authority: Authority, renewed: bool) -> Passport:
@@ -75,14 +63,11 @@ def _root_above(authority: Authority, renewed: bool) -> Passport:
     return found
 
 
-def _hand_out_root(kits: dict[str, Path], authority: Authority) -> None:
-    for path in kits.values():
-        replace_file(path / "rootCA.pem", authority.root)
-        (path / "rootCA.pem").chmod(0o600)
+def expel(out: Path, parties: Sequence[str]) -> tuple[int, int]:
+    """Revoke all certificates of some sites or operators and take them off every kit's list.
 
-
-def expel(out: Path, parties: Sequence[str]) -> Expulsion:
-    """Revoke all certificates of some sites or operators and take them off every kit's list."""
+    Return the number of the list of revoked certificates, and how many are new on it.
+    """
     with _changing(out) as authority:
         for party in parties:
             _require(authority, party)
@@ -98,7 +83,8 @@ def expel(out: Path, parties: Sequence[str]) -> Expulsion:
             sites=tuple(site for site in facts.sites if site not in parties),
             operators=tuple(operator for operator in facts.operators if operator not in parties),
         )
-        return Expulsion(authority.list_number, len(revoked), hand_out(out, authority, {}))
+        hand_out(out, authority, {})
+        return authority.list_number, len(revoked)
 
 
 @contextmanager

@@ -132,16 +132,15 @@ class Policy:
 
     def refusal(self, course: Course, sites: tuple[str, ...]) -> str:
         """Return why this silo stays away from a course, or nothing."""
-        for reason in (
-            self._of_algorithm(course),
-            self._of_sites(course, sites),
-            self._of_folds(course),
-            self._of_protections(course),
-            self._of_sizes(course),
-        ):
-            if reason:
-                return reason
-        return ""
+        return (
+            self._of_algorithm(course)
+            or self._of_sites(course, sites)
+            or self._of_single_replies(course)
+            or self._of_own_settings(course)
+            or self._of_batches(course)
+            or self._of_protections(course)
+            or self._of_sizes(course)
+        )
 
     def _of_algorithm(self, course: Course) -> str:
         name = name_of(type(course.algorithm))
@@ -167,9 +166,6 @@ class Policy:
         if cohort < self.min_sites:
             return f"{asks}; with sampling.fraction={course.sampling.fraction:g} a round of this course has {cohort}"
         return ""
-
-    def _of_folds(self, course: Course) -> str:
-        return self._of_single_replies(course) or self._of_own_settings(course) or self._of_batches(course)
 
     def _of_single_replies(self, course: Course) -> str:
         exchanges = exposure(type(course.algorithm)) if self.only_folded else []
@@ -254,10 +250,7 @@ def load_policy(path: Path | None) -> Policy:
     """Read a policy file; without one, the defaults hold."""
     if path is None:
         return Policy()
-    found = read_yaml(path)
-    if not isinstance(found, Mapping):
-        raise BadInput(f"{path} is {type(found).__name__}, expected keys and values")
-    policy = Builder(str(path)).fields(Policy, found, "")
+    policy = Builder(str(path)).fields(Policy, read_yaml(path), "")
     assert isinstance(policy, Policy)
     return policy
 

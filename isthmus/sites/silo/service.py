@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from isthmus import __version__
-from isthmus.config.build import name_of
 from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_yaml, load_course, own_algorithm, own_batching
 from isthmus.core.codec import decode, encode, pack
@@ -27,8 +26,7 @@ from isthmus.core.protocol import Failure
 from isthmus.core.record import Params, Record
 from isthmus.data.features import feature_facts, name_differences
 from isthmus.data.folders.graph_folder import GraphFolder
-from isthmus.data.folders.own_folder import OwnData, OwnFolder
-from isthmus.data.folders.own_kinds import OWN_FOLDERS
+from isthmus.data.folders.own_folder import OwnData
 from isthmus.learn.graph_client import ForeignEdges, GraphClient
 from isthmus.runs.folder import ID_FILE, RunFolder, save_model_file
 from isthmus.runs.simulation import build_model, columns_of, known_parameters, output_dim, personal_start, torch_threads
@@ -42,7 +40,7 @@ from isthmus.sites.silo.consent import Identity
 from isthmus.sites.silo.identities import course_secret, neighbor_keys, node_keys
 from isthmus.sites.silo.policy import Policy
 from isthmus.sites.silo.state import OwnSecret, mark_finished, prune
-from isthmus.sites.silo.terms import read_own, terms_of
+from isthmus.sites.silo.terms import own_dataset, read_own, terms_of
 
 MAX_COURSE_CHARACTERS = 2**16
 MAX_COLUMNS_CHARACTERS = 10**6  # of names that are told where another silo has other ones
@@ -176,13 +174,8 @@ class SiloService:
         return Terms(refusal, __version__, 0, 0, (), "")
 
     def _read(self, course: Course) -> OwnData[Any]:
-        dataset = course.dataset
-        if not isinstance(dataset, OwnFolder):
-            raise Refusal(
-                "course",
-                f"dataset.name is {name_of(type(dataset))!r}; between sites every silo brings its own folder: "
-                f"use dataset.name={' or '.join(reversed(OWN_FOLDERS))}",
-            )
+        with refused_as("course"):
+            dataset = own_dataset(course)
         return read_own(course, dataset, self.data, self.name)
 
     def _silo(self, proposal: Proposal, course: Course, folder: OwnData[Any]) -> Silo:

@@ -12,7 +12,6 @@ that was stopped on the last metres, or goes on for more rounds, finds them.
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
 import shutil
 import time
@@ -118,12 +117,7 @@ def _read(path: Path) -> Secret | None:
 def _write(path: Path, head: str, content: str) -> None:
     """Write a secret whole or not at all, for its owner's eyes only."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    with open(temporary, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(f"{head}\n{content}\n{_check(head, content)}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    replace_file(path, f"{head}\n{content}\n{_check(head, content)}\n".encode(), 0o600)
 
 
 def mark_finished(memories: Path) -> None:
@@ -132,11 +126,10 @@ def mark_finished(memories: Path) -> None:
         (memories / FINISHED).touch()
 
 
-def prune(state: Path, policy: Policy, current: Path | None = None, now: float | None = None) -> int:
+def prune(state: Path, policy: Policy, current: Path | None = None) -> int:
     """Remove what is not kept any more; `current` are the memories of the course under way. Return how many went."""
-    now = time.time() if now is None else now
     old = [folder for folder in _latest_first(state / MEMORIES) if folder != current]
-    gone = _outlived(old, policy, now, under_way=current is not None)
+    gone = _outlived(old, policy, time.time(), under_way=current is not None)
     for room, kept in ((MODELS, policy.keep_models), (RUNS, policy.keep_models), (USED_FOLDER, MAX_SECRETS_USED)):
         gone += _latest_first(state / room)[kept:]
     for path in gone:

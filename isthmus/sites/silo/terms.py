@@ -11,6 +11,8 @@ from typing import Any
 
 from isthmus import __version__
 from isthmus.config.course import Course
+from isthmus.config.registry import name_of
+from isthmus.core.errors import BadInput
 from isthmus.core.protocol import Holdings
 from isthmus.core.random import numpy_generator
 from isthmus.data.conventions import SPLITS
@@ -18,10 +20,22 @@ from isthmus.data.dividing import labelled_items, without_examples
 from isthmus.data.features import names_digest
 from isthmus.data.folders.graph_folder import GraphFolder
 from isthmus.data.folders.own_folder import OwnData, OwnFolder
+from isthmus.data.folders.own_kinds import OWN_FOLDERS
 from isthmus.data.folders.schema.vocabulary import is_whole
 from isthmus.runs.simulation import build_model, columns_of, output_dim, require_kind
 from isthmus.runtime.reasons import Refusal, refused_as
 from isthmus.sites.courses.messages import Terms
+
+
+def own_dataset(course: Course) -> OwnFolder:
+    """Return the dataset of a course between sites; refuse one that is not in every silo's own folder."""
+    dataset = course.dataset
+    if not isinstance(dataset, OwnFolder):
+        raise BadInput(
+            f"dataset.name is {name_of(type(dataset))!r}; between sites every silo brings its own folder: "
+            f"use dataset.name={' or '.join(reversed(OWN_FOLDERS))}"
+        )
+    return dataset
 
 
 def read_own(course: Course, dataset: OwnFolder, path: Path, name: str, needs_labels: bool = True) -> OwnData[Any]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import numpy as np
 
 from isthmus.core.errors import BadInput
+from isthmus.core.outside import new_folder
 from isthmus.data.folders.schema.schema import SCHEMA_FILE, Schema, to_yaml
 from isthmus.data.folders.tables.columns import CONSTANT, FEATURES_FILE
 from isthmus.data.folders.tables.reading import FORMATS
@@ -37,20 +36,16 @@ def write_folder(
     """
     path = Path(path)
     check_new_folder(path, format)
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
-        temporary.mkdir(parents=True)
-        for stem, table in tables.items():
-            _write_table(table, temporary / f"{stem}.{format}")
-        if features is not None:
-            _write_features(features, temporary / FEATURES_FILE, feature_names)
-        if schema is not None:
-            (temporary / SCHEMA_FILE).write_text(to_yaml(schema), encoding="utf-8")
-        temporary.replace(path)
+        with new_folder(path) as temporary:
+            for stem, table in tables.items():
+                _write_table(table, temporary / f"{stem}.{format}")
+            if features is not None:
+                _write_features(features, temporary / FEATURES_FILE, feature_names)
+            if schema is not None:
+                (temporary / SCHEMA_FILE).write_text(to_yaml(schema), encoding="utf-8")
     except OSError as error:
         raise BadInput(f"{str(path)!r} cannot be written: {error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def check_new_folder(path: Path, format: str = "parquet") -> None:
