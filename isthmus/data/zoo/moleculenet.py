@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
-from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from isthmus.core.errors import BadInput
-from isthmus.core.outside import cache_folder
-from isthmus.data.dataset import Dataset
+from isthmus.core.outside import cache_folder, replacing
 from isthmus.data.features import normalized_rows, one_hot
 from isthmus.data.graph import directed
 from isthmus.data.graph_set import GraphSet
-from isthmus.data.zoo.molecules import (
-    ATOM_FEATURES,
-    BOND_FEATURES,
-    Molecules,
-    check_molecules,
-    rdkit_version,
-    read_molecules,
-)
-from isthmus.data.zoo.raw import UNREADABLE, RawFolder, sha256_of
+from isthmus.data.zoo.molecules import ATOM_FEATURES, BOND_FEATURES, Molecules, rdkit_version, read_molecules
+from isthmus.data.zoo.raw import UNREADABLE, RawDataset, RawFolder, sha256_of
 
 # Part of the name of kept files: raise it whenever `Molecules` or what fills it changes.
 EDITION = 1
 
 
 @dataclass(frozen=True)
-class MoleculeNet(Dataset):
+class MoleculeNet(RawDataset):
     """Molecules with one or more properties each, at `root/moleculenet/<name>/raw/<name>.csv`; needs RDKit.
 
     Atoms and bonds have the features of the Open Graph Benchmark, as numbers of values, one column each:
@@ -84,10 +74,6 @@ class MoleculeNet(Dataset):
         found = kept_molecules(path, self.folder, smiles)
         graphs = as_graphs(found, labels, tasks, self.target, self.folder)
         return in_columns(graphs, self.normalize_features) if self.one_hot else graphs
-
-    def present(self, root: Path) -> bool:
-        """Return whether the raw file is in `root`."""
-        return self.raw.present(root)
 
 
 def check_scale(name: str, columns: bool, normalize: bool) -> None:
@@ -172,7 +158,9 @@ def kept_molecules(path: Path, name: str, smiles: Sequence[str]) -> Molecules:
     kept = cache_folder() / "moleculenet" / name / "processed" / key
     found = _read_kept(kept)
     if found is None:
-        found = check_molecules(read_molecules(smiles), len(smiles))
+        found = read_molecules(smiles)
+        if smiles and len(found.row) == 0:
+            raise BadInput(f"none of {len(smiles)} SMILES can be parsed; is the column of SMILES the right one?")
         _keep(kept, found)
     return found
 
@@ -188,15 +176,10 @@ def _read_kept(path: Path) -> Molecules | None:
 
 def _keep(path: Path, found: Molecules) -> None:
     """Write the arrays so that other processes see them whole or not at all; do nothing where that cannot be."""
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **found.arrays())
-        os.replace(temporary, path)
-    except OSError:
-        with suppress(OSError):  # its folder may be a file
-            temporary.unlink(missing_ok=True)
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **vars(found))
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,11 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.request import urlopen
-from uuid import uuid4
 
 import torch
 
 from isthmus.core.errors import BadInput, MissingData
-from isthmus.core.outside import DATA_VARIABLE, cache_folder
+from isthmus.core.outside import DATA_VARIABLE, cache_folder, replace_file
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import compact, normalized_rows
 from isthmus.data.graph import Graph, undirected
@@ -116,7 +115,7 @@ class Planetoid(Dataset):
             try:
                 raw.mkdir(parents=True, exist_ok=True)
                 for name, content in contents.items():
-                    _write_whole(raw / name, content)
+                    replace_file(raw / name, content)
             except OSError as error:
                 refusals.append(str(error))
                 continue
@@ -150,17 +149,6 @@ def _fetch(url: str) -> bytes:
     with urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
         content: bytes = answer.read()
     return content
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write a file that other processes see whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 @dataclass(frozen=True)

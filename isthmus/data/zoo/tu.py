@@ -12,18 +12,17 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput, refuse
-from isthmus.data.dataset import Dataset
 from isthmus.data.features import normalized_rows, one_hot
 from isthmus.data.graph import directed
 from isthmus.data.graph_set import GraphSet
-from isthmus.data.zoo.raw import RawFolder, check_lengths, check_range, read_numbers
+from isthmus.data.zoo.raw import RawDataset, RawFolder, check_lengths, check_range, read_numbers
 
 Numbers = npt.NDArray[np.int64]
 PUBLISHED = "www.chrsmrrs.com/graphkerneldatasets/{name}.zip (see chrsmrrs.github.io/datasets)"
 
 
 @dataclass(frozen=True)
-class TU(Dataset):
+class TU(RawDataset):
     """Graphs of one of the TU sets, at `root/TU/<NAME>/raw/<NAME>_*.txt`.
 
     Features of nodes, in this order: the label one-hot, with a column for each number from the least to the greatest
@@ -61,10 +60,6 @@ class TU(Dataset):
         graphs = read_tu(self.raw.verified(root), self.tu_name, self.use_attributes, self.max_degree)
         return replace(graphs, x=normalized_rows(graphs.x)) if self.normalize_features else graphs
 
-    def present(self, root: Path) -> bool:
-        """Return whether all raw files are in `root`."""
-        return self.raw.present(root)
-
 
 def read_tu(folder: Path, name: str, use_attributes: bool = True, max_degree: int = 135) -> GraphSet:
     """Return the graphs of `folder/<name>_*.txt`; files of labels and attributes that are absent are not needed."""
@@ -75,10 +70,10 @@ def read_tu(folder: Path, name: str, use_attributes: bool = True, max_degree: in
     indicator = read_numbers(path("graph_indicator"), np.int64, columns=1)[:, 0]
     classes = read_numbers(path("graph_labels"), np.int64, columns=1)[:, 0]
     sizes = _sizes(path("graph_indicator"), indicator, len(classes))
-    edge_index, first = _edges(path("A"), indicator)
+    edge_index, line, num_lines = _edges(path("A"), indicator)
     node_labels = _optional(path("node_labels"), np.int64, path("graph_indicator"), len(indicator))
     attributes = _optional(path("node_attributes"), np.float32, path("graph_indicator"), len(indicator))
-    edge_labels = _optional(path("edge_labels"), np.int64, path("A"), first.num_lines)
+    edge_labels = _optional(path("edge_labels"), np.int64, path("A"), num_lines)
     columns = []
     if node_labels is not None:
         columns.append(_labels_one_hot(node_labels))
@@ -93,19 +88,11 @@ def read_tu(folder: Path, name: str, use_attributes: bool = True, max_degree: in
         num_classes=len(class_values),
         target="class",
         graph_ids=torch.arange(len(classes)),
-        edge_attr=None if edge_labels is None else _labels_one_hot(edge_labels)[first.line],
+        edge_attr=None if edge_labels is None else _labels_one_hot(edge_labels)[line],
         attributes={"size": torch.from_numpy(sizes)},
         class_names=tuple(map(str, class_values)),
         name=name.lower().replace("-", "_"),
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _Lines:
-    """Which line of a file each stored edge is from, and how many lines there are."""
-
-    line: Tensor
-    num_lines: int
 
 
 def _sizes(path: Path, indicator: Numbers, num_graphs: int) -> Numbers:
@@ -123,8 +110,8 @@ def _sizes(path: Path, indicator: Numbers, num_graphs: int) -> Numbers:
     return sizes
 
 
-def _edges(path: Path, indicator: Numbers) -> tuple[Tensor, _Lines]:
-    """Return the edges in both directions, once each, sorted, and the line that each is from."""
+def _edges(path: Path, indicator: Numbers) -> tuple[Tensor, Tensor, int]:
+    """Return the edges in both directions, once each, sorted, the line that each is from, and how many lines are."""
     lines = read_numbers(path, np.int64, columns=2)
     check_range(path, lines, 1, len(indicator), "node")
     ends = lines.T - 1  # (2, lines)
@@ -137,7 +124,7 @@ def _edges(path: Path, indicator: Numbers) -> tuple[Tensor, _Lines]:
     both = torch.cat([given, given.flip(0)], dim=1)
     edge_index, line = directed(both, len(indicator), torch.cat([number, number]))
     assert line is not None
-    return edge_index, _Lines(line, len(lines))
+    return edge_index, line, len(lines)
 
 
 def _optional(path: Path, dtype: npt.DTypeLike, beside: Path, expected: int) -> npt.NDArray[np.generic] | None:

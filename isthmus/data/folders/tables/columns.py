@@ -152,6 +152,8 @@ def _features_file(path: Path, nodes: Table, problems: Problems) -> Tensor | Non
     import torch
     from scipy import sparse
 
+    from isthmus.data.features import from_scipy
+
     try:
         with np.load(path, allow_pickle=False) as archive:
             dense = archive["x"].astype(np.float32) if "x" in archive.files else None
@@ -162,22 +164,11 @@ def _features_file(path: Path, nodes: Table, problems: Problems) -> Tensor | Non
     if matrix.ndim != 2 or matrix.shape[0] != nodes.num_rows:
         problems.add(path.name, f"has shape {matrix.shape}; {nodes.file} has {nodes.num_rows} rows")
         return None
-    x = torch.from_numpy(matrix) if dense is not None else _sparse(matrix)
-    values = torch.from_numpy(matrix) if dense is not None else torch.from_numpy(matrix.data)
-    wrong = (~torch.isfinite(values)).nonzero()[:, 0].numpy()
+    x = torch.from_numpy(matrix) if dense is not None else from_scipy(matrix)
+    wrong = np.nonzero(~np.isfinite(matrix if dense is not None else matrix.data))[0]
     rows = np.unique(wrong if dense is not None else matrix.tocoo().row[wrong])
     problems.add_rows(path.name, rows.tolist(), lambda row: "holds a value that is not finite")
     return x
-
-
-def _sparse(matrix: Any) -> Tensor:
-    import torch
-
-    from isthmus.data.features import sparse_rows
-
-    matrix.sum_duplicates()
-    start, indices = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
-    return sparse_rows(start, indices, torch.from_numpy(matrix.data), matrix.shape)
 
 
 def labels(
