@@ -136,15 +136,14 @@ def _check_count(path: Path, found: int) -> None:
         raise BadInput(f"the file {path} says {stated!r} lines at its top and has {found}; fetch it again")
 
 
-@dataclass(frozen=True)
 class WN18(KnowledgeGraph):
     """40,943 senses of words in WordNet, 18 relations, 151,442 facts: 141,442 to train on, 5,000 and 5,000 held out.
 
     Most held-out facts have their inverse among the training facts, which is why later work prefers WN18RR.
     """
 
-    summary: ClassVar[str] = "40,943 WordNet senses, 18 relations, 151,442 facts; official split"
-    licence: ClassVar[str] = "WordNet licence"
+    summary = "40,943 WordNet senses, 18 relations, 151,442 facts; official split"
+    licence = "WordNet licence"
     read = staticmethod(read_numbered)
     raw = RawFolder(
         "WN18",
@@ -154,12 +153,11 @@ class WN18(KnowledgeGraph):
     )
 
 
-@dataclass(frozen=True)
 class FB15k237(KnowledgeGraph):
     """14,541 entities of Freebase, 237 relations, 310,116 facts: 272,115 to train on, 17,535 and 20,466 held out."""
 
-    summary: ClassVar[str] = "14,541 Freebase entities, 237 relations, 310,116 facts; official split"
-    licence: ClassVar[str] = "CC BY 2.5 (Freebase)"
+    summary = "14,541 Freebase entities, 237 relations, 310,116 facts; official split"
+    licence = "CC BY 2.5 (Freebase)"
     read = staticmethod(read_named)
     raw = RawFolder(
         "FB15k-237",

@@ -182,98 +182,89 @@ def _keep(path: Path, found: Molecules) -> None:
             np.savez_compressed(file, allow_pickle=False, **vars(found))
 
 
-@dataclass(frozen=True)
 class HIV(MoleculeNet):
     """41,120 molecules (7 of 41,127 cannot be parsed): those that keep HIV from replicating."""
 
-    folder: ClassVar[str] = "hiv"
-    file: ClassVar[str] = "HIV.csv"
-    tasks: ClassVar[tuple[str, ...]] = ("HIV_active",)
-    summary: ClassVar[str] = "41,120 molecules, 1 task: keeps HIV from replicating"
+    folder = "hiv"
+    file = "HIV.csv"
+    tasks = ("HIV_active",)
+    summary = "41,120 molecules, 1 task: keeps HIV from replicating"
 
 
-@dataclass(frozen=True)
 class BACE(MoleculeNet):
     """1,513 molecules: those that inhibit human beta-secretase 1."""
 
-    folder: ClassVar[str] = "bace"
-    file: ClassVar[str] = "bace.csv"
-    smiles: ClassVar[str] = "mol"
-    tasks: ClassVar[tuple[str, ...]] = ("Class",)
-    summary: ClassVar[str] = "1,513 molecules, 1 task: inhibits beta-secretase 1"
+    folder = "bace"
+    file = "bace.csv"
+    smiles = "mol"
+    tasks = ("Class",)
+    summary = "1,513 molecules, 1 task: inhibits beta-secretase 1"
 
 
-@dataclass(frozen=True)
 class BBBP(MoleculeNet):
     """2,039 molecules (11 of 2,050 cannot be parsed): those that pass from blood into the brain."""
 
-    folder: ClassVar[str] = "bbbp"
-    file: ClassVar[str] = "BBBP.csv"
-    tasks: ClassVar[tuple[str, ...]] = ("BBBP",)
-    summary: ClassVar[str] = "2,039 molecules, 1 task: passes from blood into the brain"
+    folder = "bbbp"
+    file = "BBBP.csv"
+    tasks = ("BBBP",)
+    summary = "2,039 molecules, 1 task: passes from blood into the brain"
 
 
-@dataclass(frozen=True)
 class ClinTox(MoleculeNet):
     """1,480 drugs (4 of 1,484 cannot be parsed), 2 tasks: approved by the FDA; failed in trials for toxicity."""
 
-    folder: ClassVar[str] = "clintox"
-    file: ClassVar[str] = "clintox.csv"
-    tasks: ClassVar[tuple[str, ...]] = ("FDA_APPROVED", "CT_TOX")
-    summary: ClassVar[str] = "1,480 drugs, 2 tasks: approved, failed for toxicity"
+    folder = "clintox"
+    file = "clintox.csv"
+    tasks = ("FDA_APPROVED", "CT_TOX")
+    summary = "1,480 drugs, 2 tasks: approved, failed for toxicity"
 
 
-@dataclass(frozen=True)
 class SIDER(MoleculeNet):
     """1,427 drugs, 27 tasks: side effects on each system of organs."""
 
-    folder: ClassVar[str] = "sider"
-    file: ClassVar[str] = "sider.csv"
-    tasks: ClassVar[tuple[str, ...]] = ()
-    summary: ClassVar[str] = "1,427 drugs, 27 tasks: side effects by system of organs"
+    folder = "sider"
+    file = "sider.csv"
+    tasks = ()
+    summary = "1,427 drugs, 27 tasks: side effects by system of organs"
 
 
-@dataclass(frozen=True)
 class Tox21(MoleculeNet):
     """7,823 molecules (8 of 7,831 cannot be parsed), 12 tasks: toxicity measurements, some missing."""
 
-    folder: ClassVar[str] = "tox21"
-    file: ClassVar[str] = "tox21.csv"
-    tasks: ClassVar[tuple[str, ...]] = (
+    folder = "tox21"
+    file = "tox21.csv"
+    tasks = (
         *("NR-AR", "NR-AR-LBD", "NR-AhR", "NR-Aromatase", "NR-ER", "NR-ER-LBD", "NR-PPAR-gamma"),
         *("SR-ARE", "SR-ATAD5", "SR-HSE", "SR-MMP", "SR-p53"),
     )
-    summary: ClassVar[str] = "7,823 molecules, 12 tasks: toxicity, partly measured"
+    summary = "7,823 molecules, 12 tasks: toxicity, partly measured"
 
 
-@dataclass(frozen=True)
 class ESOL(MoleculeNet):
     """1,128 molecules: logarithm of the solubility in water, in mols per litre."""
 
-    folder: ClassVar[str] = "esol"
-    file: ClassVar[str] = "delaney-processed.csv"
-    target: ClassVar[str] = "value"
-    tasks: ClassVar[tuple[str, ...]] = ("measured log solubility in mols per litre",)
-    summary: ClassVar[str] = "1,128 molecules, regression: solubility in water"
+    folder = "esol"
+    file = "delaney-processed.csv"
+    target = "value"
+    tasks = ("measured log solubility in mols per litre",)
+    summary = "1,128 molecules, regression: solubility in water"
 
 
-@dataclass(frozen=True)
 class Lipo(MoleculeNet):
     """4,200 molecules: lipophilicity, the logarithm of the octanol/water distribution at pH 7.4."""
 
-    folder: ClassVar[str] = "lipo"
-    file: ClassVar[str] = "Lipophilicity.csv"
-    target: ClassVar[str] = "value"
-    tasks: ClassVar[tuple[str, ...]] = ("exp",)
-    summary: ClassVar[str] = "4,200 molecules, regression: lipophilicity"
+    folder = "lipo"
+    file = "Lipophilicity.csv"
+    target = "value"
+    tasks = ("exp",)
+    summary = "4,200 molecules, regression: lipophilicity"
 
 
-@dataclass(frozen=True)
 class FreeSolv(MoleculeNet):
     """642 molecules: free energy of hydration, measured, in kcal/mol."""
 
-    folder: ClassVar[str] = "freesolv"
-    file: ClassVar[str] = "SAMPL.csv"
-    target: ClassVar[str] = "value"
-    tasks: ClassVar[tuple[str, ...]] = ("expt",)
-    summary: ClassVar[str] = "642 molecules, regression: free energy of hydration"
+    folder = "freesolv"
+    file = "SAMPL.csv"
+    target = "value"
+    tasks = ("expt",)
+    summary = "642 molecules, regression: free energy of hydration"

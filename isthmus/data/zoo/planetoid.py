@@ -151,19 +151,17 @@ def _fetch(url: str) -> bytes:
     return content
 
 
-@dataclass(frozen=True)
 class CiteSeer(Planetoid):
     """3,327 papers on computer science, 4,552 undirected citation links, 6 classes; 15 have no class."""
 
-    folder: ClassVar[str] = "CiteSeer"
-    class_names: ClassVar[tuple[str, ...]] = ("AI", "ML", "IR", "DB", "Agents", "HCI")
-    summary: ClassVar[str] = "3,327 computer science papers, 4,552 links, 3,703 words, 6 classes"
+    folder = "CiteSeer"
+    class_names = ("AI", "ML", "IR", "DB", "Agents", "HCI")
+    summary = "3,327 computer science papers, 4,552 links, 3,703 words, 6 classes"
 
 
-@dataclass(frozen=True)
 class PubMed(Planetoid):
     """19,717 papers on diabetes, 44,324 undirected citation links, 3 classes, TF-IDF features."""
 
-    folder: ClassVar[str] = "PubMed"
-    class_names: ClassVar[tuple[str, ...]] = ("Experimental", "Type_1", "Type_2")
-    summary: ClassVar[str] = "19,717 papers on diabetes, 44,324 links, 500 TF-IDF words, 3 classes"
+    folder = "PubMed"
+    class_names = ("Experimental", "Type_1", "Type_2")
+    summary = "19,717 papers on diabetes, 44,324 links, 500 TF-IDF words, 3 classes"

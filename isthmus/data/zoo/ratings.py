@@ -90,29 +90,27 @@ class Ratings(RawDataset):
         )
 
 
-@dataclass(frozen=True)
 class Ciao(Ratings):
     """7,375 users, 105,114 items in 28 categories, 284,086 ratings from 0 (34 of them) to 5; `time` in seconds.
 
     105 items' entries more than items: a few are in several categories. 1,436 ratings repeat a pair of user and item.
     """
 
-    summary: ClassVar[str] = "7,375 users, 105,114 items in 28 categories, 284,086 ratings from 0 to 5"
-    ratings: ClassVar[tuple[int, ...]] = (0, 1, 2, 3, 4, 5)
-    num_categories: ClassVar[int] = 28
+    summary = "7,375 users, 105,114 items in 28 categories, 284,086 ratings from 0 to 5"
+    ratings = (0, 1, 2, 3, 4, 5)
+    num_categories = 28
     raw = RawFolder("Ciao", "recsys/ciao", ("ratings.npz",), PUBLISHED)
 
 
-@dataclass(frozen=True)
 class Epinions(Ratings):
     """22,164 users, 296,277 items in 27 categories, 922,267 ratings from 1 to 5; `time` is one of 11 periods.
 
     600 items' entries more than items: some are in several categories. 9,826 ratings repeat a pair of user and item.
     """
 
-    summary: ClassVar[str] = "22,164 users, 296,277 items in 27 categories, 922,267 ratings from 1 to 5"
-    ratings: ClassVar[tuple[int, ...]] = (1, 2, 3, 4, 5)
-    num_categories: ClassVar[int] = 27
+    summary = "22,164 users, 296,277 items in 27 categories, 922,267 ratings from 1 to 5"
+    ratings = (1, 2, 3, 4, 5)
+    num_categories = 27
     raw = RawFolder("Epinions", "recsys/epinions", ("ratings.npz",), PUBLISHED)
 
 

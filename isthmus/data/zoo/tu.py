@@ -157,107 +157,95 @@ def _degrees(edge_index: Tensor, num_nodes: int, max_degree: int) -> Tensor:
 LABELS, ATTRIBUTES, EDGE_LABELS = "node_labels", "node_attributes", "edge_labels"
 
 
-@dataclass(frozen=True)
 class AIDS(TU):
     """2,000 molecules, active against HIV or not; 15.69 atoms on average, 38 + 4 features, 3 kinds of bonds."""
 
-    tu_name: ClassVar[str] = "AIDS"
-    files: ClassVar[tuple[str, ...]] = (LABELS, ATTRIBUTES, EDGE_LABELS)
-    summary: ClassVar[str] = "2,000 molecules of 15.7 atoms, 2 classes: active against HIV"
+    tu_name = "AIDS"
+    files = (LABELS, ATTRIBUTES, EDGE_LABELS)
+    summary = "2,000 molecules of 15.7 atoms, 2 classes: active against HIV"
 
 
-@dataclass(frozen=True)
 class BZR(TU):
     """405 ligands of the benzodiazepine receptor; 35.75 atoms on average, 53 + 3 features, 2 classes."""
 
-    tu_name: ClassVar[str] = "BZR"
-    files: ClassVar[tuple[str, ...]] = (LABELS, ATTRIBUTES)
-    summary: ClassVar[str] = "405 molecules of 35.8 atoms, 2 classes: benzodiazepine receptor"
+    tu_name = "BZR"
+    files = (LABELS, ATTRIBUTES)
+    summary = "405 molecules of 35.8 atoms, 2 classes: benzodiazepine receptor"
 
 
-@dataclass(frozen=True)
 class COX2(TU):
     """467 inhibitors of cyclooxygenase-2; 41.22 atoms on average, 35 + 3 features, 2 classes."""
 
-    tu_name: ClassVar[str] = "COX2"
-    files: ClassVar[tuple[str, ...]] = (LABELS, ATTRIBUTES)
-    summary: ClassVar[str] = "467 molecules of 41.2 atoms, 2 classes: cyclooxygenase-2"
+    tu_name = "COX2"
+    files = (LABELS, ATTRIBUTES)
+    summary = "467 molecules of 41.2 atoms, 2 classes: cyclooxygenase-2"
 
 
-@dataclass(frozen=True)
 class DD(TU):
     """1,178 proteins, enzymes or not; 284.32 amino acids on average, 843,046 edges, 89 features, 2 classes."""
 
-    tu_name: ClassVar[str] = "DD"
-    files: ClassVar[tuple[str, ...]] = (LABELS,)
-    summary: ClassVar[str] = "1,178 proteins of 284.3 amino acids, 2 classes: enzymes or not"
+    tu_name = "DD"
+    files = (LABELS,)
+    summary = "1,178 proteins of 284.3 amino acids, 2 classes: enzymes or not"
 
 
-@dataclass(frozen=True)
 class DHFR(TU):
     """756 inhibitors of dihydrofolate reductase; 42.43 atoms on average, 53 + 3 features, 2 classes."""
 
-    tu_name: ClassVar[str] = "DHFR"
-    files: ClassVar[tuple[str, ...]] = (LABELS, ATTRIBUTES)
-    summary: ClassVar[str] = "756 molecules of 42.4 atoms, 2 classes: dihydrofolate reductase"
+    tu_name = "DHFR"
+    files = (LABELS, ATTRIBUTES)
+    summary = "756 molecules of 42.4 atoms, 2 classes: dihydrofolate reductase"
 
 
-@dataclass(frozen=True)
 class ENZYMES(TU):
     """600 enzymes of 6 classes; 32.63 secondary structures on average, 3 + 18 features."""
 
-    tu_name: ClassVar[str] = "ENZYMES"
-    files: ClassVar[tuple[str, ...]] = (LABELS, ATTRIBUTES)
-    summary: ClassVar[str] = "600 enzymes of 32.6 structures, 6 classes"
+    tu_name = "ENZYMES"
+    files = (LABELS, ATTRIBUTES)
+    summary = "600 enzymes of 32.6 structures, 6 classes"
 
 
-@dataclass(frozen=True)
 class IMDBBinary(TU):
     """1,000 networks of actors, of action or romance films; 19.77 actors on average; 136 features, of degree."""
 
-    tu_name: ClassVar[str] = "IMDB-BINARY"
-    summary: ClassVar[str] = "1,000 networks of 19.8 actors, 2 genres; degree as feature"
+    tu_name = "IMDB-BINARY"
+    summary = "1,000 networks of 19.8 actors, 2 genres; degree as feature"
 
 
-@dataclass(frozen=True)
 class IMDBMulti(TU):
     """1,500 networks of actors, of comedy, romance or science fiction; 13.00 actors on average; 89 features."""
 
-    tu_name: ClassVar[str] = "IMDB-MULTI"
-    summary: ClassVar[str] = "1,500 networks of 13.0 actors, 3 genres; degree as feature"
+    tu_name = "IMDB-MULTI"
+    summary = "1,500 networks of 13.0 actors, 3 genres; degree as feature"
 
 
-@dataclass(frozen=True)
 class MUTAG(TU):
     """188 nitroaromatic compounds, mutagenic or not; 17.93 atoms on average, 7 features, 4 kinds of bonds."""
 
-    tu_name: ClassVar[str] = "MUTAG"
-    files: ClassVar[tuple[str, ...]] = (LABELS, EDGE_LABELS)
-    summary: ClassVar[str] = "188 molecules of 17.9 atoms, 2 classes: mutagenic"
+    tu_name = "MUTAG"
+    files = (LABELS, EDGE_LABELS)
+    summary = "188 molecules of 17.9 atoms, 2 classes: mutagenic"
 
 
-@dataclass(frozen=True)
 class NCI1(TU):
     """4,110 compounds, active against lung cancer cells or not; 29.87 atoms on average, 37 features."""
 
-    tu_name: ClassVar[str] = "NCI1"
-    files: ClassVar[tuple[str, ...]] = (LABELS,)
-    summary: ClassVar[str] = "4,110 molecules of 29.9 atoms, 2 classes: active against lung cancer"
+    tu_name = "NCI1"
+    files = (LABELS,)
+    summary = "4,110 molecules of 29.9 atoms, 2 classes: active against lung cancer"
 
 
-@dataclass(frozen=True)
 class PROTEINS(TU):
     """1,113 proteins, enzymes or not; 39.06 secondary structures on average, 3 + 1 features."""
 
-    tu_name: ClassVar[str] = "PROTEINS"
-    files: ClassVar[tuple[str, ...]] = (LABELS, ATTRIBUTES)
-    summary: ClassVar[str] = "1,113 proteins of 39.1 structures, 2 classes: enzymes or not"
+    tu_name = "PROTEINS"
+    files = (LABELS, ATTRIBUTES)
+    summary = "1,113 proteins of 39.1 structures, 2 classes: enzymes or not"
 
 
-@dataclass(frozen=True)
 class PTCMR(TU):
     """344 compounds, carcinogenic for male rats or not; 14.29 atoms on average, 18 features, 4 kinds of bonds."""
 
-    tu_name: ClassVar[str] = "PTC_MR"
-    files: ClassVar[tuple[str, ...]] = (LABELS, EDGE_LABELS)
-    summary: ClassVar[str] = "344 molecules of 14.3 atoms, 2 classes: carcinogenic for male rats"
+    tu_name = "PTC_MR"
+    files = (LABELS, EDGE_LABELS)
+    summary = "344 molecules of 14.3 atoms, 2 classes: carcinogenic for male rats"
