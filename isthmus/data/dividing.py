@@ -61,7 +61,7 @@ class Holding(ABC):
     @property
     def num_items(self) -> int:
         """Number of items: what is divided among clients."""
-        return len(self.item_ids)
+        return len(self.labels)
 
     @property
     def item_ids(self) -> Tensor:
