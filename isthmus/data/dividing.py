@@ -35,6 +35,9 @@ class Holding(ABC):
     """
 
     item: ClassVar[str]
+    # The fields that have the id and the label of each item.
+    id_field: ClassVar[str]
+    label_field: ClassVar[str]
 
     x: Tensor
     num_classes: int
@@ -56,19 +59,19 @@ class Holding(ABC):
         return int(self.x.shape[1])
 
     @property
-    @abstractmethod
     def num_items(self) -> int:
-        """Number of items."""
+        """Number of items: what is divided among clients."""
+        return len(self.labels)
 
     @property
-    @abstractmethod
     def item_ids(self) -> Tensor:
         """(items,), int64; index of each item in the data that this was cut from."""
+        return cast(Tensor, getattr(self, self.id_field))
 
     @property
-    @abstractmethod
     def labels(self) -> Tensor:
         """(items,), int64 classes with -1 for none; or (items, tasks), float32 with NaN for none."""
+        return cast(Tensor, getattr(self, self.label_field))
 
     def mask(self, split: str) -> Tensor:
         """Boolean (items,) mask of a split; all False when the split is not set."""
@@ -81,6 +84,15 @@ class Holding(ABC):
     @abstractmethod
     def divide(self, parts: Sequence[Tensor]) -> list[Self]:
         """Return a holding for each part, given by the positions of its items."""
+
+    def _facts_of(self, items: Tensor) -> dict[str, Any]:
+        """Return what belongs to some items alone, by the names of the fields."""
+        return {
+            self.id_field: self.item_ids[items],
+            self.label_field: self.labels[items],
+            "masks": {split: mask[items] for split, mask in self.masks.items()},
+            "attributes": {key: value[items] for key, value in self.attributes.items()},
+        }
 
     def _told(self, *facts: str) -> str:
         """Return a repr: the name, some facts, and how many items are in each split."""
@@ -237,13 +249,7 @@ class RatioSplit(MaskRule):
         """Return the data with random masks of the given shares."""
         items = rng.permutation(_labelled(data, "ratio"))
         ends = [round(len(items) * share) for share in np.cumsum([self.train, self.val, self.test])]
-        return data.with_masks(
-            {
-                "train": _mask(data, items[: ends[0]]),
-                "val": _mask(data, items[ends[0] : ends[1]]),
-                "test": _mask(data, items[ends[1] : ends[2]]),
-            }
-        )
+        return data.with_masks(masks_of(np.split(items[: ends[2]], ends[:2]), data.num_items))
 
 
 @dataclass(frozen=True)
@@ -289,13 +295,8 @@ class PerClassSplit(MaskRule):
                 f"{len(train)} training {data.item}s the dataset {data.name!r} has only {len(rest)} labelled "
                 f"{data.item}s; lower num_val or num_test"
             )
-        return data.with_masks(
-            {
-                "train": _mask(data, train),
-                "val": _mask(data, rest[: self.num_val]),
-                "test": _mask(data, rest[self.num_val : self.num_val + num_test]),
-            }
-        )
+        val, test = rest[: self.num_val], rest[self.num_val : self.num_val + num_test]
+        return data.with_masks(masks_of((train, val, test), data.num_items))
 
     def _draw(self, data: Holding, items: np.ndarray, number: int) -> np.ndarray:
         if len(items) < self.num_per_class and not self.allow_short:
@@ -330,7 +331,7 @@ def labelled_items(data: Holding) -> np.ndarray:
 
 def without_examples(data: Held) -> Held:
     """Return the data with masks that nothing is in."""
-    return data.with_masks({split: _mask(data, np.zeros(0, dtype=np.int64)) for split in SPLITS})
+    return data.with_masks(masks_of([np.zeros(0, dtype=np.int64)] * len(SPLITS), data.num_items))
 
 
 def _labelled(data: Holding, rule: str) -> np.ndarray:
@@ -345,10 +346,12 @@ def _labelled(data: Holding, rule: str) -> np.ndarray:
     return items
 
 
-def _mask(data: Holding, items: np.ndarray) -> Tensor:
-    mask = torch.zeros(data.num_items, dtype=torch.bool)
-    mask[torch.from_numpy(items)] = True
-    return mask
+def masks_of(parts: Sequence[np.ndarray], num_items: int) -> dict[str, Tensor]:
+    """Return the masks of training, validation and test items, given by their positions."""
+    masks = {split: torch.zeros(num_items, dtype=torch.bool) for split in SPLITS}
+    for mask, items in zip(masks.values(), parts, strict=True):
+        mask[torch.from_numpy(items.astype(np.int64))] = True
+    return masks
 
 
 MASKS: dict[str, type[MaskRule]] = {

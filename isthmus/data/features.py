@@ -25,6 +25,30 @@ def sparse_rows(start: Tensor, columns: Tensor, values: Tensor, shape: tuple[int
         return torch.sparse_csr_tensor(start, columns, values, shape, check_invariants=True)
 
 
+def scipy_rows(x: Tensor) -> Any:
+    """Return dense or sparse features as a CSR matrix of scipy."""
+    from scipy import sparse
+
+    if x.layout != torch.sparse_csr:
+        return sparse.csr_matrix(x.numpy())
+    parts = (x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy())
+    return sparse.csr_matrix(parts, shape=tuple(x.shape))
+
+
+def from_scipy(matrix: Any) -> Tensor:
+    """Return a CSR matrix of scipy as one of torch, each row in the order of its columns."""
+    matrix.sum_duplicates()
+    start, columns = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
+    return sparse_rows(start, columns, torch.from_numpy(matrix.data), matrix.shape)
+
+
+def on_the_diagonal(blocks: Sequence[Tensor]) -> Tensor:
+    """Return features of which each block has rows and columns of its own, in the layout that suits."""
+    from scipy import sparse
+
+    return compact(from_scipy(sparse.block_diag([scipy_rows(block) for block in blocks], format="csr")))
+
+
 def compact(x: Tensor) -> Tensor:
     """Return float32 features as CSR when fewer than `SPARSE_DENSITY` of the entries are set, else dense."""
     if x.layout == torch.sparse_csr:
@@ -124,13 +148,7 @@ def _columns(x: Tensor, names: Sequence[str], wanted: Sequence[str]) -> Tensor:
     """Return the columns of a matrix in another order."""
     place = {name: number for number, name in enumerate(names)}
     order = torch.tensor([place[name] for name in wanted])
-    if x.layout != torch.sparse_csr:
-        return x[:, order]
-    new = torch.empty_like(order)
-    new[order] = torch.arange(len(order))
-    parts = x.to_sparse(layout=torch.sparse_coo).coalesce()
-    index = torch.stack([parts.indices()[0], new[parts.indices()[1]]])
-    return torch.sparse_coo_tensor(index, parts.values(), x.shape, check_invariants=False).coalesce().to_sparse_csr()
+    return x[:, order] if x.layout != torch.sparse_csr else from_scipy(scipy_rows(x)[:, order.numpy()])
 
 
 # Up to so many entries (128 MiB) one-hot features are dense, which small batches are faster with.

@@ -101,6 +101,8 @@ class Graph(Holding):
     """
 
     item: ClassVar[str] = "node"
+    id_field: ClassVar[str] = "node_ids"
+    label_field: ClassVar[str] = "y"
 
     x: Tensor
     edge_index: Tensor
@@ -119,21 +121,6 @@ class Graph(Holding):
     def num_edges(self) -> int:
         """Number of stored (directed) edges: twice the number of undirected ones."""
         return int(self.edge_index.shape[1])
-
-    @property
-    def num_items(self) -> int:
-        """Number of nodes: what is divided among clients."""
-        return self.num_nodes
-
-    @property
-    def item_ids(self) -> Tensor:
-        """The nodes' ids."""
-        return self.node_ids
-
-    @property
-    def labels(self) -> Tensor:
-        """The nodes' classes."""
-        return self.y
 
     def subgraph(self, nodes: Tensor) -> Graph:
         """Return the graph induced by `nodes` (int64 indices, without repetition), in their order."""
@@ -161,16 +148,8 @@ class Graph(Holding):
 
     def _part(self, nodes: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Graph:
         """Return the given nodes with what belongs to them, and edges between their positions."""
-        return replace(
-            self,
-            x=select_rows(self.x, nodes),
-            edge_index=edge_index,
-            edge_weight=edge_weight,
-            y=self.y[nodes],
-            node_ids=self.node_ids[nodes],
-            masks={split: mask[nodes] for split, mask in self.masks.items()},
-            attributes={key: value[nodes] for key, value in self.attributes.items()},
-        )
+        x, facts = select_rows(self.x, nodes), self._facts_of(nodes)
+        return replace(self, x=x, edge_index=edge_index, edge_weight=edge_weight, **facts)
 
     def __repr__(self) -> str:
         size = f"{self.num_nodes} nodes, {self.num_edges} directed edges"

@@ -39,6 +39,8 @@ class GraphSet(Holding):
     """
 
     item: ClassVar[str] = "graph"
+    id_field: ClassVar[str] = "graph_ids"
+    label_field: ClassVar[str] = "y"
 
     x: Tensor
     edge_index: Tensor
@@ -59,24 +61,9 @@ class GraphSet(Holding):
     edge_feature_names: tuple[str, ...] = ()
 
     @property
-    def num_items(self) -> int:
-        """Number of graphs."""
-        return len(self.node_start) - 1
-
-    @property
     def num_edges(self) -> int:
         """Number of stored (directed) edges of all graphs together."""
         return int(self.edge_index.shape[1])
-
-    @property
-    def item_ids(self) -> Tensor:
-        """The graphs' ids."""
-        return self.graph_ids
-
-    @property
-    def labels(self) -> Tensor:
-        """The graphs' labels."""
-        return self.y
 
     @property
     def sizes(self) -> Tensor:
@@ -106,11 +93,8 @@ class GraphSet(Holding):
             x=select_rows(self.x, nodes),
             edge_index=self.edge_index[:, edges] + shift,
             node_start=torch.from_numpy(first),
-            y=self.y[graphs],
-            graph_ids=self.graph_ids[graphs],
             edge_attr=None if self.edge_attr is None else self.edge_attr[edges],
-            masks={split: mask[graphs] for split, mask in self.masks.items()},
-            attributes={key: value[graphs] for key, value in self.attributes.items()},
+            **self._facts_of(graphs),
         )
 
     def graph(self, position: int) -> Graph:

@@ -19,12 +19,9 @@ def renumbered(parts: Sequence[Any]) -> list[Any]:
     """Return holdings of one kind whose nodes and items have ids that differ between them, as parts of one whole."""
     found, nodes, items = [], 0, 0
     for part in parts:
-        ids: dict[str, Tensor] = {}
-        if not isinstance(part, GraphSet):
+        ids = {part.id_field: torch.arange(items, items + part.num_items)}
+        if isinstance(part, LinkGraph):
             ids["node_ids"] = torch.arange(nodes, nodes + part.num_nodes)
-        if not isinstance(part, Graph):
-            name = "link_ids" if isinstance(part, LinkGraph) else "graph_ids"
-            ids[name] = torch.arange(items, items + part.num_items)
         found.append(replace(part, **ids))
         nodes, items = nodes + part.num_nodes, items + part.num_items
     return found
@@ -36,14 +33,9 @@ def joined(parts: Sequence[Any], name: str) -> Any:
     if isinstance(parts[0], LinkGraph):
         own = _links(parts)
     elif isinstance(parts[0], Graph):
-        own = {
-            "edge_index": _shifted(parts, "edge_index"),
-            "edge_weight": _weights(parts),
-            "y": _below(parts, "y"),
-            "node_ids": _below(parts, "node_ids"),
-        }
+        own = {"edge_index": _shifted(parts, "edge_index"), "edge_weight": _weights(parts)}
     else:
-        own = joined_edges(parts) | {"y": _below(parts, "y"), "graph_ids": _below(parts, "graph_ids")}
+        own = joined_edges(parts)
     return replace(parts[0], **_shared(parts), **own, name=name)
 
 
@@ -63,6 +55,7 @@ def _shared(parts: Sequence[Any]) -> dict[str, Any]:
     names = {part.class_names for part in parts}
     splits = dict.fromkeys(split for part in parts for split in part.masks)
     return {
+        **{field: _below(parts, field) for field in (parts[0].id_field, parts[0].label_field)},
         "x": _rows([part.x for part in parts]),
         "num_classes": max(part.num_classes for part in parts),
         "masks": {split: torch.cat([part.mask(split) for part in parts]) for split in splits},
@@ -85,11 +78,9 @@ def joined_edges(parts: Sequence[GraphSet]) -> dict[str, Any]:
 def _links(parts: Sequence[LinkGraph]) -> dict[str, Any]:
     return {
         "links": _shifted(parts, "links"),
-        "label": _below(parts, "label"),
         "node_ids": _below(parts, "node_ids"),
         "linked": _linked(parts),
         "doubtful": next((part.doubtful for part in parts if part.doubtful), ""),
-        "link_ids": _below(parts, "link_ids"),
         "node_attributes": _node_attributes(parts),
         "node_attribute_names": {},
     }

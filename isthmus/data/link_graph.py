@@ -40,6 +40,8 @@ class LinkGraph(Holding):
     """
 
     item: ClassVar[str] = "link"
+    id_field: ClassVar[str] = "link_ids"
+    label_field: ClassVar[str] = "label"
 
     x: Tensor
     links: Tensor
@@ -61,21 +63,6 @@ class LinkGraph(Holding):
     feature_names: tuple[str, ...] = ()
 
     @property
-    def num_items(self) -> int:
-        """Number of links."""
-        return int(self.links.shape[1])
-
-    @property
-    def item_ids(self) -> Tensor:
-        """The links' ids."""
-        return self.link_ids
-
-    @property
-    def labels(self) -> Tensor:
-        """The links' labels."""
-        return self.label
-
-    @property
     def is_link(self) -> Tensor:
         """Which pairs are links, (links,), bool: what the graph consists of."""
         return torch.ones(self.num_items, dtype=torch.bool) if self.linked is None else self.linked == 1
@@ -95,13 +82,10 @@ class LinkGraph(Holding):
             self,
             x=select_rows(self.x, nodes),
             links=ends,
-            label=self.label[chosen],
             node_ids=self.node_ids[nodes],
-            link_ids=self.link_ids[chosen],
-            masks={split: mask[chosen] for split, mask in self.masks.items()},
             linked=None if self.linked is None else self.linked[chosen],
-            attributes={key: value[chosen] for key, value in self.attributes.items()},
             node_attributes={key: value[nodes] for key, value in self.node_attributes.items()},
+            **self._facts_of(chosen),
         )
 
     def __repr__(self) -> str:

@@ -10,10 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import Part, Perceptron, glorot, require_count, require_dropout, shape_of
-from isthmus.models.products.affine import affine
-from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
+from isthmus.models.parts import BiasFreeLinear, Part, Perceptron, require_count, require_dropout
+from isthmus.models.products.sparse import Pattern, SparseMatrix
 
 
 class EncoderSpec(Protocol):
@@ -89,20 +87,8 @@ class CategoricalEncoder:
         return EmbeddingSum(in_dim, self.dim)
 
 
-class EmbeddingSum(Part):
+class EmbeddingSum(BiasFreeLinear):
     """The module of `CategoricalEncoder`; `weight` has the tables of all columns one below the other."""
-
-    def __init__(self, in_dim: int, dim: int) -> None:
-        super().__init__()
-        self.weight = glorot(in_dim, dim)
-
-    def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
-        """Return (rows, dim)."""
-        return affine(h, self.weight)
-
-    def extra_repr(self) -> str:
-        """Fields shown in the repr."""
-        return shape_of(self.weight)
 
 
 def places(codes: Tensor, sizes: Sequence[int], what: str) -> Tensor:

@@ -236,8 +236,8 @@ class Part(nn.Module):
         raise NotImplementedError
 
 
-class Linear(Part):
-    """H W + b, row by row, W drawn after Glorot and Bengio (2010).
+class BiasFreeLinear(Part):
+    """H W, row by row, W drawn after Glorot and Bengio (2010).
 
     `weight` is (in, out), so that sparse features are multiplied without a transpose.
     """
@@ -245,15 +245,26 @@ class Linear(Part):
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
         self.weight = glorot(in_dim, out_dim)
+
+    def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
+        """Return H W, (rows, out); the graph's edges play no part."""
+        return affine(h, self.weight)
+
+    def extra_repr(self) -> str:
+        """Fields shown in the repr."""
+        return shape_of(self.weight)
+
+
+class Linear(BiasFreeLinear):
+    """H W + b, row by row, W drawn after Glorot and Bengio (2010)."""
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__(in_dim, out_dim)
         self.bias = nn.Parameter(torch.zeros(out_dim))
 
     def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
         """Return H W + b, (rows, out); the graph's edges play no part."""
         return affine(h, self.weight, self.bias)
-
-    def extra_repr(self) -> str:
-        """Fields shown in the repr."""
-        return shape_of(self.weight)
 
 
 class Perceptron(Part):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,45 +21,6 @@ class ReadoutSpec(Protocol):
 
     def build(self, in_dim: int) -> Part:
         """Return the module, from (nodes, in_dim) to (graphs, out_dim)."""
-
-
-@dataclass(frozen=True)
-class MeanReadout:
-    """The mean over a graph's nodes."""
-
-    def out_dim(self, in_dim: int) -> int:
-        """Return the nodes' width."""
-        return in_dim
-
-    def build(self, in_dim: int) -> MeanPool:
-        """Return the module."""
-        return MeanPool()
-
-
-@dataclass(frozen=True)
-class SumReadout:
-    """The sum over a graph's nodes, which keeps their number (Xu et al., 2019)."""
-
-    def out_dim(self, in_dim: int) -> int:
-        """Return the nodes' width."""
-        return in_dim
-
-    def build(self, in_dim: int) -> SumPool:
-        """Return the module."""
-        return SumPool()
-
-
-@dataclass(frozen=True)
-class MaxReadout:
-    """The largest value of each column over a graph's nodes."""
-
-    def out_dim(self, in_dim: int) -> int:
-        """Return the nodes' width."""
-        return in_dim
-
-    def build(self, in_dim: int) -> MaxPool:
-        """Return the module."""
-        return MaxPool()
 
 
 class MeanPool(Part):
@@ -87,6 +48,39 @@ class MaxPool(Part):
         batch = torch.zeros(len(h), dtype=torch.int64) if graph.batch is None else graph.batch
         empty = h.new_zeros(graph.num_graphs or 0, h.shape[1])
         return empty.scatter_reduce(0, batch.unsqueeze(1).expand_as(h), h, "amax", include_self=False)
+
+
+@dataclass(frozen=True)
+class PoolReadout:
+    """One number out of each column of a graph's nodes, as `module` has it."""
+
+    module: ClassVar[type[Part]]
+
+    def out_dim(self, in_dim: int) -> int:
+        """Return the nodes' width."""
+        return in_dim
+
+    def build(self, in_dim: int) -> Part:
+        """Return the module."""
+        return self.module()
+
+
+class MeanReadout(PoolReadout):
+    """The mean over a graph's nodes."""
+
+    module = MeanPool
+
+
+class SumReadout(PoolReadout):
+    """The sum over a graph's nodes, which keeps their number (Xu et al., 2019)."""
+
+    module = SumPool
+
+
+class MaxReadout(PoolReadout):
+    """The largest value of each column over a graph's nodes."""
+
+    module = MaxPool
 
 
 @dataclass(frozen=True)

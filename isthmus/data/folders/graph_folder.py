@@ -25,16 +25,9 @@ from isthmus.core.errors import BadInput
 from isthmus.data.features import compact
 from isthmus.data.folders.own_folder import OwnData, OwnFolder
 from isthmus.data.folders.schema.schema import SCHEMA_FILE, Schema, compare_columns, read_schema
-from isthmus.data.folders.tables import columns
+from isthmus.data.folders.tables import columns, writing
 from isthmus.data.folders.tables.attributes import attribute_columns, read_attributes
 from isthmus.data.folders.tables.reading import Problems, Table, find_table, read_table, text
-from isthmus.data.folders.tables.writing import (
-    feature_columns,
-    features_archive,
-    label_column,
-    split_column,
-    write_folder,
-)
 from isthmus.data.graph import Graph, directed, undirected_pairs
 from isthmus.data.graph import undirected as both_directions
 
@@ -100,12 +93,13 @@ def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undir
         facts, numbered = _facts(nodes, class_names, schema, problems)
         foreign = read_neighbors(path, ids, nodes.file, problems)
     if links is not None:
-        ends = columns.edge_ends(links, ids, nodes.file if nodes else "nodes", problems)
-        weight = columns.edge_weights(links, ends, undirected, problems)
+        ends = columns.end_places(links, ids, nodes.file if nodes else "nodes", problems)
+        weight = columns.weights_of(links, ends, undirected, problems)
     problems.raise_if_any()
     if x is None or ends is None:
         raise AssertionError("whatever is absent has been noted as a problem")
-    edge_index, edge_weight = (both_directions if undirected else directed)(ends, len(ids), weight)
+    weights = None if weight is None else torch.from_numpy(weight)
+    edge_index, edge_weight = (both_directions if undirected else directed)(torch.from_numpy(ends), len(ids), weights)
     graph = Graph(
         x=compact(x),
         edge_index=edge_index,
@@ -178,15 +172,17 @@ def write_graph_folder(
     neighbors = neighbors_table(graph) if ids is None else None
     if neighbors is not None:
         tables[STEM] = neighbors
-    write_folder(path, tables, features_archive(graph.x), format=format, feature_names=graph.feature_names)
+    writing.write_folder(
+        path, tables, writing.features_archive(graph.x), format=format, feature_names=graph.feature_names
+    )
 
 
 def _nodes_table(graph: Graph, names: list[str | int]) -> Any:
     import pyarrow as pa
 
-    table: dict[str, Any] = {"id": pa.array(names), "label": label_column(graph.y, graph.class_names)}
-    table |= split_column(graph.masks, graph.item) | attribute_columns(graph.attributes, graph.attribute_names)
-    return pa.table(table | feature_columns(graph.x, names=graph.feature_names))
+    table: dict[str, Any] = {"id": pa.array(names), "label": writing.label_column(graph.y, graph.class_names)}
+    table |= writing.split_column(graph.masks, graph.item) | attribute_columns(graph.attributes, graph.attribute_names)
+    return pa.table(table | writing.feature_columns(graph.x, names=graph.feature_names))
 
 
 def _edges_table(graph: Graph, names: list[str | int]) -> Any:
@@ -236,7 +232,7 @@ def read_neighbors(folder: Path, ids: Any, nodes_file: str, problems: Problems) 
     table = read_table(folder, STEM, NEIGHBOR_COLUMNS, problems)
     if table is None:
         return None
-    node = columns.node_places(table, "id", ids, nodes_file, problems)
+    node = columns.places(table, "id", ids, nodes_file, problems)
     column = text(table, "neighbor", problems)
     if node is None or column is None:
         return None
@@ -250,9 +246,9 @@ def read_neighbors(folder: Path, ids: Any, nodes_file: str, problems: Problems) 
         lambda row: f"neighbor {named[row]!r} is an id of {nodes_file}; an edge between own nodes goes into edges",
     )
     _, other = np.unique(np.array(composed, dtype=object).astype(str), return_inverse=True)
-    ends = torch.stack([node, torch.from_numpy(other.reshape(-1).astype(np.int64))])
-    weight = columns.edge_weights(table, ends, False, problems)
-    return ForeignNeighbors(node, tuple(named), weight)
+    weight = columns.weights_of(table, np.stack([node, other.reshape(-1)]), False, problems)
+    weights = None if weight is None else torch.from_numpy(weight)
+    return ForeignNeighbors(torch.from_numpy(node), tuple(named), weights)
 
 
 def neighbors_table(graph: Graph) -> Any:
@@ -293,6 +289,7 @@ class Folder(OwnFolder):
     called: ClassVar[str] = "graph folder"
     data_type: ClassVar[type[Any]] = Graph
     tables: ClassVar[tuple[str, ...]] = ("nodes", "edges")
+    write = staticmethod(write_graph_folder)
 
     schema_digest: str = ""
 
@@ -312,11 +309,6 @@ class Folder(OwnFolder):
     def like(cls, data: Graph) -> Self:
         """Return how folders of parts of a graph are read."""
         return cls(class_names=data.class_names)
-
-    @staticmethod
-    def write(data: Graph, path: Path) -> None:
-        """Write a graph folder."""
-        write_graph_folder(data, path)
 
     @staticmethod
     def describe(data: Graph, directed: bool = False) -> str:

@@ -12,30 +12,24 @@ has one feature, 1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput, refuse
 from isthmus.data.features import compact
 from isthmus.data.folders.own_folder import OwnData, OwnFolder
-from isthmus.data.folders.tables import columns
+from isthmus.data.folders.tables import columns, writing
 from isthmus.data.folders.tables.attributes import attribute_columns, read_attributes, stated_attributes
 from isthmus.data.folders.tables.columns import EDGE_COLUMNS, Integers
-from isthmus.data.folders.tables.graph_targets import NO_TASKS, TARGETS, Targets, likely_target, read_targets
+from isthmus.data.folders.tables.graph_targets import NO_TASKS, TARGETS, likely_target, read_targets
 from isthmus.data.folders.tables.reading import Problems, Table, read_table, text
-from isthmus.data.folders.tables.writing import (
-    feature_columns,
-    features_archive,
-    label_column,
-    split_column,
-    write_folder,
-)
 from isthmus.data.graph import directed, select_rows
 from isthmus.data.graph import undirected as both_directions
 from isthmus.data.graph_set import GraphSet
@@ -44,38 +38,24 @@ GRAPH_COLUMNS = ("id", "label", "split")
 NODE_COLUMNS = ("graph", "id")
 EDGE_TABLE_COLUMNS = ("graph", *EDGE_COLUMNS)
 ELSEWHERE = ("label", "split")
+# Returns the position of the graph of each row of a table, -1 where it is not known; None without a column of graphs.
+Find = Callable[[Table], Integers | None]
 
 
-@dataclass(frozen=True)
-class _Graphs:
-    """Graphs as their table has them; `numbered` says whether labels are numbers of classes."""
-
-    file: str
-    ids: Any
-    targets: Targets
-    numbered: bool
-    attributes: dict[str, Tensor]
-    attribute_names: dict[str, tuple[str, ...]]
-
-
-@dataclass(frozen=True)
-class _Members:
+class _Members(NamedTuple):
     """Nodes as their table has them: the graph of each, by position; their names, unique over all graphs; features."""
 
     graph_of: Integers
     names: Any
     x: Tensor
-    x_sizes: tuple[int, ...]
     feature_names: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Joined:
+class _Joined(NamedTuple):
     """Edges as their table has them: both ends, by rows of the table of nodes, (2, edges); their features, if any."""
 
-    ends: Tensor
+    ends: Integers
     attr: Tensor | None
-    edge_sizes: tuple[int, ...]
     feature_names: tuple[str, ...]
 
 
@@ -106,65 +86,63 @@ def read_graph_set_folder(
     table = read_table(path, "graphs", GRAPH_COLUMNS, problems)
     nodes = read_table(path, "nodes", NODE_COLUMNS, problems)
     links = read_table(path, "edges", EDGE_TABLE_COLUMNS, problems)
-    graphs = members = joined = None
+    members = joined = None
     if table is not None:
-        graphs = _graphs(table, target, class_names, problems)
-        members = None if nodes is None else _members(path, nodes, graphs, x_sizes, problems)
-        joined = None if links is None else _joined(links, graphs, members, undirected, edge_sizes, problems)
+        ids, facts = _graphs(table, target, class_names, problems)
+        find = partial(columns.places, name="graph", ids=ids, nodes_file=table.file, problems=problems)
+        members = None if nodes is None else _members(path, nodes, find, x_sizes, problems)
+        joined = None if links is None else _joined(links, find, members, undirected, edge_sizes, problems)
     problems.raise_if_any()
-    if graphs is None or members is None or joined is None:
+    if table is None or members is None or joined is None:
         raise AssertionError("whatever is absent has been noted as a problem")
-    data = _assembled(graphs, members, joined, undirected, path.resolve().name)
-    return OwnData(data, {"id": tuple(graphs.ids.to_pylist())}, None, graphs.numbered)
+    data = GraphSet(
+        **facts,
+        **_in_order(members, joined, undirected, len(ids), x_sizes),
+        target=target,
+        graph_ids=torch.arange(len(ids)),
+        x_sizes=x_sizes,
+        edge_sizes=edge_sizes,
+        name=path.resolve().name,
+        feature_names=members.feature_names,
+        edge_feature_names=joined.feature_names,
+    )
+    numbered = target == "class" and columns.are_numbered(table, data.class_names)
+    return OwnData(data, {"id": tuple(ids.to_pylist())}, None, numbered)
 
 
-def _graphs(table: Table, target: str, class_names: tuple[str, ...], problems: Problems) -> _Graphs:
+def _graphs(table: Table, target: str, class_names: tuple[str, ...], problems: Problems) -> tuple[Any, dict[str, Any]]:
+    """Return the ids of the graphs, and what their table says of them, as a `GraphSet` has it."""
     if table.num_rows == 0:
         problems.add(table.file, "the table is empty; at least one graph is needed")
     ids = columns.node_ids(table, problems)
-    targets = read_targets(table, target, class_names, problems)
-    reserved = GRAPH_COLUMNS if target == "class" else (*NO_TASKS, *targets.names)
-    numbered = target == "class" and columns.are_numbered(table, targets.names)
-    facts, fact_names = read_attributes(table, reserved, True, problems)
-    return _Graphs(table.file, ids, targets, numbered, attributes=facts, attribute_names=fact_names)
+    facts = read_targets(table, target, class_names, problems)
+    reserved = GRAPH_COLUMNS if target == "class" else (*NO_TASKS, *facts["class_names"])
+    attributes, attribute_names = read_attributes(table, reserved, True, problems)
+    return ids, facts | {"attributes": attributes, "attribute_names": attribute_names}
 
 
-def _assembled(graphs: _Graphs, members: _Members, joined: _Joined, undirected: bool, name: str) -> GraphSet:
-    """Return the set: nodes graph after graph, in the order of the table of graphs, and edges sorted."""
+def _in_order(
+    members: _Members, joined: _Joined, undirected: bool, num_graphs: int, x_sizes: tuple[int, ...]
+) -> dict[str, Any]:
+    """Return nodes graph after graph, in the order of the table of graphs, and edges sorted, as a `GraphSet` has it."""
     order = np.argsort(members.graph_of, kind="stable")
     position = torch.empty(len(order), dtype=torch.int64)
     position[torch.from_numpy(order)] = torch.arange(len(order))
     make = both_directions if undirected else directed
-    edge_index, edge_attr = make(position[joined.ends], len(order), joined.attr)
-    targets, num_graphs = graphs.targets, len(graphs.ids)
-    sizes = np.bincount(members.graph_of, minlength=num_graphs)
+    edge_index, edge_attr = make(position[torch.from_numpy(joined.ends)], len(order), joined.attr)
     x = select_rows(members.x, torch.from_numpy(order))
-    return GraphSet(
-        x=x if members.x_sizes else compact(x),
-        edge_index=edge_index,
-        node_start=torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)])),
-        y=targets.y,
-        num_classes=targets.num_classes,
-        target=targets.kind,
-        graph_ids=torch.arange(num_graphs),
-        edge_attr=edge_attr,
-        x_sizes=members.x_sizes,
-        edge_sizes=joined.edge_sizes,
-        masks=targets.masks,
-        attributes=graphs.attributes,
-        attribute_names=graphs.attribute_names,
-        class_names=targets.names,
-        name=name,
-        feature_names=members.feature_names,
-        edge_feature_names=joined.feature_names,
-    )
+    sizes = np.bincount(members.graph_of, minlength=num_graphs)
+    return {
+        "x": x if x_sizes else compact(x),
+        "node_start": torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)])),
+        "edge_index": edge_index,
+        "edge_attr": edge_attr,
+    }
 
 
-def _members(
-    path: Path, nodes: Table, graphs: _Graphs, x_sizes: tuple[int, ...], problems: Problems
-) -> _Members | None:
+def _members(path: Path, nodes: Table, find: Find, x_sizes: tuple[int, ...], problems: Problems) -> _Members | None:
     columns.note_misplaced(nodes, (*ELSEWHERE, *stated_attributes(nodes)), "the table of graphs", problems)
-    graph_of = _graphs_of(nodes, graphs, problems)
+    graph_of = find(nodes)
     ids = text(nodes, "id", problems)
     x = columns.features(path, nodes, problems, (*NODE_COLUMNS, *ELSEWHERE), constant=True)
     if x is not None:
@@ -172,28 +150,21 @@ def _members(
     if graph_of is None or ids is None or x is None:
         return None
     names = _within(graph_of, ids)
-    first = _first(names)
-    values = ids.to_pylist()
-    problems.add_rows(nodes.file, (row for row, value in enumerate(values) if not value), lambda row: "id is empty")
-    problems.add_rows(
-        nodes.file,
-        (r for r in np.flatnonzero(first != np.arange(len(values))).tolist() if values[r] and graph_of[r] >= 0),
-        lambda row: f"id {values[row]!r} is taken by row {first[row] + 1} of the same graph",
-    )
+    columns.note_repeated(nodes, ids, names, problems, " of the same graph")
     feature_names = columns.names_of_features(path, nodes, problems, (*NODE_COLUMNS, *ELSEWHERE))
-    return _Members(graph_of, names, x, x_sizes, feature_names)
+    return _Members(graph_of, names, x, feature_names)
 
 
 def _joined(
     links: Table,
-    graphs: _Graphs,
+    find: Find,
     members: _Members | None,
     undirected: bool,
     edge_sizes: tuple[int, ...],
     problems: Problems,
 ) -> _Joined | None:
     columns.note_misplaced(links, stated_attributes(links), "the table of graphs", problems)
-    graph_of = _graphs_of(links, graphs, problems)
+    graph_of = find(links)
     found = [_ends(links, name, graph_of, members, problems) for name in EDGE_COLUMNS]
     names = columns.feature_names(links, EDGE_TABLE_COLUMNS)
     columns.note_stray_text(links, EDGE_TABLE_COLUMNS, problems)
@@ -202,64 +173,40 @@ def _joined(
     known = [end for end in found if end is not None]
     if len(known) < len(EDGE_COLUMNS):
         return None
-    ends = torch.stack(known)
+    ends = np.stack(known)
     if attr is not None and len(attr):
         _note_contradictions(links, ends, attr, undirected, problems)
-    return _Joined(ends, attr, edge_sizes, names)
-
-
-def _graphs_of(table: Table, graphs: _Graphs, problems: Problems) -> Integers | None:
-    """Return the position of each row's graph, -1 where it is not known."""
-    from pyarrow import compute
-
-    column = text(table, "graph", problems)
-    if column is None or graphs.ids is None:
-        return None
-    found = compute.if_else(compute.equal(column, ""), None, compute.index_in(column, value_set=graphs.ids))
-    position: Integers = compute.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
-    problems.add_rows(
-        table.file,
-        np.flatnonzero(position < 0).tolist(),
-        lambda row: f"graph {column[row].as_py()!r} is no id of {graphs.file}",
-    )
-    return position
+    return _Joined(ends, attr, names)
 
 
 def _ends(
     links: Table, name: str, graph_of: Integers | None, members: _Members | None, problems: Problems
-) -> Tensor | None:
+) -> Integers | None:
     """Return the rows of the table of nodes that one end of each edge is, -1 where there is none."""
     from pyarrow import compute
 
     column = text(links, name, problems)
     if column is None or graph_of is None or members is None:
         return None
-    found = compute.fill_null(compute.index_in(_within(graph_of, column), value_set=members.names), -1)
-    rows = found.to_numpy(zero_copy_only=False).astype(np.int64)
+    found = compute.fill_null(compute.index_in(_within(graph_of, column), members.names, skip_nulls=True), -1)
+    rows: Integers = found.to_numpy(zero_copy_only=False).astype(np.int64)
     problems.add_rows(
         links.file,
         np.flatnonzero((rows < 0) & (graph_of >= 0)).tolist(),  # an unknown graph has been noted
         lambda row: f"{name} {column[row].as_py()!r} is no id of a node of its graph",
     )
-    return torch.from_numpy(rows)
+    return rows
 
 
 def _within(graph_of: Integers, ids: Any) -> Any:
-    """Return names of nodes that differ between graphs: the graph's position and the node's id."""
+    """Return names of nodes that differ between graphs: the graph's position and the node's id; null for no graph."""
     import pyarrow as pa
     from pyarrow import compute
 
-    return compute.binary_join_element_wise(pa.array(graph_of).cast(pa.string()), ids, " ")
+    return compute.binary_join_element_wise(pa.array(graph_of, mask=graph_of < 0).cast(pa.string()), ids, " ")
 
 
-def _first(names: Any) -> npt.NDArray[np.int64]:
-    from pyarrow import compute
-
-    first: npt.NDArray[np.int64] = compute.index_in(names, value_set=names).to_numpy(zero_copy_only=False)
-    return first
-
-
-def _note_contradictions(links: Table, ends: Tensor, attr: Tensor, undirected: bool, problems: Problems) -> None:
+def _note_contradictions(links: Table, ends: Integers, attr: Tensor, undirected: bool, problems: Problems) -> None:
     earlier, known = columns.first_told(ends, undirected)
     differ = (attr != attr[torch.from_numpy(earlier)]).any(dim=1).numpy() & attr.isfinite().all(dim=1).numpy()
     problems.add_rows(
@@ -303,27 +250,29 @@ def write_graph_set_folder(data: GraphSet, path: str | Path, format: str = "parq
     within = np.arange(data.num_nodes) - start[graph_of]
     known = data.y >= 0 if data.target == "class" else ~data.y.isnan().all(dim=1)
     masks = {split: mask & known for split, mask in data.masks.items()}
-    graphs = {"id": pa.array(ids), **_target_columns(data), **split_column(masks, data.item)}
+    graphs = {"id": pa.array(ids), **_target_columns(data), **writing.split_column(masks, data.item)}
     graphs |= attribute_columns(data.attributes, data.attribute_names)
     nodes = {
         "graph": pa.array(ids[graph_of]),
         "id": pa.array(within),
-        **feature_columns(data.x, names=data.feature_names),
+        **writing.feature_columns(data.x, names=data.feature_names),
     }
     ends = data.edge_index.numpy()
     links = {"graph": pa.array(ids[graph_of[ends[0]]])}
     links |= {name: pa.array(within[end]) for name, end in zip(EDGE_COLUMNS, ends, strict=True)}
     if data.edge_attr is not None:
-        links |= feature_columns(data.edge_attr, "e", data.edge_feature_names)
+        links |= writing.feature_columns(data.edge_attr, "e", data.edge_feature_names)
     tables = {"graphs": pa.table(graphs), "nodes": pa.table(nodes), "edges": pa.table(links)}
-    write_folder(path, tables, features_archive(data.x), format=format, feature_names=data.feature_names)
+    writing.write_folder(
+        path, tables, writing.features_archive(data.x), format=format, feature_names=data.feature_names
+    )
 
 
 def _target_columns(data: GraphSet) -> dict[str, Any]:
     import pyarrow as pa
 
     if data.target == "class":
-        return {"label": label_column(data.y, data.class_names)}
+        return {"label": writing.label_column(data.y, data.class_names)}
     names = data.class_names or tuple(f"task {number}" for number in range(data.num_classes))
     return {
         name: pa.array(column, mask=np.isnan(column)) for name, column in zip(names, data.y.t().numpy(), strict=True)
@@ -354,6 +303,7 @@ class GraphSetFolder(OwnFolder):
     called: ClassVar[str] = "graph set folder"
     data_type: ClassVar[type[Any]] = GraphSet
     tables: ClassVar[tuple[str, ...]] = ("nodes", "edges", "graphs")
+    write = staticmethod(write_graph_set_folder)
 
     target: str = "class"
     x_sizes: tuple[int, ...] = ()
@@ -389,11 +339,6 @@ class GraphSetFolder(OwnFolder):
             x_sizes=data.x_sizes,
             edge_sizes=data.edge_sizes,
         )
-
-    @staticmethod
-    def write(data: GraphSet, path: Path) -> None:
-        """Write a graph set folder."""
-        write_graph_set_folder(data, path)
 
     @staticmethod
     def describe(data: GraphSet, directed: bool = False) -> str:

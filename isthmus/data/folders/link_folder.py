@@ -24,17 +24,10 @@ from isthmus.core.errors import BadInput
 from isthmus.data.features import compact
 from isthmus.data.folders.own_folder import OwnData, OwnFolder
 from isthmus.data.folders.schema.vocabulary import is_whole
-from isthmus.data.folders.tables import columns
+from isthmus.data.folders.tables import columns, writing
 from isthmus.data.folders.tables.attributes import PREFIX, attribute_columns, read_attributes
 from isthmus.data.folders.tables.columns import EDGE_COLUMNS, Integers, first_told
 from isthmus.data.folders.tables.reading import Problems, Table, listed, read_table, text
-from isthmus.data.folders.tables.writing import (
-    feature_columns,
-    features_archive,
-    label_column,
-    split_column,
-    write_folder,
-)
 from isthmus.data.link_graph import LinkGraph
 
 NODE_COLUMNS = ("id", "side")
@@ -78,14 +71,14 @@ def read_link_folder(
     if links is not None:
         if links.num_rows == 0:
             problems.add(links.file, "the table is empty; at least one link is needed")
-        ends = columns.edge_ends(links, ids, nodes.file if nodes else "nodes", problems)
+        ends = columns.end_places(links, ids, nodes.file if nodes else "nodes", problems)
         told = _told(links, ends, class_names, negatives, undirected, problems)
     problems.raise_if_any()
     if x is None or ends is None or links is None:
         raise AssertionError("whatever is absent has been noted as a problem")
     data = LinkGraph(
         x=compact(x),
-        links=ends,
+        links=torch.from_numpy(ends),
         node_ids=torch.arange(len(ids)),
         link_ids=torch.arange(ends.shape[1]),
         negatives=negatives,
@@ -96,7 +89,7 @@ def read_link_folder(
     )
     data = replace(data, doubtful=_doubtful(links, data, all_links))
     named = np.asarray(ids.to_pylist(), dtype=object)
-    by_end = {name: tuple(named[end.numpy()].tolist()) for name, end in zip(EDGE_COLUMNS, ends, strict=True)}
+    by_end = {name: tuple(named[end].tolist()) for name, end in zip(EDGE_COLUMNS, ends, strict=True)}
     return OwnData(data, by_end, tuple(named.tolist()), columns.are_numbered(links, data.class_names))
 
 
@@ -110,7 +103,7 @@ def _node_facts(path: Path, nodes: Table, problems: Problems) -> dict[str, Any]:
 
 def _told(
     links: Table,
-    ends: Tensor | None,
+    ends: Integers | None,
     class_names: tuple[str, ...],
     negatives: str,
     undirected: bool,
@@ -182,7 +175,7 @@ def write_link_folder(data: LinkGraph, path: str | Path, format: str = "parquet"
     import pyarrow as pa
 
     ids = data.node_ids.numpy()
-    nodes = {"id": pa.array(ids), **feature_columns(data.x, names=data.feature_names)}
+    nodes = {"id": pa.array(ids), **writing.feature_columns(data.x, names=data.feature_names)}
     facts = dict(data.node_attributes)
     if "side" in facts:
         nodes["side"] = pa.array(facts.pop("side").numpy())
@@ -190,10 +183,12 @@ def write_link_folder(data: LinkGraph, path: str | Path, format: str = "parquet"
     links = {name: pa.array(ids[end.numpy()]) for name, end in zip(EDGE_COLUMNS, data.links, strict=True)}
     # Without labels, rows are links; with a column of empty ones, nobody would know.
     if data.linked is None or not bool((data.is_link & (data.label < 0)).all()):
-        links["label"] = label_column(data.label, data.class_names)
-    links |= split_column(data.masks, data.item) | attribute_columns(data.attributes, data.attribute_names)
+        links["label"] = writing.label_column(data.label, data.class_names)
+    links |= writing.split_column(data.masks, data.item) | attribute_columns(data.attributes, data.attribute_names)
     tables = {"nodes": pa.table(nodes), "links": pa.table(links)}
-    write_folder(path, tables, features_archive(data.x), format=format, feature_names=data.feature_names)
+    writing.write_folder(
+        path, tables, writing.features_archive(data.x), format=format, feature_names=data.feature_names
+    )
 
 
 # Two classes of these names, in small letters, may well say whether there is a link: no, then yes.
@@ -239,9 +234,9 @@ def truth(label: Integers, number: int) -> Tensor:
     return torch.from_numpy(np.where(label < 0, -1, (label != number).astype(np.int64)))
 
 
-def note_contradictions(links: Table, ends: Tensor, linked: Tensor, undirected: bool, problems: Problems) -> None:
+def note_contradictions(links: Table, ends: Integers, linked: Tensor, undirected: bool, problems: Problems) -> None:
     """Note the rows that say of a pair the opposite of the first row that says something of it."""
-    rows = (linked >= 0).nonzero().flatten()
+    rows = np.flatnonzero(linked.numpy() >= 0)
     if len(rows) == 0:
         return
     earlier, known = first_told(ends[:, rows], undirected)
@@ -280,6 +275,7 @@ class LinkFolder(OwnFolder):
     called: ClassVar[str] = "link folder"
     data_type: ClassVar[type[Any]] = LinkGraph
     tables: ClassVar[tuple[str, ...]] = ("nodes", "links")
+    write = staticmethod(write_link_folder)
 
     undirected: bool = False
     negatives: str | int | bool = ""
@@ -306,11 +302,6 @@ class LinkFolder(OwnFolder):
         doubtful = doubtful_class(data.class_names, data.num_classes)
         sure = bool(doubtful) and data.linked is None and not data.doubtful
         return cls(class_names=data.class_names, undirected=data.undirected, negatives=data.negatives, all_links=sure)
-
-    @staticmethod
-    def write(data: LinkGraph, path: Path) -> None:
-        """Write a link folder."""
-        write_link_folder(data, path)
 
     @staticmethod
     def describe(data: LinkGraph, directed: bool = False) -> str:

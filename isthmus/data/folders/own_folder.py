@@ -73,7 +73,7 @@ class OwnFolder(Dataset):
 
     @staticmethod
     @abstractmethod
-    def write(data: Any, path: Path) -> None:
+    def write(data: Any, path: Path, /) -> None:
         """Write data as a new folder."""
 
     @staticmethod

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from isthmus.core.errors import BadInput, nearest
 from isthmus.data.dividing import Holding
+from isthmus.data.features import scipy_rows
 from isthmus.data.folders.tables.attributes import PREFIX
 from isthmus.data.graph import Graph, undirected_pairs
 from isthmus.data.graph_set import GraphSet
@@ -112,7 +113,7 @@ def item_features(data: Holding) -> Any:
 
     Those of a node; the mean over both ends of a link; the mean over all nodes of a graph.
     """
-    x: Any = _features(data)
+    x: Any = scipy_rows(data.x) if data.x.layout == torch.sparse_csr else data.x.numpy()
     if isinstance(data, LinkGraph):
         return _mean_matrix(data.links.t().reshape(-1).numpy(), np.full(data.num_items, 2), data.num_nodes) @ x
     if isinstance(data, GraphSet):
@@ -137,15 +138,6 @@ def principal_directions(data: Holding, count: int) -> npt.NDArray[np.float64]:
     directions = PCA(n_components=count, svd_solver=solver, random_state=0)
     with np.errstate(invalid="ignore"):  # features that do not differ at all
         return np.asarray(directions.fit_transform(features), dtype=np.float64)
-
-
-def _features(data: Any) -> Any:
-    from scipy import sparse
-
-    x: Tensor = data.x
-    if x.layout != torch.sparse_csr:
-        return x.numpy()
-    return sparse.csr_matrix((x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy()), shape=x.shape)
 
 
 def _mean_matrix(members: Values, sizes: Values, num_nodes: int) -> Any:

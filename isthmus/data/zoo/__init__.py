@@ -8,6 +8,7 @@ from isthmus.data.folders.graph_folder import Folder
 from isthmus.data.folders.graph_set_folder import GraphSetFolder
 from isthmus.data.folders.link_folder import LinkFolder
 from isthmus.data.folders.own_kinds import Folders
+from isthmus.data.zoo import npz_graph, tu
 from isthmus.data.zoo.amazon_copurchase import AmazonCopurchase
 from isthmus.data.zoo.block_model import FedcSBM
 from isthmus.data.zoo.cora import Cora, SubCora
@@ -19,31 +20,8 @@ from isthmus.data.zoo.knowledge_graphs import WN18, FB15k237
 from isthmus.data.zoo.links_of import HashedIds, LinksOf
 from isthmus.data.zoo.moleculenet import BACE, BBBP, ESOL, HIV, SIDER, ClinTox, FreeSolv, Lipo, Tox21
 from isthmus.data.zoo.multi_task import MultiTaskMol, MultiTaskMoleculeNet
-from isthmus.data.zoo.npz_graph import (
-    ACM,
-    AmazonComputers,
-    AmazonPhoto,
-    CitationDBLP,
-    CoauthorCS,
-    CoauthorPhysics,
-    CoraML,
-)
 from isthmus.data.zoo.planetoid import CiteSeer, PubMed
 from isthmus.data.zoo.ratings import Ciao, Epinions
-from isthmus.data.zoo.tu import (
-    AIDS,
-    BZR,
-    COX2,
-    DD,
-    DHFR,
-    ENZYMES,
-    MUTAG,
-    NCI1,
-    PROTEINS,
-    PTCMR,
-    IMDBBinary,
-    IMDBMulti,
-)
 from isthmus.data.zoo.twitch import Twitch
 from isthmus.data.zoo.union import Union
 from isthmus.data.zoo.wiki import Wiki
@@ -54,14 +32,14 @@ DATASETS: dict[str, type[Dataset]] = {
     "citeseer": CiteSeer,
     "pubmed": PubMed,
     "wiki": Wiki,
-    "acm": ACM,
-    "amazon_computers": AmazonComputers,
-    "amazon_photo": AmazonPhoto,
+    "acm": npz_graph.ACM,
+    "amazon_computers": npz_graph.AmazonComputers,
+    "amazon_photo": npz_graph.AmazonPhoto,
     "amazon_copurchase": AmazonCopurchase,
-    "coauthor_cs": CoauthorCS,
-    "coauthor_physics": CoauthorPhysics,
-    "citation_dblp": CitationDBLP,
-    "cora_ml": CoraML,
+    "coauthor_cs": npz_graph.CoauthorCS,
+    "coauthor_physics": npz_graph.CoauthorPhysics,
+    "citation_dblp": npz_graph.CitationDBLP,
+    "cora_ml": npz_graph.CoraML,
     "twitch": Twitch,
     "dblp_csr": DBLPCSR,
     "feddblp": FedDBLP,
@@ -83,18 +61,18 @@ DATASETS: dict[str, type[Dataset]] = {
     "links_of": LinksOf,
     "link_folder": LinkFolder,
     # graphs
-    "proteins": PROTEINS,
-    "imdb_binary": IMDBBinary,
-    "imdb_multi": IMDBMulti,
-    "mutag": MUTAG,
-    "enzymes": ENZYMES,
-    "dd": DD,
-    "nci1": NCI1,
-    "aids": AIDS,
-    "bzr": BZR,
-    "cox2": COX2,
-    "dhfr": DHFR,
-    "ptc_mr": PTCMR,
+    "proteins": tu.PROTEINS,
+    "imdb_binary": tu.IMDBBinary,
+    "imdb_multi": tu.IMDBMulti,
+    "mutag": tu.MUTAG,
+    "enzymes": tu.ENZYMES,
+    "dd": tu.DD,
+    "nci1": tu.NCI1,
+    "aids": tu.AIDS,
+    "bzr": tu.BZR,
+    "cox2": tu.COX2,
+    "dhfr": tu.DHFR,
+    "ptc_mr": tu.PTCMR,
     "hiv": HIV,
     "bace": BACE,
     "bbbp": BBBP,

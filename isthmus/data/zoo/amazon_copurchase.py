@@ -6,11 +6,10 @@ Built from the raw reviews and product metadata of Ni, Li and McAuley (2019).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import chain, repeat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from isthmus.core.outside import DATA_VARIABLE
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import compact, normalized_rows
 from isthmus.data.graph import Graph, undirected
-from isthmus.data.zoo.raw import json_lines
+from isthmus.data.zoo.raw import json_lines, links_among
 from isthmus.data.zoo.words import bag_of_words
 
 FOLDER = "amazon_copurchase"
@@ -100,22 +99,20 @@ class AmazonCopurchase(Dataset):
             )
         reviewed = Counter(entry["asin"] for entry in _entries(reviews))
         products = self._products(metadata, reviewed)
-        if not products.index:
+        if not products:
             raise BadInput(
                 f"{root / FOLDER}: no product of the segments {', '.join(self.segments)} has a sub-segment, "
                 f"{self.min_reviews} reviews{'' if self.keep_isolated else ' and an edge'}"
             )
-        edges = products.edges()
-        num_products = len(products.index)
-        segment, class_names = np.array(products.segments), sorted(set(products.classes))
+        class_names = sorted({product.place for product in products.values()})
         number_of = {name: number for number, name in enumerate(class_names)}
         return Graph(
-            x=self._words(products, reviews),
-            edge_index=undirected(torch.from_numpy(edges), num_products)[0],
-            y=torch.tensor([number_of[name] for name in products.classes]),
+            x=self._words(list(products), reviews),
+            edge_index=undirected(torch.from_numpy(_edges(products)), len(products))[0],
+            y=torch.tensor([number_of[product.place] for product in products.values()]),
             num_classes=len(class_names),
-            node_ids=torch.arange(num_products),
-            attributes={"segment": torch.from_numpy(segment)},
+            node_ids=torch.arange(len(products)),
+            attributes={"segment": torch.from_numpy(_segments(products))},
             attribute_names={"segment": self.segments},
             class_names=tuple(f"{self.segments[place]}: {name}" for place, name in class_names),
             name="amazon_copurchase",
@@ -126,34 +123,36 @@ class AmazonCopurchase(Dataset):
         metadata, reviews = _files(root)
         return bool(metadata) and bool(reviews)
 
-    def _products(self, metadata: list[Path], reviewed: Counter[str]) -> _Products:
-        products = _Products()
+    def _products(self, metadata: list[Path], reviewed: Counter[str]) -> dict[str, _Product]:
+        """Return what is kept of the products, in the order of the files."""
+        products: dict[str, _Product] = {}
         for entry in _entries(metadata):
             place = self._sub_segment(entry)
-            if place and reviewed[entry["asin"]] >= self.min_reviews and entry["asin"] not in products.index:
-                products.add(entry["asin"], *place, entry.get("also_buy"))
-        common = self._commonest(products.classes)
-        products = products.where(np.array([name in common for name in products.classes], dtype=bool))
-        if self.keep_isolated or not products.index:
+            if place and reviewed[entry["asin"]] >= self.min_reviews and entry["asin"] not in products:
+                others = entry.get("also_buy")
+                listed = others if isinstance(others, list) else []
+                products[entry["asin"]] = _Product(place, [other for other in listed if isinstance(other, str)])
+        common = self._commonest(product.place for product in products.values())
+        products = {asin: product for asin, product in products.items() if product.place in common}
+        if self.keep_isolated:
             return products
-        linked = np.zeros(len(products.index), dtype=bool)
-        source, target = products.edges()
-        linked[source[source != target]] = True
-        linked[target[source != target]] = True
-        return products.where(linked)
+        source, target = _edges(products)
+        linked = set(np.concatenate([source, target])[np.tile(source != target, 2)].tolist())
+        return {asin: product for number, (asin, product) in enumerate(products.items()) if number in linked}
 
-    def _commonest(self, classes: list[tuple[int, str]]) -> set[tuple[int, str]]:
+    def _commonest(self, places: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
         """Return the commonest sub-segments of each segment, as many as the paper has."""
+        counts = Counter(places)
+        ranked = sorted(counts, key=lambda place: (-counts[place], place))
         common: set[tuple[int, str]] = set()
         for number, segment in enumerate(self.segments):
-            counts = Counter(name for name in classes if name[0] == number)
-            ranked = sorted(counts, key=lambda name: (-counts[name], name))
-            common.update(ranked[: SEGMENTS[segment].num_classes])
+            common.update([place for place in ranked if place[0] == number][: SEGMENTS[segment].num_classes])
         return common
 
-    def _words(self, products: _Products, reviews: list[Path]) -> torch.Tensor:
-        texts = ((products.index[entry["asin"]], _review(entry)) for entry in _entries(reviews, products.index))
-        x = compact(bag_of_words(texts, len(products.index), self.num_words, self.binary_words)[0])
+    def _words(self, asins: list[str], reviews: list[Path]) -> torch.Tensor:
+        row = {asin: number for number, asin in enumerate(asins)}
+        texts = ((row[entry["asin"]], _review(entry)) for entry in _entries(reviews, row))
+        x = compact(bag_of_words(texts, len(row), self.num_words, self.binary_words)[0])
         return normalized_rows(x) if self.normalize_features else x
 
     def _sub_segment(self, entry: dict[str, Any]) -> tuple[int, str] | None:
@@ -167,37 +166,22 @@ class AmazonCopurchase(Dataset):
         return None
 
 
-@dataclass
-class _Products:
-    """What is kept of the products, in the order of the files."""
+class _Product(NamedTuple):
+    """What is kept of a product: the number of its segment and its sub-segment, and what is bought with it."""
 
-    index: dict[str, int] = field(default_factory=dict)
-    segments: list[int] = field(default_factory=list)
-    classes: list[tuple[int, str]] = field(default_factory=list)
-    also_buy: list[list[str]] = field(default_factory=list)
+    place: tuple[int, str]
+    also_buy: list[str]
 
-    def add(self, asin: str, segment: int, name: str, also_buy: object) -> None:
-        self.index[asin] = len(self.index)
-        self.segments.append(segment)
-        self.classes.append((segment, name))
-        others = also_buy if isinstance(also_buy, list) else []
-        self.also_buy.append([other for other in others if isinstance(other, str)])
 
-    def where(self, kept: np.ndarray) -> _Products:
-        products = _Products()
-        for asin, place in self.index.items():
-            if kept[place]:
-                products.add(asin, *self.classes[place], self.also_buy[place])
-        return products
+def _segments(products: Mapping[str, _Product]) -> np.ndarray:
+    return np.array([product.place[0] for product in products.values()], dtype=np.int64)
 
-    def edges(self) -> np.ndarray:
-        """Return (2, links): products bought with others of their segment."""
-        lengths = np.fromiter(map(len, self.also_buy), dtype=np.int64, count=len(self.also_buy))
-        others = map(self.index.get, chain.from_iterable(self.also_buy), repeat(-1))
-        target = np.fromiter(others, dtype=np.int64, count=int(lengths.sum()))
-        source = np.repeat(np.arange(len(lengths)), lengths)
-        segment = np.array(self.segments, dtype=np.int64)
-        return np.stack([source, target])[:, (target >= 0) & (segment[source] == segment[target])]
+
+def _edges(products: Mapping[str, _Product]) -> np.ndarray:
+    """Return (2, links): products bought with others of their segment."""
+    ends = links_among({asin: product.also_buy for asin, product in products.items()})
+    source, target = _segments(products)[ends]
+    return ends[:, source == target]
 
 
 def _files(root: Path) -> tuple[list[Path], list[Path]]:

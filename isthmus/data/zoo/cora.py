@@ -17,6 +17,7 @@ import torch
 from isthmus.core.errors import BadInput, MissingData, refuse
 from isthmus.data.conventions import SPLITS
 from isthmus.data.dataset import Dataset
+from isthmus.data.dividing import masks_of
 from isthmus.data.features import normalized_rows, sparse_rows
 from isthmus.data.graph import Graph, undirected
 from isthmus.data.zoo.csbm import components
@@ -50,16 +51,10 @@ class Cora(Dataset):
             y=torch.from_numpy(arrays["labels"].astype(np.int64)),
             num_classes=len(arrays["class_names"]),
             node_ids=torch.arange(num_nodes),
-            masks={split: _mask(arrays[split], num_nodes) for split in SPLITS if split in arrays},
+            masks=masks_of([arrays[split] for split in SPLITS], num_nodes),
             class_names=tuple(arrays["class_names"].tolist()),
             name="cora",
         )
-
-
-def _mask(nodes: np.ndarray, num_nodes: int) -> torch.Tensor:
-    mask = torch.zeros(num_nodes, dtype=torch.bool)
-    mask[torch.from_numpy(nodes.astype(np.int64))] = True
-    return mask
 
 
 NUM_DRAWN, NUM_NODES, DEPTH = 800, 300, 2

@@ -21,6 +21,7 @@ from torch import Tensor
 from isthmus.core.errors import BadInput, refuse
 from isthmus.data.conventions import SPLITS
 from isthmus.data.dataset import Dataset
+from isthmus.data.dividing import masks_of
 from isthmus.data.features import normalized_rows
 from isthmus.data.graph import EdgesByNode, Graph
 from isthmus.data.zoo.block_model import BlockModel
@@ -133,7 +134,7 @@ class SplitNodes(Synthetic):
             return None
         rest = rng.permutation(np.setdiff1d(np.arange(self.num_nodes), train))
         num_val = round(self.num_nodes * self.val_fraction)
-        return _masks(self.num_nodes, (train, rest[:num_val], rest[num_val:]))
+        return masks_of((train, rest[:num_val], rest[num_val:]), self.num_nodes)
 
     def _wanted(self) -> str:
         return f"seen to have {self._per_class} nodes of each class that are connected among themselves"
@@ -290,11 +291,3 @@ def components(edge_index: Tensor, num_nodes: int) -> np.ndarray:
     adjacency = sparse.csr_matrix((np.ones(len(source), dtype=np.int8), (source, target)), (num_nodes, num_nodes))
     numbers: np.ndarray = csgraph.connected_components(adjacency, directed=False)[1]
     return numbers
-
-
-def _masks(num_nodes: int, parts: tuple[np.ndarray, ...]) -> dict[str, Tensor]:
-    masks = {}
-    for split, nodes in zip(SPLITS, parts, strict=True):
-        masks[split] = torch.zeros(num_nodes, dtype=torch.bool)
-        masks[split][torch.from_numpy(nodes)] = True
-    return masks

@@ -17,7 +17,7 @@ from isthmus.core.errors import refuse
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import normalized_rows, sparse_rows
 from isthmus.data.graph import Graph, spans
-from isthmus.data.zoo.raw import damaged, known_digest, read_arrays, require, verified
+from isthmus.data.zoo.raw import damaged, known_digest, read_arrays, require, rows_of, verified
 
 FILE = "dblp_csr/dblp_csr.npz"
 NAMES = ("area", "conf", "publisher")
@@ -84,7 +84,7 @@ def shared_item_edges(start: np.ndarray, item: np.ndarray, block_pairs: int = BL
     each (one row more at most), so memory is that of a block and of the edges themselves.
     """
     num_rows = len(start) - 1
-    row = np.repeat(np.arange(num_rows), np.diff(start))  # (entries,)
+    row = rows_of(start)  # (entries,)
     by_item = np.argsort(item, kind="stable")  # entries of one item together, rows ascending
     place = np.empty_like(by_item)
     place[by_item] = np.arange(len(item))
@@ -105,8 +105,7 @@ def shared_item_edges(start: np.ndarray, item: np.ndarray, block_pairs: int = BL
 
 
 def _incidence(start: np.ndarray, author: np.ndarray) -> Tensor:
-    row = np.repeat(np.arange(len(start) - 1), np.diff(start))
-    order = np.lexsort((author, row))
+    order = np.lexsort((author, rows_of(start)))
     shape = (len(start) - 1, int(author.max(initial=-1)) + 1)
     return sparse_rows(torch.from_numpy(start), torch.from_numpy(author[order]), torch.ones(len(author)), shape)
 

@@ -6,20 +6,18 @@ Built from a dump of the DBLP citation network (Tang et al., 2008; https://www.a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import chain, repeat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 import torch
 
 from isthmus.core.errors import BadInput
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import compact, normalized_rows
 from isthmus.data.graph import Graph, undirected
-from isthmus.data.zoo.raw import json_lines, require
+from isthmus.data.zoo.raw import json_lines, links_among, require
 from isthmus.data.zoo.words import bag_of_words, categories
 
 FOLDER = "feddblp"
@@ -73,20 +71,21 @@ class FedDBLP(Dataset):
             "feddblp", folder, [self.dump], "https://www.aminer.org/citation (a DBLP dump, one JSON object to a line)"
         )
         papers = self._papers(path)
-        if not papers.index:
+        if not papers:
             raise BadInput(
                 f"{path}: no paper has id, abstract and topic"
                 + (f", and one of the venues {', '.join(self.venues)}" if self.venues else "")
             )
-        num_papers = len(papers.index)
-        x, _ = bag_of_words(self._abstracts(path, papers.index), num_papers, self.num_words, self.binary_words)
+        num_papers = len(papers)
+        x, _ = bag_of_words(self._abstracts(path, papers), num_papers, self.num_words, self.binary_words)
         x = compact(x)
-        y, topics = categories(papers.topics)
-        venue, venues = categories(papers.venues)
-        publisher, publishers = categories(papers.publishers)
+        y, topics = categories([paper.topic for paper in papers.values()])
+        venue, venues = categories([paper.venue for paper in papers.values()])
+        publisher, publishers = categories([paper.publisher for paper in papers.values()])
+        citations = links_among({number: paper.references for number, paper in papers.items()})
         return Graph(
             x=normalized_rows(x) if self.normalize_features else x,
-            edge_index=undirected(torch.from_numpy(papers.citations()), num_papers)[0],
+            edge_index=undirected(torch.from_numpy(citations), num_papers)[0],
             y=y,
             num_classes=len(topics),
             node_ids=torch.arange(num_papers),
@@ -104,59 +103,38 @@ class FedDBLP(Dataset):
         complete = bool(_id(entry) and _topic(entry)) and _has_abstract(entry)
         return complete and (not self.venues or _venue(entry) in self.venues)
 
-    def _abstracts(self, path: Path, index: dict[str, int]) -> Iterator[tuple[int, str]]:
-        pending = set(index)
+    def _abstracts(self, path: Path, papers: Iterable[str]) -> Iterator[tuple[int, str]]:
+        pending = {number: row for row, number in enumerate(papers)}
         for entry in json_lines(path):
             number = _id(entry)
             if number in pending and self._accepts(entry):
-                pending.discard(number)
-                yield index[number], _abstract(entry)
+                yield pending.pop(number), _abstract(entry)
 
-    def _papers(self, path: Path) -> _Papers:
-        papers = _Papers()
+    def _papers(self, path: Path) -> dict[str, _Paper]:
+        """Return what is kept of the papers on the first reading, in the order of the dump."""
+        papers: dict[str, _Paper] = {}
         for entry in json_lines(path):
             number = _id(entry)
-            if self._accepts(entry) and number not in papers.index:
-                publisher = _text(entry.get("publisher"))
-                papers.add(number, _topic(entry), _venue(entry), publisher, entry.get("references"))
+            if self._accepts(entry) and number not in papers:
+                papers[number] = _Paper.of(entry)
         if not self.num_topics:
             return papers
-        common = sorted(Counter(papers.topics).items(), key=lambda item: (-item[1], item[0]))[: self.num_topics]
-        return papers.of_topics({topic for topic, _ in common})
+        counts = Counter(paper.topic for paper in papers.values())
+        common = set(sorted(counts, key=lambda topic: (-counts[topic], topic))[: self.num_topics])
+        return {number: paper for number, paper in papers.items() if paper.topic in common}
 
 
-@dataclass
-class _Papers:
-    """What is kept of the papers on the first reading, in the order of the dump."""
+class _Paper(NamedTuple):
+    topic: str
+    venue: str
+    publisher: str
+    references: list[str]
 
-    index: dict[str, int] = field(default_factory=dict)
-    topics: list[str] = field(default_factory=list)
-    venues: list[str] = field(default_factory=list)
-    publishers: list[str] = field(default_factory=list)
-    references: list[list[str]] = field(default_factory=list)
-
-    def add(self, number: str, topic: str, venue: str, publisher: str, references: object) -> None:
-        self.index[number] = len(self.index)
-        self.topics.append(topic)
-        self.venues.append(venue or UNSPECIFIED)
-        self.publishers.append(publisher or UNSPECIFIED)
-        self.references.append([str(cited) for cited in references] if isinstance(references, list) else [])
-
-    def of_topics(self, chosen: set[str]) -> _Papers:
-        papers = _Papers()
-        for place, number in enumerate(self.index):
-            if self.topics[place] in chosen:
-                kept = (self.topics[place], self.venues[place], self.publishers[place], self.references[place])
-                papers.add(number, *kept)
-        return papers
-
-    def citations(self) -> np.ndarray:
-        """Return (2, citations): who cites whom, among these papers."""
-        lengths = np.fromiter(map(len, self.references), dtype=np.int64, count=len(self.references))
-        cited = map(self.index.get, chain.from_iterable(self.references), repeat(-1))
-        target = np.fromiter(cited, dtype=np.int64, count=int(lengths.sum()))
-        source = np.repeat(np.arange(len(lengths)), lengths)
-        return np.stack([source, target])[:, target >= 0]
+    @staticmethod
+    def of(entry: dict[str, Any]) -> _Paper:
+        cited, publisher = entry.get("references"), _text(entry.get("publisher"))
+        references = [str(number) for number in cited] if isinstance(cited, list) else []
+        return _Paper(_topic(entry), _venue(entry) or UNSPECIFIED, publisher or UNSPECIFIED, references)
 
 
 def _id(entry: dict[str, Any]) -> str:

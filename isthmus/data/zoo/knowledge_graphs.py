@@ -17,16 +17,16 @@ from torch import Tensor
 
 from isthmus.core.errors import BadInput
 from isthmus.data.conventions import SPLITS
-from isthmus.data.dataset import Dataset
 from isthmus.data.link_graph import LinkGraph
-from isthmus.data.zoo.raw import RawFolder, check_range, read_numbers
+from isthmus.data.zoo.raw import RawDataset, RawFolder, check_range, read_numbers
 
 Triples = npt.NDArray[np.int64]
+Facts = tuple[dict[str, Triples], int, tuple[str, ...]]
 FILES = {"train": "train.txt", "val": "valid.txt", "test": "test.txt"}
 
 
 @dataclass(frozen=True)
-class KnowledgeGraph(Dataset):
+class KnowledgeGraph(RawDataset):
     """Facts (head, relation, tail) as links whose label is the relation; the official split as masks.
 
     The links are those of train.txt, then valid.txt, then test.txt, in the order of the files. Two entities may be
@@ -44,17 +44,17 @@ class KnowledgeGraph(Dataset):
     """
 
     task: ClassVar[str] = "link"
-    raw: ClassVar[RawFolder]
 
     features: Literal["constant", "degree", "none"] = "constant"
 
+    @staticmethod
     @abstractmethod
-    def _read(self, folder: Path) -> tuple[dict[str, Triples], int, tuple[str, ...]]:
+    def read(folder: Path) -> Facts:
         """Return the triples (facts, 3) of each split, as head, tail and relation; number of entities; relations."""
 
     def load(self, root: Path) -> LinkGraph:
         """Return the graph; its files are looked for in `root`."""
-        triples, num_entities, relations = self._read(self.raw.verified(root))
+        triples, num_entities, relations = self.read(self.raw.verified(root))
         split_of = np.repeat(np.arange(len(SPLITS)), [len(triples[split]) for split in SPLITS])
         facts = np.concatenate([triples[split] for split in SPLITS])
         links = torch.from_numpy(np.ascontiguousarray(facts[:, :2].T))
@@ -70,10 +70,6 @@ class KnowledgeGraph(Dataset):
             name=self.raw.dataset.lower(),
         )
 
-    def present(self, root: Path) -> bool:
-        """Return whether all raw files are in `root`."""
-        return self.raw.present(root)
-
     def _features(self, facts: Triples, num_entities: int) -> Tensor:
         if self.features == "none":
             return torch.empty(num_entities, 0)
@@ -83,45 +79,7 @@ class KnowledgeGraph(Dataset):
         return torch.from_numpy(np.log1p(degree).astype(np.float32))
 
 
-@dataclass(frozen=True)
-class WN18(KnowledgeGraph):
-    """40,943 senses of words in WordNet, 18 relations, 151,442 facts: 141,442 to train on, 5,000 and 5,000 held out.
-
-    Most held-out facts have their inverse among the training facts, which is why later work prefers WN18RR.
-    """
-
-    summary: ClassVar[str] = "40,943 WordNet senses, 18 relations, 151,442 facts; official split"
-    licence: ClassVar[str] = "WordNet licence"
-    raw: ClassVar[RawFolder] = RawFolder(
-        "WN18",
-        "WN18/raw",
-        (*FILES.values(), "entity2id.txt", "relation2id.txt"),
-        "github.com/villmow/datasets_knowledge_embedding (WN18/original)",
-    )
-
-    def _read(self, folder: Path) -> tuple[dict[str, Triples], int, tuple[str, ...]]:
-        return read_numbered(folder)
-
-
-@dataclass(frozen=True)
-class FB15k237(KnowledgeGraph):
-    """14,541 entities of Freebase, 237 relations, 310,116 facts: 272,115 to train on, 17,535 and 20,466 held out."""
-
-    summary: ClassVar[str] = "14,541 Freebase entities, 237 relations, 310,116 facts; official split"
-    licence: ClassVar[str] = "CC BY 2.5 (Freebase)"
-    raw: ClassVar[RawFolder] = RawFolder(
-        "FB15k-237",
-        "FB15k-237/raw",
-        (*FILES.values(), "entities.dict", "relations.dict"),
-        "github.com/TimDettmers/ConvE (FB15k-237.tar.gz) and, the numbers of entities and relations, "
-        "github.com/DeepGraphLearning/KnowledgeGraphEmbedding (data/FB15k-237/*.dict)",
-    )
-
-    def _read(self, folder: Path) -> tuple[dict[str, Triples], int, tuple[str, ...]]:
-        return read_named(folder)
-
-
-def read_numbered(folder: Path) -> tuple[dict[str, Triples], int, tuple[str, ...]]:
+def read_numbered(folder: Path) -> Facts:
     """Read files whose first line is a count: triples `head tail relation` in numbers, and tables `name number`."""
     entities = _names(folder / "entity2id.txt", name_column=0, counted=True)
     relations = _names(folder / "relation2id.txt", name_column=0, counted=True)
@@ -136,7 +94,7 @@ def read_numbered(folder: Path) -> tuple[dict[str, Triples], int, tuple[str, ...
     return triples, len(entities), tuple(relations)
 
 
-def read_named(folder: Path) -> tuple[dict[str, Triples], int, tuple[str, ...]]:
+def read_named(folder: Path) -> Facts:
     """Read triples `head relation tail` in names between tabs, and tables `number name`."""
     entities = _names(folder / "entities.dict", name_column=1)
     relations = _names(folder / "relations.dict", name_column=1)
@@ -176,3 +134,35 @@ def _check_count(path: Path, found: int) -> None:
         stated = file.readline().strip()
     if stated != str(found):
         raise BadInput(f"the file {path} says {stated!r} lines at its top and has {found}; fetch it again")
+
+
+class WN18(KnowledgeGraph):
+    """40,943 senses of words in WordNet, 18 relations, 151,442 facts: 141,442 to train on, 5,000 and 5,000 held out.
+
+    Most held-out facts have their inverse among the training facts, which is why later work prefers WN18RR.
+    """
+
+    summary = "40,943 WordNet senses, 18 relations, 151,442 facts; official split"
+    licence = "WordNet licence"
+    read = staticmethod(read_numbered)
+    raw = RawFolder(
+        "WN18",
+        "WN18/raw",
+        (*FILES.values(), "entity2id.txt", "relation2id.txt"),
+        "github.com/villmow/datasets_knowledge_embedding (WN18/original)",
+    )
+
+
+class FB15k237(KnowledgeGraph):
+    """14,541 entities of Freebase, 237 relations, 310,116 facts: 272,115 to train on, 17,535 and 20,466 held out."""
+
+    summary = "14,541 Freebase entities, 237 relations, 310,116 facts; official split"
+    licence = "CC BY 2.5 (Freebase)"
+    read = staticmethod(read_named)
+    raw = RawFolder(
+        "FB15k-237",
+        "FB15k-237/raw",
+        (*FILES.values(), "entities.dict", "relations.dict"),
+        "github.com/TimDettmers/ConvE (FB15k-237.tar.gz) and, the numbers of entities and relations, "
+        "github.com/DeepGraphLearning/KnowledgeGraphEmbedding (data/FB15k-237/*.dict)",
+    )

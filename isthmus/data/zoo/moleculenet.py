@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
-from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from isthmus.core.errors import BadInput
-from isthmus.core.outside import cache_folder
-from isthmus.data.dataset import Dataset
+from isthmus.core.outside import cache_folder, replacing
 from isthmus.data.features import normalized_rows, one_hot
 from isthmus.data.graph import directed
 from isthmus.data.graph_set import GraphSet
-from isthmus.data.zoo.molecules import (
-    ATOM_FEATURES,
-    BOND_FEATURES,
-    Molecules,
-    check_molecules,
-    rdkit_version,
-    read_molecules,
-)
-from isthmus.data.zoo.raw import UNREADABLE, RawFolder, sha256_of
+from isthmus.data.zoo.molecules import ATOM_FEATURES, BOND_FEATURES, Molecules, rdkit_version, read_molecules
+from isthmus.data.zoo.raw import UNREADABLE, RawDataset, RawFolder, sha256_of
 
 # Part of the name of kept files: raise it whenever `Molecules` or what fills it changes.
 EDITION = 1
 
 
 @dataclass(frozen=True)
-class MoleculeNet(Dataset):
+class MoleculeNet(RawDataset):
     """Molecules with one or more properties each, at `root/moleculenet/<name>/raw/<name>.csv`; needs RDKit.
 
     Atoms and bonds have the features of the Open Graph Benchmark, as numbers of values, one column each:
@@ -84,10 +74,6 @@ class MoleculeNet(Dataset):
         found = kept_molecules(path, self.folder, smiles)
         graphs = as_graphs(found, labels, tasks, self.target, self.folder)
         return in_columns(graphs, self.normalize_features) if self.one_hot else graphs
-
-    def present(self, root: Path) -> bool:
-        """Return whether the raw file is in `root`."""
-        return self.raw.present(root)
 
 
 def check_scale(name: str, columns: bool, normalize: bool) -> None:
@@ -172,7 +158,9 @@ def kept_molecules(path: Path, name: str, smiles: Sequence[str]) -> Molecules:
     kept = cache_folder() / "moleculenet" / name / "processed" / key
     found = _read_kept(kept)
     if found is None:
-        found = check_molecules(read_molecules(smiles), len(smiles))
+        found = read_molecules(smiles)
+        if smiles and len(found.row) == 0:
+            raise BadInput(f"none of {len(smiles)} SMILES can be parsed; is the column of SMILES the right one?")
         _keep(kept, found)
     return found
 
@@ -188,109 +176,95 @@ def _read_kept(path: Path) -> Molecules | None:
 
 def _keep(path: Path, found: Molecules) -> None:
     """Write the arrays so that other processes see them whole or not at all; do nothing where that cannot be."""
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **found.arrays())
-        os.replace(temporary, path)
-    except OSError:
-        with suppress(OSError):  # its folder may be a file
-            temporary.unlink(missing_ok=True)
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **vars(found))
 
 
-@dataclass(frozen=True)
 class HIV(MoleculeNet):
     """41,120 molecules (7 of 41,127 cannot be parsed): those that keep HIV from replicating."""
 
-    folder: ClassVar[str] = "hiv"
-    file: ClassVar[str] = "HIV.csv"
-    tasks: ClassVar[tuple[str, ...]] = ("HIV_active",)
-    summary: ClassVar[str] = "41,120 molecules, 1 task: keeps HIV from replicating"
+    folder = "hiv"
+    file = "HIV.csv"
+    tasks = ("HIV_active",)
+    summary = "41,120 molecules, 1 task: keeps HIV from replicating"
 
 
-@dataclass(frozen=True)
 class BACE(MoleculeNet):
     """1,513 molecules: those that inhibit human beta-secretase 1."""
 
-    folder: ClassVar[str] = "bace"
-    file: ClassVar[str] = "bace.csv"
-    smiles: ClassVar[str] = "mol"
-    tasks: ClassVar[tuple[str, ...]] = ("Class",)
-    summary: ClassVar[str] = "1,513 molecules, 1 task: inhibits beta-secretase 1"
+    folder = "bace"
+    file = "bace.csv"
+    smiles = "mol"
+    tasks = ("Class",)
+    summary = "1,513 molecules, 1 task: inhibits beta-secretase 1"
 
 
-@dataclass(frozen=True)
 class BBBP(MoleculeNet):
     """2,039 molecules (11 of 2,050 cannot be parsed): those that pass from blood into the brain."""
 
-    folder: ClassVar[str] = "bbbp"
-    file: ClassVar[str] = "BBBP.csv"
-    tasks: ClassVar[tuple[str, ...]] = ("BBBP",)
-    summary: ClassVar[str] = "2,039 molecules, 1 task: passes from blood into the brain"
+    folder = "bbbp"
+    file = "BBBP.csv"
+    tasks = ("BBBP",)
+    summary = "2,039 molecules, 1 task: passes from blood into the brain"
 
 
-@dataclass(frozen=True)
 class ClinTox(MoleculeNet):
     """1,480 drugs (4 of 1,484 cannot be parsed), 2 tasks: approved by the FDA; failed in trials for toxicity."""
 
-    folder: ClassVar[str] = "clintox"
-    file: ClassVar[str] = "clintox.csv"
-    tasks: ClassVar[tuple[str, ...]] = ("FDA_APPROVED", "CT_TOX")
-    summary: ClassVar[str] = "1,480 drugs, 2 tasks: approved, failed for toxicity"
+    folder = "clintox"
+    file = "clintox.csv"
+    tasks = ("FDA_APPROVED", "CT_TOX")
+    summary = "1,480 drugs, 2 tasks: approved, failed for toxicity"
 
 
-@dataclass(frozen=True)
 class SIDER(MoleculeNet):
     """1,427 drugs, 27 tasks: side effects on each system of organs."""
 
-    folder: ClassVar[str] = "sider"
-    file: ClassVar[str] = "sider.csv"
-    tasks: ClassVar[tuple[str, ...]] = ()
-    summary: ClassVar[str] = "1,427 drugs, 27 tasks: side effects by system of organs"
+    folder = "sider"
+    file = "sider.csv"
+    tasks = ()
+    summary = "1,427 drugs, 27 tasks: side effects by system of organs"
 
 
-@dataclass(frozen=True)
 class Tox21(MoleculeNet):
     """7,823 molecules (8 of 7,831 cannot be parsed), 12 tasks: toxicity measurements, some missing."""
 
-    folder: ClassVar[str] = "tox21"
-    file: ClassVar[str] = "tox21.csv"
-    tasks: ClassVar[tuple[str, ...]] = (
+    folder = "tox21"
+    file = "tox21.csv"
+    tasks = (
         *("NR-AR", "NR-AR-LBD", "NR-AhR", "NR-Aromatase", "NR-ER", "NR-ER-LBD", "NR-PPAR-gamma"),
         *("SR-ARE", "SR-ATAD5", "SR-HSE", "SR-MMP", "SR-p53"),
     )
-    summary: ClassVar[str] = "7,823 molecules, 12 tasks: toxicity, partly measured"
+    summary = "7,823 molecules, 12 tasks: toxicity, partly measured"
 
 
-@dataclass(frozen=True)
 class ESOL(MoleculeNet):
     """1,128 molecules: logarithm of the solubility in water, in mols per litre."""
 
-    folder: ClassVar[str] = "esol"
-    file: ClassVar[str] = "delaney-processed.csv"
-    target: ClassVar[str] = "value"
-    tasks: ClassVar[tuple[str, ...]] = ("measured log solubility in mols per litre",)
-    summary: ClassVar[str] = "1,128 molecules, regression: solubility in water"
+    folder = "esol"
+    file = "delaney-processed.csv"
+    target = "value"
+    tasks = ("measured log solubility in mols per litre",)
+    summary = "1,128 molecules, regression: solubility in water"
 
 
-@dataclass(frozen=True)
 class Lipo(MoleculeNet):
     """4,200 molecules: lipophilicity, the logarithm of the octanol/water distribution at pH 7.4."""
 
-    folder: ClassVar[str] = "lipo"
-    file: ClassVar[str] = "Lipophilicity.csv"
-    target: ClassVar[str] = "value"
-    tasks: ClassVar[tuple[str, ...]] = ("exp",)
-    summary: ClassVar[str] = "4,200 molecules, regression: lipophilicity"
+    folder = "lipo"
+    file = "Lipophilicity.csv"
+    target = "value"
+    tasks = ("exp",)
+    summary = "4,200 molecules, regression: lipophilicity"
 
 
-@dataclass(frozen=True)
 class FreeSolv(MoleculeNet):
     """642 molecules: free energy of hydration, measured, in kcal/mol."""
 
-    folder: ClassVar[str] = "freesolv"
-    file: ClassVar[str] = "SAMPL.csv"
-    target: ClassVar[str] = "value"
-    tasks: ClassVar[tuple[str, ...]] = ("expt",)
-    summary: ClassVar[str] = "642 molecules, regression: free energy of hydration"
+    folder = "freesolv"
+    file = "SAMPL.csv"
+    target = "value"
+    tasks = ("expt",)
+    summary = "642 molecules, regression: free energy of hydration"

@@ -8,24 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from isthmus.core.errors import BadInput, MissingExtra
+from isthmus.core.errors import MissingExtra
 
 CHIRALITY = (
-    "CHI_UNSPECIFIED",
-    "CHI_TETRAHEDRAL_CW",
-    "CHI_TETRAHEDRAL_CCW",
-    "CHI_OTHER",
-    "CHI_TETRAHEDRAL",
-    "CHI_ALLENE",
-    "CHI_SQUAREPLANAR",
-    "CHI_TRIGONALBIPYRAMIDAL",
-    "CHI_OCTAHEDRAL",
+    *("CHI_UNSPECIFIED", "CHI_TETRAHEDRAL_CW", "CHI_TETRAHEDRAL_CCW", "CHI_OTHER", "CHI_TETRAHEDRAL"),
+    *("CHI_ALLENE", "CHI_SQUAREPLANAR", "CHI_TRIGONALBIPYRAMIDAL", "CHI_OCTAHEDRAL"),
 )
 HYBRIDIZATION = ("UNSPECIFIED", "S", "SP", "SP2", "SP3", "SP3D", "SP3D2", "OTHER")
 BOND_TYPE = (
@@ -74,10 +67,6 @@ class Molecules:
     bond_codes: npt.NDArray[np.int8]
     scaffold: npt.NDArray[np.int64]
     scaffold_names: npt.NDArray[np.str_]
-
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the fields by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def rdkit_version() -> str:
@@ -175,10 +164,3 @@ def _silent() -> AbstractContextManager[Any]:
 
     blocked: AbstractContextManager[Any] = rdBase.BlockLogs()
     return blocked
-
-
-def check_molecules(found: Molecules, num_rows: int) -> Molecules:
-    """Return the molecules as they are, or raise `BadInput` when no SMILES among `num_rows` could be parsed."""
-    if num_rows and len(found.row) == 0:
-        raise BadInput(f"none of {num_rows} SMILES can be parsed; is the column of SMILES the right one?")
-    return found

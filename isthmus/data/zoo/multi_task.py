@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from isthmus.core.errors import BadInput
 from isthmus.data.dataset import Dataset
-from isthmus.data.features import compact, normalized_rows, sparse_rows
+from isthmus.data.features import normalized_rows, on_the_diagonal
 from isthmus.data.graph_set import GraphSet
 from isthmus.data.joining import joined_edges
 from isthmus.data.zoo.moleculenet import BACE, BBBP, SIDER, ClinTox, MoleculeNet, Tox21, check_scale, in_columns
@@ -44,7 +44,7 @@ class MultiTaskMol(Dataset):
         sets = {kind.tu_name: kind(use_attributes=False).load(root) for kind in self.members}
         bare = {name: replace(graphs, edge_attr=None, attribute_names={}) for name, graphs in sets.items()}
         tasks = {name: _as_task(graphs, name) for name, graphs in bare.items()}
-        joined = join(tasks, "multi_task_mol", x=_own_columns([graphs.x for graphs in bare.values()]))
+        joined = join(tasks, "multi_task_mol", x=on_the_diagonal([graphs.x for graphs in bare.values()]))
         return replace(joined, x=normalized_rows(joined.x)) if self.normalize_features else joined
 
     def present(self, root: Path) -> bool:
@@ -114,12 +114,8 @@ def join(sets: Mapping[str, GraphSet], name: str, x: Tensor | None = None) -> Gr
 
 def _apart(labels: Sequence[Tensor]) -> Tensor:
     """Return matrices as the blocks of a diagonal, NaN besides."""
-    y = torch.full((sum(len(block) for block in labels), sum(block.shape[1] for block in labels)), torch.nan)
-    row = column = 0
-    for block in labels:
-        y[row : row + block.shape[0], column : column + block.shape[1]] = block
-        row, column = row + block.shape[0], column + block.shape[1]
-    return y
+    on_diagonal: Callable[..., Tensor] = torch.block_diag
+    return torch.where(on_diagonal(*map(torch.ones_like, labels)) > 0, on_diagonal(*labels), torch.nan)
 
 
 def _as_task(graphs: GraphSet, name: str) -> GraphSet:
@@ -128,20 +124,6 @@ def _as_task(graphs: GraphSet, name: str) -> GraphSet:
         raise BadInput(f"{name} has {graphs.num_classes} classes; a task of yes or no has 2")
     named = (f"class {graphs.class_names[1]}",)
     return replace(graphs, y=graphs.y.float()[:, None], num_classes=1, target="binary", class_names=named)
-
-
-def _own_columns(features: Sequence[Tensor]) -> Tensor:
-    """Return matrices as the blocks of a diagonal, in the layout that suits."""
-    rows, columns, values = [], [], []
-    first_row = first_column = 0
-    for x in features:
-        row, column = x.to_dense().nonzero(as_tuple=True)
-        values.append(x.to_dense()[row, column])
-        rows.append(row + first_row)
-        columns.append(column + first_column)
-        first_row, first_column = first_row + x.shape[0], first_column + x.shape[1]
-    start = torch.searchsorted(torch.cat(rows), torch.arange(first_row + 1))
-    return compact(sparse_rows(start, torch.cat(columns), torch.cat(values), (first_row, first_column)))
 
 
 def _joined_attributes(parts: Sequence[GraphSet]) -> tuple[dict[str, Tensor], dict[str, tuple[str, ...]]]:

@@ -36,7 +36,7 @@ class NpzGraph(Dataset):
 
     name: ClassVar[str]
     file: ClassVar[str]
-    published: ClassVar[str]
+    published: ClassVar[str] = "https://github.com/shchur/gnn-benchmark/tree/master/data/npz"
     counts: ClassVar[tuple[int, int, int, int]]  # nodes, undirected edges, features, classes
 
     binary_features: bool = False
@@ -82,10 +82,6 @@ class NpzGraph(Dataset):
         )
 
 
-GNN_BENCHMARK = "https://github.com/shchur/gnn-benchmark/tree/master/data/npz"
-
-
-@dataclass(frozen=True)
 class AmazonComputers(NpzGraph):
     """13,752 computer goods, 245,861 undirected edges, 767 words of reviews, 10 classes.
 
@@ -93,15 +89,13 @@ class AmazonComputers(NpzGraph):
     edge. A third of the word entries are set, so the features are dense.
     """
 
-    name: ClassVar[str] = "amazon_computers"
-    file: ClassVar[str] = "amazon/Computers/raw/amazon_electronics_computers.npz"
-    published: ClassVar[str] = GNN_BENCHMARK
-    counts: ClassVar[tuple[int, int, int, int]] = (13752, 245861, 767, 10)
-    summary: ClassVar[str] = "13,752 computer goods bought together, 245,861 links, 767 words, 10 classes"
-    licence: ClassVar[str] = "MIT, as part of gnn-benchmark; the reviews are Amazon's"
+    name = "amazon_computers"
+    file = "amazon/Computers/raw/amazon_electronics_computers.npz"
+    counts = (13752, 245861, 767, 10)
+    summary = "13,752 computer goods bought together, 245,861 links, 767 words, 10 classes"
+    licence = "MIT, as part of gnn-benchmark; the reviews are Amazon's"
 
 
-@dataclass(frozen=True)
 class AmazonPhoto(NpzGraph):
     """7,650 photographic goods, 119,081 undirected edges, 745 words of reviews, 8 classes.
 
@@ -109,94 +103,86 @@ class AmazonPhoto(NpzGraph):
     115 products have no other edge. A third of the word entries are set, so the features are dense.
     """
 
-    name: ClassVar[str] = "amazon_photo"
-    file: ClassVar[str] = "amazon/Photo/raw/amazon_electronics_photo.npz"
-    published: ClassVar[str] = GNN_BENCHMARK
-    counts: ClassVar[tuple[int, int, int, int]] = (7650, 119081, 745, 8)
-    summary: ClassVar[str] = "7,650 photographic goods bought together, 119,081 links, 745 words, 8 classes"
-    licence: ClassVar[str] = "MIT, as part of gnn-benchmark; the reviews are Amazon's"
+    name = "amazon_photo"
+    file = "amazon/Photo/raw/amazon_electronics_photo.npz"
+    counts = (7650, 119081, 745, 8)
+    summary = "7,650 photographic goods bought together, 119,081 links, 745 words, 8 classes"
+    licence = "MIT, as part of gnn-benchmark; the reviews are Amazon's"
 
 
 COAUTHOR_LICENCE = "MIT, as part of gnn-benchmark; Microsoft Academic Graph is ODC-BY"
 
 
-@dataclass(frozen=True)
 class CoauthorCS(NpzGraph):
     """18,333 authors in computer science, 81,894 undirected edges, 6,805 keywords, 15 fields of study.
 
     A feature says how many of the author's papers have the keyword. The file has each edge both ways, no self-loop.
     """
 
-    name: ClassVar[str] = "coauthor_cs"
-    file: ClassVar[str] = "coauthor/CS/raw/ms_academic_cs.npz"
-    published: ClassVar[str] = GNN_BENCHMARK
-    counts: ClassVar[tuple[int, int, int, int]] = (18333, 81894, 6805, 15)
-    summary: ClassVar[str] = "18,333 authors in computer science, 81,894 links, 6,805 keywords, 15 classes"
-    licence: ClassVar[str] = COAUTHOR_LICENCE
+    name = "coauthor_cs"
+    file = "coauthor/CS/raw/ms_academic_cs.npz"
+    counts = (18333, 81894, 6805, 15)
+    summary = "18,333 authors in computer science, 81,894 links, 6,805 keywords, 15 classes"
+    licence = COAUTHOR_LICENCE
 
 
-@dataclass(frozen=True)
 class CoauthorPhysics(NpzGraph):
     """34,493 authors in physics, 247,962 undirected edges, 8,415 keywords, 5 fields of study.
 
     A feature says how many of the author's papers have the keyword. The file has each edge both ways, no self-loop.
     """
 
-    name: ClassVar[str] = "coauthor_physics"
-    file: ClassVar[str] = "coauthor/Physics/raw/ms_academic_phy.npz"
-    published: ClassVar[str] = GNN_BENCHMARK
-    counts: ClassVar[tuple[int, int, int, int]] = (34493, 247962, 8415, 5)
-    summary: ClassVar[str] = "34,493 authors in physics, 247,962 links, 8,415 keywords, 5 classes"
-    licence: ClassVar[str] = COAUTHOR_LICENCE
+    name = "coauthor_physics"
+    file = "coauthor/Physics/raw/ms_academic_phy.npz"
+    counts = (34493, 247962, 8415, 5)
+    summary = "34,493 authors in physics, 247,962 links, 8,415 keywords, 5 classes"
+    licence = COAUTHOR_LICENCE
 
 
 GRAPH2GAUSS = "https://github.com/abojchevski/graph2gauss/tree/master/data"
 GRAPH2GAUSS_LICENCE = "MIT, as part of graph2gauss"
 
 
-@dataclass(frozen=True)
 class CitationDBLP(NpzGraph):
     """17,716 papers, 52,867 undirected citation links, 1,639 TF-IDF words of titles, 4 classes.
 
     The file has each link both ways, no self-loop. It does not say where a paper appeared.
     """
 
-    name: ClassVar[str] = "dblp"
-    file: ClassVar[str] = "citation_full/dblp/raw/dblp.npz"
-    published: ClassVar[str] = GRAPH2GAUSS
-    counts: ClassVar[tuple[int, int, int, int]] = (17716, 52867, 1639, 4)
-    summary: ClassVar[str] = "17,716 papers of DBLP, 52,867 links, 1,639 TF-IDF words, 4 classes"
-    licence: ClassVar[str] = GRAPH2GAUSS_LICENCE
+    name = "dblp"
+    file = "citation_full/dblp/raw/dblp.npz"
+    published = GRAPH2GAUSS
+    counts = (17716, 52867, 1639, 4)
+    summary = "17,716 papers of DBLP, 52,867 links, 1,639 TF-IDF words, 4 classes"
+    licence = GRAPH2GAUSS_LICENCE
 
 
-@dataclass(frozen=True)
 class CoraML(NpzGraph):
     """2,995 papers on machine learning, 8,158 undirected citation links, 2,879 TF-IDF words, 7 classes.
 
     The file has 8,416 citations: 258 pairs cite each other, none is a self-loop.
     """
 
-    name: ClassVar[str] = "cora_ml"
-    file: ClassVar[str] = "citation_full/cora_ml/raw/cora_ml.npz"
-    published: ClassVar[str] = GRAPH2GAUSS
-    counts: ClassVar[tuple[int, int, int, int]] = (2995, 8158, 2879, 7)
-    summary: ClassVar[str] = "2,995 machine learning papers, 8,158 links, 2,879 TF-IDF words, 7 classes"
-    licence: ClassVar[str] = GRAPH2GAUSS_LICENCE
+    name = "cora_ml"
+    file = "citation_full/cora_ml/raw/cora_ml.npz"
+    published = GRAPH2GAUSS
+    counts = (2995, 8158, 2879, 7)
+    summary = "2,995 machine learning papers, 8,158 links, 2,879 TF-IDF words, 7 classes"
+    licence = GRAPH2GAUSS_LICENCE
 
 
-@dataclass(frozen=True)
 class ACM(NpzGraph):
     """3,025 papers, 13,128 undirected edges between papers of one author, 1,870 keywords, 3 classes.
 
     The file has each edge both ways, no self-loop; 561 papers have no edge.
     """
 
-    name: ClassVar[str] = "acm"
-    file: ClassVar[str] = "acm/acm.npz"
-    published: ClassVar[str] = (
+    name = "acm"
+    file = "acm/acm.npz"
+    published = (
         "https://github.com/EdisonLeeeee/GraphData (datasets/acm.npz; write its two pickled matrices as the arrays "
         "adj_indptr, adj_indices, attr_indptr, attr_indices, attr_data, attr_shape beside labels)"
     )
-    counts: ClassVar[tuple[int, int, int, int]] = (3025, 13128, 1870, 3)
-    summary: ClassVar[str] = "3,025 papers of ACM conferences, 13,128 links by author, 1,870 keywords, 3 classes"
-    licence: ClassVar[str] = "MIT, as part of GraphData"
+    counts = (3025, 13128, 1870, 3)
+    summary = "3,025 papers of ACM conferences, 13,128 links by author, 1,870 keywords, 3 classes"
+    licence = "MIT, as part of GraphData"

@@ -14,12 +14,11 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.request import urlopen
-from uuid import uuid4
 
 import torch
 
 from isthmus.core.errors import BadInput, MissingData
-from isthmus.core.outside import DATA_VARIABLE, cache_folder
+from isthmus.core.outside import DATA_VARIABLE, cache_folder, replace_file
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import compact, normalized_rows
 from isthmus.data.graph import Graph, undirected
@@ -116,7 +115,7 @@ class Planetoid(Dataset):
             try:
                 raw.mkdir(parents=True, exist_ok=True)
                 for name, content in contents.items():
-                    _write_whole(raw / name, content)
+                    replace_file(raw / name, content)
             except OSError as error:
                 refusals.append(str(error))
                 continue
@@ -152,30 +151,17 @@ def _fetch(url: str) -> bytes:
     return content
 
 
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write a file that other processes see whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-@dataclass(frozen=True)
 class CiteSeer(Planetoid):
     """3,327 papers on computer science, 4,552 undirected citation links, 6 classes; 15 have no class."""
 
-    folder: ClassVar[str] = "CiteSeer"
-    class_names: ClassVar[tuple[str, ...]] = ("AI", "ML", "IR", "DB", "Agents", "HCI")
-    summary: ClassVar[str] = "3,327 computer science papers, 4,552 links, 3,703 words, 6 classes"
+    folder = "CiteSeer"
+    class_names = ("AI", "ML", "IR", "DB", "Agents", "HCI")
+    summary = "3,327 computer science papers, 4,552 links, 3,703 words, 6 classes"
 
 
-@dataclass(frozen=True)
 class PubMed(Planetoid):
     """19,717 papers on diabetes, 44,324 undirected citation links, 3 classes, TF-IDF features."""
 
-    folder: ClassVar[str] = "PubMed"
-    class_names: ClassVar[tuple[str, ...]] = ("Experimental", "Type_1", "Type_2")
-    summary: ClassVar[str] = "19,717 papers on diabetes, 44,324 links, 500 TF-IDF words, 3 classes"
+    folder = "PubMed"
+    class_names = ("Experimental", "Type_1", "Type_2")
+    summary = "19,717 papers on diabetes, 44,324 links, 500 TF-IDF words, 3 classes"

@@ -11,17 +11,19 @@ import numpy.typing as npt
 import torch
 
 from isthmus.core.errors import BadInput
-from isthmus.data.dataset import Dataset
 from isthmus.data.features import one_hot
 from isthmus.data.link_graph import LinkGraph
-from isthmus.data.zoo.raw import RawFolder, read_arrays
+from isthmus.data.zoo.raw import RawDataset, RawFolder, read_arrays
 
 COLUMNS = ("user", "item", "category", "rating", "helpfulness", "time")
-SIDES = ("user", "item")
+PUBLISHED = (
+    "www.cse.msu.edu/~tangjili/trust.html (rating_with_timestamp.mat; its columns as arrays "
+    f"{', '.join(COLUMNS)} of an npz file)"
+)
 
 
 @dataclass(frozen=True)
-class Ratings(Dataset):
+class Ratings(RawDataset):
     """Users and items as nodes, ratings as links from user to item, with the rating as label.
 
     The users come first, then the items, each in the order of their published numbers, which the node attribute
@@ -48,7 +50,7 @@ class Ratings(Dataset):
     """
 
     task: ClassVar[str] = "link"
-    raw: ClassVar[RawFolder]
+    licence: ClassVar[str] = "none stated; for research, cite Tang, Gao and Liu (2012)"
     ratings: ClassVar[tuple[int, ...]]
     num_categories: ClassVar[int]
 
@@ -87,49 +89,29 @@ class Ratings(Dataset):
             name=self.raw.dataset.lower(),
         )
 
-    def present(self, root: Path) -> bool:
-        """Return whether the raw file is in `root`."""
-        return self.raw.present(root)
 
-
-@dataclass(frozen=True)
 class Ciao(Ratings):
     """7,375 users, 105,114 items in 28 categories, 284,086 ratings from 0 (34 of them) to 5; `time` in seconds.
 
     105 items' entries more than items: a few are in several categories. 1,436 ratings repeat a pair of user and item.
     """
 
-    summary: ClassVar[str] = "7,375 users, 105,114 items in 28 categories, 284,086 ratings from 0 to 5"
-    licence: ClassVar[str] = "none stated; for research, cite Tang, Gao and Liu (2012)"
-    ratings: ClassVar[tuple[int, ...]] = (0, 1, 2, 3, 4, 5)
-    num_categories: ClassVar[int] = 28
-    raw: ClassVar[RawFolder] = RawFolder(
-        "Ciao",
-        "recsys/ciao",
-        ("ratings.npz",),
-        "www.cse.msu.edu/~tangjili/trust.html (rating_with_timestamp.mat; its columns as arrays "
-        f"{', '.join(COLUMNS)} of an npz file)",
-    )
+    summary = "7,375 users, 105,114 items in 28 categories, 284,086 ratings from 0 to 5"
+    ratings = (0, 1, 2, 3, 4, 5)
+    num_categories = 28
+    raw = RawFolder("Ciao", "recsys/ciao", ("ratings.npz",), PUBLISHED)
 
 
-@dataclass(frozen=True)
 class Epinions(Ratings):
     """22,164 users, 296,277 items in 27 categories, 922,267 ratings from 1 to 5; `time` is one of 11 periods.
 
     600 items' entries more than items: some are in several categories. 9,826 ratings repeat a pair of user and item.
     """
 
-    summary: ClassVar[str] = "22,164 users, 296,277 items in 27 categories, 922,267 ratings from 1 to 5"
-    licence: ClassVar[str] = "none stated; for research, cite Tang, Gao and Liu (2012)"
-    ratings: ClassVar[tuple[int, ...]] = (1, 2, 3, 4, 5)
-    num_categories: ClassVar[int] = 27
-    raw: ClassVar[RawFolder] = RawFolder(
-        "Epinions",
-        "recsys/epinions",
-        ("ratings.npz",),
-        "www.cse.msu.edu/~tangjili/trust.html (rating_with_timestamp.mat; its columns as arrays "
-        f"{', '.join(COLUMNS)} of an npz file)",
-    )
+    summary = "22,164 users, 296,277 items in 27 categories, 922,267 ratings from 1 to 5"
+    ratings = (1, 2, 3, 4, 5)
+    num_categories = 27
+    raw = RawFolder("Epinions", "recsys/epinions", ("ratings.npz",), PUBLISHED)
 
 
 def read_ratings(path: Path, ratings: tuple[int, ...], num_categories: int) -> dict[str, npt.NDArray[np.int64]]:

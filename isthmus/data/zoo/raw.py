@@ -8,10 +8,12 @@ import json
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from torch import Tensor
 
 from isthmus.core.errors import BadInput, MissingData
 from isthmus.core.outside import DATA_VARIABLE
+from isthmus.data.dataset import Dataset
 from isthmus.data.features import sparse_rows
 
 
@@ -113,6 +116,20 @@ class RawFolder:
         return [f"{self.folder}/{name}" for name in self.names]
 
 
+@dataclass(frozen=True)
+class RawDataset(Dataset):
+    """A dataset in raw files that lie below the data root."""
+
+    @property
+    @abstractmethod
+    def raw(self) -> RawFolder:
+        """Its files."""
+
+    def present(self, root: Path) -> bool:
+        """Return whether all raw files are in `root`."""
+        return self.raw.present(root)
+
+
 def read_arrays(path: Path, keys: Sequence[str], sha256: str | None = None) -> dict[str, np.ndarray]:
     """Return arrays of an npz archive, none of them pickled; a file that is no such archive is named."""
     try:
@@ -153,6 +170,16 @@ def matrix(rows: np.ndarray, columns: np.ndarray, values: np.ndarray | None, sha
 def rows_of(indptr: np.ndarray) -> np.ndarray:
     """Return the row of each entry of a CSR matrix."""
     return np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+
+
+def links_among(named: Mapping[str, Sequence[str]]) -> npt.NDArray[np.int64]:
+    """Return (2, links): who names whom, by their places, among those that are given with the names they list."""
+    place = {name: number for number, name in enumerate(named)}
+    lengths = np.array([len(others) for others in named.values()], dtype=np.int64)
+    others = map(place.get, chain.from_iterable(named.values()), repeat(-1))
+    target = np.fromiter(others, dtype=np.int64, count=int(lengths.sum()))
+    source = np.repeat(np.arange(len(lengths)), lengths)
+    return np.stack([source, target])[:, target >= 0]
 
 
 def read_numbers(

@@ -12,18 +12,17 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput, refuse
-from isthmus.data.dataset import Dataset
 from isthmus.data.features import normalized_rows, one_hot
 from isthmus.data.graph import directed
 from isthmus.data.graph_set import GraphSet
-from isthmus.data.zoo.raw import RawFolder, check_lengths, check_range, read_numbers
+from isthmus.data.zoo.raw import RawDataset, RawFolder, check_lengths, check_range, read_numbers
 
 Numbers = npt.NDArray[np.int64]
 PUBLISHED = "www.chrsmrrs.com/graphkerneldatasets/{name}.zip (see chrsmrrs.github.io/datasets)"
 
 
 @dataclass(frozen=True)
-class TU(Dataset):
+class TU(RawDataset):
     """Graphs of one of the TU sets, at `root/TU/<NAME>/raw/<NAME>_*.txt`.
 
     Features of nodes, in this order: the label one-hot, with a column for each number from the least to the greatest
@@ -61,10 +60,6 @@ class TU(Dataset):
         graphs = read_tu(self.raw.verified(root), self.tu_name, self.use_attributes, self.max_degree)
         return replace(graphs, x=normalized_rows(graphs.x)) if self.normalize_features else graphs
 
-    def present(self, root: Path) -> bool:
-        """Return whether all raw files are in `root`."""
-        return self.raw.present(root)
-
 
 def read_tu(folder: Path, name: str, use_attributes: bool = True, max_degree: int = 135) -> GraphSet:
     """Return the graphs of `folder/<name>_*.txt`; files of labels and attributes that are absent are not needed."""
@@ -75,10 +70,10 @@ def read_tu(folder: Path, name: str, use_attributes: bool = True, max_degree: in
     indicator = read_numbers(path("graph_indicator"), np.int64, columns=1)[:, 0]
     classes = read_numbers(path("graph_labels"), np.int64, columns=1)[:, 0]
     sizes = _sizes(path("graph_indicator"), indicator, len(classes))
-    edge_index, first = _edges(path("A"), indicator)
+    edge_index, line, num_lines = _edges(path("A"), indicator)
     node_labels = _optional(path("node_labels"), np.int64, path("graph_indicator"), len(indicator))
     attributes = _optional(path("node_attributes"), np.float32, path("graph_indicator"), len(indicator))
-    edge_labels = _optional(path("edge_labels"), np.int64, path("A"), first.num_lines)
+    edge_labels = _optional(path("edge_labels"), np.int64, path("A"), num_lines)
     columns = []
     if node_labels is not None:
         columns.append(_labels_one_hot(node_labels))
@@ -93,19 +88,11 @@ def read_tu(folder: Path, name: str, use_attributes: bool = True, max_degree: in
         num_classes=len(class_values),
         target="class",
         graph_ids=torch.arange(len(classes)),
-        edge_attr=None if edge_labels is None else _labels_one_hot(edge_labels)[first.line],
+        edge_attr=None if edge_labels is None else _labels_one_hot(edge_labels)[line],
         attributes={"size": torch.from_numpy(sizes)},
         class_names=tuple(map(str, class_values)),
         name=name.lower().replace("-", "_"),
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _Lines:
-    """Which line of a file each stored edge is from, and how many lines there are."""
-
-    line: Tensor
-    num_lines: int
 
 
 def _sizes(path: Path, indicator: Numbers, num_graphs: int) -> Numbers:
@@ -123,8 +110,8 @@ def _sizes(path: Path, indicator: Numbers, num_graphs: int) -> Numbers:
     return sizes
 
 
-def _edges(path: Path, indicator: Numbers) -> tuple[Tensor, _Lines]:
-    """Return the edges in both directions, once each, sorted, and the line that each is from."""
+def _edges(path: Path, indicator: Numbers) -> tuple[Tensor, Tensor, int]:
+    """Return the edges in both directions, once each, sorted, the line that each is from, and how many lines are."""
     lines = read_numbers(path, np.int64, columns=2)
     check_range(path, lines, 1, len(indicator), "node")
     ends = lines.T - 1  # (2, lines)
@@ -137,7 +124,7 @@ def _edges(path: Path, indicator: Numbers) -> tuple[Tensor, _Lines]:
     both = torch.cat([given, given.flip(0)], dim=1)
     edge_index, line = directed(both, len(indicator), torch.cat([number, number]))
     assert line is not None
-    return edge_index, _Lines(line, len(lines))
+    return edge_index, line, len(lines)
 
 
 def _optional(path: Path, dtype: npt.DTypeLike, beside: Path, expected: int) -> npt.NDArray[np.generic] | None:
@@ -170,107 +157,95 @@ def _degrees(edge_index: Tensor, num_nodes: int, max_degree: int) -> Tensor:
 LABELS, ATTRIBUTES, EDGE_LABELS = "node_labels", "node_attributes", "edge_labels"
 
 
-@dataclass(frozen=True)
 class AIDS(TU):
     """2,000 molecules, active against HIV or not; 15.69 atoms on average, 38 + 4 features, 3 kinds of bonds."""
 
-    tu_name: ClassVar[str] = "AIDS"
-    files: ClassVar[tuple[str, ...]] = (LABELS, ATTRIBUTES, EDGE_LABELS)
-    summary: ClassVar[str] = "2,000 molecules of 15.7 atoms, 2 classes: active against HIV"
+    tu_name = "AIDS"
+    files = (LABELS, ATTRIBUTES, EDGE_LABELS)
+    summary = "2,000 molecules of 15.7 atoms, 2 classes: active against HIV"
 
 
-@dataclass(frozen=True)
 class BZR(TU):
     """405 ligands of the benzodiazepine receptor; 35.75 atoms on average, 53 + 3 features, 2 classes."""
 
-    tu_name: ClassVar[str] = "BZR"
-    files: ClassVar[tuple[str, ...]] = (LABELS, ATTRIBUTES)
-    summary: ClassVar[str] = "405 molecules of 35.8 atoms, 2 classes: benzodiazepine receptor"
+    tu_name = "BZR"
+    files = (LABELS, ATTRIBUTES)
+    summary = "405 molecules of 35.8 atoms, 2 classes: benzodiazepine receptor"
 
 
-@dataclass(frozen=True)
 class COX2(TU):
     """467 inhibitors of cyclooxygenase-2; 41.22 atoms on average, 35 + 3 features, 2 classes."""
 
-    tu_name: ClassVar[str] = "COX2"
-    files: ClassVar[tuple[str, ...]] = (LABELS, ATTRIBUTES)
-    summary: ClassVar[str] = "467 molecules of 41.2 atoms, 2 classes: cyclooxygenase-2"
+    tu_name = "COX2"
+    files = (LABELS, ATTRIBUTES)
+    summary = "467 molecules of 41.2 atoms, 2 classes: cyclooxygenase-2"
 
 
-@dataclass(frozen=True)
 class DD(TU):
     """1,178 proteins, enzymes or not; 284.32 amino acids on average, 843,046 edges, 89 features, 2 classes."""
 
-    tu_name: ClassVar[str] = "DD"
-    files: ClassVar[tuple[str, ...]] = (LABELS,)
-    summary: ClassVar[str] = "1,178 proteins of 284.3 amino acids, 2 classes: enzymes or not"
+    tu_name = "DD"
+    files = (LABELS,)
+    summary = "1,178 proteins of 284.3 amino acids, 2 classes: enzymes or not"
 
 
-@dataclass(frozen=True)
 class DHFR(TU):
     """756 inhibitors of dihydrofolate reductase; 42.43 atoms on average, 53 + 3 features, 2 classes."""
 
-    tu_name: ClassVar[str] = "DHFR"
-    files: ClassVar[tuple[str, ...]] = (LABELS, ATTRIBUTES)
-    summary: ClassVar[str] = "756 molecules of 42.4 atoms, 2 classes: dihydrofolate reductase"
+    tu_name = "DHFR"
+    files = (LABELS, ATTRIBUTES)
+    summary = "756 molecules of 42.4 atoms, 2 classes: dihydrofolate reductase"
 
 
-@dataclass(frozen=True)
 class ENZYMES(TU):
     """600 enzymes of 6 classes; 32.63 secondary structures on average, 3 + 18 features."""
 
-    tu_name: ClassVar[str] = "ENZYMES"
-    files: ClassVar[tuple[str, ...]] = (LABELS, ATTRIBUTES)
-    summary: ClassVar[str] = "600 enzymes of 32.6 structures, 6 classes"
+    tu_name = "ENZYMES"
+    files = (LABELS, ATTRIBUTES)
+    summary = "600 enzymes of 32.6 structures, 6 classes"
 
 
-@dataclass(frozen=True)
 class IMDBBinary(TU):
     """1,000 networks of actors, of action or romance films; 19.77 actors on average; 136 features, of degree."""
 
-    tu_name: ClassVar[str] = "IMDB-BINARY"
-    summary: ClassVar[str] = "1,000 networks of 19.8 actors, 2 genres; degree as feature"
+    tu_name = "IMDB-BINARY"
+    summary = "1,000 networks of 19.8 actors, 2 genres; degree as feature"
 
 
-@dataclass(frozen=True)
 class IMDBMulti(TU):
     """1,500 networks of actors, of comedy, romance or science fiction; 13.00 actors on average; 89 features."""
 
-    tu_name: ClassVar[str] = "IMDB-MULTI"
-    summary: ClassVar[str] = "1,500 networks of 13.0 actors, 3 genres; degree as feature"
+    tu_name = "IMDB-MULTI"
+    summary = "1,500 networks of 13.0 actors, 3 genres; degree as feature"
 
 
-@dataclass(frozen=True)
 class MUTAG(TU):
     """188 nitroaromatic compounds, mutagenic or not; 17.93 atoms on average, 7 features, 4 kinds of bonds."""
 
-    tu_name: ClassVar[str] = "MUTAG"
-    files: ClassVar[tuple[str, ...]] = (LABELS, EDGE_LABELS)
-    summary: ClassVar[str] = "188 molecules of 17.9 atoms, 2 classes: mutagenic"
+    tu_name = "MUTAG"
+    files = (LABELS, EDGE_LABELS)
+    summary = "188 molecules of 17.9 atoms, 2 classes: mutagenic"
 
 
-@dataclass(frozen=True)
 class NCI1(TU):
     """4,110 compounds, active against lung cancer cells or not; 29.87 atoms on average, 37 features."""
 
-    tu_name: ClassVar[str] = "NCI1"
-    files: ClassVar[tuple[str, ...]] = (LABELS,)
-    summary: ClassVar[str] = "4,110 molecules of 29.9 atoms, 2 classes: active against lung cancer"
+    tu_name = "NCI1"
+    files = (LABELS,)
+    summary = "4,110 molecules of 29.9 atoms, 2 classes: active against lung cancer"
 
 
-@dataclass(frozen=True)
 class PROTEINS(TU):
     """1,113 proteins, enzymes or not; 39.06 secondary structures on average, 3 + 1 features."""
 
-    tu_name: ClassVar[str] = "PROTEINS"
-    files: ClassVar[tuple[str, ...]] = (LABELS, ATTRIBUTES)
-    summary: ClassVar[str] = "1,113 proteins of 39.1 structures, 2 classes: enzymes or not"
+    tu_name = "PROTEINS"
+    files = (LABELS, ATTRIBUTES)
+    summary = "1,113 proteins of 39.1 structures, 2 classes: enzymes or not"
 
 
-@dataclass(frozen=True)
 class PTCMR(TU):
     """344 compounds, carcinogenic for male rats or not; 14.29 atoms on average, 18 features, 4 kinds of bonds."""
 
-    tu_name: ClassVar[str] = "PTC_MR"
-    files: ClassVar[tuple[str, ...]] = (LABELS, EDGE_LABELS)
-    summary: ClassVar[str] = "344 molecules of 14.3 atoms, 2 classes: carcinogenic for male rats"
+    tu_name = "PTC_MR"
+    files = (LABELS, EDGE_LABELS)
+    summary = "344 molecules of 14.3 atoms, 2 classes: carcinogenic for male rats"

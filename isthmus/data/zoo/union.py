@@ -15,7 +15,7 @@ from torch import Tensor
 
 from isthmus.core.errors import BadInput, nearest, refuse
 from isthmus.data.dataset import Dataset
-from isthmus.data.features import compact
+from isthmus.data.features import on_the_diagonal, scipy_rows
 from isthmus.data.graph import Graph
 
 CHOICES = ("svd", "side_by_side")
@@ -93,16 +93,7 @@ class Union(Dataset):
             return torch.cat(
                 [_components(name, part, self.dim) for name, part in zip(self.datasets, parts, strict=True)]
             )
-        blocks = [_coordinates(part.x) for part in parts]
-        rows = np.cumsum([0, *(part.num_nodes for part in parts)])
-        columns = np.cumsum([0, *(part.num_features for part in parts)])
-        index = [
-            torch.stack([at[0] + int(r), at[1] + int(c)]) for (at, _), r, c in zip(blocks, rows, columns, strict=False)
-        ]
-        values = torch.cat([values for _, values in blocks])
-        size = (int(rows[-1]), int(columns[-1]))
-        whole = torch.sparse_coo_tensor(torch.cat(index, dim=1), values, size, check_invariants=False)
-        return compact(whole.coalesce().to_sparse_csr())
+        return on_the_diagonal([part.x for part in parts])
 
     def present(self, root: Path) -> bool:
         """Return whether all parts are there."""
@@ -113,22 +104,15 @@ def _class_names(part: Graph) -> tuple[str, ...]:
     return part.class_names or tuple(str(number) for number in range(part.num_classes))
 
 
-def _coordinates(x: Tensor) -> tuple[Tensor, Tensor]:
-    at = x.to_sparse(layout=torch.sparse_coo).coalesce()
-    return at.indices(), at.values()
-
-
 def _components(name: str, part: Graph, dim: int) -> Tensor:
     """Return the first singular components of a graph's features, (nodes, dim)."""
-    from scipy.sparse import csr_array
     from scipy.sparse.linalg import svds
 
     if min(part.x.shape) <= dim:
         raise BadInput(
             f"dim is {dim}, which is not below the {part.num_nodes} nodes and {part.num_features} features of {name}"
         )
-    (row, column), values = _coordinates(part.x)
-    x = csr_array((values.double().numpy(), (row.numpy(), column.numpy())), shape=tuple(part.x.shape))
+    x = scipy_rows(part.x).astype(np.float64)
     # The start decides nothing but the last bits; without one it would be random.
     u, s, _ = svds(x, k=dim, v0=np.random.default_rng(0).standard_normal(min(x.shape)))
     found = (u * s)[:, ::-1]  # largest first

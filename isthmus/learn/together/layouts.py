@@ -27,7 +27,7 @@ from isthmus.core.record import largest
 from isthmus.core.replies import Stacked, StackedTensor
 from isthmus.core.stacked_params import Combination
 from isthmus.models.gnn.appnp import APPNPStack
-from isthmus.models.gnn.bias_free import BiasFreeAPPNPStack, BiasFreeLinear, BiasFreeMLPStack
+from isthmus.models.gnn.bias_free import BiasFreeAPPNPStack, BiasFreeMLPStack
 from isthmus.models.gnn.gat import GATLayer, GATStack
 from isthmus.models.gnn.gcn import GCNLayer, GCNStack
 from isthmus.models.gnn.gin import GINLayer, GINStack
@@ -36,7 +36,7 @@ from isthmus.models.gnn.mlp import MLPStack
 from isthmus.models.gnn.sage import SAGELayer, SAGEStack
 from isthmus.models.gnn.sgc import SGCStack
 from isthmus.models.model import Activation, Model
-from isthmus.models.parts import BatchNorm, Linear, Perceptron
+from isthmus.models.parts import BatchNorm, BiasFreeLinear, Linear, Perceptron
 from isthmus.models.products.affine import SpanFeatures, SpanWeight, block_gram
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
 

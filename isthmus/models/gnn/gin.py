@@ -52,32 +52,48 @@ class GIN(StackSpec):
         return GINLayer(in_dim, self.hidden, out_dim, self.train_eps, self.mlp_norm)
 
 
-class GINLayer(Part):
+class _GINPart(Part):
+    """What GIN and GINE have in common: eps, and the second half of the MLP."""
+
+    eps: Tensor | None
+
+    def _add_second(self, hidden: int, out_dim: int, train_eps: bool, mlp_norm: bool) -> None:
+        self.second = Linear(hidden, out_dim)
+        self.norms = nn.ModuleList([BatchNorm(hidden), BatchNorm(out_dim)] if mlp_norm else [])
+        self.register_parameter("eps", nn.Parameter(torch.zeros(())) if train_eps else None)
+
+    def _second(self, graph: GraphInput, mixed: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return relu(M) W_2 + b_2, or norm(relu(norm(M)) W_2 + b_2), (nodes, out)."""
+        if not self.norms:
+            return self.second(graph, mixed.relu(), generator)
+        inner, outer = self.norms
+        out: Tensor = outer(self.second(graph, inner(mixed, generator).relu(), generator), generator)
+        return out
+
+    def extra_repr(self) -> str:
+        """Fields shown in the repr."""
+        return f"train_eps={self.eps is not None}, mlp_norm={len(self.norms) > 0}"
+
+
+class GINLayer(_GINPart):
     """relu(((1 + eps) H + A H) W_1 + b_1) W_2 + b_2 (Xu et al., 2019).
 
     The sum runs over H W_1, which is the same and takes sparse features as they are. With `mlp_norm`, what the relu
     takes and what the layer gives are normalised.
     """
 
-    eps: Tensor | None
-
     def __init__(self, in_dim: int, hidden: int, out_dim: int, train_eps: bool = False, mlp_norm: bool = False) -> None:
         super().__init__()
         self.weight = glorot(in_dim, hidden)
         self.bias = nn.Parameter(torch.zeros(hidden))
-        self.second = Linear(hidden, out_dim)
-        self.norms = _norms(hidden, out_dim, mlp_norm)
-        self.register_parameter("eps", nn.Parameter(torch.zeros(())) if train_eps else None)
+        self._add_second(hidden, out_dim, train_eps, mlp_norm)
 
     def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
         """Return (nodes, out)."""
         h = affine(h, self.weight)  # (nodes, hidden)
         bias = per_row(self.bias, 1, len(h))
         own = h + bias if self.eps is None else torch.addcmul(bias, h, 1.0 + self._eps(len(h)))
-        mixed = own + graph.operator("sum").matmul(h)
-        if not self.norms:
-            return self.second(graph, mixed.relu(), generator)
-        return _normed(self, graph, mixed, generator)
+        return self._second(graph, own + graph.operator("sum").matmul(h), generator)
 
     def _eps(self, rows: int) -> Tensor:
         assert self.eps is not None
@@ -85,16 +101,14 @@ class GINLayer(Part):
 
     def extra_repr(self) -> str:
         """Fields shown in the repr."""
-        return f"{shape_of(self.weight)}, train_eps={self.eps is not None}, mlp_norm={len(self.norms) > 0}"
+        return f"{shape_of(self.weight)}, {super().extra_repr()}"
 
 
-class GINELayer(Part):
+class GINELayer(_GINPart):
     """relu(M W_1 + b_1) W_2 + b_2 with m_i = (1 + eps) h_i + sum_j a_ij relu(h_j + e_ij W_e + b_e) (Hu et al., 2020).
 
     a_ij is the weight of the edge from j to i. What a complement adds has no features: its messages are relu(h_j).
     """
-
-    eps: Tensor | None
 
     def __init__(
         self,
@@ -109,9 +123,7 @@ class GINELayer(Part):
         self.edge_dim = edge_dim
         self.edge = Linear(edge_dim, in_dim)
         self.first = Linear(in_dim, hidden)
-        self.second = Linear(hidden, out_dim)
-        self.norms = _norms(hidden, out_dim, mlp_norm)
-        self.register_parameter("eps", nn.Parameter(torch.zeros(())) if train_eps else None)
+        self._add_second(hidden, out_dim, train_eps, mlp_norm)
 
     def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
         """Return (nodes, out)."""
@@ -130,22 +142,4 @@ class GINELayer(Part):
             added = torch.where(pattern.row == pattern.col, 0.0, graph.complement.values)
             mixed = mixed + graph.complement.with_values(added).matmul(h.relu())
         own = h if self.eps is None else (1.0 + self.eps) * h
-        mixed = self.first(graph, own + mixed, generator)
-        if not self.norms:
-            return self.second(graph, mixed.relu(), generator)
-        return _normed(self, graph, mixed, generator)
-
-    def extra_repr(self) -> str:
-        """Fields shown in the repr."""
-        return f"train_eps={self.eps is not None}, mlp_norm={len(self.norms) > 0}"
-
-
-def _norms(hidden: int, out_dim: int, wanted: bool) -> nn.ModuleList:
-    return nn.ModuleList([BatchNorm(hidden), BatchNorm(out_dim)] if wanted else [])
-
-
-def _normed(layer: GINLayer | GINELayer, graph: GraphInput, mixed: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Return norm(relu(norm(M)) W_2 + b_2), (nodes, out)."""
-    inner, outer = layer.norms
-    out: Tensor = outer(layer.second(graph, inner(mixed, generator).relu(), generator), generator)
-    return out
+        return self._second(graph, self.first(graph, own + mixed, generator), generator)

@@ -25,11 +25,11 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from isthmus.data.features import scipy_rows
 from isthmus.data.folders.graph_folder import read_graph_folder
 from isthmus.data.folders.schema.schema import UNKNOWN, Category, Feature, Number, Schema, Text, Vector
 from isthmus.data.folders.schema.vocabulary import categories
 from isthmus.data.folders.tables.reading import Problems, listed
-from isthmus.data.folders.tables.writing import features_archive
 
 Kind = TypeVar("Kind", bound=Feature)
 # So near to mean 0 and deviation 1 are columns that their own schema standardised: float32 and nothing else.
@@ -45,9 +45,7 @@ def of_folder(path: str | Path, counts: bool = True) -> Schema:
     schema = without_counts(read.schema or schema_of(read.graph))
     if not counts:
         return schema
-    features, place = [], 0
-    matrix = features_archive(read.graph.x)
-    matrix = read.graph.x.numpy() if matrix is None else matrix.tocsc()
+    features, place, matrix = [], 0, scipy_rows(read.graph.x).tocsc()
     for feature in schema.features:
         width = len(feature.columns)
         features.append(_counted(feature, matrix[:, place : place + width]))
@@ -64,16 +62,15 @@ def schema_of(graph: Any) -> Schema:
 
 
 def _counted(feature: Feature, block: Any) -> Feature:
-    """Return a feature with what the rows of a folder tell of it; `block` are its columns, dense or scipy CSC."""
+    """Return a feature with what the rows of a folder tell of it; `block` are its columns, a CSC matrix of scipy."""
     if isinstance(feature, Text):
-        rows = (block != 0).sum(axis=0)
-        return replace(feature, counts=tuple(int(number) for number in np.asarray(rows).ravel()))
+        return replace(feature, counts=tuple(np.asarray((block != 0).sum(axis=0)).ravel().tolist()))
     if not isinstance(feature, Number):
         return feature
     counted = replace(feature, count=int(block.shape[0]))
     if not _scaled(feature):
         return counted
-    values = np.asarray(block.todense() if hasattr(block, "todense") else block, dtype=np.float64).ravel()
+    values = block.toarray().astype(np.float64).ravel()
     mean, std = float(values.mean()), float(values.std())
     if std == 0.0 or (abs(mean) < NEARLY and abs(std - 1.0) < NEARLY):
         return counted  # they were standardised by this very folder's mean and deviation

@@ -30,23 +30,31 @@ EDGE_COLUMNS = ("source", "target")
 
 def node_ids(nodes: Table, problems: Problems) -> Any:
     """Return the ids as Arrow strings; each must be there and differ from all others."""
-    from pyarrow import compute
-
     ids = text(nodes, "id", problems)
     if ids is None:
         return None
-    values = ids.to_pylist()
-    first = compute.index_in(ids, value_set=ids).to_numpy(zero_copy_only=False)
-    name = nodes.name("id")
+    note_repeated(nodes, ids, ids, problems)
+    return ids
+
+
+def note_repeated(nodes: Table, ids: Any, unique: Any, problems: Problems, where: str = "") -> None:
+    """Note the rows whose id is empty or taken; `unique` are names by which rows differ, null for a row not to judge.
+
+    `where` says within what ids have to differ.
+    """
+    from pyarrow import compute
+
+    values, name = ids.to_pylist(), nodes.name("id")
+    first = compute.index_in(unique, value_set=unique).to_numpy(zero_copy_only=False)
+    again = (first != np.arange(len(values))) & unique.is_valid().to_numpy(zero_copy_only=False)
     problems.add_rows(
         nodes.file, (row for row, value in enumerate(values) if not value), lambda row: f"{name} is empty"
     )
     problems.add_rows(
         nodes.file,
-        (row for row in np.flatnonzero(first != np.arange(len(values))).tolist() if values[row]),
-        lambda row: f"{name} {values[row]!r} is taken by row {first[row] + 1}",
+        (row for row in np.flatnonzero(again).tolist() if values[row]),
+        lambda row: f"{name} {values[row]!r} is taken by row {first[row] + 1}{where}",
     )
-    return ids
 
 
 def feature_names(nodes: Table, reserved: tuple[str, ...] = NODE_COLUMNS) -> tuple[str, ...]:
@@ -152,6 +160,8 @@ def _features_file(path: Path, nodes: Table, problems: Problems) -> Tensor | Non
     import torch
     from scipy import sparse
 
+    from isthmus.data.features import from_scipy
+
     try:
         with np.load(path, allow_pickle=False) as archive:
             dense = archive["x"].astype(np.float32) if "x" in archive.files else None
@@ -162,22 +172,11 @@ def _features_file(path: Path, nodes: Table, problems: Problems) -> Tensor | Non
     if matrix.ndim != 2 or matrix.shape[0] != nodes.num_rows:
         problems.add(path.name, f"has shape {matrix.shape}; {nodes.file} has {nodes.num_rows} rows")
         return None
-    x = torch.from_numpy(matrix) if dense is not None else _sparse(matrix)
-    values = torch.from_numpy(matrix) if dense is not None else torch.from_numpy(matrix.data)
-    wrong = (~torch.isfinite(values)).nonzero()[:, 0].numpy()
+    x = torch.from_numpy(matrix) if dense is not None else from_scipy(matrix)
+    wrong = np.nonzero(~np.isfinite(matrix if dense is not None else matrix.data))[0]
     rows = np.unique(wrong if dense is not None else matrix.tocoo().row[wrong])
     problems.add_rows(path.name, rows.tolist(), lambda row: "holds a value that is not finite")
     return x
-
-
-def _sparse(matrix: Any) -> Tensor:
-    import torch
-
-    from isthmus.data.features import sparse_rows
-
-    matrix.sum_duplicates()
-    start, indices = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
-    return sparse_rows(start, indices, torch.from_numpy(matrix.data), matrix.shape)
 
 
 def labels(
@@ -268,34 +267,19 @@ def split_names(nodes: Table, y: Integers | None, problems: Problems) -> npt.NDA
     return values
 
 
-def edge_ends(edges: Table, ids: Any, nodes_file: str, problems: Problems) -> Tensor | None:
-    """Return the node indices of both ends of every edge as a tensor, (2, edges), -1 where unknown."""
-    return _tensor(end_places(edges, ids, nodes_file, problems))
-
-
 def end_places(
     edges: Table, ids: Any, nodes_file: str, problems: Problems, may_be_unknown: bool = False
 ) -> Integers | None:
     """Return the node indices of both ends of every edge, (2, edges), -1 where unknown."""
-    ends = [_places(edges, name, ids, nodes_file, problems, may_be_unknown) for name in EDGE_COLUMNS]
+    ends = [places(edges, name, ids, nodes_file, problems, may_be_unknown) for name in EDGE_COLUMNS]
     known = [end for end in ends if end is not None]
     return np.stack(known) if len(known) == len(EDGE_COLUMNS) else None
 
 
-def node_places(edges: Table, name: str, ids: Any, nodes_file: str, problems: Problems) -> Tensor | None:
-    """Return the node index of each row's id in a column as a tensor, (rows,), -1 where unknown."""
-    return _tensor(_places(edges, name, ids, nodes_file, problems))
-
-
-def _tensor(values: npt.NDArray[Any] | None) -> Tensor | None:
-    import torch
-
-    return None if values is None else torch.from_numpy(values)
-
-
-def _places(
+def places(
     edges: Table, name: str, ids: Any, nodes_file: str, problems: Problems, may_be_unknown: bool = False
 ) -> Integers | None:
+    """Return where among `ids`, those of `nodes_file`, the id in each row's column is, (rows,), -1 where unknown."""
     from pyarrow import compute
 
     column = text(edges, name, problems)
@@ -310,13 +294,8 @@ def _places(
         [] if may_be_unknown else np.flatnonzero(nodes < 0).tolist(),
         lambda row: f"{edges.name(name)} {column[row].as_py()!r} is no id of {nodes_file}",
     )
-    places: Integers = nodes.astype(np.int64)
-    return places
-
-
-def edge_weights(edges: Table, ends: Tensor | None, undirected: bool, problems: Problems) -> Tensor | None:
-    """Return as a tensor what `weights_of` returns."""
-    return _tensor(weights_of(edges, None if ends is None else ends.numpy(), undirected, problems))
+    found_places: Integers = nodes.astype(np.int64)
+    return found_places
 
 
 def weights_of(
@@ -338,7 +317,7 @@ def weights_of(
     )
     if ends is None or len(weight) == 0:
         return weight
-    earlier, known = _first_rows(ends, undirected)  # what else is wrong with the others has been noted
+    earlier, known = first_told(ends, undirected)  # what else is wrong with the others has been noted
     problems.add_rows(
         edges.file,
         np.flatnonzero(known & (weight != weight[earlier]) & np.isfinite(weight + weight[earlier])).tolist(),
@@ -349,12 +328,8 @@ def weights_of(
     return weight
 
 
-def first_told(ends: Tensor, undirected: bool) -> tuple[Integers, npt.NDArray[np.bool_]]:
+def first_told(ends: Integers, undirected: bool) -> tuple[Integers, npt.NDArray[np.bool_]]:
     """Return for each edge the first row that tells the same one, and whether both of its ends are known."""
-    return _first_rows(ends.numpy(), undirected)
-
-
-def _first_rows(ends: Integers, undirected: bool) -> tuple[Integers, npt.NDArray[np.bool_]]:
     num_ids = int(ends.max()) + 2  # an unknown end is -1
     _, first, edge_of = np.unique(edge_keys(ends + 1, num_ids, undirected), return_index=True, return_inverse=True)
     return first[edge_of], (ends[0] >= 0) & (ends[1] >= 0)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from isthmus.data.folders.tables import columns
 from isthmus.data.folders.tables.attributes import stated_attributes
@@ -19,31 +16,16 @@ TARGETS = ("class", "binary", "value")
 NO_TASKS = ("id", "split")
 
 
-@dataclass(frozen=True)
-class Targets:
-    """Labels of graphs as a `GraphSet` has them.
+def read_targets(graphs: Table, kind: str, names: tuple[str, ...], problems: Problems) -> dict[str, Any]:
+    """Return the labels and splits of a table of graphs, as a `GraphSet` has them.
 
-    Fields:
-        kind:        "class", "binary" or "value"
-        y:           (graphs,), int64, or (graphs, tasks), float32
-        num_classes: number of classes or tasks
-        names:       their names, or empty
-        masks:       boolean (graphs,) for each split
+    `names` are those of the classes or tasks, where they are stated.
     """
-
-    kind: str
-    y: Tensor
-    num_classes: int
-    names: tuple[str, ...]
-    masks: Mapping[str, Tensor]
-
-
-def read_targets(graphs: Table, kind: str, names: tuple[str, ...], problems: Problems) -> Targets:
-    """Return the labels of a table of graphs; `names` are those of the classes or tasks, where they are stated."""
     if kind == "class":
         y, names = columns.labels(graphs, names, problems)
         count = len(names) if names else int(y.max(initial=-1)) + 1
-        return Targets(kind, torch.from_numpy(y), count, names, columns.split_masks(graphs, y, problems))
+        masks = columns.split_masks(graphs, y, problems)
+        return {"y": torch.from_numpy(y), "num_classes": count, "class_names": names, "masks": masks}
     tasks = _task_columns(graphs, kind, names, problems)
     values = np.full((graphs.num_rows, len(tasks)), np.nan)
     for number, name in enumerate(tasks):
@@ -51,7 +33,8 @@ def read_targets(graphs: Table, kind: str, names: tuple[str, ...], problems: Pro
             values[:, number] = _task_values(graphs, name, kind, problems)
     known = np.where(np.isnan(values).all(axis=1), -1, 0)
     masks = columns.split_masks(graphs, known, problems)
-    return Targets(kind, torch.from_numpy(values.astype(np.float32)), len(tasks), tasks, masks)
+    labels = torch.from_numpy(values.astype(np.float32))
+    return {"y": labels, "num_classes": len(tasks), "class_names": tasks, "masks": masks}
 
 
 def _task_columns(graphs: Table, kind: str, names: tuple[str, ...], problems: Problems) -> tuple[str, ...]:

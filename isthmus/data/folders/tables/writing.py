@@ -95,12 +95,9 @@ def feature_columns(x: Tensor, letter: str = "x", names: Sequence[str] = ()) -> 
 
 def features_archive(x: Tensor) -> Any:
     """Return sparse features as a scipy matrix for features.npz; None for dense ones, which are columns."""
-    from scipy import sparse
+    from isthmus.data.features import scipy_rows
 
-    if not x.is_sparse_csr:
-        return None
-    parts = (x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy())
-    return sparse.csr_matrix(parts, shape=tuple(x.shape))
+    return scipy_rows(x) if x.is_sparse_csr else None
 
 
 def _write_table(table: Any, path: Path) -> None:
