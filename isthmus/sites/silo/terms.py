@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from isthmus import __version__
+from isthmus.config.build import name_of
 from isthmus.config.course import Course
-from isthmus.config.registry import name_of
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import Holdings
 from isthmus.core.random import numpy_generator
