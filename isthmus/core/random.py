@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from isthmus.core.codec import encode
+
 
 def derive_seed(*parts: int | str) -> int:
     """Return 63 bits that depend on every part; the same on every machine and Python version."""
@@ -167,8 +169,6 @@ class ProtectingStream:
 
 def digest(value: Any) -> bytes:
     """Return 32 bytes that tell values apart which a record can hold."""
-    from isthmus.core.codec import encode
-
     return hashlib.blake2b(encode(value), digest_size=SECRET_BYTES).digest()
 
 

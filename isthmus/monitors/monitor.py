@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -49,9 +49,9 @@ class View:
     prepared: Any
     parts: Mapping[str, Any]
     clients: tuple[str, ...]
-    models: Mapping[str, Params]
-    starts: Mapping[str, Params]
-    weights: Mapping[str, float]
+    models: Mapping[str, Params] = field(default_factory=dict)
+    starts: Mapping[str, Params] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import Any
 
 from isthmus.config.course import Course
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import Runtime
 from isthmus.core.outside import replace_file
-from isthmus.core.record import Params
 from isthmus.core.training import Standing
 from isthmus.monitors import MONITORS, View
 from isthmus.monitors.tapped_runtime import TappedRuntime, fits
@@ -23,22 +22,13 @@ from isthmus.runs.simulation import Simulation
 def check_monitors(course: Course, simulation: Simulation) -> None:
     """Raise BadInput if something that the course asks for cannot be measured in it."""
     for name in course.monitors:
-        problem = MONITORS[name]().problem(_view(course, simulation, 0, Models()))
+        problem = MONITORS[name]().problem(_view(simulation, 0))
         if simulation.own_models and MONITORS[name].changes:
             problem = (
                 f"it compares models, and {simulation.own_models[0]} has a model of its own kind (client_settings)"
             )
         if problem:
             raise BadInput(f"monitors has {name!r}: {problem}")
-
-
-@dataclass(frozen=True, eq=False)
-class Models:
-    """The clients' models of a round, what they were trained from, and their shares in the mean; see `View`."""
-
-    own: Mapping[str, Params] = field(default_factory=dict)
-    starts: Mapping[str, Params] = field(default_factory=dict)
-    weights: Mapping[str, float] = field(default_factory=dict)
 
 
 class Monitoring:
@@ -66,7 +56,7 @@ class Monitoring:
 
     def start(self) -> None:
         """Measure what does not change from round to round."""
-        self._measure([name for name in self.course.monitors if not MONITORS[name].changes], 0, Models(), {})
+        self._measure([name for name in self.course.monitors if not MONITORS[name].changes], _view(self.simulation, 0))
 
     def finish(self, round: int) -> None:
         """Measure the last round; where its models are not known any more, leave a note."""
@@ -105,13 +95,13 @@ class Monitoring:
         if not todo:
             return True
         started = time.perf_counter()
-        models, source = self._models(round)
+        view, source = self._view_of_models(round)
         self.seconds += time.perf_counter() - started
-        if models.own:
-            self._measure(todo, round, models, {"models": source})
-        return bool(models.own)
+        if view.models:
+            self._measure(todo, view, models=source)
+        return bool(view.models)
 
-    def _models(self, round: int) -> tuple[Models, str]:
+    def _view_of_models(self, round: int) -> tuple[View, str]:
         """Return the clients' models of a round, and where they come from."""
         initial = self.simulation.initial.params
         memories = self.simulation.memories()
@@ -121,29 +111,31 @@ class Monitoring:
             models = {client: {**own[client], **trained.params} for client, trained in replied.items()}
             starts = {client: {**own[client], **trained.start} for client, trained in replied.items() if trained.start}
             weights = {client: trained.weight for client, trained in replied.items() if trained.weight is not None}
-            return Models(models, starts, weights), "replies"
+            return _view(self.simulation, round, models=models, starts=starts, weights=weights), "replies"
         shared = self._tap.shared(round)
         whole = {
             client: {**self.simulation.clients[client].own, **self.course.algorithm.client_params(shared, memory)}
             for client, memory in memories.items()
         }
         start = {**self.simulation.clients[self.simulation.runtime.clients[0]].own, **initial}
-        return Models({client: params for client, params in whole.items() if fits(params, start)}), "memory"
+        own = {client: params for client, params in whole.items() if fits(params, start)}
+        return _view(self.simulation, round, models=own), "memory"
 
-    def _measure(self, names: Sequence[str], round_: int, models: Models, facts: dict[str, str]) -> None:
+    def _measure(self, names: Sequence[str], view: View, **facts: str) -> None:
+        at = view.round
         for name in names:
-            if self._is_written(name, round_):
+            if self._is_written(name, at):
                 continue
             started = time.perf_counter()
             try:
-                measured = MONITORS[name]().measure(_view(self.course, self.simulation, round_, models))
+                measured = MONITORS[name]().measure(view)
             except Exception as error:  # whatever a monitor raises must not end the course that it looks at
-                text = f"{name} could not be measured in round {round_}: {type(error).__name__}: {error}"
-                self.journal.write("note", round=round_, text=text)
+                text = f"{name} could not be measured in round {at}: {type(error).__name__}: {error}"
+                self.journal.write("note", round=at, text=text)
                 continue
             spent = time.perf_counter() - started
             self.seconds += spent
-            self.journal.write("monitor", name=name, round=round_, **facts, **measured.facts(), seconds=round(spent, 6))
+            self.journal.write("monitor", name=name, round=at, **facts, **measured.facts(), seconds=round(spent, 6))
 
     def _is_written(self, name: str, round: int) -> bool:
         return any(
@@ -152,7 +144,8 @@ class Monitoring:
         )
 
 
-def _view(course: Course, simulation: Simulation, round: int, models: Models) -> View:
+def _view(simulation: Simulation, round: int, **models: Mapping[str, Any]) -> View:
+    course = simulation.course
     return View(
         round=round,
         seed=course.seed,
@@ -163,7 +156,5 @@ def _view(course: Course, simulation: Simulation, round: int, models: Models) ->
         prepared=simulation.whole,
         parts=simulation.scenario.parts,
         clients=simulation.runtime.clients,
-        models=models.own,
-        starts=models.starts,
-        weights=models.weights,
+        **models,
     )

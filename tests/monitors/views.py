@@ -7,7 +7,7 @@ from typing import Any
 
 import isthmus as ist
 from isthmus.monitors import View
-from isthmus.runs.measuring import Models, _view
+from isthmus.runs.measuring import _view
 from isthmus.runs.simulation import Scenario, Simulation
 from isthmus.testing import toy_course, toy_scenario
 
@@ -21,4 +21,5 @@ def toy_view(
     **changes: Any,
 ) -> View:
     course = toy_course(algorithm or ist.FedAvg(), **changes)
-    return _view(course, Simulation(course, scenario or toy_scenario()), 1, Models(models, starts or {}, weights or {}))
+    simulation = Simulation(course, scenario or toy_scenario())
+    return _view(simulation, 1, models=models, starts=starts or {}, weights=weights or {})
