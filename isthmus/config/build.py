@@ -150,16 +150,9 @@ class Builder:
     def _part(self, family: Family, raw: Any, where: str, default: Any) -> Any:
         given = {"name": raw} if isinstance(raw, str) else dict(self._mapping(raw, where))
         kind = self._named_kind(family, given.pop("name", None), where, default)
-        same = default if type(default) is kind else None
-        switched = isinstance(raw, Renamed) or not self.changed.isdisjoint((where, f"{where}.name"))
-        if not switched:
-            return self.fields(kind, given, where, same)
-        former = raw.former if isinstance(raw, Renamed) else {}
-        old = self._former_kind(family, former, where, default)
-        carried = raw.carried & given.keys() if isinstance(raw, Renamed) else set()
-        part, dropped = self._with_carried(kind, given, carried, old, where, same)
-        self._tell(part, given, carried, dropped, self._former(family, old, former, where, default), where)
-        return part
+        if isinstance(raw, Renamed) or not self.changed.isdisjoint((where, f"{where}.name")):
+            return self._switched(family, kind, given, raw, where, default)
+        return self.fields(kind, given, where, default if type(default) is kind else None)
 
     def _named_kind(self, family: Family, name: Any, where: str, default: Any) -> type[Any]:
         if name is None and default is None:
@@ -174,15 +167,40 @@ class Builder:
 
     # ---- a part in place of another
 
-    def _former_kind(self, family: Family, former: Mapping[str, Any], where: str, default: Any) -> type[Any] | None:
-        """Return the class of the part that another takes the place of; None where it cannot be found here."""
+    def _switched(
+        self, family: Family, kind: type[Any], given: Mapping[str, Any], raw: Any, where: str, default: Any
+    ) -> Any:
+        """Return a part that takes the place of another, and take down what became of the other's fields."""
+        former, carried = (raw.former, raw.carried & given.keys()) if isinstance(raw, Renamed) else ({}, set())
+        old_name, old, before = self._former(family, former, where, default)
+        same = default if type(default) is kind else None
+        part, dropped = self._with_carried(kind, given, carried, old, where, same)
+        kept = tuple(f.name for f in dataclasses.fields(part) if f.name in carried - dropped.keys())
+        defaults = {} if before is None else dict(_by_default(describe(part), describe(before), given))
+        name = name_of(kind)
+        if name != old_name and (kept or dropped or defaults):
+            self.renamings.append(Renaming(where, old_name, name, kept, dropped, defaults))
+        return part
+
+    def _former(
+        self, family: Family, former: Mapping[str, Any], where: str, default: Any
+    ) -> tuple[str, type[Any] | None, Any]:
+        """Return name and class of the part that another takes the place of, and the part where it is comparable."""
         name = former.get("name")
-        if name is None:
-            return None if default is None else type(default)
+        if name is None and default is None:
+            return "", None, None
         try:
-            return find_part(family, str(name), where, self.allow_import)
+            old = type(default) if name is None else find_part(family, str(name), where, self.allow_import)
         except BadInput:
-            return None
+            return str(name), None, None
+        name = name_of(old) if name is None else str(name)
+        # A dataset's own numbers are no settings of a method, and nobody expects another dataset to have the same.
+        if family.name == "datasets":
+            return name, old, None
+        try:
+            return name, old, self._aside()._part(family, dict(former), where, default)
+        except BadInput:
+            return name, old, None
 
     def _with_carried(
         self, kind: type[Any], given: Mapping[str, Any], carried: set[str], old: type[Any] | None, where: str, same: Any
@@ -231,38 +249,6 @@ class Builder:
     def _aside(self) -> Builder:
         """Return a builder of the same kind that tells nothing."""
         return dataclasses.replace(self, source="", changed=frozenset(), renamings=[])
-
-    def _former(
-        self, family: Family, old: type[Any] | None, former: Mapping[str, Any], where: str, default: Any
-    ) -> tuple[str, Any]:
-        """Return the name of the part that another takes the place of, and the part itself where it is comparable."""
-        name = str(former.get("name") or ("" if old is None else name_of(old)))
-        # A dataset's own numbers are no settings of a method, and nobody expects another dataset to have the same.
-        if old is None or family.name == "datasets":
-            return name, None
-        try:
-            return name, self._aside()._part(family, dict(former), where, default)
-        except BadInput:
-            return name, None
-
-    def _tell(
-        self,
-        part: Any,
-        given: Mapping[str, Any],
-        carried: set[str],
-        dropped: Mapping[str, str],
-        former: tuple[str, Any],
-        where: str,
-    ) -> None:
-        """Take down what became of the fields of a part that another took the place of."""
-        old, before = former
-        new = name_of(type(part))
-        if old == new:
-            return
-        kept = tuple(f.name for f in dataclasses.fields(part) if f.name in carried - dropped.keys())
-        defaults = {} if before is None else dict(_by_default(describe(part), describe(before), given))
-        if kept or dropped or defaults:
-            self.renamings.append(Renaming(where, old, new, kept, dropped, defaults))
 
     def _mapping(self, raw: Any, where: str) -> Mapping[str, Any]:
         if not isinstance(raw, Mapping):

@@ -50,7 +50,7 @@ def predictions(
     if course.task.input_dim(data) != kept.width:
         raise BadInput(f"{graph} has {course.task.input_dim(data)} features, the model was trained on {kept.width}")
     if not by_position:
-        data = _by_name(kept.folder, course, facts, graph, data, note)
+        data = _by_name(kept, graph, data, note)
     found = kept.predict(data, graph)
     if found.num_not_finite:
         raise BadInput(
@@ -105,10 +105,9 @@ class _Kept:
             raise BadInput(f"{graph} is not what the model was trained on: {error}") from None
 
 
-def _by_name(
-    folder: RunFolder, course: Course, facts: dict[str, str], graph: str, data: Any, note: Callable[[str], None]
-) -> Any:
+def _by_name(kept: _Kept, graph: str, data: Any, note: Callable[[str], None]) -> Any:
     """Return data with the columns that the model was trained on, in their order; refuses data that has others."""
+    folder, course, facts = kept.folder, kept.course, kept.facts
     own, wanted = columns_of(course, data), _names_of(folder, facts)
     same_dataset = not Path(graph).is_dir() and graph == name_of(type(course.dataset))
     if not wanted and not facts.get("features"):

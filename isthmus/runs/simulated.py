@@ -22,7 +22,7 @@ from isthmus.data.zoo import data_root as locate_data
 from isthmus.learn.graph_client import Scores
 from isthmus.report.summary import Table, run_table
 from isthmus.runs.at_workers import at_workers, blocks_of
-from isthmus.runs.folder import RunFolder, load_checkpoint, set_aside
+from isthmus.runs.folder import RunFolder, load_checkpoint
 from isthmus.runs.journal import Journal, read_journal, read_whole_journal
 from isthmus.runs.life import Life, Outcome, Result
 from isthmus.runs.measuring import Monitoring, check_monitors
@@ -68,13 +68,6 @@ def run(
             for note in [*notes, *schedule_notes(course), *scenario.notes, *simulation.notes()]:
                 made.note(note)
             return made.to_the_end(None)
-
-
-def run_anew(course: Course, run_dir: Path, reason: str, *, scenario: Scenario) -> Path:
-    """Run a course where something lies that cannot be resumed; return where that was set aside, with the reason."""
-    aside = set_aside(run_dir, reason)
-    run(course, run_dir=run_dir, scenario=scenario)
-    return aside
 
 
 def resume(

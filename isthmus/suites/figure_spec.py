@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -62,10 +63,7 @@ class Figure:
 
     def references(self, cells: Sequence[Cell]) -> set[tuple[str, str]]:
         """Return the (panel, line) pairs that have one place on the x axis only, if others go along it."""
-        places: dict[tuple[str, str], int] = {}
-        for cell in self.cells(cells):
-            key = self.place(cell)
-            places[key] = places.get(key, 0) + 1
+        places = Counter(map(self.place, self.cells(cells)))
         single = {key for key, count in places.items() if count == 1}
         return single if self.x and len(single) < len(places) else set()
 

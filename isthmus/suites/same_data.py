@@ -11,7 +11,8 @@ from isthmus.config.course import Course
 from isthmus.core.errors import IsthmusError, NotResumable
 from isthmus.data.zoo import Folders
 from isthmus.data.zoo import data_root as locate_data
-from isthmus.runs.simulated import resume, run, run_anew
+from isthmus.runs.folder import set_aside
+from isthmus.runs.simulated import resume, run
 from isthmus.runs.simulation import Scenario, load_scenario, torch_threads
 from isthmus.suites.spec import Point
 
@@ -68,7 +69,9 @@ def finish_course(course: Course, path: Path, data_root: Path | None, data: Last
             try:
                 resume(path, course=course, scenario=data.of(course, data_root))
             except NotResumable as error:
-                aside = run_anew(course, path, str(error), scenario=data.of(course, data_root))
+                scenario = data.of(course, data_root)
+                aside = set_aside(path, str(error))
+                run(course, run_dir=path, scenario=scenario)
                 note = f"{path.name} was run anew; what was there is in {aside.name}, since {error}"
     except IsthmusError as error:
         return str(error), note

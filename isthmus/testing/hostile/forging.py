@@ -42,11 +42,10 @@ Change = tuple[str, Any]  # where and what, and the value instead
 
 @dataclass(frozen=True)
 class Claimed:
-    """A tensor as a message states it, whatever bytes are there."""
+    """A tensor as a message states it, with no bytes behind it."""
 
     dtype: str
     shape: tuple[int, ...]
-    data: bytes = b""
 
 
 def forged(value: Any) -> bytes:
@@ -59,7 +58,7 @@ def forged(value: Any) -> bytes:
     skeleton = f'{{"value":{tree},"tensors":{json.dumps(table)}}}'.encode()
     parts = [PREFIX.pack(MAGIC, VERSION, 0, len(skeleton)), skeleton]
     for tensor in tensors:
-        raw = tensor.data if isinstance(tensor, Claimed) else _bytes(tensor)
+        raw = b"" if isinstance(tensor, Claimed) else _bytes(tensor)
         parts += [raw, b"\0" * (-len(raw) % ALIGN)]
     return b"".join(parts)
 

@@ -258,19 +258,10 @@ def _apart(outcome: Outcome | StackOutcome) -> Iterator[Outcome]:
 
 
 class HostileSilo:
-    """A silo between sites that lies: the same interface as the honest one that it stands before.
+    """A silo between sites that lies: the same interface as the honest one that it stands before."""
 
-    `forge` may change the bytes of an answer to an exchange too, after the lie: cut them, repeat an old one.
-    """
-
-    def __init__(
-        self,
-        honest: Any,
-        liar: Dishonest,
-        kinds: Sequence[type[Request[Any]]],
-        forge: Callable[[bytes], bytes] = lambda data: data,
-    ) -> None:
-        self.honest, self.liar, self.forge = honest, liar, forge
+    def __init__(self, honest: Any, liar: Dishonest, kinds: Sequence[type[Request[Any]]]) -> None:
+        self.honest, self.liar = honest, liar
         self.kinds = {kind.__name__: kind for kind in kinds}
 
     def __getattr__(self, name: str) -> Any:
@@ -279,7 +270,7 @@ class HostileSilo:
     def handle(self, kind: str, data: bytes) -> bytes:
         """Answer a message as the honest silo would, but for the lie."""
         answer: bytes = self.honest.handle(kind, data)
-        return self.forge(self._lied(data, answer)) if kind == "exchange" else answer
+        return self._lied(data, answer) if kind == "exchange" else answer
 
     def _lied(self, data: bytes, message: bytes) -> bytes:
         try:
