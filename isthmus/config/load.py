@@ -152,6 +152,11 @@ def nested(raw: Mapping[str, Any], source: str = "") -> dict[str, Any]:
     return merge({}, [(str(key).split("."), value) for key, value in raw.items()], source)
 
 
+def leaf_paths(raw: Any) -> Iterator[str]:
+    """Yield the path of every value that is no mapping."""
+    return (".".join(path) for path, _ in leaf_values(raw))
+
+
 def leaf_values(raw: Any, *path: str) -> Iterator[tuple[list[str], Any]]:
     """Yield every value that is no mapping, with its path, which begins with `path`."""
     if isinstance(raw, Mapping):

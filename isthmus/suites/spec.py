@@ -64,7 +64,7 @@ from typing import Any
 
 from isthmus.config.build import Builder
 from isthmus.config.course import Course
-from isthmus.config.load import as_before, course_to_dict, leaf_values, merge, nested
+from isthmus.config.load import as_before, course_to_dict, leaf_paths, merge, nested
 from isthmus.core.errors import refuse
 from isthmus.core.outside import read_yaml
 from isthmus.report.summary import MODELS
@@ -268,7 +268,7 @@ class Suite:
                 raw = merge(self.base, [*words, *((key.split("."), seed) for key in seeded)], self.title)
                 builder = Builder(f"{self.title} [{', '.join(cell.values())}]")
                 course = builder.fields(Course, raw, "")
-                stated = frozenset(".".join(path) for path, _ in leaf_values(raw))
+                stated = frozenset(leaf_paths(raw))
                 notes = tuple(note for renaming in builder.renamings for note in renaming.losses())
                 made = Point(dict(cell), searched, seed, course, metric, self.measured, stated, notes)
                 found.append(made)
