@@ -238,10 +238,6 @@ class Suite:
     def _points(self) -> tuple[Point, ...]:
         return tuple(point for cell in self.cells() for point in self._points_of(cell))
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the courses out of what goes to other processes: they can be built again."""
-        return {name: value for name, value in vars(self).items() if name != "_points"}
-
     def _points_of(self, cell: Mapping[str, str]) -> list[Point]:
         changes: dict[str, Any] = {}
         for entry in self.adjust:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from isthmus.config.build import Builder
 from isthmus.config.course import Course
 from isthmus.data.zoo import Folders
 from isthmus.suites.same_data import LastScenario, division, side_by_side
-from isthmus.suites.spec import Suite, load_suite
+from isthmus.suites.spec import load_suite
 from isthmus.testing import toy_scenario
 
 FILE: dict[str, Any] = {
@@ -60,13 +59,6 @@ def test_courses_whose_other_keys_have_the_seed_too_are_built_for_each(tmp_path:
     points = load_suite(written(tmp_path, axes=axes)).points()
     assert [point.course.dataset.feature_seed for point in points] == [0, 1, 2]  # type: ignore[attr-defined]
     assert len(built) == 3
-
-
-def test_a_suite_goes_to_other_processes_without_its_courses(tmp_path: Path) -> None:
-    suite = load_suite(written(tmp_path))
-    suite.points()
-    sent: Suite = pickle.loads(pickle.dumps(suite))
-    assert "_points" not in vars(sent) and sent == suite and sent.points() == suite.points()
 
 
 def test_points_on_the_same_data_come_one_after_the_other(tmp_path: Path) -> None:
