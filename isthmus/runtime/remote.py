@@ -106,13 +106,11 @@ class RemoteRuntime:
     def _sent(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Iterator[Outcome]:
         payloads: dict[int, bytes] = {}
         messages: dict[str, bytes] = {}
-        expected: dict[str, type[Record]] = {}
         questions = {client: secrets.token_hex(16) for client in requests}
         begun = time.perf_counter()
         for client, request in requests.items():
             if id(request) not in payloads:  # a request to all is one object, encoded once
                 payloads[id(request)] = encode(request)
-            expected[client] = reply_type(type(request))
             envelope = Envelope(
                 course=self.course,
                 position=position,
@@ -130,7 +128,8 @@ class RemoteRuntime:
             if question is None:
                 continue  # it has answered already
             came = time.perf_counter()
-            reply = answer if isinstance(answer, Failure) else self._opened(client, answer, expected[client], question)
+            wanted = reply_type(type(requests[client]))
+            reply = answer if isinstance(answer, Failure) else self._opened(client, answer, wanted, question)
             up = 0 if isinstance(answer, Failure) else len(answer)
             spent = encoding + time.perf_counter() - came
             yield Outcome(client, reply, len(messages[client]), up, came - started, spent)
