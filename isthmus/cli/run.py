@@ -74,6 +74,15 @@ def split_words(words: list[str]) -> tuple[Path | None, list[str]]:
     return (Path(files[0]) if files else None), [word for word in words if "=" in word]
 
 
+def new_run(out: Path | None, label: str) -> Path:
+    """Return the run folder to make, which must be new: the one given, or one in runs by the time and a label."""
+    from isthmus.runs.folder import RunFolder, new_run_path
+
+    path = out or new_run_path(Path("runs"), label.replace(":", "_"))
+    RunFolder.check_new(path)
+    return path
+
+
 def _started(
     source: Path | None,
     overrides: list[str],
@@ -84,14 +93,12 @@ def _started(
     where: tuple[int | None, str | None],
 ) -> dict[str, isthmus.Result]:
     from isthmus.config.build import name_of
-    from isthmus.runs.folder import new_run_path
 
     notes: list[str] = []
     course = isthmus.load_course(source, overrides, say=notes.append)
     for note in notes:
         typer.echo(f"note: {printable(note)}", err=True)
-    label = f"{name_of(type(course.algorithm))}-{name_of(type(course.dataset))}".replace(":", "_")
-    path = out or new_run_path(Path("runs"), label)
+    path = new_run(out, f"{course_title(course)}-{name_of(type(course.dataset))}")
     place: dict[str, Any] = {"run_dir": path, "data_root": root, "workers": where[0], "cluster": where[1]}
     if baselines:
         return isthmus.run_with_baselines(course, notes=notes, watch=partial(_watched, silent), **place)

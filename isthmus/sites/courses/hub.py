@@ -209,16 +209,13 @@ class SiteTransport:
     def _wanted(self, site: str, terms: Terms) -> tuple[int, Outputs]:
         """Return the inputs and outputs that a site must have; those it has, where it comes late and is free to."""
         assert self.agreement is not None
-        outputs = self.agreement.own.get(site, (self.agreement.output_dim, self.agreement.class_names))
-        inputs = self.agreement.inputs.get(site, self.agreement.input_dim)
-        if site in self.agreement.holds:
-            return inputs, outputs
+        inputs, outputs = self.agreement.input_dim, (self.agreement.output_dim, self.agreement.class_names)
         own_model = site in self.free.models
         if own_model or (self.free.classes and not self.models.stated):
             outputs = outputs_of(terms)
         if own_model or self.free.features:
             inputs = terms.input_dim
-        return inputs, outputs
+        return self.agreement.inputs.get(site, inputs), self.agreement.own.get(site, outputs)
 
     def _free_columns(self, site: str, terms: Terms) -> bool:
         """Whether a site may have feature columns of other names than the course has."""
