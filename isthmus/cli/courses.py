@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,12 +59,9 @@ def submit(kit: KitPath, words: Words = None, out: Out = None, schema: SchemaFil
             course = load_site_course(source, overrides, num_sites, say)
         status = operator.submit(course)
         say(f"submitted as {status.course_id[:8]}{_place(status)}")
-        try:
+        with _going_on(kit, status.course_id):
             finished(_watch(operator, status))
             operator.fetch(status.course_id, path)
-        except KeyboardInterrupt:
-            say(_goes_on(kit, status.course_id))
-            raise
     keep_schema(path, schema)
     show_folder(path)
 
@@ -118,25 +117,20 @@ def _act(operator: Operator, verb: str, status: CourseStatus, out: Path | None, 
     """Do what was asked for with one course; return the run folder that was brought here, if one was."""
     from isthmus.sites.submit import finished
 
-    short = status.course_id[:8]
+    short, command = status.course_id[:8], f"isthmus courses {quoted(kit)}"
     if verb == "cancel":
         operator.cancel(status.course_id)
-        say(f"{short} is being cancelled; its checkpoint stays: isthmus courses {quoted(kit)} resume {short}")
+        say(f"{short} is being cancelled; its checkpoint stays: {command} resume {short}")
         return None
     if verb == "resume":
         say(f"{short} goes on{_place(operator.resume(status.course_id))}")
         return None
     path = new_run(out, status.algorithm)
     if verb == "attach":
-        try:
+        with _going_on(kit, status.course_id):
             finished(_watch(operator, status))
-        except KeyboardInterrupt:
-            say(_goes_on(kit, status.course_id))
-            raise
         if out is None:
-            say(
-                f"{short} is done; bring its folder here with: isthmus courses {quoted(kit)} fetch {short} --out FOLDER"
-            )
+            say(f"{short} is done; bring its folder here with: {command} fetch {short} --out FOLDER")
             return None
     operator.fetch(status.course_id, path)
     return path
@@ -171,12 +165,18 @@ def _place(status: CourseStatus) -> str:
     return f"; {status.place} {'course runs' if status.place == 1 else 'courses run'} before it"
 
 
-def _goes_on(kit: Path, course_id: str) -> str:
-    command, short = f"isthmus courses {quoted(kit)}", course_id[:8]
-    return (
-        f"the course {short} goes on at the server. Watch it: {command} attach {short}; end it: {command} cancel "
-        f"{short}; bring its folder here when it is done: {command} fetch {short} --out FOLDER"
-    )
+@contextmanager
+def _going_on(kit: Path, course_id: str) -> Iterator[None]:
+    """Say after Ctrl-C that the course goes on at the server, and what can be done with it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        command, short = f"isthmus courses {quoted(kit)}", course_id[:8]
+        say(
+            f"the course {short} goes on at the server. Watch it: {command} attach {short}; end it: {command} cancel "
+            f"{short}; bring its folder here when it is done: {command} fetch {short} --out FOLDER"
+        )
+        raise
 
 
 def _show_list(found: tuple[CourseStatus, ...]) -> None:
