@@ -51,16 +51,13 @@ def run(
     else:
         results = _started(source, overrides, baselines, out, data_root, json or quiet, (workers, cluster))
     main = next(iter(results.values()))
-    from isthmus.report.profile import profile_table, time_by_part
-
     if json:
-        facts = as_json(main, results)
-        if profile:
-            facts["profile"] = {part: round(seconds, 6) for part, seconds in time_by_part(main.events).items()}
-        print_json(facts)
+        print_json(as_json(main, results, profile))
         return
     _show(main, results)
     if profile:
+        from isthmus.report.profile import profile_table
+
         print_table(profile_table(main.events), "where the time went")
 
 
@@ -145,11 +142,12 @@ def course_title(course: isthmus.Course) -> str:
     return name_of(type(course.algorithm))
 
 
-def as_json(main: isthmus.Result, results: dict[str, isthmus.Result]) -> dict[str, Any]:
-    """Return a run's outcome for scripts."""
+def as_json(main: isthmus.Result, results: dict[str, isthmus.Result], profile: bool) -> dict[str, Any]:
+    """Return a run's outcome for scripts; where the time went too, if that is asked for."""
+    from isthmus.report.profile import time_by_part
     from isthmus.runs.simulated import BASELINES
 
-    return {
+    facts: dict[str, Any] = {
         "run": str(main.run_dir),
         "rounds": main.num_rounds,
         "best_round": main.best_round,
@@ -163,6 +161,9 @@ def as_json(main: isthmus.Result, results: dict[str, isthmus.Result]) -> dict[st
         "monitors": measured(main),
         "baselines": {name: results[title].metrics for title, name in BASELINES.items() if title in results},
     }
+    if profile:
+        facts["profile"] = {part: round(seconds, 6) for part, seconds in time_by_part(main.events).items()}
+    return facts
 
 
 def measured(result: isthmus.Result) -> dict[str, dict[str, Any]]:
