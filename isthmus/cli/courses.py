@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +13,8 @@ import typer
 
 from isthmus.cli.federation import SchemaFile, follow_schema, interruptible, keep_schema, say, show_folder
 from isthmus.cli.output import Json, Out, Words, examples, print_json, print_table
-from isthmus.cli.run import course_title, split_words
-from isthmus.core.errors import BadInput, nearest
+from isthmus.cli.run import course_title, new_run, split_words
+from isthmus.core.errors import BadInput, nearest, quoted
 
 if TYPE_CHECKING:
     from isthmus.sites.courses.messages import CourseEvent, CourseStatus
@@ -44,7 +45,6 @@ def submit(kit: KitPath, words: Words = None, out: Out = None, schema: SchemaFil
     The server runs courses one after the other. Ctrl-C ends the watching only: the course goes on at the server until
     isthmus courses KIT cancel ID.
     """
-    from isthmus.runs.folder import RunFolder, new_run_path
     from isthmus.sites.courses.site_course import load_site_course
     from isthmus.sites.parties.kit import open_kit
     from isthmus.sites.submit import connected, finished
@@ -52,20 +52,16 @@ def submit(kit: KitPath, words: Words = None, out: Out = None, schema: SchemaFil
     source, overrides = split_words(words or [])
     opened = open_kit(kit, "operator")
     course = follow_schema(load_site_course(source, overrides, len(opened.sites), say), schema)
-    path = out or new_run_path(Path("runs"), course_title(course))
-    RunFolder.check_new(path)
+    path = new_run(out, course_title(course))
     with interruptible(), connected(opened, say) as operator:
         num_sites = len(operator.sites())
         if num_sites != len(opened.sites):  # the federation has grown since this kit was made
             course = load_site_course(source, overrides, num_sites, say)
         status = operator.submit(course)
         say(f"submitted as {status.course_id[:8]}{_place(status)}")
-        try:
+        with _going_on(kit, status.course_id):
             finished(_watch(operator, status))
             operator.fetch(status.course_id, path)
-        except KeyboardInterrupt:
-            say(_goes_on(kit, status.course_id))
-            raise
     keep_schema(path, schema)
     show_folder(path)
 
@@ -99,7 +95,7 @@ def courses(
     if verb == "list" and (course_id or out):
         raise BadInput("list takes neither an id nor --out")
     if verb in ("cancel", "fetch", "resume") and not course_id:
-        raise BadInput(f"{verb} needs the id of a course; isthmus courses {shlex.quote(str(kit))} lists them")
+        raise BadInput(f"{verb} needs the id of a course; isthmus courses {quoted(kit)} lists them")
     opened = open_kit(kit, "operator")
     with interruptible(), connected(opened, say) as operator:
         if verb == "list":
@@ -119,27 +115,22 @@ def courses(
 
 def _act(operator: Operator, verb: str, status: CourseStatus, out: Path | None, kit: Path) -> Path | None:
     """Do what was asked for with one course; return the run folder that was brought here, if one was."""
-    from isthmus.runs.folder import RunFolder, new_run_path
     from isthmus.sites.submit import finished
 
-    short, quoted = status.course_id[:8], shlex.quote(str(kit))
-    path = out or new_run_path(Path("runs"), status.algorithm.replace(":", "_"))
+    short, command = status.course_id[:8], f"isthmus courses {quoted(kit)}"
     if verb == "cancel":
         operator.cancel(status.course_id)
-        say(f"{short} is being cancelled; its checkpoint stays: isthmus courses {quoted} resume {short}")
+        say(f"{short} is being cancelled; its checkpoint stays: {command} resume {short}")
         return None
     if verb == "resume":
         say(f"{short} goes on{_place(operator.resume(status.course_id))}")
         return None
-    RunFolder.check_new(path)
+    path = new_run(out, status.algorithm)
     if verb == "attach":
-        try:
+        with _going_on(kit, status.course_id):
             finished(_watch(operator, status))
-        except KeyboardInterrupt:
-            say(_goes_on(kit, status.course_id))
-            raise
         if out is None:
-            say(f"{short} is done; bring its folder here with: isthmus courses {quoted} fetch {short} --out FOLDER")
+            say(f"{short} is done; bring its folder here with: {command} fetch {short} --out FOLDER")
             return None
     operator.fetch(status.course_id, path)
     return path
@@ -174,12 +165,18 @@ def _place(status: CourseStatus) -> str:
     return f"; {status.place} {'course runs' if status.place == 1 else 'courses run'} before it"
 
 
-def _goes_on(kit: Path, course_id: str) -> str:
-    command, short = f"isthmus courses {shlex.quote(str(kit))}", course_id[:8]
-    return (
-        f"the course {short} goes on at the server. Watch it: {command} attach {short}; end it: {command} cancel "
-        f"{short}; bring its folder here when it is done: {command} fetch {short} --out FOLDER"
-    )
+@contextmanager
+def _going_on(kit: Path, course_id: str) -> Iterator[None]:
+    """Say after Ctrl-C that the course goes on at the server, and what can be done with it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        command, short = f"isthmus courses {quoted(kit)}", course_id[:8]
+        say(
+            f"the course {short} goes on at the server. Watch it: {command} attach {short}; end it: {command} cancel "
+            f"{short}; bring its folder here when it is done: {command} fetch {short} --out FOLDER"
+        )
+        raise
 
 
 def _show_list(found: tuple[CourseStatus, ...]) -> None:

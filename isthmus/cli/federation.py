@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -17,8 +16,8 @@ import typer
 
 import isthmus
 from isthmus.cli.output import DataRoot, Out, Resume, Words, comma_list, examples, lasting_output, print_table
-from isthmus.cli.run import course_title, split_words
-from isthmus.core.errors import BadInput
+from isthmus.cli.run import course_title, new_run, split_words
+from isthmus.core.errors import BadInput, quoted
 from isthmus.core.outside import printable, replace_file
 
 if TYPE_CHECKING:
@@ -152,7 +151,7 @@ def expel(
 
 def tell_revocation(folder: Path) -> None:
     """Say where the new list of revoked certificates must go."""
-    server = shlex.quote(str(folder / "server"))
+    server = quoted(folder / "server")
     typer.echo(f"a server that runs elsewhere needs kit.json and revoked.crl of {server}; it notices them by itself")
     typer.echo("and hands the list on to every silo; revoked.crl can be put into a silo's kit by hand as well")
 
@@ -169,7 +168,7 @@ def tell_enrolment(out: Path, done: Enrolment) -> None:
             typer.echo(f"{party}: handed out before; for a new one: isthmus federation renew {party}")
     typer.echo(f"keep to yourself: {out / 'authority'}")
     if done.added and "server" not in done.added:
-        kit = shlex.quote(str(out / "server" / "kit.json"))
+        kit = quoted(out / "server" / "kit.json")
         typer.echo(f"a server that runs elsewhere needs the new {kit}; `isthmus serve` notices it by itself")
 
 
@@ -191,7 +190,6 @@ def serve(
     Courses of operators go to the folder given by --out, or to runs. What was queued, running or paused there when the
     server ended is taken up again by itself.
     """
-    from isthmus.runs.folder import new_run_path
     from isthmus.sites.courses.site_course import Patience, course_of, load_site_course
     from isthmus.sites.parties.kit import open_kit
     from isthmus.sites.serve import Server
@@ -218,7 +216,7 @@ def serve(
                 if resume is not None:
                     result = server.resume(resume, patience=patience, callbacks=[bar])
                 else:
-                    path = out or new_run_path(Path("runs"), course_title(course))
+                    path = new_run(out, course_title(course))
                     result = server.run(course, path, patience=patience, callbacks=[bar])
         finally:
             server.stop()
@@ -265,15 +263,13 @@ def up(
 ) -> None:
     """Try a federation on this machine: split the course's graph, start a server and silos on loopback, train, stop."""
     from isthmus.data.zoo import Folders
-    from isthmus.runs.folder import RunFolder, new_run_path
     from isthmus.sites.up import Rehearsal
 
     source, overrides = split_words(words or [])
     course = isthmus.load_course(source, overrides if sites is None else [*overrides, f"num_clients={sites}"], say=say)
     if sites is None and not isinstance(course.dataset, Folders):
         course = replace(course, num_clients=3)
-    path = out or new_run_path(Path("runs"), f"{course_title(course)}-sites")
-    RunFolder.check_new(path)
+    path = new_run(out, f"{course_title(course)}-sites")
     with interruptible(), Rehearsal(course, data_root, say=say) as rehearsal, _bar(course) as bar:
         rehearsal.run(path, callbacks=[bar])
     show_folder(path)

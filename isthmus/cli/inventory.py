@@ -15,6 +15,8 @@ from isthmus.core.outside import data_root
 
 LIST_EXAMPLES = examples("isthmus list", "isthmus list algorithms", "isthmus list datasets --json")
 SHOW_EXAMPLES = examples("isthmus show algorithm fedavg", "isthmus show model gcn", "isthmus show course")
+# Of a family, what else is told of each part.
+EXTRA_HEADINGS = {"datasets": ("task", "present", "licence")}
 
 
 def list_parts(
@@ -35,8 +37,7 @@ def list_parts(
         return
     for name, found in parts.items():
         rows = tuple((part, *_extra(name, cls), summary(cls)) for part, cls in found.items())
-        extra = ("task", "present", "licence") if name == "datasets" else ()
-        print_table(Table(("name", *extra, "what it is"), rows), name)
+        print_table(Table(("name", *EXTRA_HEADINGS.get(name, ()), "what it is"), rows), name)
 
 
 def show_part(

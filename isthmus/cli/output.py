@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
@@ -96,13 +96,17 @@ class NamedStream:
 
     def write(self, text: str) -> int:
         """Write; an error names the stream."""
-        with naming(Path(self._name)):
-            return self._stream.write(text)
+        with self._guarded():
+            self._stream.write(text)
+        return len(text)
 
     def flush(self) -> None:
         """Flush; an error names the stream."""
-        with naming(Path(self._name)):
+        with self._guarded():
             self._stream.flush()
+
+    def _guarded(self) -> AbstractContextManager[None]:
+        return naming(Path(self._name))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -120,18 +124,10 @@ class LastingStream(NamedStream):
         self._other = other
         self._told = False
 
-    def write(self, text: str) -> int:
-        """Write, if that is possible."""
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
         try:
-            return super().write(text)
-        except OSError as error:
-            self._tell(error)
-            return len(text)
-
-    def flush(self) -> None:
-        """Flush, if that is possible."""
-        try:
-            super().flush()
+            yield
         except OSError as error:
             self._tell(error)
 

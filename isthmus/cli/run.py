@@ -51,16 +51,13 @@ def run(
     else:
         results = _started(source, overrides, baselines, out, data_root, json or quiet, (workers, cluster))
     main = next(iter(results.values()))
-    from isthmus.report.profile import profile_table, time_by_part
-
     if json:
-        facts = as_json(main, results)
-        if profile:
-            facts["profile"] = {part: round(seconds, 6) for part, seconds in time_by_part(main.events).items()}
-        print_json(facts)
+        print_json(as_json(main, results, profile))
         return
     _show(main, results)
     if profile:
+        from isthmus.report.profile import profile_table
+
         print_table(profile_table(main.events), "where the time went")
 
 
@@ -74,6 +71,15 @@ def split_words(words: list[str]) -> tuple[Path | None, list[str]]:
     return (Path(files[0]) if files else None), [word for word in words if "=" in word]
 
 
+def new_run(out: Path | None, label: str) -> Path:
+    """Return the run folder to make, which must be new: the one given, or one in runs by the time and a label."""
+    from isthmus.runs.folder import RunFolder, new_run_path
+
+    path = out or new_run_path(Path("runs"), label.replace(":", "_"))
+    RunFolder.check_new(path)
+    return path
+
+
 def _started(
     source: Path | None,
     overrides: list[str],
@@ -84,14 +90,12 @@ def _started(
     where: tuple[int | None, str | None],
 ) -> dict[str, isthmus.Result]:
     from isthmus.config.build import name_of
-    from isthmus.runs.folder import new_run_path
 
     notes: list[str] = []
     course = isthmus.load_course(source, overrides, say=notes.append)
     for note in notes:
         typer.echo(f"note: {printable(note)}", err=True)
-    label = f"{name_of(type(course.algorithm))}-{name_of(type(course.dataset))}".replace(":", "_")
-    path = out or new_run_path(Path("runs"), label)
+    path = new_run(out, f"{course_title(course)}-{name_of(type(course.dataset))}")
     place: dict[str, Any] = {"run_dir": path, "data_root": root, "workers": where[0], "cluster": where[1]}
     if baselines:
         return isthmus.run_with_baselines(course, notes=notes, watch=partial(_watched, silent), **place)
@@ -138,11 +142,12 @@ def course_title(course: isthmus.Course) -> str:
     return name_of(type(course.algorithm))
 
 
-def as_json(main: isthmus.Result, results: dict[str, isthmus.Result]) -> dict[str, Any]:
-    """Return a run's outcome for scripts."""
+def as_json(main: isthmus.Result, results: dict[str, isthmus.Result], profile: bool) -> dict[str, Any]:
+    """Return a run's outcome for scripts; where the time went too, if that is asked for."""
+    from isthmus.report.profile import time_by_part
     from isthmus.runs.simulated import BASELINES
 
-    return {
+    facts: dict[str, Any] = {
         "run": str(main.run_dir),
         "rounds": main.num_rounds,
         "best_round": main.best_round,
@@ -156,6 +161,9 @@ def as_json(main: isthmus.Result, results: dict[str, isthmus.Result]) -> dict[st
         "monitors": measured(main),
         "baselines": {name: results[title].metrics for title, name in BASELINES.items() if title in results},
     }
+    if profile:
+        facts["profile"] = {part: round(seconds, 6) for part, seconds in time_by_part(main.events).items()}
+    return facts
 
 
 def measured(result: isthmus.Result) -> dict[str, dict[str, Any]]:

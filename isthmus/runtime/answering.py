@@ -6,7 +6,8 @@ import hashlib
 import re
 import secrets
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,12 @@ def memory_owner(algorithm: Algorithm[Any], course: str) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
+@dataclass(frozen=True)
 class MemoryStore:
     """A client's memories as files, each written whole or not at all, under names that reveal nothing."""
 
-    def __init__(self, folder: Path, owner: str = "") -> None:
-        self.folder = folder
-        self.owner = owner
+    folder: Path
+    owner: str = ""
 
     def load(self, name: str) -> State:
         """Return a memory; the blank one is always there. One that is lost or damaged is refused by its file's name."""
@@ -91,33 +92,21 @@ class MemoryStore:
                 path.unlink(missing_ok=True)
 
 
+@dataclass(eq=False)
 class Silo:
     """One client of a course at its own site."""
 
-    def __init__(
-        self,
-        course: str,
-        algorithm: Algorithm[Any],
-        client: Callable[[], Client],
-        store: MemoryStore,
-        max_bytes: int = DEFAULT_MAX_BYTES,
-        reasons: Reasons | None = None,
-    ) -> None:
-        self.course = course
-        self.algorithm = algorithm
-        self.store = store
-        self.max_bytes = max_bytes
-        self.reasons = reasons or Reasons()
-        self._make = client
-        self._client: Client | None = None
-        self._kinds = {kind.__name__: kind for kind in type(algorithm).handlers()}
+    course: str
+    algorithm: Algorithm[Any]
+    _make: Callable[[], Client]
+    store: MemoryStore
+    max_bytes: int = DEFAULT_MAX_BYTES
+    reasons: Reasons = field(default_factory=Reasons)
 
-    @property
+    @cached_property
     def client(self) -> Any:
         """The client, made when it is first needed."""
-        if self._client is None:
-            self._client = self._make()
-        return self._client
+        return self._make()
 
     def answer(self, message: bytes) -> bytes:
         """Answer the bytes of an envelope with the bytes of an answer, whatever they are."""
@@ -125,7 +114,8 @@ class Silo:
             envelope: Envelope = decode(message, Envelope, max_bytes=self.max_bytes, share=True)
             if envelope.course != self.course:
                 raise BadMessage(f"the request is for course {envelope.course!r}; this silo agreed to {self.course!r}")
-            kind = self._kinds.get(envelope.kind)
+            kinds = {kind.__name__: kind for kind in type(self.algorithm).handlers()}
+            kind = kinds.get(envelope.kind)
             if kind is None:
                 raise BadMessage(f"{type(self.algorithm).__name__} has no handler for {envelope.kind[:60]!r}")
             request: Request[Any] = decode(opened(envelope.payload), kind, max_bytes=self.max_bytes)

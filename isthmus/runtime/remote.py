@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol
 
 from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode, opened, pack
@@ -28,6 +29,7 @@ class Transport(Protocol):
         """Deliver each silo its message; yield each silo's answer or failure once, as they come."""
 
 
+@dataclass(eq=False)
 class RemoteRuntime:
     """Carries exchanges over a transport; of the clients' memories it knows only the names.
 
@@ -35,23 +37,18 @@ class RemoteRuntime:
     leaves the course, which goes on while `min_clients` are left. `note` hears of both.
     """
 
-    def __init__(
-        self,
-        course: str,
-        clients: Sequence[str],
-        transport: Transport,
-        max_bytes: int = DEFAULT_MAX_BYTES,
-        *,
-        starts_anew: bool = False,
-        min_clients: int = 1,
-        note: Callable[[str, str], None] = lambda client, text: None,
-    ) -> None:
-        self.course = course
-        self.transport = transport
-        self.max_bytes = max_bytes
-        self.starts_anew, self.min_clients, self.note = starts_anew, min_clients, note
+    course: str
+    _clients: Sequence[str]
+    transport: Transport
+    max_bytes: int = DEFAULT_MAX_BYTES
+    _: KW_ONLY
+    starts_anew: bool = False
+    min_clients: int = 1
+    note: Callable[[str, str], None] = lambda client, text: None
+
+    def __post_init__(self) -> None:
         self._left: set[str] = set()
-        self._names = dict.fromkeys(clients, BLANK)
+        self._names = dict.fromkeys(self._clients, BLANK)
         self._marked: tuple[int, dict[str, str]] = (0, dict(self._names))
         self._durable = dict(self._names)
         self._before: dict[str, str] = {}
@@ -106,13 +103,11 @@ class RemoteRuntime:
     def _sent(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Iterator[Outcome]:
         payloads: dict[int, bytes] = {}
         messages: dict[str, bytes] = {}
-        expected: dict[str, type[Record]] = {}
         questions = {client: secrets.token_hex(16) for client in requests}
         begun = time.perf_counter()
         for client, request in requests.items():
             if id(request) not in payloads:  # a request to all is one object, encoded once
                 payloads[id(request)] = encode(request)
-            expected[client] = reply_type(type(request))
             envelope = Envelope(
                 course=self.course,
                 position=position,
@@ -130,7 +125,8 @@ class RemoteRuntime:
             if question is None:
                 continue  # it has answered already
             came = time.perf_counter()
-            reply = answer if isinstance(answer, Failure) else self._opened(client, answer, expected[client], question)
+            wanted = reply_type(type(requests[client]))
+            reply = answer if isinstance(answer, Failure) else self._opened(client, answer, wanted, question)
             up = 0 if isinstance(answer, Failure) else len(answer)
             spent = encoding + time.perf_counter() - came
             yield Outcome(client, reply, len(messages[client]), up, came - started, spent)

@@ -23,10 +23,6 @@ class _Unfinished:
     size: int
     parts: dict[int, bytes] = field(default_factory=dict)
 
-    @property
-    def num_bytes(self) -> int:
-        return sum(len(part) for part in self.parts.values())
-
 
 class Assembly:
     """The messages of one peer that are under way.
@@ -73,7 +69,7 @@ class Assembly:
         """Let a message go, whole or not; parts of it that still come are ignored."""
         found = self._unfinished.pop(name, None)
         if found is not None:
-            self._num_bytes -= found.num_bytes
+            self._num_bytes -= sum(len(part) for part in found.parts.values())
         self._over[name] = None
         if len(self._over) > NUM_REMEMBERED:
             self._over.popitem(last=False)

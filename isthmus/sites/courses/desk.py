@@ -49,17 +49,16 @@ class _Question:
     until: float
 
 
+@dataclass(eq=False)
 class Desk:
     """Answers operators from a ledger. All of them may do the same; nothing is kept for one who does not ask."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        sites: tuple[str, ...],
-        reply: Callable[[str, str, bytes], None] = lambda operator, ident, data: None,
-        say: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        self.ledger, self.sites, self.reply, self.say = ledger, sites, reply, say
+    ledger: Ledger
+    sites: tuple[str, ...]
+    reply: Callable[[str, str, bytes], None] = lambda operator, ident, data: None
+    say: Callable[[str], None] = lambda text: None
+
+    def __post_init__(self) -> None:
         self.taken: set[str] = set()  # courses whose folders an operator has
         self.last_question = time.monotonic()
         self._waiting: deque[_Question] = deque()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from isthmus.core.codec import decode, encode
@@ -81,24 +81,23 @@ class Silence:
         return True
 
 
+@dataclass(eq=False)
 class SiteTransport:
     """Brings exchanges to the sites that agreed to the course; one that comes back is asked to agree again.
 
     One that was late twice in a row counts as lost, and is not waited for until it is heard of again.
     """
 
-    def __init__(
-        self,
-        hub: Hub,
-        proposal: Proposal,
-        timeout_seconds: float,
-        models: SiteModels,
-        note: Callable[[str, str], None],
-    ) -> None:
-        self.hub, self.proposal, self.timeout_seconds = hub, proposal, timeout_seconds
-        self.models, self.free, self.note = models, models.freedom(), note
+    hub: Hub
+    proposal: Proposal
+    timeout_seconds: float
+    models: SiteModels
+    note: Callable[[str, str], None]
+
+    def __post_init__(self) -> None:
+        self.free = self.models.freedom()
         self.agreement: Agreement | None = None
-        self._silence = Silence(hub)
+        self._silence = Silence(self.hub)
         self.holdings: dict[str, Holdings] = {}  # of the sites that agreed, as they said first
         # When a site agreed, and when it was refused, by its generation: one that comes back is asked anew.
         self._agreed: dict[str, int] = {}
@@ -209,16 +208,13 @@ class SiteTransport:
     def _wanted(self, site: str, terms: Terms) -> tuple[int, Outputs]:
         """Return the inputs and outputs that a site must have; those it has, where it comes late and is free to."""
         assert self.agreement is not None
-        outputs = self.agreement.own.get(site, (self.agreement.output_dim, self.agreement.class_names))
-        inputs = self.agreement.inputs.get(site, self.agreement.input_dim)
-        if site in self.agreement.holds:
-            return inputs, outputs
+        inputs, outputs = self.agreement.input_dim, (self.agreement.output_dim, self.agreement.class_names)
         own_model = site in self.free.models
         if own_model or (self.free.classes and not self.models.stated):
             outputs = outputs_of(terms)
         if own_model or self.free.features:
             inputs = terms.input_dim
-        return inputs, outputs
+        return self.agreement.inputs.get(site, inputs), self.agreement.own.get(site, outputs)
 
     def _free_columns(self, site: str, terms: Terms) -> bool:
         """Whether a site may have feature columns of other names than the course has."""

@@ -48,8 +48,8 @@ def renew(out: Path, parties: Sequence[str] = (), *, root: bool = False, revoke_
         above = _root_above(authority, renewed=root)
         pairs = {party: authority.issue(party) for party in chosen}
         kits = hand_out(out, authority, pairs)
-        for path in kits.values() if root else ():
-            replace_file(path / "rootCA.pem", authority.root, 0o600)
+        if root:
+            _hand_out_root(kits, authority.root)
         passports = {party: read_passport(certificate) for party, (certificate, _) in pairs.items()}
         return Renewal({party: kits[party] for party in chosen}, passports, above)
 
@@ -61,6 +61,11 @@ def _root_above(authority: Authority, renewed: bool) -> Passport:
     if found.days_left <= 0:
         raise BadInput(f"the root certificate ended on {found.last_day}; renew it too: isthmus federation renew --root")
     return found
+
+
+def _hand_out_root(kits: dict[str, Path], root: bytes) -> None:
+    for path in kits.values():
+        replace_file(path / "rootCA.pem", root, 0o600)
 
 
 def expel(out: Path, parties: Sequence[str]) -> tuple[int, int]:

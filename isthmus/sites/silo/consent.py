@@ -12,16 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from isthmus.core.codec import pack, unpack
 from isthmus.core.record import Record
 from isthmus.sites.parties.certificates import read_passport
-
-if TYPE_CHECKING:
-    from cryptography.x509 import Certificate
 
 MAX_CERTIFICATE_CHARACTERS = 20_000
 MAX_SIGNATURE_BYTES = 4_096
@@ -65,15 +62,17 @@ class Identity:
 
     def count(self, course_id: str, course: str, consents: Mapping[str, Consent]) -> tuple[int, dict[str, str]]:
         """Return how many distinct silos of the federation consented, and what is wrong with the other consents."""
+        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
         from cryptography.x509 import load_pem_x509_certificate
 
-        found, problems = set(), {}
+        found, problems = set(), {}  # what tells two silos apart is their keys
         for site, consent in consents.items():
             problem = self._problem(site, consent, statement(course_id, course))
             if problem:
                 problems[site] = problem
             else:
-                found.add(_public(load_pem_x509_certificate(consent.certificate.encode())))
+                key = load_pem_x509_certificate(consent.certificate.encode()).public_key()
+                found.add(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
         return len(found), problems
 
     def _problem(self, site: str, consent: Consent, signed: bytes) -> str:
@@ -98,13 +97,6 @@ class Identity:
         if not passport.valid_from <= datetime.now(UTC) <= passport.valid_until:
             return "its certificate is not valid today"
         return "its certificate was revoked" if passport.serial in self.revoked() else ""
-
-
-def _public(certificate: Certificate) -> bytes:
-    """Return what tells two silos apart: their keys."""
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
-    return certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
 def _scheme(key: Any) -> tuple[Any, ...]:
