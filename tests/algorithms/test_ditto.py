@@ -75,8 +75,8 @@ def test_a_course_is_the_papers(cohorts: list[str], personal_steps: int | None) 
 
 def test_own_models_end_between_the_clients_bottom_and_the_global_model() -> None:
     """At the minimum of 1/2 c (v - b)^2 + lambda/2 (v - w)^2, v = (c b + lambda w) / (c + lambda)."""
-    course = Wells(Ditto(strength=2.0, local_steps=1, personal_steps=40, optimizer=SGD(lr=0.1)), WELLS)
-    course.advance(rounds=40)
+    course = Wells(Ditto(strength=2.0, local_steps=3, personal_steps=5, optimizer=SGD(lr=0.15)), WELLS)
+    course.advance(rounds=20)
     for name, well in WELLS.items():
         expected = (well.curvature * well.bottom + 2.0 * course.w) / (well.curvature + 2.0)
         assert course.memory(name, "model") == pytest.approx(expected, abs=1e-3)
@@ -85,9 +85,9 @@ def test_own_models_end_between_the_clients_bottom_and_the_global_model() -> Non
 def test_a_large_lambda_comes_near_the_global_model() -> None:
     gaps = []
     for strength in (0.1, 1.0, 10.0, 100.0):
-        algorithm = Ditto(strength=strength, local_steps=1, personal_steps=60, optimizer=SGD(lr=0.01))
+        algorithm = Ditto(strength=strength, local_steps=1, personal_steps=20, optimizer=SGD(lr=0.01))
         course = Wells(algorithm, WELLS)
-        course.advance(rounds=15)
+        course.advance(rounds=5)
         gaps.append(max(abs(course.memory(name, "model") - course.w) for name in WELLS))  # type: ignore[operator]
     assert gaps == sorted(gaps, reverse=True) and gaps[-1] < 0.03 * gaps[0]
 
@@ -190,7 +190,7 @@ def test_with_lambda_zero_own_models_are_those_of_local_training_to_the_bit(
 def test_clients_that_answer_together_give_what_they_would_alone(fields: dict[str, Any], sparse: bool) -> None:
     scenario = toy_scenario(5, num_nodes=70, sparse=sparse, client_with_one_training_node=True)
     algorithm = Ditto(strength=0.8, personal_steps=3, optimizer=SGD(lr=0.1))
-    course = toy_course(algorithm, num_clients=5, rounds=4, **fields)
+    course = toy_course(algorithm, num_clients=5, **fields)
     loop = trace_course(course, scenario)
     together = trace_course(replace(course, runtime="auto"), scenario)
     assert together.together["TrainModel"] > 0 and not together.notes

@@ -160,6 +160,7 @@ def test_kept_moments_go_on_through_bytes() -> None:
     assert "optimizer" not in decode(fresh.memories[3]["client-0"], State)
 
 
+@pytest.mark.slow
 def test_another_configuration_passes_all_checks() -> None:
     check_algorithm(FedRep(head_steps=1, local_steps=3, weighting="uniform", optimizer=SGD(lr=0.1, momentum=0.5)))
 

@@ -19,7 +19,7 @@ from isthmus.learn.graph_client import read_params
 from isthmus.learn.optimizers import SGD
 from isthmus.models import GCN, SAGE, MLPDecoder, ModelSpec
 from isthmus.runs.folder import RunFolder, load_model_file
-from isthmus.testing import check_algorithm, toy_client, toy_course, toy_scenario
+from isthmus.testing import CHECKS, check_algorithm, toy_client, toy_course, toy_scenario
 from isthmus.testing.traces import require_close, trace_course
 
 from .reference import assert_close, assert_equal, gradient_descent
@@ -78,6 +78,7 @@ def test_every_evaluation_tunes_the_latest_global_model_anew() -> None:
     assert first == again
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize(
     "fields",
     [
@@ -122,6 +123,7 @@ def test_heads_of_ones_own_are_tuned_as_well_and_stay_what_they_were_for_trainin
     assert not torch.equal(client.state["tuned"]["decoder.layers.0.weight"], head["decoder.layers.0.weight"])
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize(
     "fields",
@@ -131,16 +133,31 @@ def test_heads_of_ones_own_are_tuned_as_well_and_stay_what_they_were_for_trainin
 def test_clients_that_answer_together_give_what_they_would_alone(fields: dict[str, Any], sparse: bool) -> None:
     scenario = toy_scenario(5, num_nodes=70, sparse=sparse, client_without_training=True)
     algorithm = FedAvgFT(optimizer=SGD(lr=0.1), tune_optimizer=SGD(lr=0.05, momentum=0.9))
-    course = toy_course(algorithm, num_clients=5, rounds=3, **fields)
+    course = toy_course(algorithm, num_clients=5, rounds=2, **fields)
     loop = trace_course(course, scenario)
     together = trace_course(replace(course, runtime="auto"), scenario)
     assert together.together["TrainModel"] > 0 and together.together["EvaluateModel"] > 0 and not together.notes
     require_close(loop.values(), together.values(), "together")
 
 
-def test_other_algorithms_can_be_tuned_too() -> None:
-    check_algorithm(FedProxFT(mu=0.1, tune_steps=2))
-    check_algorithm(DittoFT(strength=0.3, tune_steps=2))
+OTHERS = {"fedprox": FedProxFT(mu=0.1, tune_steps=2), "ditto": DittoFT(strength=0.3, tune_steps=2)}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_algorithms_can_be_tuned_too(name: str) -> None:
+    """What they and tuning remember beside each other lasts, and clients together have it as each alone."""
+    course = toy_course(OTHERS[name], rounds=2)
+    for check in ("loop_equals_strict", "resume"):
+        CHECKS[check](OTHERS[name], course)
+    loop, together = (trace_course(replace(course, runtime=runtime), toy_scenario()) for runtime in ("loop", "auto"))
+    assert together.together["TrainModel"] > 0 and not together.notes
+    require_close(loop.values(), together.values(), "together")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_algorithms_that_are_tuned_pass_all_checks(name: str) -> None:
+    check_algorithm(OTHERS[name])
 
 
 def test_tuning_begins_with_the_model_that_the_other_algorithm_has_for_the_client() -> None:
@@ -177,7 +194,7 @@ def test_tuning_is_on_the_graph_that_the_other_algorithm_trains_on() -> None:
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 def test_clients_with_other_data_than_their_own_are_tuned_together_on_that(sparse: bool) -> None:
     scenario = toy_scenario(5, num_nodes=70, sparse=sparse)
-    course = toy_course(FedSagePlusFT(**SAGE_PLUS), num_clients=5)
+    course = toy_course(FedSagePlusFT(**SAGE_PLUS), num_clients=5, rounds=2)
     loop = trace_course(course, scenario)
     together = trace_course(replace(course, runtime="auto"), scenario)
     assert together.together["TrainModel"] > 0 and together.together["EvaluateModel"] > 0 and not together.notes

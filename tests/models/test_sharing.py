@@ -21,8 +21,9 @@ from isthmus.learn.optimizers import SGD, Adam
 from isthmus.models import GCN, LinearDecoder, MLPDecoder, ModelSpec
 from isthmus.models.model import check_patterns, names_by_classes, shared_names
 from isthmus.runs.simulation import Scenario, Simulation
-from isthmus.testing import CHECKS, check_algorithm
+from isthmus.testing import check_algorithm
 from isthmus.testing.toys import toy_client, toy_course, toy_scenario
+from isthmus.testing.traces import require_close, require_same, trace_course
 from tests.quick import quick
 from tests.runs.personal.wire import Wire
 
@@ -122,25 +123,37 @@ def test_no_message_of_any_algorithm_holds_a_personal_parameter(name: str, monke
         assert b"decoder" not in encode(record)
 
 
-# What a head that stays can break; all others are held without one for every algorithm, and with one in the slow set.
-OF_HEADS = ("replies", "parameters_move", "loop_equals_strict", "resume", "stacked_equals_loop")
-APART = tuple(name for name in CHECKS if name not in OF_HEADS)
-
-
-@pytest.mark.parametrize(
-    ("skip", "rounds"),
-    [(APART, 2), pytest.param(("same_seed",), 3, marks=pytest.mark.slow)],
-    ids=["some", "all"],
-)
-@pytest.mark.parametrize("name", PARTLY_SHARED)
-def test_every_algorithm_passes_its_checks_when_the_head_is_personal(
-    name: str, skip: tuple[str, ...], rounds: int
-) -> None:
+def with_own_heads(name: str, **changes: Any) -> Course:
+    """Return a course of an algorithm, with little of everything, whose clients keep their heads."""
     algorithm: Any = quick(name)
     if hasattr(algorithm, "optimizer"):
         algorithm = replace(algorithm, optimizer=SGD(lr=0.01))
     model = ModelSpec(GCN(hidden=5, dropout=0.5), decoder=MLPDecoder(hidden=4))
-    check_algorithm(algorithm, toy_course(algorithm, model=model, shared=("gnn.*",), rounds=rounds), skip=skip)
+    return toy_course(algorithm, model=model, shared=("gnn.*",), **changes)
+
+
+@pytest.mark.parametrize("name", PARTLY_SHARED)
+def test_heads_of_every_algorithm_are_trained_kept_as_bytes_and_the_same_together(name: str) -> None:
+    """What a head that stays can break; the rest is held without one for every algorithm, and here in the slow set."""
+    course, scenario = with_own_heads(name, rounds=2), toy_scenario()
+    loop, strict, together = (trace_course(replace(course, runtime=r), scenario) for r in ("loop", "strict", "auto"))
+    assert loop.ended_by is None and not [failure for report in loop.exchanges for failure in report.failures]
+    require_same(loop.everything(), strict.everything(), "loop and strict")
+    require_close(loop.everything(sizes=False), together.everything(sizes=False), "alone and together")
+    many = {kind.__name__: handler for kind, handler in type(course.algorithm).cohort_handlers().items()}
+    assert many.keys() <= together.together.keys() and not together.notes.keys() & set(many.values())
+    models = loop.models(course.algorithm)
+    own = Simulation(course, scenario).clients["all" if course.algorithm.pooled else "client-0"].own
+    assert own.keys() == set(HEAD)
+    for slot, start in own.items():
+        assert not any(torch.equal(model[slot], start) for model in models.values()), slot
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PARTLY_SHARED)
+def test_every_algorithm_passes_its_checks_when_the_head_is_personal(name: str) -> None:
+    course = with_own_heads(name)
+    check_algorithm(course.algorithm, course, skip=("same_seed",))
 
 
 def test_heads_differ_and_the_rest_is_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -60,10 +61,30 @@ MODES: dict[str, FedGRL] = {
 }
 
 
+@cache
+def usual(num_clients: int = 3) -> Scenario:
+    return toy_scenario(num_clients)
+
+
+@cache
+def with_idle(num_clients: int = 3) -> Scenario:
+    return with_idle_client(usual(num_clients))
+
+
+_seen: dict[tuple[FedGRL, int, str], tuple[Scenario, Trace]] = {}
+
+
 def traced(algorithm: FedGRL, scenario: Scenario | None = None, **fields: Any) -> Trace:
-    """The trace of a course in which nothing fails."""
-    scenario = toy_scenario() if scenario is None else scenario
-    fields = {"model": MODEL, "num_clients": len(scenario.parts), **fields}
+    """The trace of a course of two rounds, or more, in which nothing fails; tests that only look at it share it."""
+    scenario = usual() if scenario is None else scenario
+    fields = {"model": MODEL, "num_clients": len(scenario.parts), "rounds": 2, **fields}
+    course = (algorithm, id(scenario), repr(fields))
+    if course not in _seen:
+        _seen[course] = (scenario, _traced(algorithm, scenario, fields))
+    return _seen[course][1]
+
+
+def _traced(algorithm: FedGRL, scenario: Scenario, fields: dict[str, Any]) -> Trace:
     trace = trace_course(toy_course(algorithm, **fields), scenario)
     assert trace.ended_by is None, trace.ended_by
     failures = [failure for report in trace.exchanges for failure in report.failures]

@@ -51,7 +51,7 @@ def test_alone_each_client_is_a_course_of_that_client(name: str) -> None:
         single, shared = traced(algorithm, one), traced(federated, one)
         assert_equal(memory(together, client)["encoder"], memory(single, client)["encoder"])
         assert_equal(memory(together, client)["encoder"], encoder(shared))
-        assert_equal(memory(together, client)["parts"], shared.standings[3].state.objective)  # type: ignore[attr-defined]
+        assert_equal(memory(together, client)["parts"], shared.standings[2].state.objective)  # type: ignore[attr-defined]
         for entry in ("objective", "optimizer", "personal"):
             require_same({entry: memory(together, client)[entry]}, {entry: memory(shared, client)[entry]}, name)
     encoders = [memory(together, client)["encoder"] for client in scenario.parts]
