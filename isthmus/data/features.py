@@ -53,9 +53,7 @@ def compact(x: Tensor) -> Tensor:
         return x.float() if num_set < SPARSE_DENSITY * x.numel() else x.to_dense().float()
     if int(torch.count_nonzero(x)) >= SPARSE_DENSITY * x.numel():
         return x.float()
-    rows, columns = x.nonzero(as_tuple=True)
-    start = torch.searchsorted(rows, torch.arange(x.shape[0] + 1))
-    return sparse_rows(start, columns, x[rows, columns].float(), (x.shape[0], x.shape[1]))
+    return from_scipy(scipy_rows(x.float()))
 
 
 def normalized_rows(x: Tensor) -> Tensor:

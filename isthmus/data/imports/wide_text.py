@@ -185,7 +185,11 @@ def _spans(lines: bytes, num_rows: int, wide: Wide) -> tuple[Integers, Integers]
 
 def _texts(lines: bytes, starts: Integers, ends: Integers) -> Any:
     """Return a column of text as Arrow has it."""
-    return _strings([_unquoted(value) for value in _values(lines, starts, ends)])
+    values = [_unquoted(value) for value in _values(lines, starts, ends)]
+    offsets = np.cumsum([0, *map(len, values)]).astype(np.int32)
+    strings = pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(b"".join(values)))
+    strings.validate(full=True)  # that they are UTF-8
+    return strings
 
 
 def _values(lines: bytes, starts: Integers, ends: Integers) -> list[bytes]:
@@ -199,14 +203,6 @@ def _unquoted(value: bytes) -> bytes:
     if len(value) < 2 or value != b'"' + inner + b'"' or b'"' in inner:
         raise NotPlain
     return inner
-
-
-def _strings(values: list[bytes]) -> Any:
-    """Return values as Arrow has them."""
-    offsets = np.cumsum([0, *map(len, values)]).astype(np.int32)
-    strings = pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(b"".join(values)))
-    strings.validate(full=True)  # that they are UTF-8
-    return strings
 
 
 Numbers = tuple[npt.NDArray[np.floating[Any]], npt.NDArray[np.bool_] | None]

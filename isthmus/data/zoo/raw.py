@@ -117,10 +117,6 @@ class RawFolder:
     def _paths(self) -> list[str]:
         return [f"{self.folder}/{name}" for name in self.names]
 
-    def digest(self, name: str) -> str | None:
-        """Return the digest that the table has for one of the files, or None."""
-        return digests().get(f"{self.folder}/{name}")
-
 
 @dataclass(frozen=True)
 class RawDataset(Dataset):

@@ -174,12 +174,9 @@ def labels(
 
     `own_names` are what the owner of the table calls the classes, where that is known: a number among them is a name.
     """
-    nothing = np.full(nodes.num_rows, -1, dtype=np.int64)
-    if "label" not in nodes.columns:
-        return nothing, class_names
-    column = text(nodes, "label", problems)
+    column = text(nodes, "label", problems) if "label" in nodes.columns else None
     if column is None:
-        return nothing, class_names
+        return np.full(nodes.num_rows, -1, dtype=np.int64), class_names
     values = np.asarray(column.to_pylist(), dtype=object)
     given = values != ""
     distinct = sorted(set(values[given].tolist()))
