@@ -21,6 +21,8 @@ class Dataset(ABC):
     task: ClassVar[str] = "node"
     summary: ClassVar[str] = ""
     licence: ClassVar[str] = ""
+    # Files below the data root that `load` needs.
+    needs: ClassVar[tuple[str, ...]] = ()
 
     normalize_features: bool = False
 
@@ -29,5 +31,5 @@ class Dataset(ABC):
         """Return the data; `root` is the folder for data that does not ship with the package."""
 
     def present(self, root: Path) -> bool:
-        """Return whether `load` will find its files without a download; here, without any files below `root`."""
-        return True
+        """Return whether `load` will find its files without a download; here, those that it names in `needs`."""
+        return all((root / name).is_file() for name in self.needs)

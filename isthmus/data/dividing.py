@@ -73,6 +73,11 @@ class Holding(ABC):
         """(items,), int64 classes with -1 for none; or (items, tasks), float32 with NaN for none."""
         return cast(Tensor, getattr(self, self.label_field))
 
+    @property
+    def named_classes(self) -> tuple[str, ...]:
+        """Names of the classes or tasks: their numbers, where they have none."""
+        return self.class_names or tuple(str(number) for number in range(self.num_classes))
+
     def mask(self, split: str) -> Tensor:
         """Boolean (items,) mask of a split; all False when the split is not set."""
         return self.masks[split] if split in self.masks else torch.zeros(self.num_items, dtype=torch.bool)
@@ -207,7 +212,6 @@ class MaskRule(ABC):
         """Return the data with masks by this rule."""
 
 
-@dataclass(frozen=True)
 class PublicSplit(MaskRule):
     """Keep the masks that the dataset brings."""
 
@@ -308,7 +312,6 @@ class PerClassSplit(MaskRule):
         return items[: self.num_per_class]
 
 
-@dataclass(frozen=True)
 class NoSplit(MaskRule):
     """Leave all masks empty: nothing is learned from labels or scored by them, as where there are none."""
 

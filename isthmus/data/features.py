@@ -16,6 +16,7 @@ from torch import Tensor
 
 from isthmus.data.conventions import SPARSE_DENSITY
 from isthmus.data.graph_set import GraphSet
+from isthmus.data.on_demand import sparse
 
 
 def sparse_rows(start: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
@@ -27,8 +28,6 @@ def sparse_rows(start: Tensor, columns: Tensor, values: Tensor, shape: tuple[int
 
 def scipy_rows(x: Tensor) -> Any:
     """Return dense or sparse features as a CSR matrix of scipy."""
-    from scipy import sparse
-
     if x.layout != torch.sparse_csr:
         return sparse.csr_matrix(x.numpy())
     parts = (x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy())
@@ -44,8 +43,6 @@ def from_scipy(matrix: Any) -> Tensor:
 
 def on_the_diagonal(blocks: Sequence[Tensor]) -> Tensor:
     """Return features of which each block has rows and columns of its own, in the layout that suits."""
-    from scipy import sparse
-
     return compact(from_scipy(sparse.block_diag([scipy_rows(block) for block in blocks], format="csr")))
 
 
@@ -56,9 +53,7 @@ def compact(x: Tensor) -> Tensor:
         return x.float() if num_set < SPARSE_DENSITY * x.numel() else x.to_dense().float()
     if int(torch.count_nonzero(x)) >= SPARSE_DENSITY * x.numel():
         return x.float()
-    rows, columns = x.nonzero(as_tuple=True)
-    start = torch.searchsorted(rows, torch.arange(x.shape[0] + 1))
-    return sparse_rows(start, columns, x[rows, columns].float(), (x.shape[0], x.shape[1]))
+    return from_scipy(scipy_rows(x.float()))
 
 
 def normalized_rows(x: Tensor) -> Tensor:

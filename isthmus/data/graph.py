@@ -124,32 +124,18 @@ class Graph(Holding):
 
     def subgraph(self, nodes: Tensor) -> Graph:
         """Return the graph induced by `nodes` (int64 indices, without repetition), in their order."""
-        position = torch.full((self.num_nodes,), -1, dtype=torch.int64)
-        position[nodes] = torch.arange(len(nodes))
-        ends = position[self.edge_index]  # (2, edges)
-        kept = (ends >= 0).all(dim=0)
-        edge_index = ends[:, kept]
-        order = torch.argsort(edge_index[0] * max(len(nodes), 1) + edge_index[1])
-        weight = None if self.edge_weight is None else self.edge_weight[kept][order]
-        return self._part(nodes, edge_index[:, order], weight)
+        return self.divide([nodes])[0]
 
     def divide(self, parts: Sequence[Tensor]) -> list[Graph]:
-        """Return `subgraph(nodes)` for each of many `parts`, which may overlap.
-
-        `subgraph` looks at every edge of the graph; here, each part looks only at the edges of its own nodes.
-        """
+        """Return `subgraph(nodes)` for each of many `parts`, which may overlap; each looks at its own nodes' edges."""
         edges = EdgesByNode.of(self.edge_index, self.num_nodes)
         graphs = []
         for nodes in parts:
             ends, column = edges.between(nodes.numpy())
             weight = None if self.edge_weight is None else self.edge_weight[torch.from_numpy(column)]
-            graphs.append(self._part(nodes, torch.from_numpy(ends), weight))
+            x, facts = select_rows(self.x, nodes), self._facts_of(nodes)
+            graphs.append(replace(self, x=x, edge_index=torch.from_numpy(ends), edge_weight=weight, **facts))
         return graphs
-
-    def _part(self, nodes: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Graph:
-        """Return the given nodes with what belongs to them, and edges between their positions."""
-        x, facts = select_rows(self.x, nodes), self._facts_of(nodes)
-        return replace(self, x=x, edge_index=edge_index, edge_weight=edge_weight, **facts)
 
     def __repr__(self) -> str:
         size = f"{self.num_nodes} nodes, {self.num_edges} directed edges"

@@ -33,7 +33,8 @@ def joined(parts: Sequence[Any], name: str) -> Any:
     if isinstance(parts[0], LinkGraph):
         own = _links(parts)
     elif isinstance(parts[0], Graph):
-        own = {"edge_index": _shifted(parts, "edge_index"), "edge_weight": _weights(parts)}
+        weight = _or_ones([part.edge_weight for part in parts], [torch.ones(part.num_edges) for part in parts])
+        own = {"edge_index": _shifted(parts, "edge_index"), "edge_weight": weight}
     else:
         own = joined_edges(parts)
     return replace(parts[0], **_shared(parts), **own, name=name)
@@ -79,7 +80,7 @@ def _links(parts: Sequence[LinkGraph]) -> dict[str, Any]:
     return {
         "links": _shifted(parts, "links"),
         "node_ids": _below(parts, "node_ids"),
-        "linked": _linked(parts),
+        "linked": _or_ones([part.linked for part in parts], [part.is_link.long() for part in parts]),
         "doubtful": next((part.doubtful for part in parts if part.doubtful), ""),
         "node_attributes": _node_attributes(parts),
         "node_attribute_names": {},
@@ -93,18 +94,11 @@ def _node_attributes(parts: Sequence[LinkGraph]) -> dict[str, Tensor]:
     return {key: torch.cat([part.node_attributes[key] for part in parts]) for key in common if key not in named}
 
 
-def _linked(parts: Sequence[LinkGraph]) -> Tensor | None:
-    """Return which pairs are links; all are, of a part that says nothing of it."""
-    if all(part.linked is None for part in parts):
+def _or_ones(values: Sequence[Tensor | None], ones: Sequence[Tensor]) -> Tensor | None:
+    """Return what some parts say one below the other, with ones for a part that says nothing; None where all do."""
+    if all(value is None for value in values):
         return None
-    return torch.cat([part.is_link.long() if part.linked is None else part.linked for part in parts])
-
-
-def _weights(parts: Sequence[Graph]) -> Tensor | None:
-    """Return the weights of all edges; an edge of a graph without weights has 1."""
-    if all(part.edge_weight is None for part in parts):
-        return None
-    return torch.cat([torch.ones(p.num_edges) if p.edge_weight is None else p.edge_weight for p in parts])
+    return torch.cat([one if value is None else value for value, one in zip(values, ones, strict=True)])
 
 
 def _rows(blocks: Sequence[Tensor]) -> Tensor:

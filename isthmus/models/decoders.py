@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -80,34 +80,6 @@ class BilinearDecoder:
         return Bilinear(in_dim, out_dim)
 
 
-@dataclass(frozen=True)
-class HadamardMLPDecoder:
-    """MLP(h * t), the element-wise product into a perceptron: the link predictor of FS-G (Wang et al., 2022, 7.1.2).
-
-    Fields:
-        hidden:     width between the linear maps
-        layers:     number of linear maps
-        dropout:    probability of dropping an entry between them
-        batch_norm: whether to normalise between them over the pairs, as the authors' released code does
-    """
-
-    hidden: int = 64
-    layers: int = 2
-    dropout: float = 0.0
-    batch_norm: bool = False
-
-    def __post_init__(self) -> None:
-        require_count("hidden", self.hidden)
-        require_count("layers", self.layers)
-        require_dropout("dropout", self.dropout)
-
-    def build(self, in_dim: int, out_dim: int) -> HadamardMLP:
-        """Return the module."""
-        return HadamardMLP(
-            [in_dim, *[self.hidden] * (self.layers - 1), out_dim], dropout=self.dropout, batch_norm=self.batch_norm
-        )
-
-
 class Dot(LinkPart):
     """The module of `DotDecoder`."""
 
@@ -179,12 +151,14 @@ class HadamardMLP(LinkPart):
 
     def forward(self, head: Tensor, tail: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return (pairs, out)."""
-        last = self._last()
+        last = self._maps[-1]
         return affine(self._hidden(head * tail, generator), last.weight, last.bias)
 
     def of(self, head: Tensor, tail: Tensor, relation: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return (pairs,)."""
-        return self._column(self._hidden(head * tail, generator), relation)
+        last = self._maps[-1]
+        columns = last.weight.t()[relation]  # (pairs, width)
+        return (self._hidden(head * tail, generator) * columns).sum(dim=1) + last.bias[relation]
 
     @torch.no_grad()
     def against(self, given: Tensor, others: Tensor, relation: Tensor, given_is_head: bool) -> Tensor:
@@ -192,35 +166,24 @@ class HadamardMLP(LinkPart):
 
         The maps' outputs are kept as (given, width, others), which needs no transpose.
         """
-        last = self._last()
+        first, last = self._maps[0], self._maps[-1]
         columns = last.weight.t()[relation]  # (given, width)
-        if len(self.layers) == 1:
+        if len(self._maps) == 1:
             return (given * columns) @ others.t() + last.bias[relation].unsqueeze(1)
-        first = self._layer(0)
         turned = (given.unsqueeze(1) * first.weight.t()).flatten(0, 1)  # (given * width, dim)
         h = (turned @ others.t()).view(len(given), first.weight.shape[1], len(others))
         h = self._between(h.add_(first.bias.unsqueeze(1)), 0, None)
-        for depth in range(1, len(self.layers) - 1):
-            layer = self._layer(depth)
+        for depth, layer in enumerate(self._maps[1:-1], start=1):
             h = self._between(layer.weight.t().matmul(h) + layer.bias.unsqueeze(1), depth, None)
         return columns.unsqueeze(1).bmm(h).squeeze(1) + last.bias[relation].unsqueeze(1)
 
-    def _layer(self, depth: int) -> Linear:
-        layer = self.layers[depth]
-        assert isinstance(layer, Linear)
-        return layer
-
-    def _last(self) -> Linear:
-        return self._layer(-1)
-
-    def _column(self, hidden: Tensor, relation: Tensor) -> Tensor:
-        last = self._last()
-        return (hidden * last.weight.t()[relation]).sum(dim=1) + last.bias[relation]
+    @property
+    def _maps(self) -> list[Linear]:
+        return cast(list[Linear], list(self.layers))
 
     def _hidden(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return what the last map sees, (pairs, width)."""
-        for depth in range(len(self.layers) - 1):
-            layer = self._layer(depth)
+        for depth, layer in enumerate(self._maps[:-1]):
             h = self._between(affine(h, layer.weight, layer.bias), depth, generator)
         return h
 
@@ -272,6 +235,29 @@ class MLPDecoder:
         require_count("layers", self.layers)
         require_dropout("dropout", self.dropout)
 
-    def build(self, in_dim: int, out_dim: int) -> Perceptron:
+    def widths(self, in_dim: int, out_dim: int) -> list[int]:
+        """Return the widths before, between and after the maps."""
+        return [in_dim, *[self.hidden] * (self.layers - 1), out_dim]
+
+    def build(self, in_dim: int, out_dim: int) -> Part | LinkPart:
         """Return the module."""
-        return Perceptron([in_dim, *[self.hidden] * (self.layers - 1), out_dim], self.dropout)
+        return Perceptron(self.widths(in_dim, out_dim), self.dropout)
+
+
+@dataclass(frozen=True)
+class HadamardMLPDecoder(MLPDecoder):
+    """MLP(h * t), the element-wise product into a perceptron: the link predictor of FS-G (Wang et al., 2022, 7.1.2).
+
+    Fields:
+        hidden:     width between the linear maps
+        layers:     number of linear maps
+        dropout:    probability of dropping an entry between them
+        batch_norm: whether to normalise between them over the pairs, as the authors' released code does
+    """
+
+    dropout: float = 0.0
+    batch_norm: bool = False
+
+    def build(self, in_dim: int, out_dim: int) -> HadamardMLP:
+        """Return the module."""
+        return HadamardMLP(self.widths(in_dim, out_dim), dropout=self.dropout, batch_norm=self.batch_norm)

@@ -38,13 +38,13 @@ class LinearEncoder:
     def __post_init__(self) -> None:
         require_count("dim", self.dim)
 
-    def build(self, in_dim: int) -> Perceptron:
+    def build(self, in_dim: int) -> Part:
         """Return the module."""
         return Perceptron([in_dim, self.dim])
 
 
 @dataclass(frozen=True)
-class MLPEncoder:
+class MLPEncoder(LinearEncoder):
     """Linear maps with relu(dropout(.)) between them, all of width `dim`.
 
     Fields:
@@ -53,12 +53,11 @@ class MLPEncoder:
         dropout: probability of dropping an entry between them
     """
 
-    dim: int = 64
     layers: int = 2
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        require_count("dim", self.dim)
+        super().__post_init__()
         require_count("layers", self.layers)
         require_dropout("dropout", self.dropout)
 
@@ -67,8 +66,7 @@ class MLPEncoder:
         return Perceptron([in_dim, *[self.dim] * self.layers], self.dropout)
 
 
-@dataclass(frozen=True)
-class CategoricalEncoder:
+class CategoricalEncoder(LinearEncoder):
     """h_i = sum_c E_c[x_ic]: one embedding for each category of each column, drawn after Glorot and Bengio (2010).
 
     There is no bias. For features that are no indicators it is X E, a linear map.
@@ -76,11 +74,6 @@ class CategoricalEncoder:
     Fields:
         dim: width of the embeddings
     """
-
-    dim: int = 64
-
-    def __post_init__(self) -> None:
-        require_count("dim", self.dim)
 
     def build(self, in_dim: int) -> EmbeddingSum:
         """Return the module; `in_dim` is the number of categories of all columns together."""

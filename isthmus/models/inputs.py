@@ -20,6 +20,7 @@ from isthmus.models.products.sparse import (
     complemented,
     dense,
     edge_pattern,
+    padded_starts,
     pooling_operator,
 )
 
@@ -91,6 +92,11 @@ class GraphInput:
         return self.x.shape[1]
 
     @property
+    def graph_of(self) -> Tensor:
+        """The graph each node belongs to, (nodes,), also where there is only one."""
+        return torch.zeros(self.num_nodes, dtype=torch.int64) if self.batch is None else self.batch
+
+    @property
     def num_edges(self) -> int:
         """Number of directed edges."""
         return self.edge_index.shape[1]
@@ -131,11 +137,10 @@ class GraphInput:
 
     def _weighted(self, loops: bool) -> SparseMatrix:
         """Return A, or A + I with `loops`; edges that do not count have the weight 0."""
-        found = self._built.get(("pattern", loops))
-        if found is None:
+        if ("pattern", loops) not in self._built:
             self._check_edges()
-            found = self._built["pattern", loops] = edge_pattern(self.edge_index, self.num_nodes, loops)
-        pattern, order = cast("tuple[Pattern, Tensor]", found)
+            self._built["pattern", loops] = edge_pattern(self.edge_index, self.num_nodes, loops)
+        pattern, order = cast("tuple[Pattern, Tensor]", self._built["pattern", loops])
         if self.edge_weight is None and self.kept is None:
             return SparseMatrix(pattern, torch.ones(pattern.nnz))
         weight = torch.ones(self.num_edges + self.num_nodes)  # of the edges, then of the loops
@@ -194,11 +199,9 @@ class GraphInput:
 
     def pooling(self, mean: bool) -> SparseMatrix:
         """Return the (graphs, nodes) matrix that sums, or averages, the nodes of each graph."""
-        found = self._built.get(("pooling", mean))
-        if found is None:
-            batch = torch.zeros(self.num_nodes, dtype=torch.int64) if self.batch is None else self.batch
-            found = self._built["pooling", mean] = pooling_operator(batch, self.num_graphs or 0, mean)
-        return cast(SparseMatrix, found)
+        if ("pooling", mean) not in self._built:
+            self._built["pooling", mean] = pooling_operator(self.graph_of, self.num_graphs or 0, mean)
+        return cast(SparseMatrix, self._built["pooling", mean])
 
     def _check_edges(self) -> None:
         loops = self.edge_index[0] == self.edge_index[1]
@@ -249,9 +252,6 @@ def _stack_features(parts: Sequence[Features], rows: int) -> Features:
         for k, part in enumerate(parts):
             stacked[k, : part.shape[0]] = dense(part)
         return stacked.flatten(0, 1)
-    counts = torch.zeros(len(parts), rows, dtype=torch.int64)
-    for k, part in enumerate(sparse):
-        counts[k, : part.shape[0]] = part.pattern.crow.diff()
-    crow = torch.cat([counts.new_zeros(1), counts.flatten().cumsum(0)])
+    crow = padded_starts(sparse, rows)
     pattern = Pattern(crow, torch.cat([part.pattern.col for part in sparse]), (len(parts) * rows, width))
     return SparseMatrix(pattern, torch.cat([part.values for part in sparse]))

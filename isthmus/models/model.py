@@ -52,7 +52,6 @@ class ModelSpec:
                 f"readout is {self.readout!r} and decoder is None; "
                 "a readout needs a decoder after it: set model.decoder=mlp, or linear"
             )
-
         if self.activate and self.decoder is None:
             raise ValueError("activate is true and decoder is None; scores are no hidden layer: set decoder")
 

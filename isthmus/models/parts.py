@@ -139,7 +139,7 @@ def _random_entries(like: Tensor, kind: torch.dtype, bits: int, generator: torch
     """Return a random integer for each entry of `like`, in some shape with as many entries."""
     if not isinstance(generator, Streams):
         count = like.numel()
-        words = torch.empty(-(-count * bits // 64), dtype=torch.int64).random_(-(2**63), None, generator=generator)
+        words = torch.empty(_num_words(count, bits), dtype=torch.int64).random_(-(2**63), None, generator=generator)
         return words.view(kind)[:count]
     if like.ndim == 1:
         drawn = zip(generator.entry_words(bits), generator.entries, strict=True)
@@ -407,9 +407,8 @@ class LayerStack(GNN):
 
     def _extract(self, graph: GraphInput, generator: torch.Generator | None) -> Features:
         h = dropout(graph.x, self.input_dropout, generator)
-        for depth, layer in enumerate(self.layers):
-            if depth == len(self.layers) - 1:
-                break
+        *before, _ = self.layers
+        for depth, layer in enumerate(before):
             out: Tensor = layer(graph, h, generator)  # (nodes, hidden)
             if self.norms:
                 out = self.norms[depth](out, generator)

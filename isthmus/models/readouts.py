@@ -45,9 +45,8 @@ class MaxPool(Part):
     def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
         """Return (graphs, dim)."""
         h = dense(h)
-        batch = torch.zeros(len(h), dtype=torch.int64) if graph.batch is None else graph.batch
         empty = h.new_zeros(graph.num_graphs or 0, h.shape[1])
-        return empty.scatter_reduce(0, batch.unsqueeze(1).expand_as(h), h, "amax", include_self=False)
+        return empty.scatter_reduce(0, graph.graph_of.unsqueeze(1).expand_as(h), h, "amax", include_self=False)
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ class Set2Set(Part):
         """Return (graphs, 2 dim)."""
         h = dense(h)
         pool = graph.pooling(mean=False)  # (graphs, nodes)
-        batch = torch.zeros(len(h), dtype=torch.int64) if graph.batch is None else graph.batch
+        batch = graph.graph_of
         num_graphs = graph.num_graphs or 0
         query = memory = h.new_zeros(num_graphs, self.dim)
         star = h.new_zeros(num_graphs, 2 * self.dim)

@@ -30,6 +30,7 @@ from isthmus.data.folders.tables.attributes import attribute_columns, read_attri
 from isthmus.data.folders.tables.reading import Problems, Table, find_table, read_table, text
 from isthmus.data.graph import Graph, directed, undirected_pairs
 from isthmus.data.graph import undirected as both_directions
+from isthmus.data.on_demand import pa
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,8 @@ def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undir
     problems.raise_if_any()
     if x is None or ends is None:
         raise AssertionError("whatever is absent has been noted as a problem")
-    weights = None if weight is None else torch.from_numpy(weight)
-    edge_index, edge_weight = (both_directions if undirected else directed)(torch.from_numpy(ends), len(ids), weights)
+    make = both_directions if undirected else directed
+    edge_index, edge_weight = make(torch.from_numpy(ends), len(ids), _tensor(weight))
     graph = Graph(
         x=compact(x),
         edge_index=edge_index,
@@ -119,16 +120,8 @@ def _facts(
     """Return classes, splits and attributes as a `Graph` has them, and whether labels are numbers of classes."""
     own_names = schema.classes if schema else ()
     y, class_names = columns.labels(nodes, class_names or own_names, problems, own_names)
-    masks = columns.split_masks(nodes, y, problems)
-    attributes, attribute_names = read_attributes(nodes, columns.NODE_COLUMNS, False, problems)
-    facts = {
-        "y": torch.from_numpy(y),
-        "num_classes": len(class_names) if class_names else int(y.max()) + 1,
-        "masks": masks,
-        "attributes": attributes,
-        "attribute_names": attribute_names,
-        "class_names": class_names,
-    }
+    facts = {"y": torch.from_numpy(y), "masks": columns.split_masks(nodes, y, problems)}
+    facts |= columns.class_facts(y, class_names) | read_attributes(nodes, columns.NODE_COLUMNS, False, problems)
     return facts, columns.are_numbered(nodes, (*class_names, *own_names))
 
 
@@ -178,16 +171,12 @@ def write_graph_folder(
 
 
 def _nodes_table(graph: Graph, names: list[str | int]) -> Any:
-    import pyarrow as pa
-
     table: dict[str, Any] = {"id": pa.array(names), "label": writing.label_column(graph.y, graph.class_names)}
     table |= writing.split_column(graph.masks, graph.item) | attribute_columns(graph.attributes, graph.attribute_names)
     return pa.table(table | writing.feature_columns(graph.x, names=graph.feature_names))
 
 
 def _edges_table(graph: Graph, names: list[str | int]) -> Any:
-    import pyarrow as pa
-
     ends, weight = undirected_pairs(graph.edge_index, graph.num_nodes, graph.edge_weight)
     both, both_weight = both_directions(ends, graph.num_nodes, weight)
     same_weight = graph.edge_weight is None or (
@@ -247,14 +236,11 @@ def read_neighbors(folder: Path, ids: Any, nodes_file: str, problems: Problems) 
     )
     _, other = np.unique(np.array(composed, dtype=object).astype(str), return_inverse=True)
     weight = columns.weights_of(table, np.stack([node, other.reshape(-1)]), False, problems)
-    weights = None if weight is None else torch.from_numpy(weight)
-    return ForeignNeighbors(torch.from_numpy(node), tuple(named), weights)
+    return ForeignNeighbors(torch.from_numpy(node), tuple(named), _tensor(weight))
 
 
 def neighbors_table(graph: Graph) -> Any:
     """Return the table of neighbours of a part that lists them (splitter `node_hosts`); None where there are none."""
-    import pyarrow as pa
-
     listed = graph.attributes.get("neighbors")
     if listed is None:
         return None
@@ -264,6 +250,10 @@ def neighbors_table(graph: Graph) -> Any:
     found = {"id": graph.node_ids[:, None].expand_as(listed)[foreign].numpy(), "neighbor": listed[foreign].numpy()}
     weights = graph.attributes.get("neighbor_weights")
     return pa.table(found if weights is None else found | {"weight": weights[foreign].numpy()})
+
+
+def _tensor(values: np.ndarray | None) -> Tensor | None:
+    return None if values is None else torch.from_numpy(values)
 
 
 def _composed(id: str) -> str:

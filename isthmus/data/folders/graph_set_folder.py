@@ -33,6 +33,7 @@ from isthmus.data.folders.tables.reading import Problems, Table, read_table, tex
 from isthmus.data.graph import directed, select_rows
 from isthmus.data.graph import undirected as both_directions
 from isthmus.data.graph_set import GraphSet
+from isthmus.data.on_demand import compute, pa
 
 GRAPH_COLUMNS = ("id", "label", "split")
 NODE_COLUMNS = ("graph", "id")
@@ -95,17 +96,8 @@ def read_graph_set_folder(
     problems.raise_if_any()
     if table is None or members is None or joined is None:
         raise AssertionError("whatever is absent has been noted as a problem")
-    data = GraphSet(
-        **facts,
-        **_in_order(members, joined, undirected, len(ids), x_sizes),
-        target=target,
-        graph_ids=torch.arange(len(ids)),
-        x_sizes=x_sizes,
-        edge_sizes=edge_sizes,
-        name=path.resolve().name,
-        feature_names=members.feature_names,
-        edge_feature_names=joined.feature_names,
-    )
+    facts |= {"target": target, "x_sizes": x_sizes, "edge_sizes": edge_sizes, "name": path.resolve().name}
+    data = _assembled(members, joined, undirected, len(ids), facts)
     numbered = target == "class" and columns.are_numbered(table, data.class_names)
     return OwnData(data, {"id": tuple(ids.to_pylist())}, None, numbered)
 
@@ -117,14 +109,13 @@ def _graphs(table: Table, target: str, class_names: tuple[str, ...], problems: P
     ids = columns.node_ids(table, problems)
     facts = read_targets(table, target, class_names, problems)
     reserved = GRAPH_COLUMNS if target == "class" else (*NO_TASKS, *facts["class_names"])
-    attributes, attribute_names = read_attributes(table, reserved, True, problems)
-    return ids, facts | {"attributes": attributes, "attribute_names": attribute_names}
+    return ids, facts | read_attributes(table, reserved, True, problems)
 
 
-def _in_order(
-    members: _Members, joined: _Joined, undirected: bool, num_graphs: int, x_sizes: tuple[int, ...]
-) -> dict[str, Any]:
-    """Return nodes graph after graph, in the order of the table of graphs, and edges sorted, as a `GraphSet` has it."""
+def _assembled(
+    members: _Members, joined: _Joined, undirected: bool, num_graphs: int, facts: dict[str, Any]
+) -> GraphSet:
+    """Return the set: nodes graph after graph, in the order of the table of graphs, and edges sorted."""
     order = np.argsort(members.graph_of, kind="stable")
     position = torch.empty(len(order), dtype=torch.int64)
     position[torch.from_numpy(order)] = torch.arange(len(order))
@@ -132,12 +123,16 @@ def _in_order(
     edge_index, edge_attr = make(position[torch.from_numpy(joined.ends)], len(order), joined.attr)
     x = select_rows(members.x, torch.from_numpy(order))
     sizes = np.bincount(members.graph_of, minlength=num_graphs)
-    return {
-        "x": x if x_sizes else compact(x),
-        "node_start": torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)])),
-        "edge_index": edge_index,
-        "edge_attr": edge_attr,
-    }
+    return GraphSet(
+        x=x if facts["x_sizes"] else compact(x),
+        edge_index=edge_index,
+        node_start=torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)])),
+        graph_ids=torch.arange(num_graphs),
+        edge_attr=edge_attr,
+        feature_names=members.feature_names,
+        edge_feature_names=joined.feature_names,
+        **facts,
+    )
 
 
 def _members(path: Path, nodes: Table, find: Find, x_sizes: tuple[int, ...], problems: Problems) -> _Members | None:
@@ -183,8 +178,6 @@ def _ends(
     links: Table, name: str, graph_of: Integers | None, members: _Members | None, problems: Problems
 ) -> Integers | None:
     """Return the rows of the table of nodes that one end of each edge is, -1 where there is none."""
-    from pyarrow import compute
-
     column = text(links, name, problems)
     if column is None or graph_of is None or members is None:
         return None
@@ -200,9 +193,6 @@ def _ends(
 
 def _within(graph_of: Integers, ids: Any) -> Any:
     """Return names of nodes that differ between graphs: the graph's position and the node's id; null for no graph."""
-    import pyarrow as pa
-    from pyarrow import compute
-
     return compute.binary_join_element_wise(pa.array(graph_of, mask=graph_of < 0).cast(pa.string()), ids, " ")
 
 
@@ -243,8 +233,6 @@ def write_graph_set_folder(data: GraphSet, path: str | Path, format: str = "parq
     one in both directions. Sparse features go to features.npz, dense ones into columns. A graph without a label is in
     no split. Attributes of several values for each graph are not written.
     """
-    import pyarrow as pa
-
     ids, start = data.graph_ids.numpy(), data.node_start.numpy()
     graph_of = np.repeat(np.arange(data.num_items), np.diff(start))
     within = np.arange(data.num_nodes) - start[graph_of]
@@ -269,8 +257,6 @@ def write_graph_set_folder(data: GraphSet, path: str | Path, format: str = "parq
 
 
 def _target_columns(data: GraphSet) -> dict[str, Any]:
-    import pyarrow as pa
-
     if data.target == "class":
         return {"label": writing.label_column(data.y, data.class_names)}
     names = data.class_names or tuple(f"task {number}" for number in range(data.num_classes))

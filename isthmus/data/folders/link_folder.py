@@ -29,6 +29,7 @@ from isthmus.data.folders.tables.attributes import PREFIX, attribute_columns, re
 from isthmus.data.folders.tables.columns import EDGE_COLUMNS, Integers, first_told
 from isthmus.data.folders.tables.reading import Problems, Table, listed, read_table, text
 from isthmus.data.link_graph import LinkGraph
+from isthmus.data.on_demand import pa
 
 NODE_COLUMNS = ("id", "side")
 LINK_COLUMNS = (*EDGE_COLUMNS, "label", "split")
@@ -96,9 +97,9 @@ def read_link_folder(
 def _node_facts(path: Path, nodes: Table, problems: Problems) -> dict[str, Any]:
     """Return the names of features and the attributes of nodes, as a `LinkGraph` has them."""
     feature_names = columns.names_of_features(path, nodes, problems, NO_FEATURES)
-    attributes, names = read_attributes(nodes, NO_FEATURES, False, problems)
-    attributes |= _sides(nodes, problems)
-    return {"feature_names": feature_names, "node_attributes": attributes, "node_attribute_names": names}
+    facts = {f"node_{name}": held for name, held in read_attributes(nodes, NO_FEATURES, False, problems).items()}
+    facts["node_attributes"] |= _sides(nodes, problems)
+    return facts | {"feature_names": feature_names}
 
 
 def _told(
@@ -114,16 +115,8 @@ def _told(
     if linked is not None and ends is not None:
         note_contradictions(links, ends, linked, undirected, problems)
     masks = columns.split_masks(links, None, problems)
-    attributes, attribute_names = read_attributes(links, LINK_COLUMNS, True, problems)
-    return {
-        "label": torch.from_numpy(label),
-        "num_classes": len(class_names) if class_names else int(label.max(initial=-1)) + 1,
-        "masks": masks,
-        "attributes": attributes,
-        "attribute_names": attribute_names,
-        "class_names": class_names,
-        "linked": linked,
-    }
+    told = {"label": torch.from_numpy(label), "linked": linked, "masks": masks}
+    return told | columns.class_facts(label, class_names) | read_attributes(links, LINK_COLUMNS, True, problems)
 
 
 def _doubtful(links: Table, data: LinkGraph, all_links: bool) -> str:
@@ -172,8 +165,6 @@ def write_link_folder(data: LinkGraph, path: str | Path, format: str = "parquet"
     Ids are `data.node_ids`. Sparse features go to features.npz, dense ones into columns; where there are none, the
     folder is read with one constant feature. Attributes of several values for each link or node are not written.
     """
-    import pyarrow as pa
-
     ids = data.node_ids.numpy()
     nodes = {"id": pa.array(ids), **writing.feature_columns(data.x, names=data.feature_names)}
     facts = dict(data.node_attributes)

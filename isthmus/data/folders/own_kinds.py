@@ -36,7 +36,7 @@ def kind_at(path: Path, otherwise: type[OwnFolder] = Folder) -> type[OwnFolder]:
 
 def names_for_tables(data: Holding) -> tuple[str, ...]:
     """Return names of the classes that a table can hold: a class named -1 would be read as no label."""
-    names = data.class_names or tuple(str(number) for number in range(data.num_classes))
+    names = data.named_classes
     odd = any(name.startswith("-") and is_whole(name) for name in names)
     return tuple(f"class {name}" for name in names) if odd else names
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from isthmus.core.errors import nearest
 from isthmus.data.folders.schema.derive import Choices, derive_features, fill_in, lacking
-from isthmus.data.folders.schema.encoding import Encoded, encode, named_columns
+from isthmus.data.folders.schema.encoding import encode, named_columns
 from isthmus.data.folders.schema.schema import Feature, Number, Schema, Vector, repeated
 from isthmus.data.folders.schema.vocabulary import categories, is_whole
 from isthmus.data.folders.tables import columns
@@ -20,6 +20,7 @@ from isthmus.data.folders.tables.attributes import PREFIX, stated_attributes
 from isthmus.data.folders.tables.reading import Problems, RawGraph, Table, as_table, is_numeric, parsed_numbers, text
 from isthmus.data.folders.tables.writing import write_folder
 from isthmus.data.imports.two_tables import Reading
+from isthmus.data.on_demand import compute, pa
 
 REPEATED = ("refuse", "sum", "mean", "max")
 UNKNOWN_ENDS = ("refuse", "drop")
@@ -69,8 +70,6 @@ class Prepared:
         """Return the number of edges; unless they are directed, an edge told in both directions is one."""
         if directed or self.edges.num_rows == 0:
             return int(self.edges.num_rows)
-        from pyarrow import compute
-
         places = (compute.index_in(self.edges[name], value_set=self.nodes["id"]) for name in columns.EDGE_COLUMNS)
         ends = np.stack([place.to_numpy().astype(np.int64) for place in places])  # (2, edges)
         return len(np.unique(columns.edge_keys(ends, self.nodes.num_rows, undirected=True)))
@@ -120,7 +119,7 @@ def reading_of(wishes: Wishes) -> Reading:
     if wishes.schema is not None:
         features = wishes.schema.features
         told |= {owners.get(f.name, f.name) for f in features if not isinstance(f, Number | Vector)}
-        scaled |= any((f.mean, f.std) != (0.0, 1.0) for f in features if isinstance(f, Number))
+        scaled |= any(f.scaled for f in features if isinstance(f, Number))
     return Reading(frozenset(told), single=not scaled)
 
 
@@ -152,16 +151,12 @@ def prepare(raw: RawGraph | None, wishes: Wishes, problems: Problems) -> Prepare
         raise AssertionError("whatever is absent has been noted as a problem")
     named = _feature_columns(encoded, schema)
     written = _nodes_table(ids, y, class_names, splits, attributes | named)
-    return Prepared(written, table, None if named else encoded.matrix, schema, tuple(notes))
+    return Prepared(written, table, None if named else encoded, schema, tuple(notes))
 
 
-def _feature_columns(encoded: Encoded, schema: Schema) -> dict[str, Any]:
+def _feature_columns(encoded: Any, schema: Schema) -> dict[str, Any]:
     """Return the features that go into the table of nodes: all, or none."""
-    import pyarrow as pa
-
-    if not named_columns(schema):
-        return {}
-    return {name: pa.array(encoded.matrix[:, place]) for place, name in enumerate(schema.columns)}
+    return dict(zip(schema.columns, encoded.T, strict=True)) if named_columns(schema) else {}
 
 
 def _nodes_table(
@@ -172,8 +167,6 @@ def _nodes_table(
     others: dict[str, Any],
 ) -> Any:
     """Return the nodes as a graph folder has them, `others` after ids, labels and splits."""
-    import pyarrow as pa
-
     written: dict[str, Any] = {"id": ids}
     if class_names:
         written["label"] = pa.array([class_names[c] if c >= 0 else None for c in y.tolist()], pa.string())
@@ -239,8 +232,6 @@ def _attributes(others: Table, stated: set[str], problems: Problems) -> dict[str
 
 def _labels(nodes: Table, problems: Problems) -> tuple[Table, list[str]]:
     """Return the table with labels as text, and the labels that are not empty; 3.0 is 3, and -1 is none."""
-    import pyarrow as pa
-
     strings = text(nodes, "label", problems) if "label" in nodes.columns else None
     if strings is None:
         return _unlabelled(nodes), []
@@ -262,7 +253,8 @@ def _unlabelled(nodes: Table) -> Table:
 def _schema(others: Table, labels: list[str], wishes: Wishes, problems: Problems, notes: list[str]) -> Schema:
     if wishes.schema is None:
         features, left_out = derive_features(others, wishes.choices, problems)
-        notes += left_out if len(left_out) <= MOST_LINES else [*left_out[:MOST_LINES], _more(len(left_out))]
+        notes += left_out[:MOST_LINES]
+        notes += [f"... ({len(left_out)} columns are left out in all)"] if len(left_out) > MOST_LINES else []
         return Schema(features, wishes.classes or categories(labels))
     schema = wishes.schema
     if wishes.fill:
@@ -278,11 +270,7 @@ def _schema(others: Table, labels: list[str], wishes: Wishes, problems: Problems
     return schema
 
 
-def _more(number: int) -> str:
-    return f"... ({number} columns are left out in all)"
-
-
-def _encoded(others: Table, schema: Schema, problems: Problems, notes: list[str]) -> Encoded | None:
+def _encoded(others: Table, schema: Schema, problems: Problems, notes: list[str]) -> Any:
     if not schema.columns:
         problems.add(others.file, "no column that can be a feature; a graph needs at least one")
         return None
@@ -295,18 +283,13 @@ def _encoded(others: Table, schema: Schema, problems: Problems, notes: list[str]
     for name in kept if named_columns(schema) else []:
         what = f"the feature {name!r} has a name that a graph folder keeps for something else"
         problems.add(others.file, f"{what}; give the column another name, or leave it out")
-    encoded = encode(others, schema, problems)
-    if encoded is not None:
-        notes += encoded.notes
-    return encoded
+    return encode(others, schema, problems, notes)
 
 
 def _edges_table(
     links: Table, ids: Any, nodes_file: str, rules: EdgeRules, problems: Problems, notes: list[str]
 ) -> Any:
     """Return the edges as a graph folder has them, each once, in the direction in which it was told first."""
-    import pyarrow as pa
-
     if not set(columns.EDGE_COLUMNS) <= set(links.columns):
         return None  # which has been noted
     ends = columns.end_places(links, ids, nodes_file, problems, may_be_unknown=rules.unknown_ends == "drop")
@@ -328,8 +311,6 @@ def _edges_table(
 def _weights(
     links: Table, ends: columns.Integers | None, rules: EdgeRules, problems: Problems
 ) -> npt.NDArray[np.float64] | None:
-    import pyarrow as pa
-
     if "weight" not in links.columns:
         return np.ones(links.num_rows) if rules.repeated == "sum" else None
     column, name = links.columns["weight"], links.name("weight")
@@ -373,8 +354,8 @@ def described(schema: Schema, verbose: bool = False) -> list[str]:
 def _facts(feature: Feature) -> str:
     count = len(feature.columns)
     facts = f"{count} column{'' if count == 1 else 's'}"
-    mean, std = getattr(feature, "mean", 0.0), getattr(feature, "std", 1.0)
-    facts += f", standardised by mean {mean:g} and std {std:g}" if (mean, std) != (0.0, 1.0) else ""
+    if isinstance(feature, Number) and feature.scaled:
+        facts += f", standardised by mean {feature.mean:g} and std {feature.std:g}"
     return facts + (" as given" if isinstance(feature, Vector) else "")
 
 
@@ -382,7 +363,7 @@ def _summary(kind: str, features: list[Feature]) -> str:
     shown = ", ".join(feature.name for feature in features[:NAMES_SHOWN])
     more = f", ... {features[-1].name}" if len(features) > NAMES_SHOWN else ""
     count = sum(len(feature.columns) for feature in features)
-    scaled = sum((getattr(f, "mean", 0.0), getattr(f, "std", 1.0)) != (0.0, 1.0) for f in features)
+    scaled = sum(isinstance(f, Number) and f.scaled for f in features)
     return (
         f"{kind}: {len(features)} feature{'' if len(features) == 1 else 's'}, {count} column{'' if count == 1 else 's'}"
         + (f", {scaled} standardised" if scaled else "")

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from isthmus.data.conventions import SPLITS
+from isthmus.data.folders.tables.columns import EDGE_COLUMNS
 from isthmus.data.folders.tables.reading import Problems, RawGraph, Table
+from isthmus.data.on_demand import pa
 
 # What files of torch.save begin with: an archive since 1.6, a pickle of protocol 2 before.
 ZIP_START, PICKLE_START = b"PK\x03\x04", b"\x80\x02"
@@ -102,8 +104,6 @@ def _matrix(found: Mapping[str, Any], key: str, shape: str, where: str, problems
 
 
 def _nodes(found: Mapping[str, Any], x: Tensor, where: str, problems: Problems) -> dict[str, Any]:
-    import pyarrow as pa
-
     num_nodes, size = x.shape
     names = _names(found)
     ids = [str(number) for number in range(num_nodes)] if names is None else names
@@ -160,15 +160,15 @@ def _split(found: Mapping[str, Any], num_nodes: int, where: str, problems: Probl
 
 
 def _edges(found: Mapping[str, Any], edge_index: Tensor, where: str, problems: Problems) -> dict[str, Any]:
-    import pyarrow as pa
-
     names = _names(found)
     ends = edge_index.long().numpy().tolist()
     if names is None:
         spelled = [list(map(str, row)) for row in ends]
     else:
         spelled = [[names[i] if 0 <= i < len(names) else f"node {i}" for i in row] for row in ends]
-    columns = {name: pa.chunked_array([pa.array(row, pa.string())]) for name, row in zip(_ENDS, spelled, strict=True)}
+    columns = {
+        name: pa.chunked_array([pa.array(row, pa.string())]) for name, row in zip(EDGE_COLUMNS, spelled, strict=True)
+    }
     weight = _weight(found, edge_index.shape[1], where, problems)
     return columns if weight is None else columns | {"weight": pa.chunked_array([pa.array(weight.double().numpy())])}
 
@@ -181,9 +181,6 @@ def _weight(found: Mapping[str, Any], num_edges: int, where: str, problems: Prob
         return weight
     problems.add(where, f"edge_weight is {_shape(weight)}; one number for each of {num_edges} edges is needed")
     return None
-
-
-_ENDS = ("source", "target")
 
 
 def _shape(value: Any) -> str:

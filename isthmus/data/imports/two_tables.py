@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from isthmus.data.folders.tables.attributes import PREFIX
 from isthmus.data.folders.tables.number_block import BlockColumn, BlockWriter, single_lists
 from isthmus.data.folders.tables.reading import NO_NUMBER, Problems, RawGraph, Table, as_table, is_numeric
 from isthmus.data.imports.wide_text import is_wide, num_line_ends, places, read_wide_text
+from isthmus.data.on_demand import csv, pa, parquet
 
 # Ending -> what separates the values of a text file; Parquet has no such thing.
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".parquet": "", ".pq": ""}
@@ -90,12 +91,10 @@ def _delimiter_in(names: list[str]) -> str:
 
 
 Columns = tuple[list[str], list[Any], int]
+Made = TypeVar("Made")
 
 
 def _read_text(path: Path, delimiter: str, reading: Reading) -> Columns:
-    import pyarrow as pa
-    from pyarrow import csv
-
     names, number = _names_and_numbers(path, delimiter, reading)
     num_lines, quotes = _scanned(path)
     if reading.single and is_wide(len(number), len(names) - len(number)):
@@ -104,18 +103,16 @@ def _read_text(path: Path, delimiter: str, reading: Reading) -> Columns:
             return names, *wide
     # Where no value has quotes, no line ends within one: Arrow need not look for such before it parses.
     parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=quotes)
-    for _ in range(MOST_TURNS):
-        types = {name: pa.float64() if name in number else pa.string() for name in names}
+    options = csv.ReadOptions(block_size=max(BLOCK_BYTES, path.stat().st_size // MOST_BLOCKS), use_threads=False)
+
+    def read(types: dict[str, Any]) -> Columns:
         convert = csv.ConvertOptions(column_types=types, null_values=MISSING, strings_can_be_null=False)
-        options = csv.ReadOptions(block_size=max(BLOCK_BYTES, path.stat().st_size // MOST_BLOCKS), use_threads=False)
-        try:
-            with csv.open_csv(path, read_options=options, parse_options=parse, convert_options=convert) as reader:
-                return _gathered(names, reader, number if reading.single else set(), num_lines)
-        except pa.ArrowInvalid as error:
-            turned = number & _columns_named(str(error), names)
-            if not turned:
-                raise
-            number -= turned
+        with csv.open_csv(path, read_options=options, parse_options=parse, convert_options=convert) as reader:
+            return _gathered(names, reader, number if reading.single else set(), num_lines)
+
+    found = _by_types(read, names, number)
+    if found is not None:
+        return found
     convert = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
     table = csv.read_csv(path, parse_options=parse, convert_options=convert)
     return names, table.columns, table.num_rows
@@ -126,9 +123,6 @@ def _names_and_numbers(path: Path, delimiter: str, reading: Reading) -> tuple[li
 
     One that turns to words in its middle is read again, as text.
     """
-    import pyarrow as pa
-    from pyarrow import csv
-
     parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     if reading.single and (wide := _wide_names_and_numbers(path, parse, reading)):
         return wide
@@ -143,30 +137,40 @@ def _wide_names_and_numbers(path: Path, parse: Any, reading: Reading) -> tuple[l
 
     Arrow tries seven kinds of values in each column before it knows one, which takes longer than to read them.
     """
-    import pyarrow as pa
-    from pyarrow import csv
-
     with path.open("rb") as content:
         names = csv.read_csv(pa.BufferReader(content.readline()), parse_options=parse).column_names
     numbers = set(filter(reading.may_be_number, names))
     options = csv.ReadOptions(use_threads=False)
-    for _ in range(MOST_TURNS):
+
+    def read(types: dict[str, Any]) -> Any:
         if not is_wide(len(numbers), len(names) - len(numbers)) or len(set(names)) < len(names):
             return None
-        types = {name: pa.float64() if name in numbers else pa.string() for name in names}
+        with csv.open_csv(path, options, parse, csv.ConvertOptions(column_types=types)) as reader:
+            return reader.read_next_batch()
+
+    try:
+        first = _by_types(read, names, numbers)
+    except (pa.ArrowInvalid, StopIteration):  # no numbers, or no rows
+        return None
+    if first is None or first.schema.names != names:
+        return None
+    empty = {name for name, column in zip(names, first.columns, strict=True) if column.null_count == len(first)}
+    return names, numbers - empty
+
+
+def _by_types(read: Callable[[dict[str, Any]], Made], names: list[str], numbers: set[str]) -> Made | None:
+    """Return what is read by the types of the columns; one of `numbers` that turns to words is taken out, to be text.
+
+    None where too many do.
+    """
+    for _ in range(MOST_TURNS):
         try:
-            with csv.open_csv(path, options, parse, csv.ConvertOptions(column_types=types)) as reader:
-                first = reader.read_next_batch()
+            return read({name: pa.float64() if name in numbers else pa.string() for name in names})
         except pa.ArrowInvalid as error:
             turned = numbers & _columns_named(str(error), names)
             if not turned:
-                return None
+                raise
             numbers -= turned
-        except StopIteration:  # no rows
-            return None
-        else:
-            empty = {name for name, column in zip(names, first.columns, strict=True) if column.null_count == len(first)}
-            return (names, numbers - empty) if first.schema.names == names else None
     return None
 
 
@@ -176,8 +180,6 @@ def _columns_named(error: str, names: list[str]) -> set[str]:
 
 
 def _read_parquet(path: Path, reading: Reading) -> Columns:
-    from pyarrow import parquet
-
     file = parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
     names, num_rows = file.schema_arrow.names, file.metadata.num_rows
     flat, lists = _rounded(file.schema_arrow, reading)
@@ -241,8 +243,6 @@ def _gathered(names: list[str], batches: Iterable[Any], side_by_side: set[str], 
 
     `num_rows` is how many rows to expect.
     """
-    import pyarrow as pa
-
     inside, outside = places(names, side_by_side)
     block = BlockWriter(num_rows, len(inside))
     parts: dict[int, list[Any]] = {place: [] for place in outside}
@@ -260,6 +260,4 @@ def _gathered(names: list[str], batches: Iterable[Any], side_by_side: set[str], 
 
 
 def _holds_doubles(kind: Any) -> bool:
-    import pyarrow as pa
-
     return bool((pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)) and pa.types.is_float64(kind.value_type))

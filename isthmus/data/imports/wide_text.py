@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from isthmus.data.folders.tables.number_block import BlockWriter, Matrix
 from isthmus.data.imports.fixed_point import BEFORE, fixed_points
+from isthmus.data.on_demand import csv, pa
 
 # So many bytes of a text are looked at in one go: of fewer, threads wait for each other longer than they work.
 PIECE_BYTES = 1 << 20
@@ -65,19 +66,6 @@ class Wide:
         return slice(first, last + 1) if last - first + 1 == len(self.inside) else self.inside
 
 
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """What is told of some rows of a wide table, whose numbers are written where they belong.
-
-    Fields:
-        num_null:  how many numbers are missing in each column
-        texts:     the columns of text, as Arrow has them
-    """
-
-    num_null: Integers
-    texts: tuple[Any, ...]
-
-
 def num_line_ends(text: bytes) -> int:
     """Return how many line ends a text has, three times as fast as bytes count them."""
     return int(np.count_nonzero(np.frombuffer(text, dtype=np.uint8) == ord("\n")))
@@ -103,8 +91,6 @@ def read_wide_text(
     None where the text is not plain enough (separators or line ends within quotes, empty lines, lines of another
     length) or does not hold what it should: it is to be read the usual way then, which can tell what is wrong.
     """
-    import pyarrow as pa
-
     try:
         return _read(path, Wide(delimiter.encode(), *places(names, number), tuple(missing)), num_lines)
     except (NotPlain, pa.ArrowInvalid):
@@ -112,8 +98,6 @@ def read_wide_text(
 
 
 def _read(path: Path, wide: Wide, most_rows: int) -> tuple[list[Any], int]:
-    import pyarrow as pa
-
     texts: list[list[Any]] = [[] for _ in wide.outside]
     block, num_rows = BlockWriter(most_rows, len(wide.inside)), 0
 
@@ -126,9 +110,10 @@ def _read(path: Path, wide: Wide, most_rows: int) -> tuple[list[Any], int]:
     np.empty(KEPT_BYTES, dtype=np.uint8)  # freed at once
     with path.open("rb") as content:
         _skip_header(content)
-        for rows in _in_threads(lambda one: _rows(*one, wide), places_of_rows(_pieces(content)), pa.cpu_count()):
-            block.count_null(rows.num_null)
-            for parts, part in zip(texts, rows.texts, strict=True):
+        made = _in_threads(lambda one: _rows(*one, wide), places_of_rows(_pieces(content)), pa.cpu_count())
+        for num_null, columns in made:
+            block.count_null(num_null)
+            for parts, part in zip(texts, columns, strict=True):
                 parts.append(part)
     found: dict[int, Any] = dict(zip(wide.inside, block.columns(num_rows), strict=True))
     found |= {place: pa.chunked_array(parts, pa.string()) for place, parts in zip(wide.outside, texts, strict=True)}
@@ -167,8 +152,11 @@ def _pieces(content: IO[bytes]) -> Iterator[bytes]:
             yield lines
 
 
-def _rows(lines: bytes, into: Matrix, wide: Wide) -> Rows:
-    """Write the numbers in some lines where they belong (NaN where one is missing), and return what else is there."""
+def _rows(lines: bytes, into: Matrix, wide: Wide) -> tuple[Integers, list[Any]]:
+    """Write the numbers in some lines where they belong, NaN where one is missing.
+
+    Return how many are missing in each column, and the columns of text, as Arrow has them.
+    """
     starts, ends = _spans(lines, len(into), wide)
     texts = [_texts(lines, starts[:, place], ends[:, place]) for place in wide.outside]
     values, is_null = _numbers(lines, starts[:, wide.numbers], ends[:, wide.numbers], wide)
@@ -176,7 +164,7 @@ def _rows(lines: bytes, into: Matrix, wide: Wide) -> Rows:
         np.copyto(into, values.reshape(into.shape), casting="same_kind")
     into += 0  # -0 becomes a plain 0
     num_null = np.zeros(into.shape[1], np.int64) if is_null is None else is_null.reshape(into.shape).sum(axis=0)
-    return Rows(num_null, tuple(texts))
+    return num_null, texts
 
 
 def _spans(lines: bytes, num_rows: int, wide: Wide) -> tuple[Integers, Integers]:
@@ -197,7 +185,11 @@ def _spans(lines: bytes, num_rows: int, wide: Wide) -> tuple[Integers, Integers]
 
 def _texts(lines: bytes, starts: Integers, ends: Integers) -> Any:
     """Return a column of text as Arrow has it."""
-    return _strings([_unquoted(value) for value in _values(lines, starts, ends)])
+    values = [_unquoted(value) for value in _values(lines, starts, ends)]
+    offsets = np.cumsum([0, *map(len, values)]).astype(np.int32)
+    strings = pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(b"".join(values)))
+    strings.validate(full=True)  # that they are UTF-8
+    return strings
 
 
 def _values(lines: bytes, starts: Integers, ends: Integers) -> list[bytes]:
@@ -211,16 +203,6 @@ def _unquoted(value: bytes) -> bytes:
     if len(value) < 2 or value != b'"' + inner + b'"' or b'"' in inner:
         raise NotPlain
     return inner
-
-
-def _strings(values: list[bytes]) -> Any:
-    """Return values as Arrow has them."""
-    import pyarrow as pa
-
-    offsets = np.cumsum([0, *map(len, values)]).astype(np.int32)
-    strings = pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(b"".join(values)))
-    strings.validate(full=True)  # that they are UTF-8
-    return strings
 
 
 Numbers = tuple[npt.NDArray[np.floating[Any]], npt.NDArray[np.bool_] | None]
@@ -273,8 +255,6 @@ def _counts(lines: bytes, starts: Integers, ends: Integers, missing: tuple[str, 
 
 def _converted(characters: bytes, lengths: Integers) -> npt.NDArray[np.float64] | None:
     """Return values of which each is plainly a number; None if one is not."""
-    import pyarrow as pa
-
     offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
     np.cumsum(lengths, out=offsets[1:])
     strings = pa.StringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(characters))
@@ -288,9 +268,6 @@ def _converted(characters: bytes, lengths: Integers) -> npt.NDArray[np.float64] 
 
 def _parsed(text: bytes, missing: tuple[str, ...]) -> Numbers:
     """Return values with all that may stand for a number, or for none, in a text table."""
-    import pyarrow as pa
-    from pyarrow import csv
-
     column = csv.read_csv(
         pa.BufferReader(text),
         csv.ReadOptions(column_names=["value"], use_threads=False),

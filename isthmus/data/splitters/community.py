@@ -21,6 +21,7 @@ from isthmus.core.errors import MissingExtra, refuse_unknown
 from isthmus.data.dividing import Holding, Splitter, deal_at_random, deal_evenly, groups_of, part_of
 from isthmus.data.dividing import Items as Nodes
 from isthmus.data.graph import EdgesByNode, Graph, undirected_pairs
+from isthmus.data.on_demand import csgraph, sparse
 
 MAX_WEIGHT = 10_000  # METIS takes whole numbers
 
@@ -82,7 +83,6 @@ class CommunitySplitter(Splitter):
 
 def _louvain(num_nodes: int, pairs: Tensor, weights: Tensor | None, _: int, rng: np.random.Generator) -> Nodes:
     """Return the community of each node."""
-    from scipy import sparse
     from sknetwork.clustering import Louvain
 
     seed = int(rng.integers(2**32))
@@ -176,9 +176,6 @@ def _pieces(communities: list[Nodes], edges: EdgesByNode, limit: int, num_client
 
 def _breadth_first(edges: EdgesByNode, nodes: Nodes) -> Nodes:
     """Return the nodes in breadth-first order, component by component, each from its best connected node."""
-    from scipy import sparse
-    from scipy.sparse import csgraph
-
     if len(nodes) == 1:
         return nodes
     source, target = edges.between(nodes).ends

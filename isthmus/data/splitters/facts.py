@@ -17,6 +17,7 @@ from isthmus.data.folders.tables.attributes import PREFIX
 from isthmus.data.graph import Graph, undirected_pairs
 from isthmus.data.graph_set import GraphSet
 from isthmus.data.link_graph import LinkGraph
+from isthmus.data.on_demand import sparse
 
 Values = npt.NDArray[Any]
 
@@ -43,28 +44,18 @@ def attribute(data: Holding, name: str, where: str) -> Values:
     """Return an attribute of the items, (items,); `where` says in errors who asked."""
     known = attributes_of(data)
     if name not in known:
-        raise BadInput(f"{where} is {name!r}, {_absent(data, name)}; {nearest(name, known)}{_remedy(data, name)}")
+        raise BadInput(f"{where} is {name!r}, {_absent(data, name, nearest(name, known))}")
     if known[name].dim() != 1:
         raise BadInput(f"{where} is {name!r}, of shape {tuple(known[name].shape)}; one value for each item is needed")
     return known[name].numpy()
 
 
-def _absent(data: Holding, name: str) -> str:
-    """Return in words what a name is that no attribute has."""
-    if _is_feature(data, name):
-        return f"which is a feature of {data.name!r}"
-    return f"which no {data.item} of {data.name!r} has"
-
-
-def _remedy(data: Holding, name: str) -> str:
-    if not _is_feature(data, name):
-        return ""
-    return f" To split an own folder by it, name the column {PREFIX + name!r}, or import it with --attribute {name}"
-
-
-def _is_feature(data: Holding, name: str) -> bool:
-    """Return whether a name is that of a column that features were made of."""
-    return any(column == name or column.startswith((f"{name}=", f"{name}:")) for column in data.feature_names)
+def _absent(data: Holding, name: str, choices: str) -> str:
+    """Return in words what a name is that no attribute has, and what would do; it may be a column of features."""
+    if not any(column == name or column.startswith((f"{name}=", f"{name}:")) for column in data.feature_names):
+        return f"which no {data.item} of {data.name!r} has; {choices}"
+    remedy = f"To split an own folder by it, name the column {PREFIX + name!r}, or import it with --attribute {name}"
+    return f"which is a feature of {data.name!r}; {choices} {remedy}"
 
 
 def only_attribute(data: Holding) -> str:
@@ -123,7 +114,6 @@ def item_features(data: Holding) -> Any:
 
 def principal_directions(data: Holding, count: int) -> npt.NDArray[np.float64]:
     """Return the items' coordinates along the first principal directions of their features, (items, at most count)."""
-    from scipy import sparse
     from sklearn.decomposition import PCA
 
     features = item_features(data)
@@ -142,16 +132,12 @@ def principal_directions(data: Holding, count: int) -> npt.NDArray[np.float64]:
 
 def _mean_matrix(members: Values, sizes: Values, num_nodes: int) -> Any:
     """Return the matrix that averages rows of nodes, (items, nodes); `members` are listed item after item."""
-    from scipy import sparse
-
     start = np.concatenate([[0], np.cumsum(sizes)])
     shares = np.repeat(1.0 / np.maximum(sizes, 1), sizes).astype(np.float32)
     return sparse.csr_matrix((shares, members, start), shape=(len(sizes), num_nodes))
 
 
 def _feature_column(data: Holding, column: int, where: str) -> Values:
-    from scipy import sparse
-
     features = item_features(data)
     if column >= features.shape[1]:
         raise BadInput(f"{where} is 'feature.{column}', but {data.name!r} has {features.shape[1]} features, from 0 on")
@@ -169,8 +155,6 @@ def _node_degree(graph: Graph) -> Values:
 
 def _node_density(graph: Graph) -> Values:
     """Return the share of the pairs of a node's neighbours that are joined; 0 where there are none."""
-    from scipy import sparse
-
     pairs = undirected_pairs(graph.edge_index, graph.num_nodes)[0].numpy()
     degree = np.bincount(pairs.reshape(-1), minlength=graph.num_nodes)
     # Each edge leads to its better connected end, so that few leave any node, a hub neither, and walks of two are few.
@@ -187,8 +171,6 @@ def _node_density(graph: Graph) -> Values:
 
 def _closed(left: Any, up: Any) -> Any:
     """Return the entries of left @ up where `up` has an edge, made block by block so that little is held at a time."""
-    from scipy import sparse
-
     reach = np.cumsum(left @ np.diff(up.indptr))  # what the rows of the product up to here hold at most
     blocks = []
     start = 0

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput
+from isthmus.data.conventions import SPLITS
 from isthmus.data.dividing import Holding
 from isthmus.data.graph import Graph, pair_keys, undirected
 from isthmus.data.graph_set import GraphSet
 from isthmus.data.link_graph import LinkGraph
+from isthmus.data.on_demand import sparse
 
 Matrix = npt.NDArray[np.int64]
 
@@ -74,11 +76,10 @@ class Labels:
     def of(whole: Holding) -> Labels:
         """Return how the whole dataset's labels are counted."""
         kind = whole.target if isinstance(whole, GraphSet) and whole.labels.dim() > 1 else "class"
-        plain = whole.class_names or tuple(str(number) for number in range(whole.num_classes))
         if kind == "class":
-            return Labels(plain, kind)
+            return Labels(whole.named_classes, kind)
         answers = ("no", "yes") if kind == "binary" else QUARTERS
-        names = tuple(f"{name}: {answer}" for name in plain for answer in answers)
+        names = tuple(f"{name}: {answer}" for name in whole.named_classes for answer in answers)
         if kind == "binary":
             return Labels(names, kind)
         borders = torch.nanquantile(whole.labels.double(), torch.tensor([0.25, 0.5, 0.75]).double(), dim=0)
@@ -113,9 +114,7 @@ def _describe(part: Holding, labels: Labels) -> ClientStatistics:
     edge_index, num_nodes = simple_edges(part)
     degree = torch.bincount(edge_index[0], minlength=num_nodes)
     labelled = part.labels >= 0 if part.labels.dim() == 1 else (~part.labels.isnan()).any(dim=1)
-    train, val, test = (
-        int((part.masks[split] & labelled).sum()) if split in part.masks else 0 for split in ("train", "val", "test")
-    )
+    train, val, test = (int((part.mask(split) & labelled).sum()) for split in SPLITS)
     return ClientStatistics(
         num_items=part.num_items,
         num_nodes=num_nodes,
@@ -161,25 +160,20 @@ def edge_homophily(graph: Graph) -> float | None:
 def missing_edge_fraction(whole: Graph, parts: Sequence[Graph]) -> float:
     """Return the share of the whole graph's undirected edges that no client holds; 0 without edges."""
     num_ids = int(whole.node_ids.max()) + 1 if whole.num_nodes else 1
-    pairs = _pairs_by_id(whole, num_ids)
-    if len(pairs) == 0:
-        return 0.0
-    held = torch.cat([_pairs_by_id(part, num_ids) for part in parts]) if parts else pairs[:0]
-    return 1.0 - float(torch.isin(pairs, held).double().mean())
+    return _missing(_pairs_by_id(whole, num_ids), [_pairs_by_id(part, num_ids) for part in parts])
 
 
 def missing_item_fraction(whole: Holding, parts: Sequence[Holding]) -> float:
     """Return the share of the whole dataset's items that no client holds; 0 without items."""
-    if whole.num_items == 0:
-        return 0.0
-    held = torch.cat([part.item_ids for part in parts]) if parts else whole.item_ids[:0]
-    return 1.0 - float(torch.isin(whole.item_ids, held).double().mean())
+    return _missing(whole.item_ids, [part.item_ids for part in parts])
+
+
+def _missing(ids: Tensor, held: Sequence[Tensor]) -> float:
+    return 1.0 - float(torch.isin(ids, torch.cat([ids[:0], *held])).double().mean()) if len(ids) else 0.0
 
 
 def overlap_matrix(ids: Sequence[Tensor]) -> Matrix:
     """Return how many ids each two clients share, (clients, clients); the diagonal has how many each holds."""
-    from scipy import sparse
-
     held = [np.unique(each.numpy()) for each in ids]
     _, column = np.unique(np.concatenate([np.empty(0, np.int64), *held]), return_inverse=True)
     start = np.concatenate([[0], np.cumsum([len(each) for each in held])]).astype(np.int64)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from isthmus.data.graph import Numbers, spans
+from isthmus.data.graph import EdgesByNode, Numbers, spans
 
 Shares = npt.NDArray[np.float64]
 
@@ -63,7 +63,8 @@ def embed(
         raise ValueError(f"length is {length!r}; a walk has 1 to {MAX_LENGTH} steps")
     if num_nodes == 0:
         return {steps: WalkEmbedding(np.zeros(len(patterns(steps))), steps, 0, True) for steps in range(1, length + 1)}
-    start, target = _by_source(edge_index, num_nodes)
+    edges = EdgesByNode.of(edge_index, num_nodes)
+    start, target = edges.start, edges.target
     exact = count_walks(start, target, length) <= exact_walks
     if exact:
         walks, weights = all_walks(start, target, length)
@@ -168,10 +169,3 @@ def _numbers(pattern: npt.NDArray[np.int8]) -> Numbers:
     for step in range(length + 1):
         code += pattern[:, step] * digits[step]
     return np.searchsorted(known, code)
-
-
-def _by_source(edge_index: Tensor, num_nodes: int) -> tuple[Numbers, Numbers]:
-    source, target = edge_index.numpy()
-    start = np.zeros(num_nodes + 1, dtype=np.int64)
-    np.cumsum(np.bincount(source, minlength=num_nodes), out=start[1:])
-    return start, target

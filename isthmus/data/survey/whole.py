@@ -12,20 +12,9 @@ from isthmus.core.random import numpy_generator
 from isthmus.data.dividing import Holding
 from isthmus.data.graph import Graph
 from isthmus.data.link_graph import LinkGraph, item_word
-from isthmus.data.survey.statistics import (
-    ClientStatistics,
-    Divergences,
-    describe_clients,
-    label_js,
-    label_kl,
-    label_names,
-    missing_edge_fraction,
-    missing_item_fraction,
-    overlap_matrix,
-    simple_edges,
-    walk_distance,
-)
-from isthmus.data.survey.walks import WalkEmbedding, embed
+from isthmus.data.survey import statistics
+from isthmus.data.survey.statistics import ClientStatistics, Divergences, simple_edges
+from isthmus.data.survey.walks import embed
 
 WALK_LENGTHS = (4, 5)
 
@@ -45,16 +34,16 @@ def survey(whole: Holding, parts: Mapping[str, Holding], seed: int = 0) -> dict[
         walks                           for the whole and each client: how many walks, and whether these are all
     """
     holdings = list(parts.values())
-    total, *each = describe_clients(whole, [whole, *holdings])
+    total, *each = statistics.describe_clients(whole, [whole, *holdings])
     return {
         "dataset": whole.name,
         "item": item_word(whole),
-        "label_names": list(label_names(whole)),
+        "label_names": list(statistics.label_names(whole)),
         "whole": _plain(total),
         "clients": {name: _plain(figures) for name, figures in zip(parts, each, strict=True)},
         "missing_edge_fraction": _missing_edges(whole, holdings),
-        "missing_item_fraction": missing_item_fraction(whole, holdings),
-        "overlap": overlap_matrix([part.item_ids for part in holdings]).tolist(),
+        "missing_item_fraction": statistics.missing_item_fraction(whole, holdings),
+        "overlap": statistics.overlap_matrix([part.item_ids for part in holdings]).tolist(),
         "node_overlap": _shared_nodes(holdings),
         **_apart(whole, parts, total, each, seed),
     }
@@ -64,11 +53,17 @@ def _apart(
     whole: Holding, parts: Mapping[str, Holding], total: ClientStatistics, each: list[ClientStatistics], seed: int
 ) -> dict[str, Any]:
     counts = [figures.label_counts for figures in each]
-    walks = {name: _walks(part, seed, name) for name, part in {"": whole, **parts}.items()}
-    found = {"label_kl": label_kl(counts, total.label_counts), "label_js": label_js(counts, total.label_counts)}
+    walks = {
+        name: embed(*simple_edges(part), max(WALK_LENGTHS), numpy_generator(seed, "walks", name))
+        for name, part in {"": whole, **parts}.items()
+    }
+    found = {
+        "label_kl": statistics.label_kl(counts, total.label_counts),
+        "label_js": statistics.label_js(counts, total.label_counts),
+    }
     for length in WALK_LENGTHS:
         embedded, *shares = (walk[length].shares for walk in walks.values())
-        found[f"walk_distance_{length}"] = walk_distance(shares, embedded)
+        found[f"walk_distance_{length}"] = statistics.walk_distance(shares, embedded)
     length = max(WALK_LENGTHS)
     drawn = [{"num_walks": walk[length].num_walks, "exact": walk[length].exact} for walk in walks.values()]
     return {
@@ -77,18 +72,14 @@ def _apart(
     }
 
 
-def _walks(part: Holding, seed: int, name: str) -> dict[int, WalkEmbedding]:
-    return embed(*simple_edges(part), max(WALK_LENGTHS), numpy_generator(seed, "walks", name))
-
-
 def _missing_edges(whole: Holding, parts: Sequence[Holding]) -> float | None:
     graphs = [part for part in parts if isinstance(part, Graph)]
-    return missing_edge_fraction(whole, graphs) if isinstance(whole, Graph) else None
+    return statistics.missing_edge_fraction(whole, graphs) if isinstance(whole, Graph) else None
 
 
 def _shared_nodes(parts: Sequence[Holding]) -> list[list[int]] | None:
     links = [part.node_ids for part in parts if isinstance(part, LinkGraph)]
-    found: list[list[int]] | None = overlap_matrix(links).tolist() if links else None
+    found: list[list[int]] | None = statistics.overlap_matrix(links).tolist() if links else None
     return found
 
 

@@ -129,16 +129,10 @@ class AmazonCopurchase(Dataset):
         for entry in _entries(metadata):
             place = self._sub_segment(entry)
             if place and reviewed[entry["asin"]] >= self.min_reviews and entry["asin"] not in products:
-                others = entry.get("also_buy")
-                listed = others if isinstance(others, list) else []
-                products[entry["asin"]] = _Product(place, [other for other in listed if isinstance(other, str)])
+                products[entry["asin"]] = _Product(place, _also_buy(entry))
         common = self._commonest(product.place for product in products.values())
         products = {asin: product for asin, product in products.items() if product.place in common}
-        if self.keep_isolated:
-            return products
-        source, target = _edges(products)
-        linked = set(np.concatenate([source, target])[np.tile(source != target, 2)].tolist())
-        return {asin: product for number, (asin, product) in enumerate(products.items()) if number in linked}
+        return products if self.keep_isolated else _linked(products)
 
     def _commonest(self, places: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
         """Return the commonest sub-segments of each segment, as many as the paper has."""
@@ -171,6 +165,18 @@ class _Product(NamedTuple):
 
     place: tuple[int, str]
     also_buy: list[str]
+
+
+def _also_buy(entry: dict[str, Any]) -> list[str]:
+    others = entry.get("also_buy")
+    return [other for other in others if isinstance(other, str)] if isinstance(others, list) else []
+
+
+def _linked(products: dict[str, _Product]) -> dict[str, _Product]:
+    """Return the products that have an edge to another one."""
+    source, target = _edges(products)
+    linked = set(np.concatenate([source, target])[np.tile(source != target, 2)].tolist())
+    return {asin: product for number, (asin, product) in enumerate(products.items()) if number in linked}
 
 
 def _segments(products: Mapping[str, _Product]) -> np.ndarray:

@@ -24,6 +24,7 @@ from isthmus.data.dataset import Dataset
 from isthmus.data.dividing import masks_of
 from isthmus.data.features import normalized_rows
 from isthmus.data.graph import EdgesByNode, Graph
+from isthmus.data.on_demand import csgraph, sparse
 from isthmus.data.zoo.block_model import BlockModel
 
 ATTEMPTS = 200
@@ -284,9 +285,6 @@ def is_connected(edge_index: Tensor, num_nodes: int) -> bool:
 
 def components(edge_index: Tensor, num_nodes: int) -> np.ndarray:
     """Return the number of the connected component of each node."""
-    from scipy import sparse
-    from scipy.sparse import csgraph
-
     source, target = edge_index.numpy()
     adjacency = sparse.csr_matrix((np.ones(len(source), dtype=np.int8), (source, target)), (num_nodes, num_nodes))
     numbers: np.ndarray = csgraph.connected_components(adjacency, directed=False)[1]

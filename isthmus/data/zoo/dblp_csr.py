@@ -40,6 +40,7 @@ class DBLPCSR(Dataset):
     """
 
     summary: ClassVar[str] = "148,521 papers of 81 conferences, 2,923,072 links by author, 4 areas as classes"
+    needs: ClassVar[tuple[str, ...]] = (FILE,)
     licence: ClassVar[str] = "MIT, as part of SijingYu/Hypergraphs; original on Mendeley Data"
 
     features: str = "authors"
@@ -57,7 +58,8 @@ class DBLPCSR(Dataset):
         if int(start[-1]) != len(author) or any(len(arrays[name]) != num_papers for name in NAMES):
             raise damaged(path, None, f"its arrays do not fit together: {num_papers} papers, {len(author)} authorships")
         edge_index = shared_item_edges(start, author)
-        x = _incidence(start, author) if self.features == "authors" else _degree(edge_index, num_papers)
+        degree = torch.bincount(edge_index[0], minlength=num_papers)
+        x = _incidence(start, author) if self.features == "authors" else torch.log1p(degree.float()).unsqueeze(1)
         facts = {name: torch.from_numpy(arrays[name].astype(np.int64)) for name in NAMES}
         names = {name: tuple(str(text) for text in arrays[f"{name}_names"]) for name in NAMES}
         return Graph(
@@ -71,10 +73,6 @@ class DBLPCSR(Dataset):
             class_names=names["area"],
             name="dblp_csr",
         )
-
-    def present(self, root: Path) -> bool:
-        """Return whether the archive is there."""
-        return (root / FILE).is_file()
 
 
 def shared_item_edges(start: np.ndarray, item: np.ndarray, block_pairs: int = BLOCK_PAIRS) -> Tensor:
@@ -108,7 +106,3 @@ def _incidence(start: np.ndarray, author: np.ndarray) -> Tensor:
     order = np.lexsort((author, rows_of(start)))
     shape = (len(start) - 1, int(author.max(initial=-1)) + 1)
     return sparse_rows(torch.from_numpy(start), torch.from_numpy(author[order]), torch.ones(len(author)), shape)
-
-
-def _degree(edge_index: Tensor, num_nodes: int) -> Tensor:
-    return torch.log1p(torch.bincount(edge_index[0], minlength=num_nodes).float()).unsqueeze(1)

@@ -100,7 +100,8 @@ class FedDBLP(Dataset):
         return (root / FOLDER / self.dump).is_file()
 
     def _accepts(self, entry: dict[str, Any]) -> bool:
-        complete = bool(_id(entry) and _topic(entry)) and _has_abstract(entry)
+        has_abstract = _text(entry.get("abstract")) or entry.get("indexed_abstract")
+        complete = bool(_id(entry) and _topic(entry) and has_abstract)
         return complete and (not self.venues or _venue(entry) in self.venues)
 
     def _abstracts(self, path: Path, papers: Iterable[str]) -> Iterator[tuple[int, str]]:
@@ -149,10 +150,6 @@ def _text(value: object) -> str:
 def _venue(entry: dict[str, Any]) -> str:
     venue = entry.get("venue")
     return _text(venue.get("raw")) if isinstance(venue, dict) else _text(venue)
-
-
-def _has_abstract(entry: dict[str, Any]) -> bool:
-    return bool(_text(entry.get("abstract")) or entry.get("indexed_abstract"))
 
 
 def _abstract(entry: dict[str, Any]) -> str:

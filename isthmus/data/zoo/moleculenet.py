@@ -14,12 +14,12 @@ import numpy.typing as npt
 import torch
 
 from isthmus.core.errors import BadInput
-from isthmus.core.outside import cache_folder, replacing
+from isthmus.core.outside import cache_folder
 from isthmus.data.features import normalized_rows, one_hot
 from isthmus.data.graph import directed
 from isthmus.data.graph_set import GraphSet
 from isthmus.data.zoo.molecules import ATOM_FEATURES, BOND_FEATURES, Molecules, rdkit_version, read_molecules
-from isthmus.data.zoo.raw import UNREADABLE, RawDataset, RawFolder, sha256_of
+from isthmus.data.zoo.raw import UNREADABLE, RawDataset, RawFolder, sha256_of, whole_file
 
 # Part of the name of kept files: raise it whenever `Molecules` or what fills it changes.
 EDITION = 1
@@ -178,7 +178,7 @@ def _keep(path: Path, found: Molecules) -> None:
     """Write the arrays so that other processes see them whole or not at all; do nothing where that cannot be."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary, temporary.open("wb") as file:
+        with whole_file(path) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **vars(found))
 
 

@@ -7,7 +7,6 @@ torch_geometric use, with torch_geometric's numbering.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,14 +81,14 @@ def rdkit_version() -> str:
 def read_molecules(smiles: Iterable[str]) -> Molecules:
     """Return the molecules that RDKit can parse and that have an atom; the others are left out."""
     rdkit_version()
-    from rdkit import Chem
+    from rdkit import Chem, rdBase
     from rdkit.Chem.Scaffolds import MurckoScaffold
 
     scaffold_of: Any = MurckoScaffold.MurckoScaffoldSmiles  # without annotations
-    codes = _Codes.of(Chem)
+    codes = _Codes(Chem)
     rows, atoms, bonds, bond_codes, scaffolds = [], [], [], [], []
     sizes, num_bonds = [], []
-    with _silent():
+    with rdBase.BlockLogs():  # or it would print what it cannot parse
         for row, text in enumerate(smiles):
             molecule = Chem.MolFromSmiles(text.strip())
             if molecule is None or molecule.GetNumAtoms() == 0:
@@ -115,26 +114,14 @@ def read_molecules(smiles: Iterable[str]) -> Molecules:
     )
 
 
-@dataclass(frozen=True)
 class _Codes:
     """Numbers of RDKit's named values; a value that is not in the lists counts as "other", or as unspecified."""
 
-    chirality: dict[Any, int]
-    hybridization: dict[Any, int]
-    bond_type: dict[Any, int]
-    stereo: dict[Any, int]
-
-    @staticmethod
-    def of(chem: Any) -> _Codes:
-        def numbers(enumeration: Any, names: tuple[str, ...], other: int) -> dict[Any, int]:
-            return {value: names.index(name) if name in names else other for name, value in enumeration.names.items()}
-
-        return _Codes(
-            numbers(chem.ChiralType, CHIRALITY, CHIRALITY.index("CHI_OTHER")),
-            numbers(chem.HybridizationType, HYBRIDIZATION, HYBRIDIZATION.index("OTHER")),
-            numbers(chem.BondType, BOND_TYPE, BOND_TYPE.index("OTHER")),
-            numbers(chem.BondStereo, STEREO, STEREO.index("STEREOANY")),
-        )
+    def __init__(self, chem: Any) -> None:
+        self.chirality = _numbers(chem.ChiralType, CHIRALITY, "CHI_OTHER")
+        self.hybridization = _numbers(chem.HybridizationType, HYBRIDIZATION, "OTHER")
+        self.bond_type = _numbers(chem.BondType, BOND_TYPE, "OTHER")
+        self.stereo = _numbers(chem.BondStereo, STEREO, "STEREOANY")
 
     def atom(self, atom: Any) -> tuple[int, ...]:
         charge = atom.GetFormalCharge() - LEAST_CHARGE
@@ -158,9 +145,5 @@ class _Codes:
         )
 
 
-def _silent() -> AbstractContextManager[Any]:
-    """Keep RDKit from printing what it cannot parse."""
-    from rdkit import rdBase
-
-    blocked: AbstractContextManager[Any] = rdBase.BlockLogs()
-    return blocked
+def _numbers(enumeration: Any, names: tuple[str, ...], other: str) -> dict[Any, int]:
+    return {value: names.index(name if name in names else other) for name, value in enumeration.names.items()}

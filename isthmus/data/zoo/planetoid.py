@@ -18,11 +18,11 @@ from urllib.request import urlopen
 import torch
 
 from isthmus.core.errors import BadInput, MissingData
-from isthmus.core.outside import DATA_VARIABLE, cache_folder, replace_file
+from isthmus.core.outside import DATA_VARIABLE, cache_folder
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import compact, normalized_rows
 from isthmus.data.graph import Graph, undirected
-from isthmus.data.zoo.raw import digests, verify
+from isthmus.data.zoo.raw import RawFolder, digests, whole_file
 
 PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 TIMEOUT_SECONDS = 30.0
@@ -42,8 +42,8 @@ class Planetoid(Dataset):
 
     def load(self, root: Path) -> Graph:
         """Return the graph, downloading its files when they are absent."""
-        raw = self._found(root) or self._download(root)
-        data = self._read_verified(raw)
+        place = self._found(root) or self._download(root)
+        data = self._read(self.raw.verified(place))
         num_nodes = int(data.num_nodes)
         y = data.y.clone()
         # CiteSeer: nodes amid the test range that no file holds have neither words nor class; the reader says 0.
@@ -66,30 +66,13 @@ class Planetoid(Dataset):
         return self._found(root) is not None
 
     @property
-    def _file_names(self) -> list[str]:
-        return [f"ind.{self.folder.lower()}.{part}" for part in PARTS]
-
-    def _raw(self, root: Path) -> Path:
-        return root / "planetoid" / self.folder / "raw"
-
-    def _places(self, root: Path) -> list[Path]:
-        return list(dict.fromkeys([self._raw(root), self._raw(cache_folder())]))
+    def raw(self) -> RawFolder:
+        """The files of this graph."""
+        names = tuple(f"ind.{self.folder.lower()}.{part}" for part in PARTS)
+        return RawFolder(self.folder, f"planetoid/{self.folder}/raw", names, "github.com/kimiyoung/planetoid (data)")
 
     def _found(self, root: Path) -> Path | None:
-        for raw in self._places(root):
-            if all((raw / name).is_file() for name in self._file_names):
-                return raw
-        return None
-
-    def _digest(self, name: str) -> str | None:
-        return digests().get((self._raw(Path()) / name).as_posix())
-
-    def _read_verified(self, raw: Path) -> Any:
-        for name in self._file_names:
-            sha256 = self._digest(name)
-            if sha256 is not None:
-                verify(raw / name, sha256)
-        return self._read(raw)
+        return next((place for place in _places(root) if self.raw.present(place)), None)
 
     def _read(self, raw: Path) -> Any:
         from torch_geometric.io import read_planetoid_data
@@ -106,20 +89,22 @@ class Planetoid(Dataset):
         from torch_geometric.datasets import Planetoid as Source
 
         try:
-            contents = {name: _fetch(f"{Source.url}/{name}") for name in self._file_names}
+            contents = {name: _fetch(f"{Source.url}/{name}") for name in self.raw.names}
             self._try_out(contents)
         except (OSError, HTTPException, BadInput) as error:
             raise MissingData(self._how_to_get(root, error)) from error
         refusals = []
-        for raw in self._places(root):
+        for place in _places(root):
+            raw = place / self.raw.folder
             try:
                 raw.mkdir(parents=True, exist_ok=True)
                 for name, content in contents.items():
-                    replace_file(raw / name, content)
+                    with whole_file(raw / name) as temporary:
+                        temporary.write_bytes(content)
             except OSError as error:
                 refusals.append(str(error))
                 continue
-            return raw
+            return place
         raise BadInput(
             f"{self.folder}: the download cannot be kept ({'; '.join(refusals)}); give a --data-root that can be "
             "written"
@@ -128,7 +113,7 @@ class Planetoid(Dataset):
     def _try_out(self, contents: Mapping[str, bytes]) -> None:
         """Read the files in a folder of their own: an answer that is no dataset must not get into the root."""
         for name, content in contents.items():
-            expected, found = self._digest(name), hashlib.sha256(content).hexdigest()
+            expected, found = digests().get(f"{self.raw.folder}/{name}"), hashlib.sha256(content).hexdigest()
             if expected not in (None, found):
                 raise BadInput(f"{name} came with {len(content):,} bytes and SHA-256 {found}, expected {expected}")
         with tempfile.TemporaryDirectory() as folder:
@@ -137,12 +122,17 @@ class Planetoid(Dataset):
             self._read(Path(folder))
 
     def _how_to_get(self, root: Path, error: Exception) -> str:
-        places = " and ".join(str(raw) for raw in self._places(root))
+        places = " and ".join(str(place / self.raw.folder) for place in _places(root))
         return (
-            f"{self.folder}: looked for {', '.join(self._file_names)} in {places}; not all are there, and the "
+            f"{self.folder}: looked for {', '.join(self.raw.names)} in {places}; not all are there, and the "
             f"download failed ({error}). Connect to the internet, or set --data-root or {DATA_VARIABLE} to a "
             f"folder that holds planetoid/{self.folder}/raw/ind.{self.folder.lower()}.*"
         )
+
+
+def _places(root: Path) -> list[Path]:
+    """Return where files may be: below the root, or below the user's cache folder."""
+    return list(dict.fromkeys([root, cache_folder()]))
 
 
 def _fetch(url: str) -> bytes:

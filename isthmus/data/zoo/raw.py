@@ -10,12 +10,14 @@ import zipfile
 import zlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -130,6 +132,17 @@ class RawDataset(Dataset):
         return self.raw.present(root)
 
 
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Give a place to write to; others, threads among them, see the file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def read_arrays(path: Path, keys: Sequence[str], sha256: str | None = None) -> dict[str, np.ndarray]:
     """Return arrays of an npz archive, none of them pickled; a file that is no such archive is named."""
     try:
@@ -194,8 +207,9 @@ def read_numbers(
         raise BadInput(f"the file {path} cannot be read ({error}); fetch it again") from error
     if table.size and columns is not None and table.shape[1] != columns:
         raise BadInput(f"the file {path} has {table.shape[1]} columns; {columns} are expected")
-    if not np.isfinite(table).all():
-        raise BadInput(f"the file {path} has a number that is not finite in line {_first_bad(table) + skip + 1}")
+    odd = np.flatnonzero(~np.isfinite(table).all(axis=1))
+    if len(odd):
+        raise BadInput(f"the file {path} has a number that is not finite in line {odd[0] + skip + 1}")
     return table if table.size else np.empty((0, columns or 1), dtype=dtype)
 
 
@@ -209,19 +223,13 @@ def check_range(path: Path, numbers: npt.NDArray[Any], low: int, high: int, what
         )
 
 
-def check_lengths(folder: Path, lengths: Sequence[tuple[str, int]]) -> None:
-    """Raise `BadInput` unless all files, given with their numbers of lines, have as many as the first."""
-    (first, expected), *others = lengths
-    for name, length in others:
-        if length != expected:
-            raise BadInput(
-                f"in {folder}, {name} has {length} lines and {first} has {expected}; they should have as many. One of "
-                "them is cut short: fetch both again"
-            )
-
-
-def _first_bad(table: npt.NDArray[Any]) -> int:
-    return int(np.flatnonzero(~np.isfinite(table).all(axis=1))[0])
+def check_length(path: Path, length: int, beside: Path, expected: int) -> None:
+    """Raise `BadInput` unless a file has as many lines as the one beside it."""
+    if length != expected:
+        raise BadInput(
+            f"in {path.parent}, {path.name} has {length} lines and {beside.name} has {expected}; they should have as "
+            "many. One of them is cut short: fetch both again"
+        )
 
 
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:

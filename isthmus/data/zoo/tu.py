@@ -15,7 +15,7 @@ from isthmus.core.errors import BadInput, refuse
 from isthmus.data.features import normalized_rows, one_hot
 from isthmus.data.graph import directed
 from isthmus.data.graph_set import GraphSet
-from isthmus.data.zoo.raw import RawDataset, RawFolder, check_lengths, check_range, read_numbers
+from isthmus.data.zoo.raw import RawDataset, RawFolder, check_length, check_range, read_numbers
 
 Numbers = npt.NDArray[np.int64]
 PUBLISHED = "www.chrsmrrs.com/graphkerneldatasets/{name}.zip (see chrsmrrs.github.io/datasets)"
@@ -74,14 +74,14 @@ def read_tu(folder: Path, name: str, use_attributes: bool = True, max_degree: in
     node_labels = _optional(path("node_labels"), np.int64, path("graph_indicator"), len(indicator))
     attributes = _optional(path("node_attributes"), np.float32, path("graph_indicator"), len(indicator))
     edge_labels = _optional(path("edge_labels"), np.int64, path("A"), num_lines)
-    columns = []
+    columns: list[Tensor] = []
     if node_labels is not None:
         columns.append(_labels_one_hot(node_labels))
     if attributes is not None and use_attributes:
         columns.append(torch.from_numpy(attributes))
     class_values, y = np.unique(classes, return_inverse=True)
     return GraphSet(
-        x=_beside(columns) if columns else _degrees(edge_index, len(indicator), max_degree),
+        x=_features(columns, edge_index, len(indicator), max_degree),
         edge_index=edge_index,
         node_start=torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)])),
         y=torch.from_numpy(y.astype(np.int64)),
@@ -131,7 +131,7 @@ def _optional(path: Path, dtype: npt.DTypeLike, beside: Path, expected: int) -> 
     if not path.is_file():
         return None
     table = read_numbers(path, dtype)
-    check_lengths(path.parent, [(beside.name, expected), (path.name, len(table))])
+    check_length(path, len(table), beside, expected)
     return table
 
 
@@ -143,11 +143,10 @@ def _labels_one_hot(labels: npt.NDArray[np.generic]) -> Tensor:
     return one_hot(codes, (codes.max(axis=0) + 1).tolist())
 
 
-def _beside(columns: list[Tensor]) -> Tensor:
-    return columns[0] if len(columns) == 1 else torch.cat([part.to_dense() for part in columns], dim=1)
-
-
-def _degrees(edge_index: Tensor, num_nodes: int, max_degree: int) -> Tensor:
+def _features(columns: list[Tensor], edge_index: Tensor, num_nodes: int, max_degree: int) -> Tensor:
+    """Return columns side by side; without any, the number of neighbours one-hot."""
+    if columns:
+        return columns[0] if len(columns) == 1 else torch.cat([part.to_dense() for part in columns], dim=1)
     degree = np.minimum(np.bincount(edge_index[0].numpy(), minlength=num_nodes), max_degree)
     if max_degree == 0:
         return torch.ones(num_nodes, 1)

@@ -71,6 +71,7 @@ class Union(Dataset):
         first = (sizes.cumsum(0) - sizes).tolist()
         classes = np.cumsum([0, *(part.num_classes for part in parts)])
         y = [torch.where(part.y >= 0, part.y + int(shift), -1) for part, shift in zip(parts, classes, strict=False)]
+        named = list(zip(self.datasets, parts, strict=True))
         edges = [part.edge_index + shift for part, shift in zip(parts, first, strict=True)]
         return Graph(
             x=self._features(parts),
@@ -80,11 +81,7 @@ class Union(Dataset):
             node_ids=torch.arange(int(sizes.sum())),
             attributes={"dataset": torch.repeat_interleave(torch.arange(len(parts)), sizes)},
             attribute_names={"dataset": self.datasets},
-            class_names=tuple(
-                f"{name}/{label}"
-                for name, part in zip(self.datasets, parts, strict=True)
-                for label in _class_names(part)
-            ),
+            class_names=tuple(f"{name}/{label}" for name, part in named for label in part.named_classes),
             name="union",
         )
 
@@ -98,10 +95,6 @@ class Union(Dataset):
     def present(self, root: Path) -> bool:
         """Return whether all parts are there."""
         return all(part.present(root) for part in self._parts())
-
-
-def _class_names(part: Graph) -> tuple[str, ...]:
-    return part.class_names or tuple(str(number) for number in range(part.num_classes))
 
 
 def _components(name: str, part: Graph, dim: int) -> Tensor:

@@ -27,6 +27,7 @@ class Wiki(Dataset):
     """
 
     summary: ClassVar[str] = "2,405 pages of Wikipedia, 11,596 links, 4,973 TF-IDF words, 17 classes"
+    needs: ClassVar[tuple[str, ...]] = FILES
     licence: ClassVar[str] = "MIT, as part of TADW; the text is Wikipedia's, CC BY-SA"
 
     def load(self, root: Path) -> Graph:
@@ -63,10 +64,6 @@ class Wiki(Dataset):
         )
         _check(graph, paths, root)
         return graph
-
-    def present(self, root: Path) -> bool:
-        """Return whether the three files are there."""
-        return all((root / name).is_file() for name in FILES)
 
 
 def _numbers(path: Path) -> np.ndarray:

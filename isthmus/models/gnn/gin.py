@@ -111,13 +111,7 @@ class GINELayer(_GINPart):
     """
 
     def __init__(
-        self,
-        in_dim: int,
-        hidden: int,
-        out_dim: int,
-        edge_dim: int,
-        train_eps: bool = False,
-        mlp_norm: bool = False,
+        self, in_dim: int, hidden: int, out_dim: int, edge_dim: int, train_eps: bool = False, mlp_norm: bool = False
     ) -> None:
         super().__init__()
         self.edge_dim = edge_dim

@@ -211,12 +211,17 @@ class SparseMatrix:
         return f"SparseMatrix({self.shape[0]} x {self.shape[1]}, {self.pattern.nnz} entries, {kind})"
 
 
-def block_diagonal(blocks: Sequence[SparseMatrix], rows: int) -> SparseMatrix:
-    """Return square matrices along the diagonal of one, each padded to `rows` rows and columns."""
+def padded_starts(blocks: Sequence[SparseMatrix], rows: int) -> Tensor:
+    """Return where each row starts when matrices stand one below the other, each padded to `rows` rows."""
     counts = torch.zeros(len(blocks), rows, dtype=torch.int64)
     for k, block in enumerate(blocks):
         counts[k, : block.shape[0]] = block.pattern.crow.diff()
-    crow = torch.cat([counts.new_zeros(1), counts.flatten().cumsum(0)])
+    return torch.cat([counts.new_zeros(1), counts.flatten().cumsum(0)])
+
+
+def block_diagonal(blocks: Sequence[SparseMatrix], rows: int) -> SparseMatrix:
+    """Return square matrices along the diagonal of one, each padded to `rows` rows and columns."""
+    crow = padded_starts(blocks, rows)
     col = torch.cat([block.pattern.col.long() + k * rows for k, block in enumerate(blocks)])
     size = len(blocks) * rows
     return SparseMatrix(Pattern(crow, col, (size, size)), torch.cat([block.values for block in blocks]))
@@ -298,9 +303,7 @@ def complemented(name: str, own: SparseMatrix, complement: SparseMatrix) -> Spar
         return own.plus(complement)
     pattern = complement.pattern
     fused = own.plus(complement.with_values(torch.where(pattern.row == pattern.col, 0.0, complement.values)))
-    if name == "sum":
-        return fused
-    return mean_operator(fused)
+    return fused if name == "sum" else mean_operator(fused)
 
 
 def attention_pattern(

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from isthmus.core.errors import nearest
 from isthmus.data.folders.schema.schema import Category, Feature, Number, Schema, Text, Vector
 from isthmus.data.folders.schema.vocabulary import categories, word_vocabulary, words
-from isthmus.data.folders.tables.reading import Problems, Table, is_numeric, is_text, parsed_numbers, text
+from isthmus.data.folders.tables.reading import Problems, Table, has_vectors, is_numeric, is_text, parsed_numbers, text
+from isthmus.data.on_demand import compute
 
 # A text column with more distinct values is not taken for a category by itself.
 MOST_CATEGORIES = 50
@@ -110,11 +111,7 @@ def _draft_of_text(table: Table, name: str, choices: Choices) -> Feature | str:
 
 def _vector_size(column: Any) -> int:
     """Return how long the lists of a column are, or 0 if it holds no lists of numbers of one length."""
-    import pyarrow as pa
-    from pyarrow import compute
-
-    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    if not any(kind(column.type) for kind in kinds) or not is_numeric(pa.array([], column.type.value_type)):
+    if not has_vectors(column):
         return 0
     # A row of another length is a mistake in the row, so that the most frequent length stands.
     lengths = compute.list_value_length(column).drop_null().value_counts().to_pylist()
@@ -122,7 +119,7 @@ def _vector_size(column: Any) -> int:
 
 
 def _filled(table: Table, draft: Feature, standardize: bool, problems: Problems) -> Feature:
-    if isinstance(draft, Number) and standardize and (draft.mean, draft.std) == (0.0, 1.0):
+    if isinstance(draft, Number) and standardize and not draft.scaled:
         return _standardized(draft, parsed_numbers(table.columns[draft.name])[0])
     if not isinstance(draft, Category | Text) or draft.vocabulary is not None:
         return draft

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -15,15 +14,10 @@ from isthmus.core.errors import nearest
 from isthmus.data.conventions import SPARSE_DENSITY
 from isthmus.data.folders.schema.schema import Category, Feature, Number, Schema, Text, Vector
 from isthmus.data.folders.schema.vocabulary import words
-from isthmus.data.folders.tables.number_block import (
-    BlockColumn,
-    not_finite,
-    num_set,
-    pieces,
-    read_only_numbers,
-    sparse_rows_of,
-)
-from isthmus.data.folders.tables.reading import Problems, Table, is_numeric, is_text, listed, parsed_numbers, text
+from isthmus.data.folders.tables import number_block, reading
+from isthmus.data.folders.tables.number_block import BlockColumn
+from isthmus.data.folders.tables.reading import Problems, Table, listed, parsed_numbers, text
+from isthmus.data.on_demand import compute, pa, sparse
 
 # More columns than this, or any of words or vectors, and the features go to features.npz.
 MOST_COLUMNS = 200
@@ -33,29 +27,24 @@ MOST_NOTES = 20
 SIDE_BY_SIDE = 64
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """Features by a schema.
+def encode(table: Table, schema: Schema, problems: Problems, notes: list[str]) -> Any:
+    """Return the features of a table's rows, or None after noting what keeps them from being made.
 
-    Fields:
-        matrix: (nodes, columns), float32; a numpy array, or a scipy CSR matrix when few entries are set
-        notes:  what was not in a vocabulary or filled in, in words
+    They are (nodes, columns), float32: a numpy array, or a scipy CSR matrix when few entries are set. What was not in a
+    vocabulary or filled in is added to `notes`, in words.
     """
-
-    matrix: Any
-    notes: tuple[str, ...]
-
-
-def encode(table: Table, schema: Schema, problems: Problems) -> Encoded | None:
-    """Return the features of a table's rows, or None after noting what keeps them from being made."""
     before = problems.num_found
-    notes: list[str] = []
-    blocks = _blocks(table, schema, problems, notes)
+    told: list[str] = []
+    blocks = _blocks(table, schema, problems, told)
     if problems.num_found > before:
         return None
+    notes += told[:MOST_NOTES]
+    if len(told) > MOST_NOTES:
+        notes.append(f"... ({len(told)} such notes in all)")
     size = table.num_rows * sum(block.shape[1] for block in blocks)
-    few = sum(map(_num_set, blocks)) < SPARSE_DENSITY * size
-    return Encoded(_dense(blocks) if named_columns(schema) or not few else _sparse(blocks), _few(notes))
+    counts = [number_block.num_set(block) if isinstance(block, np.ndarray) else block.nnz for block in blocks]
+    few = sum(counts) < SPARSE_DENSITY * size
+    return _dense(blocks) if named_columns(schema) or not few else _sparse(blocks)
 
 
 def _blocks(table: Table, schema: Schema, problems: Problems, notes: list[str]) -> list[Any]:
@@ -69,19 +58,13 @@ def _blocks(table: Table, schema: Schema, problems: Problems, notes: list[str]) 
     return blocks
 
 
-def _num_set(block: Any) -> int:
-    return num_set(block) if isinstance(block, np.ndarray) else block.nnz
-
-
 def _dense(blocks: list[Any]) -> npt.NDArray[np.float32]:
     dense = [block if isinstance(block, np.ndarray) else block.toarray() for block in blocks]
     return dense[0] if len(dense) == 1 else np.concatenate(dense, axis=1)
 
 
 def _sparse(blocks: list[Any]) -> Any:
-    from scipy import sparse
-
-    rows = [sparse_rows_of(block) if isinstance(block, np.ndarray) else block for block in blocks]
+    rows = [number_block.sparse_rows_of(block) if isinstance(block, np.ndarray) else block for block in blocks]
     return sparse.hstack(rows, format="csr", dtype=np.float32)
 
 
@@ -91,11 +74,6 @@ def _is_there(table: Table, feature: Feature, problems: Problems) -> bool:
     what = f"no column {feature.name!r}, which the schema has as {feature.type}"
     problems.add(table.file, f"{what}; {nearest(feature.name, table.columns)}")
     return False
-
-
-def _few(notes: list[str]) -> tuple[str, ...]:
-    more = (f"... ({len(notes)} such notes in all)",) if len(notes) > MOST_NOTES else ()
-    return (*notes[:MOST_NOTES], *more)
 
 
 def named_columns(schema: Schema) -> bool:
@@ -140,7 +118,7 @@ def _taken_over(table: Table, features: Sequence[Feature]) -> tuple[npt.NDArray[
         return np.zeros((table.num_rows, len(features)), dtype=np.float32), list(range(len(features)))
     matrix = next(iter(read.values())).matrix
     order = [column.place for column in read.values()]
-    odd = set(not_finite(matrix))
+    odd = set(number_block.not_finite(matrix))
     if not odd and len(read) == len(features) and order == list(range(matrix.shape[1])):
         return matrix, []
     block = np.zeros((table.num_rows, len(features)), dtype=np.float32)
@@ -153,7 +131,7 @@ def _unscaled(table: Table, features: Sequence[Feature]) -> dict[int, BlockColum
     found = {}
     for place, feature in enumerate(features):
         column = table.columns.get(feature.name)
-        plain = isinstance(feature, Number) and (feature.mean, feature.std) == (0.0, 1.0)
+        plain = isinstance(feature, Number) and not feature.scaled
         if plain and isinstance(column, BlockColumn):
             found[place] = column
     return found
@@ -164,7 +142,7 @@ def _numbers(table: Table, feature: Feature, problems: Problems, notes: list[str
         return None
     assert isinstance(feature, Number)
     name, column = table.name(feature.name), table.columns[feature.name]
-    if not (is_numeric(column) or is_text(column)):
+    if not (reading.is_numeric(column) or reading.is_text(column)):
         problems.add(table.file, f"column {name!r} is of type {column.type}; numbers are needed")
         return None
     values, stray = parsed_numbers(column)
@@ -187,12 +165,8 @@ def _numbers(table: Table, feature: Feature, problems: Problems, notes: list[str
 
 
 def _vectors(table: Table, feature: Vector, problems: Problems) -> npt.NDArray[np.float32] | None:
-    import pyarrow as pa
-    from pyarrow import compute
-
     name, column = table.name(feature.name), table.columns[feature.name]
-    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    if not any(kind(column.type) for kind in kinds) or not is_numeric(pa.array([], column.type.value_type)):
+    if not reading.has_vectors(column):
         problems.add(table.file, f"column {name!r} is of type {column.type}; lists of numbers are needed")
         return None
     lengths = compute.fill_null(compute.list_value_length(column), -1).to_numpy()
@@ -208,7 +182,7 @@ def _vectors(table: Table, feature: Vector, problems: Problems) -> npt.NDArray[n
     if odd:
         return None
     values = _side_by_side(column, feature.size)
-    finite = [np.isfinite(piece).all(axis=1) for piece in pieces(values)]
+    finite = [np.isfinite(piece).all(axis=1) for piece in number_block.pieces(values)]
     wrong = np.flatnonzero(~np.concatenate(finite)).tolist() if finite else []
     problems.add_rows(table.file, wrong, lambda row: f"{name} holds a value that is not finite")
     return values
@@ -231,11 +205,9 @@ def _side_by_side(column: Any, size: int) -> npt.NDArray[np.float32]:
 
 def _flat(lists: Any) -> npt.NDArray[np.floating[Any]]:
     """Return the numbers of lists one after the other; of single precision where they are."""
-    import pyarrow as pa
-
     flat = lists.flatten()
     single = pa.types.is_float32(flat.type) and flat.null_count == 0
-    found: npt.NDArray[np.floating[Any]] = flat.to_numpy() if single else read_only_numbers(flat)
+    found: npt.NDArray[np.floating[Any]] = flat.to_numpy() if single else number_block.read_only_numbers(flat)
     return found
 
 
@@ -274,8 +246,6 @@ def _losses(feature: Category, values: list[str], unknown: list[int]) -> Iterato
 
 
 def _bags_of_words(feature: Text, texts: list[str], notes: list[str]) -> Any:
-    from scipy import sparse
-
     place = {word: number for number, word in enumerate(feature.vocabulary or ())}
     known: Counter[tuple[int, int]] = Counter()
     unknown: Counter[str] = Counter()

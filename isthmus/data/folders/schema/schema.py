@@ -21,12 +21,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
-from uuid import uuid4
 
 import yaml
 
 from isthmus.core.errors import BadInput, nearest
-from isthmus.core.outside import read_yaml
+from isthmus.core.outside import read_yaml, replace_file
 from isthmus.data.folders.schema.vocabulary import words
 from isthmus.data.folders.tables.reading import ROWS_SHOWN, Problems
 
@@ -72,6 +71,11 @@ class Number(Feature):
     def columns(self) -> tuple[str, ...]:
         """One column of the same name."""
         return (self.name,)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether it is given on otherwise than as it is."""
+        return (self.mean, self.std) != (0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -166,13 +170,10 @@ class Schema:
         features = []
         for feature in self.features:
             values = {f.name: getattr(feature, f.name) for f in fields(feature) if f.name != "name"}
-            given = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
-            features.append({"name": feature.name, "type": feature.type, **_without_none(given)})
+            given = {key: value for key, value in values.items() if value is not None}
+            plain = {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
+            features.append({"name": feature.name, "type": feature.type, **plain})
         return {"features": features, "classes": list(self.classes)}
-
-
-def _without_none(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
 
 
 def to_yaml(schema: Schema) -> str:
@@ -206,15 +207,11 @@ def write_schema(schema: Schema, path: str | Path) -> None:
     path = Path(path)
     if path.exists():
         raise BadInput(f"{path} exists already; choose another file, or follow it with --schema {path}")
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(to_yaml(schema), encoding="utf-8")
-        temporary.replace(path)
+        replace_file(path, to_yaml(schema).encode())
     except OSError as error:
         raise BadInput(f"{path} cannot be written: {error.strerror or error}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_schema(path: str | Path) -> Schema:

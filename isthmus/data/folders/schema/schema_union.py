@@ -68,7 +68,7 @@ def _counted(feature: Feature, block: Any) -> Feature:
     if not isinstance(feature, Number):
         return feature
     counted = replace(feature, count=int(block.shape[0]))
-    if not _scaled(feature):
+    if not feature.scaled:
         return counted
     values = block.toarray().astype(np.float64).ravel()
     mean, std = float(values.mean()), float(values.std())
@@ -95,11 +95,8 @@ def union(schemas: Mapping[str, Schema], max_words: int | None = None, common: b
 
 def _held(names: Sequence[str], owners: Mapping[str, Schema]) -> dict[str, dict[str, Feature]]:
     """Return for each name the features of those who have it."""
-    held: dict[str, dict[str, Feature]] = {name: {} for name in names}
-    for who, schema in owners.items():
-        for feature in schema.features:
-            held[feature.name][who] = feature
-    return held
+    own = {who: {feature.name: feature for feature in schema.features} for who, schema in owners.items()}
+    return {name: {who: features[name] for who, features in own.items() if name in features} for name in names}
 
 
 def _names(lists: Sequence[tuple[str, ...]], ordered: Callable[[set[str]], Sequence[str]]) -> tuple[str, ...]:
@@ -143,16 +140,12 @@ def _only(features: Sequence[Feature], kind: type[Kind]) -> list[Kind]:
     return [feature for feature in features if isinstance(feature, kind)]
 
 
-def _scaled(feature: Number) -> bool:
-    return (feature.mean, feature.std) != (0.0, 1.0)
-
-
 def _number(name: str, features: Sequence[Number], problems: Problems) -> Number:
     fills = sorted({feature.fill for feature in features if feature.fill is not None})
     if len(fills) > 1:
         told = " and ".join(f"{fill:g}" for fill in fills)
         problems.add(f"feature {name!r}", f"fill is {told}; agree on one")
-    mean, std = _pooled([feature for feature in features if _scaled(feature)])
+    mean, std = _pooled([feature for feature in features if feature.scaled])
     counts = _counts(features)
     return Number(name, mean, std, fills[0] if fills else None, None if counts is None else sum(counts))
 

@@ -7,14 +7,12 @@ called `attribute.<name>`; whatever such a column holds, it is the attribute `<n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from isthmus.data.folders.tables.reading import Problems, Table, is_numeric, is_text, numbers, text
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from isthmus.data.on_demand import pa, torch
 
 PREFIX = "attribute."
 
@@ -24,18 +22,14 @@ def stated_attributes(table: Table) -> tuple[str, ...]:
     return tuple(name for name in table.columns if name.startswith(PREFIX))
 
 
-def read_attributes(
-    table: Table, reserved: tuple[str, ...], numeric: bool, problems: Problems
-) -> tuple[dict[str, Tensor], dict[str, tuple[str, ...]]]:
-    """Return the attributes in a table, and the names of the categories of those of text.
+def read_attributes(table: Table, reserved: tuple[str, ...], numeric: bool, problems: Problems) -> dict[str, Any]:
+    """Return the `attributes` in a table and, of those of text, the names of the categories, `attribute_names`.
 
     A column of text, days or times has a number for each distinct value, in alphabetical order, an empty one among
     them. Whole numbers are taken as such. Of columns that do not say in their names that they are attributes, numbers
     are taken where `numeric` says so, and columns of other kinds (lists) are not.
     """
-    import torch
-
-    found: dict[str, Tensor] = {}
+    found: dict[str, torch.Tensor] = {}
     names: dict[str, tuple[str, ...]] = {}
     for column_name, column in table.columns.items():
         if column_name in reserved or not _is_attribute(column_name, column, numeric):
@@ -51,12 +45,10 @@ def read_attributes(
             told = [] if strings is None else strings.to_pylist()  # what is wrong with it has been noted
             values, codes = np.unique(np.asarray(told, dtype=str), return_inverse=True)
             found[name], names[name] = torch.from_numpy(codes.astype(np.int64)), tuple(values.tolist())
-    return found, names
+    return {"attributes": found, "attribute_names": names}
 
 
 def _is_attribute(name: str, column: Any, numeric: bool) -> bool:
-    import pyarrow as pa
-
     if name.startswith(PREFIX):
         return True
     if is_numeric(column):
@@ -65,11 +57,8 @@ def _is_attribute(name: str, column: Any, numeric: bool) -> bool:
     return is_text(column) or any(kind(column.type) for kind in days)
 
 
-def _numbers(column: Any) -> Tensor:
+def _numbers(column: Any) -> torch.Tensor:
     """Return a column of numbers, as whole ones if they are."""
-    import pyarrow as pa
-    import torch
-
     if pa.types.is_signed_integer(column.type) and column.null_count == 0:
         return torch.from_numpy(column.to_numpy().astype(np.int64))  # floats would not hold large ones
     values = numbers(column)
@@ -77,14 +66,12 @@ def _numbers(column: Any) -> Tensor:
     return torch.from_numpy(values.astype(np.int64) if whole else values)
 
 
-def attribute_columns(attributes: Mapping[str, Tensor], names: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+def attribute_columns(attributes: Mapping[str, torch.Tensor], names: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
     """Return the attributes that have one value for each item as columns: names of categories, or numbers."""
     return {PREFIX + key: _column(value, names.get(key, ())) for key, value in attributes.items() if value.dim() == 1}
 
 
-def _column(values: Tensor, names: tuple[str, ...]) -> Any:
-    import pyarrow as pa
-
+def _column(values: torch.Tensor, names: tuple[str, ...]) -> Any:
     if not names:
         return pa.array(values.numpy())
     return pa.array([names[code] if 0 <= code < len(names) else None for code in values.tolist()], pa.string())

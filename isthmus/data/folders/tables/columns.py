@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,7 @@ from isthmus.data.conventions import SPLITS
 from isthmus.data.folders.schema.vocabulary import is_whole
 from isthmus.data.folders.tables.attributes import PREFIX
 from isthmus.data.folders.tables.reading import Problems, Table, is_numeric, listed, numbers, stray_text, text
-
-# torch is imported where tensors are made: an import of tables makes none, and would wait for torch longest.
-if TYPE_CHECKING:
-    from torch import Tensor
+from isthmus.data.on_demand import compute, sparse, torch
 
 Integers = npt.NDArray[np.int64]
 
@@ -42,8 +39,6 @@ def note_repeated(nodes: Table, ids: Any, unique: Any, problems: Problems, where
 
     `where` says within what ids have to differ.
     """
-    from pyarrow import compute
-
     values, name = ids.to_pylist(), nodes.name("id")
     first = compute.index_in(unique, value_set=unique).to_numpy(zero_copy_only=False)
     again = (first != np.arange(len(values))) & unique.is_valid().to_numpy(zero_copy_only=False)
@@ -72,13 +67,11 @@ def features(
     problems: Problems,
     reserved: tuple[str, ...] = NODE_COLUMNS,
     constant: bool = False,
-) -> Tensor | None:
+) -> torch.Tensor | None:
     """Return the features, from numeric columns of the table of nodes or from `features.npz`.
 
     Where there are none, that is a problem, or with `constant` every node has one feature, 1.
     """
-    import torch
-
     numeric = feature_names(nodes, reserved)
     if (folder / FEATURES_FILE).is_file():
         if numeric:
@@ -122,10 +115,8 @@ def _archived_names(path: Path, problems: Problems) -> tuple[str, ...]:
     return tuple(names.tolist())
 
 
-def finite_numbers(table: Table, names: tuple[str, ...], problems: Problems) -> Tensor:
+def finite_numbers(table: Table, names: tuple[str, ...], problems: Problems) -> torch.Tensor:
     """Return numeric columns side by side, (rows, columns), after noting the rows where one is missing or infinite."""
-    import torch
-
     with np.errstate(over="ignore"):
         x = np.stack([numbers(table.columns[name]) for name in names], axis=1).astype(np.float32)
     first_wrong = (~np.isfinite(x)).argmax(axis=1)
@@ -156,10 +147,7 @@ def _note_stray_text(file: str, name: str, column: Any, problems: Problems) -> N
     problems.add_rows(file, rows, lambda row: f"{name} is {column[row].as_py()!r}; a number is needed, as in most rows")
 
 
-def _features_file(path: Path, nodes: Table, problems: Problems) -> Tensor | None:
-    import torch
-    from scipy import sparse
-
+def _features_file(path: Path, nodes: Table, problems: Problems) -> torch.Tensor | None:
     from isthmus.data.features import from_scipy
 
     try:
@@ -186,12 +174,9 @@ def labels(
 
     `own_names` are what the owner of the table calls the classes, where that is known: a number among them is a name.
     """
-    nothing = np.full(nodes.num_rows, -1, dtype=np.int64)
-    if "label" not in nodes.columns:
-        return nothing, class_names
-    column = text(nodes, "label", problems)
+    column = text(nodes, "label", problems) if "label" in nodes.columns else None
     if column is None:
-        return nothing, class_names
+        return np.full(nodes.num_rows, -1, dtype=np.int64), class_names
     values = np.asarray(column.to_pylist(), dtype=object)
     given = values != ""
     distinct = sorted(set(values[given].tolist()))
@@ -238,10 +223,13 @@ def _numbered(
     return y, class_names
 
 
-def split_masks(nodes: Table, y: Integers | None, problems: Problems) -> dict[str, Tensor]:
-    """Return a mask for each split when there is a column of splits; with `y`, only what has a label may be in one."""
-    import torch
+def class_facts(y: Integers, class_names: tuple[str, ...]) -> dict[str, Any]:
+    """Return how many classes there are and what they are called, by the names of a holding's fields."""
+    return {"num_classes": len(class_names) or int(y.max(initial=-1)) + 1, "class_names": class_names}
 
+
+def split_masks(nodes: Table, y: Integers | None, problems: Problems) -> dict[str, torch.Tensor]:
+    """Return a mask for each split when there is a column of splits; with `y`, only what has a label may be in one."""
     values = split_names(nodes, y, problems)
     return {} if values is None else {split: torch.from_numpy(values == split) for split in SPLITS}
 
@@ -280,8 +268,6 @@ def places(
     edges: Table, name: str, ids: Any, nodes_file: str, problems: Problems, may_be_unknown: bool = False
 ) -> Integers | None:
     """Return where among `ids`, those of `nodes_file`, the id in each row's column is, (rows,), -1 where unknown."""
-    from pyarrow import compute
-
     column = text(edges, name, problems)
     if column is None or ids is None:
         return None

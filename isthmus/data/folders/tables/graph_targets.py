@@ -23,9 +23,8 @@ def read_targets(graphs: Table, kind: str, names: tuple[str, ...], problems: Pro
     """
     if kind == "class":
         y, names = columns.labels(graphs, names, problems)
-        count = len(names) if names else int(y.max(initial=-1)) + 1
         masks = columns.split_masks(graphs, y, problems)
-        return {"y": torch.from_numpy(y), "num_classes": count, "class_names": names, "masks": masks}
+        return {"y": torch.from_numpy(y), "masks": masks, **columns.class_facts(y, names)}
     tasks = _task_columns(graphs, kind, names, problems)
     values = np.full((graphs.num_rows, len(tasks)), np.nan)
     for number, name in enumerate(tasks):

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from isthmus.data.on_demand import compute, pa, sparse
+
 Matrix = npt.NDArray[np.float32]
 
 # So many columns are turned into rows in one go, so many rows of them at a time: what a processor's cache holds.
@@ -35,8 +37,6 @@ class BlockColumn:
     @property
     def type(self) -> Any:
         """The Arrow type of its numbers."""
-        import pyarrow as pa
-
         return pa.float32()
 
     def __len__(self) -> int:
@@ -52,15 +52,11 @@ class BlockColumn:
 
     def to_arrow(self) -> Any:
         """Return the column by itself, as Arrow has it."""
-        import pyarrow as pa
-
         return pa.chunked_array([pa.array(self.matrix[:, self.place])])
 
 
 def read_only_numbers(column: Any) -> npt.NDArray[np.float64]:
     """Return an Arrow column of numbers as float64, NaN where missing; it may be the column's own memory."""
-    import pyarrow as pa
-
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     column = column if pa.types.is_float64(column.type) else column.cast(pa.float64(), safe=False)
@@ -120,9 +116,6 @@ def single_lists(columns: Iterable[Any], num_values: int) -> Any:
 
     `num_values` is how many numbers there are at most. All of them go one after the other into one piece of memory.
     """
-    import pyarrow as pa
-    from pyarrow import compute
-
     values = np.empty(num_values, dtype=np.float32)
     ends = [np.zeros(1, dtype=np.int64)]
     missing = [np.zeros(0, dtype=np.bool_)]
@@ -161,8 +154,6 @@ def not_finite(matrix: Matrix) -> list[int]:
 
 def sparse_rows_of(matrix: Matrix) -> Any:
     """Return a matrix as a scipy CSR matrix of the numbers that are not 0."""
-    from scipy import sparse
-
     values, places, counts = [matrix[:0, 0]], [np.zeros(0, dtype=np.int32)], [np.zeros(1, dtype=np.int64)]
     for piece in pieces(matrix):
         is_set = piece != 0

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from isthmus.core.errors import BadInput
 from isthmus.data.folders.tables.number_block import BlockColumn, read_only_numbers
+from isthmus.data.on_demand import compute, csv, pa, parquet
 
 # Rows told for each kind of problem; more would hide the other kinds.
 ROWS_SHOWN = 5
@@ -80,8 +81,6 @@ class RawGraph:
 
 def as_column(values: Sequence[Any]) -> Any:
     """Return Python values as an Arrow column: numbers if they all are, text if they are of several kinds."""
-    import pyarrow as pa
-
     plain = [_plain(value) for value in values]
     kinds = {type(value) for value in plain if value is not None}
     if kinds == {int, float}:
@@ -115,7 +114,7 @@ def read_table(folder: Path, stem: str, text_columns: tuple[str, ...], problems:
         return None
     path = found[0]
     try:
-        table = _read_csv(path, text_columns) if path.suffix == ".csv" else _read_parquet(path)
+        table = _read_csv(path, text_columns) if path.suffix == ".csv" else parquet.ParquetFile(path).read()
     except (OSError, ValueError) as error:  # pyarrow's errors are kinds of these
         problems.add(path.name, f"cannot be read: {' '.join(str(error).split())}")
         return None
@@ -134,25 +133,13 @@ def as_table(
 
 
 def _read_csv(path: Path, text_columns: tuple[str, ...]) -> Any:
-    import pyarrow as pa
-    from pyarrow import csv
-
     # Ids are text, or '007' in one table and 7 in another would differ, and an id 'NA' would be missing.
     types = {name: pa.string() for name in text_columns}
     return csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=types, strings_can_be_null=False))
 
 
-def _read_parquet(path: Path) -> Any:
-    from pyarrow import parquet
-
-    return parquet.ParquetFile(path).read()
-
-
 def text(table: Table, name: str, problems: Problems) -> Any:
     """Return a column as Arrow strings, trimmed, '' where missing; None after noting why not."""
-    import pyarrow as pa
-    from pyarrow import compute
-
     column = table.columns.get(name)
     if column is None:
         problems.add(table.file, f"no column {table.name(name)!r}; columns found: {listed(table.columns)}")
@@ -175,10 +162,15 @@ def text(table: Table, name: str, problems: Problems) -> Any:
 
 def is_numeric(column: Any) -> bool:
     """Return whether a column holds numbers, truth values, or nothing at all."""
-    import pyarrow as pa
-
-    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal, pa.types.is_null)
+    types = pa.types
+    kinds = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
     return any(kind(column.type) for kind in kinds)
+
+
+def has_vectors(column: Any) -> bool:
+    """Return whether a column holds lists of numbers."""
+    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(kind(column.type) for kind in kinds) and is_numeric(pa.array([], column.type.value_type))
 
 
 def numbers(column: Any) -> npt.NDArray[np.float64]:
@@ -190,8 +182,6 @@ def numbers(column: Any) -> npt.NDArray[np.float64]:
 
 def is_text(column: Any) -> bool:
     """Return whether a column holds text."""
-    import pyarrow as pa
-
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +13,7 @@ from isthmus.core.outside import new_folder
 from isthmus.data.folders.schema.schema import SCHEMA_FILE, Schema, to_yaml
 from isthmus.data.folders.tables.columns import CONSTANT, FEATURES_FILE
 from isthmus.data.folders.tables.reading import FORMATS
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from isthmus.data.on_demand import csv, pa, parquet, sparse, torch
 
 # More numbers than this are written as they are: to compress them takes longer than all the rest.
 MOST_COMPRESSED = 2_000_000
@@ -56,19 +54,15 @@ def check_new_folder(path: Path, format: str = "parquet") -> None:
         raise BadInput(f"{str(path)!r} is there already and not an empty folder; give another path")
 
 
-def label_column(labels: Tensor, class_names: Sequence[str]) -> Any:
+def label_column(labels: torch.Tensor, class_names: Sequence[str]) -> Any:
     """Return classes as a column of names, or of numbers where they have no names; nothing where there is none."""
-    import pyarrow as pa
-
     if class_names:
         return pa.array([class_names[c] if c >= 0 else None for c in labels.tolist()], pa.string())
     return pa.array(labels.numpy(), mask=(labels < 0).numpy())
 
 
-def split_column(masks: Mapping[str, Tensor], item: str) -> dict[str, Any]:
+def split_column(masks: Mapping[str, torch.Tensor], item: str) -> dict[str, Any]:
     """Return masks as a column `split`, or no column without masks; an item may be in one of them only."""
-    import pyarrow as pa
-
     if not masks:
         return {}
     stacked = np.stack([mask.numpy() for mask in masks.values()])  # (splits, items)
@@ -80,10 +74,8 @@ def split_column(masks: Mapping[str, Tensor], item: str) -> dict[str, Any]:
     return {"split": pa.array(split, pa.string())}
 
 
-def feature_columns(x: Tensor, letter: str = "x", names: Sequence[str] = ()) -> dict[str, Any]:
+def feature_columns(x: torch.Tensor, letter: str = "x", names: Sequence[str] = ()) -> dict[str, Any]:
     """Return dense features as columns, of the names given or x0, x1, ...; sparse ones go into `features_archive`."""
-    import pyarrow as pa
-
     if x.is_sparse_csr:
         return {}
     if len(names) != x.shape[1]:
@@ -93,7 +85,7 @@ def feature_columns(x: Tensor, letter: str = "x", names: Sequence[str] = ()) -> 
     return {name: pa.array(column) for name, column in zip(names, x.t().numpy(), strict=True)}
 
 
-def features_archive(x: Tensor) -> Any:
+def features_archive(x: torch.Tensor) -> Any:
     """Return sparse features as a scipy matrix for features.npz; None for dense ones, which are columns."""
     from isthmus.data.features import scipy_rows
 
@@ -101,8 +93,6 @@ def features_archive(x: Tensor) -> Any:
 
 
 def _write_table(table: Any, path: Path) -> None:
-    from pyarrow import csv, parquet
-
     if path.suffix == ".csv":
         csv.write_csv(table, path)
     else:
@@ -114,8 +104,6 @@ def _write_features(features: Any, path: Path, names: Sequence[str] = ()) -> Non
     is_sparse = not isinstance(features, np.ndarray)
     compressed = (features.nnz if is_sparse else features.size) <= MOST_COMPRESSED
     if is_sparse and not named:
-        from scipy import sparse
-
         sparse.save_npz(path, features, compressed)
         return
     parts: dict[str, Any] = {"x": features}
