@@ -14,7 +14,8 @@ from isthmus.core.federation import Position
 from isthmus.core.protocol import EvaluateModel, Failure
 from isthmus.core.record import leaves
 from isthmus.core.training import Standing, run_course
-from isthmus.runs.simulation import Simulation
+from isthmus.learn.graph_client import GraphClient
+from isthmus.runs.simulation import Simulation, simulated_client
 from isthmus.runtime.answering import MemoryStore, Silo
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.runtime.reasons import Reasons, Refusal
@@ -41,12 +42,16 @@ class Wire:
             name: Silo(
                 "course-1",
                 self.course.algorithm,
-                lambda name=name: self.simulation._client(name, self.simulation.model, self.own),  # type: ignore[misc]
+                lambda name=name: self._client(name),  # type: ignore[misc]
                 MemoryStore(self.folder / name),
                 reasons=Reasons(self.said.append, tell=True),
             )
             for name in self.simulation.clients
         }
+
+    def _client(self, name: str) -> GraphClient:
+        data = self.simulation.clients[name].data
+        return simulated_client(self.course, name, data, self.simulation.model, self.own)
 
     def send(
         self, messages: Mapping[str, bytes], timeout_seconds: float | None
