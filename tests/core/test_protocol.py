@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 import pytest
@@ -414,6 +415,7 @@ def test_a_changed_handler_for_many_without_its_mark_is_not_used() -> None:
     assert Unmarked.cohort_handlers() == {}
 
 
+@cache
 def traces_of(algorithm: Algorithm[Any], **changes: Any) -> tuple[Trace, Trace]:
     scenario = toy_scenario(4, num_nodes=64)
     loop, auto = (

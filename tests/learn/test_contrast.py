@@ -238,7 +238,10 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 
 @pytest.mark.parametrize(
     ("number", "options"),
-    [(20_000, "sample=torch.randperm(20_000, generator=draw)[:1000]"), (6000, "block_bytes=2**21")],
+    [
+        pytest.param(20_000, "sample=torch.randperm(20_000, generator=draw)[:1000]", marks=pytest.mark.slow),
+        (6000, "block_bytes=2**21"),
+    ],
     ids=["20,000 nodes with 1,000 each", "6,000 nodes, all"],
 )
 def test_memory_does_not_grow_with_the_square_of_the_nodes(number: int, options: str) -> None:

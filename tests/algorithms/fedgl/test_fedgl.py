@@ -854,27 +854,26 @@ SHALLOW: dict[str, ModelSpec] = {
     ("name", "embeddings"),
     [(name, "output") for name in ZOO] + [(name, "hidden") for name in [*ZOO, *SHALLOW] if name != "sgc"],
 )
+@pytest.mark.parametrize("optimizer", [SGD(lr=0.05), Adam(lr=0.01, eps=1e-3)], ids=["sgd", "adam"])
 def test_every_model_learns_with_the_pseudo_graph_together_as_alone(
-    name: str, embeddings: str, is_sparse: bool
+    optimizer: Any, name: str, embeddings: str, is_sparse: bool
 ) -> None:
-    model = (ZOO | SHALLOW)[name]
-    for optimizer in (SGD(lr=0.05), Adam(lr=0.01, eps=1e-3)):
-        algorithm = replace(SHORT, embeddings=embeddings, alpha=0.5, optimizer=optimizer)
-        scenario = toy_scenario(sparse=is_sparse, client_without_edges=True)
-        loop = trace_course(toy_course(algorithm, model=model), scenario)
-        stacked = trace_course(toy_course(algorithm, model=model, runtime="auto"), scenario)
-        assert stacked.notes == {} and stacked.together["TrainWithGuidance"] == 9
-        final(stacked)
-        widths = [(m.position.round, m.request.width) for m in guided_messages(loop)]  # type: ignore[attr-defined]
-        assert {width for round, width in widths if round == 1} == {3 if embeddings == "output" else 0}
-        assert {width for round, width in widths if round > 1} == {3 if embeddings == "output" else 4}
-        require_close(loop.values(), stacked.values(), f"{name} alone and together", 1e-3)
+    algorithm = replace(SHORT, embeddings=embeddings, alpha=0.5, optimizer=optimizer)
+    scenario = toy_scenario(sparse=is_sparse, client_without_edges=True)
+    course = toy_course(algorithm, model=(ZOO | SHALLOW)[name], rounds=2)
+    loop, stacked = (trace_course(replace(course, runtime=runtime), scenario) for runtime in ("loop", "auto"))
+    assert stacked.notes == {} and stacked.together["TrainWithGuidance"] == 6
+    final(stacked)
+    widths = [(m.position.round, m.request.width) for m in guided_messages(loop)]  # type: ignore[attr-defined]
+    assert {width for round, width in widths if round == 1} == {3 if embeddings == "output" else 0}
+    assert {width for round, width in widths if round > 1} == {3 if embeddings == "output" else 4}
+    require_close(loop.values(), stacked.values(), f"{name} alone and together", 1e-3)
 
 
 @pytest.mark.parametrize("name", ZOO)
 def test_the_pseudo_graph_changes_what_every_model_learns_but_the_one_that_looks_at_no_edge(name: str) -> None:
     with_graph, without = (
-        final(trace_course(toy_course(replace(SHORT, alpha=0.0, beta=beta), model=ZOO[name]), toy_scenario()))
+        final(trace_course(toy_course(replace(SHORT, alpha=0.0, beta=beta), model=ZOO[name], rounds=2), toy_scenario()))
         for beta in (1.0, 0.0)
     )
     gap = max(float((with_graph[n] - without[n]).abs().max()) for n in without)

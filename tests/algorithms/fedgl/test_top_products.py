@@ -66,6 +66,7 @@ KINDS = {
 }
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("count", [1, 3, 19, 20, 39, 40, 41, 100])
 @pytest.mark.parametrize("block_bytes", [1, 4 * 40 * 7, 2**20], ids=["a row", "seven rows", "all"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -93,7 +94,7 @@ def test_rows_that_are_done_with_the_longest_vectors_and_rows_that_are_not_are_b
             assert all(map(len, rows_of(found)))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     rows=st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2)), min_size=1, max_size=14), count=st.integers(1, 15)
 )
@@ -237,6 +238,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.slow
 def test_twenty_thousand_vectors_take_a_few_megabytes() -> None:
     """All products would take 1,600 MB."""
     assert resource.getpagesize()  # a machine that can say

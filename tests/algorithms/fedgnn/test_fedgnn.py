@@ -123,7 +123,7 @@ LINK_CHECKS = [name for name in CHECKS if name not in ("frozen", "repr", "docstr
 def test_it_keeps_to_the_rules_on_users_and_items(check: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conformance, "toy_scenario", lambda *a, **k: link_scenario(*a, ids=True, **k))
     algorithm = FedGNN(pseudo_items=3, expand_every=2, max_neighbors=6, embedding_noise=0.01)
-    CHECKS[check](algorithm, course_of(algorithm, TABLE))
+    CHECKS[check](algorithm, course_of(algorithm, TABLE, rounds=2))
 
 
 # ---- the server half
@@ -479,9 +479,9 @@ def test_items_that_a_client_does_not_have_are_refused() -> None:
 
 
 def test_it_learns_on_expanded_graphs_with_some_noise() -> None:
-    algorithm = FedGNN(clip=10.0, noise=0.05, pseudo_items=3, expand_every=5, optimizer=Adam(lr=0.02), local_steps=3)
+    algorithm = FedGNN(clip=10.0, noise=0.05, pseudo_items=3, expand_every=5, optimizer=Adam(lr=0.05), local_steps=3)
     model = replace(TABLE, gnn=GCN(hidden=8, dropout=0.0))
-    trace = run(algorithm, model, link_scenario(ids=True), rounds=40)
+    trace = run(algorithm, model, link_scenario(ids=True), rounds=15)
     losses = [weighted_metric(report.evaluations, "train", "loss") for report in trace.rounds]
     assert losses[-1] < 0.75 * losses[0]
 

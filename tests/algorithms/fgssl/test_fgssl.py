@@ -683,6 +683,7 @@ def test_configurations_pass_the_checks_of_all_algorithms(algorithm: FGSSL) -> N
     check_algorithm(algorithm)
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("check", ["stacked_equals_loop", "another_seed", "idle_client"])
 @pytest.mark.parametrize(
     "algorithm",
@@ -693,7 +694,7 @@ def test_configurations_pass_the_checks_of_all_algorithms(algorithm: FGSSL) -> N
     ids=["no views", "neither"],
 )
 def test_simpler_configurations_pass_what_could_fail_them(algorithm: FGSSL, check: str) -> None:
-    CHECKS[check](algorithm, None)
+    CHECKS[check](algorithm, toy_course(algorithm, rounds=2))
 
 
 def test_without_both_terms_it_is_fedavg_alone_and_together() -> None:

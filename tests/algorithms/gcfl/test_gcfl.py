@@ -402,7 +402,7 @@ def states(trace: Trace) -> dict[int, Any]:
     return {round: standing.state for round, standing in trace.standings.items()}
 
 
-@pytest.mark.meet(2)
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("kind", [GCFL, GCFLPlus])
 @pytest.mark.parametrize(
     "fields",
@@ -501,7 +501,7 @@ def test_a_course_that_splits_is_the_same_in_every_runtime_and_after_a_resume() 
     together = trace_course(replace(course, runtime="auto"), scenario)
     assert together.together["TrainModel"] > 0 and not together.notes
     require_close(loop.values(), together.values(), "together")
-    for round in (2, 3, 5):
+    for round in (2, 4):  # before the cut, and after it
         resumed = trace_course(course, scenario, resume_from=(loop, round))
         require_same(loop.values(), resumed.values(), f"resumed after round {round}")
 

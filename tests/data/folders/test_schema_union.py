@@ -66,7 +66,7 @@ schemas = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(st.lists(schemas, min_size=1, max_size=4), st.randoms(use_true_random=False), st.none() | st.integers(1, 3))
 def test_the_union_is_the_same_in_whatever_order_the_silos_come(
     found: list[Schema], chance: random.Random, limit: int | None

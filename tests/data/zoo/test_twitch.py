@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from isthmus.core.errors import BadInput, MissingData
+from isthmus.data.graph import Graph
 from isthmus.data.zoo.raw import digests
 from isthmus.data.zoo.twitch import COUNTRIES, FOLDERS, Twitch
 
@@ -22,12 +24,17 @@ RAW = [f"twitch_musae/{folder}/target.csv" for folder in FOLDERS.values()]
 REDUCED = [f"twitch/{country}/raw/{country}.npz" for country in COUNTRIES]
 
 
+@cache
+def whole(features: str, root: Path) -> Graph:
+    """Return the graph of all countries, read once."""
+    return Twitch(features=features).load(root)
+
+
 @pytest.mark.parametrize(("features", "files", "width"), [("raw", RAW, 3170), ("reduced", REDUCED, 128)])
 def test_counts_are_those_of_the_paper(real_root: Root, features: str, files: list[str], width: int) -> None:
     root = real_root(*files)
-    dataset = Twitch(features=features)
-    assert dataset.present(root)
-    graph = dataset.load(root)
+    assert Twitch(features=features).present(root)
+    graph = whole(features, root)
     assert (graph.num_nodes, graph.num_edges // 2, graph.num_features, graph.num_classes) == (34118, 429113, width, 2)
     country = graph.attributes["country"]
     assert country.dtype == torch.int64 and graph.attribute_names == {"country": COUNTRIES}
@@ -39,16 +46,16 @@ def test_counts_are_those_of_the_paper(real_root: Root, features: str, files: li
 
 
 def test_both_forms_have_the_same_nodes(real_root: Root) -> None:
-    raw, reduced = (Twitch(features=form).load(real_root(*RAW, *REDUCED)) for form in ("raw", "reduced"))
+    raw, reduced = (whole(form, real_root(*RAW, *REDUCED)) for form in ("raw", "reduced"))
     assert torch.equal(raw.edge_index, reduced.edge_index) and torch.equal(raw.y, reduced.y)
     assert set(raw.x.values().tolist()) == {1.0}
 
 
 def test_dividing_by_country_gives_the_graphs_of_the_countries(real_root: Root) -> None:
     root = real_root(*RAW)
-    whole = Twitch().load(root)
+    graph = whole("raw", root)
     number = COUNTRIES.index("PT")
-    (part,) = whole.divide([(whole.attributes["country"] == number).nonzero().squeeze(1)])
+    (part,) = graph.divide([(graph.attributes["country"] == number).nonzero().squeeze(1)])
     alone = Twitch(countries=("PT",)).load(root)
     assert torch.equal(part.edge_index, alone.edge_index) and torch.equal(part.y, alone.y)
     assert torch.equal(part.x.to_dense(), alone.x.to_dense())

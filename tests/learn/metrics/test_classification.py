@@ -28,7 +28,7 @@ def examples(draw: st.DrawFn, min_classes: int = 2) -> tuple[Tensor, Tensor]:
 
 
 @given(examples())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_accuracy_and_f1_are_those_of_sklearn(case: tuple[Tensor, Tensor]) -> None:
     logits, labels = case
     truth, found = labels.numpy(), logits.argmax(dim=1).numpy()
@@ -38,7 +38,7 @@ def test_accuracy_and_f1_are_those_of_sklearn(case: tuple[Tensor, Tensor]) -> No
 
 
 @given(examples())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_loss_is_that_of_sklearn(case: tuple[Tensor, Tensor]) -> None:
     logits, labels = case
     chances = logits.double().softmax(dim=1).numpy()
@@ -47,7 +47,7 @@ def test_loss_is_that_of_sklearn(case: tuple[Tensor, Tensor]) -> None:
 
 
 @given(examples())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_roc_auc_is_that_of_sklearn(case: tuple[Tensor, Tensor]) -> None:
     logits, labels = case
     # Rounded, so that equal chances are equal to the last bit in both.

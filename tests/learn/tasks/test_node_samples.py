@@ -13,7 +13,7 @@ from isthmus.core.random import seeded
 from isthmus.data.graph import Graph
 from isthmus.learn.tasks import NodeClassification, NodeSamples
 from isthmus.models import MLP, ModelSpec
-from isthmus.testing import check_algorithm, toy_course, toy_graph
+from isthmus.testing import CHECKS, check_algorithm, toy_course, toy_graph
 
 
 def sampled(labelled: bool) -> Graph:
@@ -76,6 +76,14 @@ def test_samples_of_another_width_are_refused() -> None:
         NodeSamples().prepare(graph)
 
 
-def test_federated_averaging_of_samples_keeps_to_the_rules() -> None:
+@pytest.mark.parametrize("check", ["parameters_move", "loop_equals_strict", "idle_client"])
+def test_federated_averaging_of_samples_keeps_to_the_rules(check: str) -> None:
+    """Those that data of another shape can break; all others in the slow set."""
+    algorithm = FedAvg()
+    CHECKS[check](algorithm, toy_course(algorithm, task=NodeSamples(), rounds=2))
+
+
+@pytest.mark.slow
+def test_federated_averaging_of_samples_passes_all_checks() -> None:
     algorithm = FedAvg()
     check_algorithm(algorithm, toy_course(algorithm, task=NodeSamples()))
