@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from isthmus.algorithms import FedAvg
-from isthmus.core.errors import nearest, refuse
+from isthmus.core.errors import nearest
 from isthmus.core.federation import ExchangeRules
 from isthmus.core.protocol import Algorithm
 from isthmus.core.training import EarlyStopping, Plan, UniformSampling
@@ -104,18 +104,21 @@ class Course:
 
     def _check_numbers(self) -> None:
         self._at_least(1, "num_clients", "rounds", "evaluate_every", "threads", "min_replies", "block_mb")
-        refuse(self.threads > MAX_THREADS, self, "threads", f"it must be at most {MAX_THREADS}")
+        if self.threads > MAX_THREADS:
+            raise ValueError(f"threads is {self.threads!r}; it must be at most {MAX_THREADS}")
         self._at_least(0, "checkpoint_every", "monitor_every")
-        limit = self.timeout_seconds
-        refuse(limit is not None and not limit > 0, self, "timeout_seconds", "it must be positive")
+        if self.timeout_seconds is not None and not self.timeout_seconds > 0:
+            raise ValueError(f"timeout_seconds is {self.timeout_seconds!r}; it must be positive")
 
     def _at_least(self, least: int, *names: str) -> None:
         for name in names:
-            refuse(getattr(self, name) < least, self, name, f"it must be at least {least}")
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least {least}")
 
     def _check_choices(self) -> None:
         for name, known in (("runtime", RUNTIMES), ("global_graph", GLOBAL_GRAPHS)):
-            refuse(getattr(self, name) not in known, self, name, f"choose from {', '.join(known)}")
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; choose from {', '.join(known)}")
         if self.min_replies > self.num_clients and not self.algorithm.pooled:
             raise ValueError(f"min_replies is {self.min_replies} but there are {self.num_clients} clients")
         if self.stopping.metric not in self.task.metrics:
