@@ -92,7 +92,7 @@ def test_sc_has_labels_of_its_own_for_each_vector() -> None:
 
 def test_a_graph_that_cannot_be_connected_is_told() -> None:
     with pytest.raises(BadInput, match=r"200 graphs drawn by SupervisedCSBM\(.*none is connected; raise degree"):
-        load(SupervisedCSBM(degree=0.5, lam=0.0))
+        load(SupervisedCSBM(num_nodes=20, degree=0.2, lam=0.0, num_samples=21))
     with pytest.raises(BadInput, match="none is seen to have 10 nodes of each class"):
         load(CSBM(degree=0.5, lam=0.0))
 

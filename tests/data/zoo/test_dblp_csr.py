@@ -18,6 +18,7 @@ from isthmus.data.zoo.raw import digests
 from tests.data.strategies import many, seeds
 
 
+@pytest.mark.slow
 def test_counts(real_root: Callable[..., Path]) -> None:
     root = real_root(FILE)
     assert DBLPCSR().present(root)

@@ -45,7 +45,9 @@ PUBLISHED: dict[type[TU], tuple[int, float, float, int, int, int, int]] = {
 }
 
 
-@pytest.mark.parametrize("kind", PUBLISHED, ids=lambda kind: kind.tu_name)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind is DD else (), id=kind.tu_name) for kind in PUBLISHED]
+)
 def test_counts_are_those_of_the_literature(real_root: Root, kind: type[TU]) -> None:
     root = real_root(*(f"{kind().raw.folder}/{name}" for name in kind().raw.names))
     graphs = kind().load(root)
@@ -67,7 +69,7 @@ def test_counts_are_those_of_the_literature(real_root: Root, kind: type[TU]) -> 
     assert torch.equal((target * graphs.num_nodes + source).sort().values, keys), "an edge goes one way only"
 
 
-@pytest.mark.parametrize("kind", [MUTAG, PROTEINS, IMDBMulti])
+@pytest.mark.parametrize("kind", [MUTAG, BZR, IMDBMulti, pytest.param(PROTEINS, marks=pytest.mark.slow)])
 def test_they_are_those_of_torch_geometric_graph_by_graph(real_root: Root, tmp_path: Path, kind: type[TU]) -> None:
     from torch_geometric.datasets import TUDataset
 
