@@ -90,17 +90,19 @@ def _started(
     where: tuple[int | None, str | None],
 ) -> dict[str, isthmus.Result]:
     from isthmus.config.build import name_of
+    from isthmus.config.load import load_course
+    from isthmus.runs import simulated
 
     notes: list[str] = []
-    course = isthmus.load_course(source, overrides, say=notes.append)
+    course = load_course(source, overrides, say=notes.append)
     for note in notes:
         typer.echo(f"note: {printable(note)}", err=True)
     path = new_run(out, f"{course_title(course)}-{name_of(type(course.dataset))}")
     place: dict[str, Any] = {"run_dir": path, "data_root": root, "workers": where[0], "cluster": where[1]}
     if baselines:
-        return isthmus.run_with_baselines(course, notes=notes, watch=partial(_watched, silent), **place)
+        return simulated.run_with_baselines(course, notes=notes, watch=partial(_watched, silent), **place)
     with _watched(silent, course_title(course), course, path) as bars:
-        return {course_title(course): isthmus.run(course, callbacks=bars, notes=notes, **place)}
+        return {course_title(course): simulated.run(course, callbacks=bars, notes=notes, **place)}
 
 
 def _resumed(

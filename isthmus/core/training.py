@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from isthmus.core.errors import CourseFailed, IsthmusError, refuse
+from isthmus.core.errors import CourseFailed, IsthmusError
 from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Runtime
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, KeepBest, improves
 from isthmus.core.random import numpy_generator
@@ -25,8 +25,10 @@ class UniformSampling:
     num_min: int = 1
 
     def __post_init__(self) -> None:
-        refuse(not 0.0 < self.fraction <= 1.0, self, "fraction", "it must be in (0, 1]")
-        refuse(self.num_min < 1, self, "num_min", "it must be at least 1")
+        if not 0.0 < self.fraction <= 1.0:
+            raise ValueError(f"fraction is {self.fraction!r}; it must be in (0, 1]")
+        if self.num_min < 1:
+            raise ValueError(f"num_min is {self.num_min!r}; it must be at least 1")
 
     def size(self, num_clients: int) -> int:
         """Return how many of so many clients take part in a round."""
@@ -58,10 +60,12 @@ class EarlyStopping:
     keep: str = "best"
 
     def __post_init__(self) -> None:
-        refuse(self.keep not in ("best", "last"), self, "keep", "choose from best, last")
+        if self.keep not in ("best", "last"):
+            raise ValueError(f"keep is {self.keep!r}; choose from best, last")
         if self.keep == "last" and self.patience > 0:
             raise ValueError(f"keep is 'last' and patience {self.patience!r}; patience needs a best round: set it to 0")
-        refuse(self.patience < 0, self, "patience", "it must be at least 0")
+        if self.patience < 0:
+            raise ValueError(f"patience is {self.patience!r}; it must be at least 0")
 
 
 @dataclass(frozen=True)
