@@ -6,19 +6,17 @@ A course on a graph that needs no table and no scipy starts without them.
 from __future__ import annotations
 
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 
 class _Package:
     def __init__(self, name: str) -> None:
         self._name = name
-        self._module: ModuleType | None = None
 
     def __getattr__(self, attribute: str) -> Any:
-        if self._module is None:
-            self._module = import_module(self._name)
-        return getattr(self._module, attribute)
+        found = getattr(import_module(self._name), attribute)
+        setattr(self, attribute, found)  # the next time it is here
+        return found
 
 
 if TYPE_CHECKING:
