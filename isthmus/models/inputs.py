@@ -135,6 +135,16 @@ class GraphInput:
                 built[name] = complemented(name, own, self.complement)
         return cast(SparseMatrix, built[name])
 
+    @property
+    def asked_for(self) -> tuple[object, ...]:
+        """What models have asked for of the graph as it is: names of operators, and ("pooling", mean)."""
+        known = (*OPERATORS, ("pooling", True), ("pooling", False))
+        return tuple(name for name in known if name in self._built)
+
+    def give(self, name: object, operator: SparseMatrix) -> None:
+        """Hand over what would be built when it is asked for, by a name of `asked_for`; it must be the same."""
+        self._built[name] = operator
+
     def _weighted(self, loops: bool) -> SparseMatrix:
         """Return A, or A + I with `loops`; edges that do not count have the weight 0."""
         if ("pattern", loops) not in self._built:

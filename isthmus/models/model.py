@@ -20,7 +20,7 @@ from isthmus.models.decoders import DecoderSpec, LinkPart
 from isthmus.models.encoders import EncoderSpec
 from isthmus.models.gnn.gcn import GCN
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import GNN, BatchNorm, GNNSpec, Part, require_count
+from isthmus.models.parts import GNN, BatchNorm, GNNSpec, Part, of_items, require_count
 from isthmus.models.products.sparse import Features, dense
 from isthmus.models.readouts import ReadoutSpec
 
@@ -141,6 +141,7 @@ class Model(nn.Module):
             raise TypeError(f"the decoder {type(self.decoder).__name__} scores pairs of nodes: call it with their rows")
         if self.readout is not None:
             h = self.readout(graph, h, generator)
+            generator = of_items(generator)  # type: ignore[assignment]
         return self.decoder(graph, h, generator)
 
     def forward(self, graph: GraphInput, generator: torch.Generator | None) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -172,18 +171,7 @@ class NodeClassification(Task):
         self, logits: Tensor, index: Tensor, labels: Tensor, counts: tuple[int, ...]
     ) -> list[dict[str, float]]:
         """Return the metrics of each client on its examples; those without any have none."""
-        chosen = logits.index_select(0, index)
-        columns: dict[str, list[float]] = {}
-        for name in self.metrics:
-            if name in metrics.ADDITIVE:
-                each = metrics.ADDITIVE[name](chosen, labels)
-                owner = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
-                sums = torch.zeros(len(counts), dtype=torch.float64).index_add_(0, owner, each)
-                columns[name] = (sums / torch.tensor(counts)).tolist()
-            else:
-                parts = zip(torch.split(chosen, list(counts)), torch.split(labels, list(counts)), strict=True)
-                columns[name] = [metrics.CLASSIFICATION[name](x, y) if len(y) else math.nan for x, y in parts]
-        return [metrics.defined({name: column[k] for name, column in columns.items()}) for k in range(len(counts))]
+        return metrics.measured_each(self.metrics, logits.index_select(0, index), labels, counts)
 
     def predict(self, model: nn.Module, prepared: PreparedNodes) -> Predictions:
         """Return class probabilities of every node."""

@@ -181,6 +181,17 @@ class SparseMatrix:
         """Say that this matrix is its own transpose, which is not checked."""
         self._transposed = self
 
+    def mark_transposed(self, other: SparseMatrix) -> None:
+        """Say that another matrix is the transpose, and this one its, which is not checked."""
+        self._transposed, other._transposed = other, self
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether this matrix is its own transpose, entry by entry."""
+        turned = self.t()
+        same = torch.equal(turned.pattern.crow, self.pattern.crow) and torch.equal(turned.pattern.col, self.pattern.col)
+        return same and torch.equal(turned.values, self.values)
+
     def matmul(self, dense: Tensor) -> Tensor:
         """Return S @ dense, (rows, k), for a dense (columns, k)."""
         if torch.is_grad_enabled() and (dense.requires_grad or self.values.requires_grad):
