@@ -24,6 +24,7 @@ from bare.ditto import DittoLoop
 from bare.fedavg import FedAvgLoop
 from bare.fedgl import FedGLLoop
 from bare.fedprox import FedProxLoop
+from bare.graphs import BATCH, GraphLoop
 from bare.moon import MoonLoop
 from bare.nodes import HIDDEN, LR, STEPS, Setting
 from bare.scaffold import DECAY, SGD_LR, ScaffoldLoop
@@ -32,7 +33,10 @@ from timing import heading, interleaved, row, short, spread
 
 import isthmus as ist
 from isthmus.data.splitters import RandomSplitter
-from isthmus.models import GCN
+from isthmus.data.zoo.tu import PROTEINS
+from isthmus.learn.batching import MiniBatch
+from isthmus.learn.tasks import GraphClassification
+from isthmus.models import GCN, GIN, MLPDecoder, SumReadout
 from isthmus.runs.simulation import Scenario, load_scenario
 
 SHORTEST_TURN = 0.3  # seconds
@@ -96,7 +100,26 @@ def nodes(algorithm: Any, **fields: Any) -> Callable[[int, Setting], ist.Course]
     return course
 
 
+def graphs(algorithm: Any) -> Callable[[int, Setting], ist.Course]:
+    """Return courses on PROTEINS with GIN, one pass over the training graphs in each round."""
+
+    def course(num_clients: int, setting: Setting) -> ist.Course:
+        head = MLPDecoder(HIDDEN, dropout=setting.dropout)
+        return ist.Course(
+            dataset=PROTEINS(),
+            splitter=RandomSplitter(),
+            task=GraphClassification(),
+            batching=MiniBatch(BATCH),
+            num_clients=num_clients,
+            algorithm=with_eps(algorithm, setting),
+            model=ist.ModelSpec(GIN(hidden=HIDDEN, dropout=setting.dropout), decoder=head, readout=SumReadout()),
+        )
+
+    return course
+
+
 ADAM = ist.Adam(lr=LR)
+ONE_EPOCH = ist.FedAvg(local_steps=1, step_unit="epoch", optimizer=ADAM)
 BOTH = (5, 50)
 # FedGL is for clients that have nodes in common: 10 % of Cora are everybody's.
 COMMON = RandomSplitter(overlap_fraction=0.1)
@@ -117,6 +140,7 @@ METHODS: dict[str, Method] = {
         BOTH,
         tolerance=TOLERANCE_OF_CHOICES,
     ),
+    "graphs": Method(graphs(ONE_EPOCH), GraphLoop, (10,)),
 }
 
 

@@ -425,6 +425,14 @@ class LayerStack(GNN):
         """Return `last` of `hidden`; a single layer takes sparse features as they are."""
         return self.last(graph, self._extract(graph, generator), generator)
 
+    def pooled(self, graph: GraphInput, generator: torch.Generator | None, mean: bool) -> Tensor:
+        """Return the sums, or means, of the output's rows of each graph, (graphs, out); by a shorter way if any."""
+        last, h = self.layers[-1], self._extract(graph, generator)
+        if {"pooled", "forward"} <= vars(type(last)).keys():  # a subclass may have a forward of its own
+            found: Tensor = last.pooled(graph, h, generator, mean)  # type: ignore[operator]
+            return found
+        return graph.pooling(mean).matmul(self.last(graph, h, generator))
+
     def _extract(self, graph: GraphInput, generator: torch.Generator | None) -> Features:
         h = dropout(graph.x, self.input_dropout, generator)
         *before, _ = self.layers

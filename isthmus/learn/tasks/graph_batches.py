@@ -67,7 +67,7 @@ class GraphPile:
             yield self.batch(part)
 
     def cut(self, graphs: Tensor, most: int | None = None) -> list[Tensor]:
-        """Return these positions in runs of at most `most` (or `BLOCK_ROWS`) nodes and edges; a larger graph is alone."""
+        """Return these positions in runs of at most `most` nodes and edges, or `BLOCK_ROWS`; a larger graph alone."""
         most = BLOCK_ROWS if most is None else most
         chosen = graphs.numpy()
         ends = np.cumsum(self._sizes[chosen] + self._counts[chosen])

@@ -66,9 +66,6 @@ class StackedBatch:
 class BatchStack(ABC):
     """The data of some clients, from which the batches of a step are cut side by side; kept from round to round."""
 
-    # Whether clients can be evaluated together as well.
-    evaluates: bool = True
-
     @property
     @abstractmethod
     def is_sparse(self) -> bool:
@@ -92,4 +89,7 @@ class BatchStack(ABC):
 
     @abstractmethod
     def evaluate(self, model: nn.Module, splits: tuple[str, ...], stacked: bool) -> list[Evaluated]:
-        """Return for each client what `Task.evaluate` would; `stacked` says that each has weights of its own."""
+        """Return for each client what `Task.evaluate` would; `stacked` says that each has weights of its own.
+
+        Raises NotTogether where they are better evaluated one by one.
+        """

@@ -180,8 +180,12 @@ class BatchCohort(GraphCohort):
 
     def evaluate(self, models: Sequence[Params], splits: tuple[str, ...]) -> list[Evaluated]:
         """Return metrics and example counts of each client's model on its own data."""
-        if not self.stack.evaluates:
+        try:
+            return self._evaluated(models, splits)
+        except NotTogether:
             return [Evaluate(model, splits).alone(client) for model, client in zip(models, self.clients, strict=True)]
+
+    def _evaluated(self, models: Sequence[Params], splits: tuple[str, ...]) -> list[Evaluated]:
         if not self.clients[0].own and all(model is models[0] for model in models):
             load_params(self.model, models[0])
             return self.stack.evaluate(self.model, splits, stacked=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 from isthmus.core.client import Client
 from isthmus.data.graph import Graph
-from isthmus.learn.batching import FullBatch
+from isthmus.learn.batching import FullBatch, LinkBatch, MiniBatch, NeighborBatch
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.together.batch_cohort import BatchCohort
 from isthmus.learn.together.layouts import feature_weights, stackable
@@ -18,6 +18,10 @@ from isthmus.models.products.sparse import SparseMatrix
 BLOCK_ROWS = 500
 # Clients above this number of nodes gain nothing from being put together.
 MAX_NODES = 20_000
+
+
+# Exact classes of batches that are put side by side; one's own may mean anything to a task.
+KNOWN = frozenset({FullBatch, MiniBatch, NeighborBatch, LinkBatch})
 
 
 class Blocks:
@@ -93,6 +97,8 @@ def why_alone(client: Any, first: Any, model_stacks: bool) -> str:
     method = "stack" if takes_all(client) else "stack_batches"
     if method not in vars(type(client.task)):
         return f"{type(client.task).__name__} has no {method!r}, by which its examples could be put side by side"
+    if not takes_all(client) and type(client.batching) not in KNOWN:
+        return f"{type(client.batching).__name__} is not known to be put side by side"
     if not model_stacks:
         return "its model has a part that is not known to run for many at once"
     if rows_of_step(client) > MAX_NODES:
