@@ -74,6 +74,7 @@ class Method:
         clients:   numbers of clients
         memory:    key of a client's memory that holds further weights, to be compared too
         tolerance: how far the sides' weights may be apart
+        timed:     the setting of the rounds that are timed
     """
 
     course: Callable[[int, Setting], ist.Course]
@@ -81,6 +82,7 @@ class Method:
     clients: tuple[int, ...]
     memory: str = ""
     tolerance: float = TOLERANCE
+    timed: Setting = TIMED
 
 
 def with_eps(algorithm: Any, setting: Setting) -> Any:
@@ -140,7 +142,7 @@ METHODS: dict[str, Method] = {
         BOTH,
         tolerance=TOLERANCE_OF_CHOICES,
     ),
-    "graphs": Method(graphs(ONE_EPOCH), GraphLoop, (10,)),
+    "graphs": Method(graphs(ONE_EPOCH), GraphLoop, (10,), timed=Setting(dropout=0.0)),
 }
 
 
@@ -168,10 +170,10 @@ def apart(method: Method, num_clients: int, root: Path, rounds: int = CHECKED_RO
 def compare(name: str, method: Method, num_clients: int, root: Path, rounds: int, repeats: int) -> None:
     """Print a row of the table; raises SystemExit where the sides' weights are too far apart."""
     found = apart(method, num_clients, root)
-    course = method.course(num_clients, TIMED)
+    course = method.course(num_clients, method.timed)
     scenario = load_scenario(course, root)
     ours = Ours(course, scenario)
-    sides = {"isthmus": ours, "bare": method.bare(scenario, ours.simulation.initial.params, TIMED)}
+    sides = {"isthmus": ours, "bare": method.bare(scenario, ours.simulation.initial.params, method.timed)}
     wall = interleaved(sides, rounds, repeats, shortest=SHORTEST_TURN)
     wall.trained(*sides)
     busy = wall.of_processor()
