@@ -24,6 +24,7 @@ from bare.ditto import DittoLoop
 from bare.fedavg import FedAvgLoop
 from bare.fedgl import FedGLLoop
 from bare.fedprox import FedProxLoop
+from bare.graphs import BATCH, GraphLoop
 from bare.moon import MoonLoop
 from bare.nodes import HIDDEN, LR, STEPS, Setting
 from bare.scaffold import DECAY, SGD_LR, ScaffoldLoop
@@ -32,7 +33,10 @@ from timing import heading, interleaved, row, short, spread
 
 import isthmus as ist
 from isthmus.data.splitters import RandomSplitter
-from isthmus.models import GCN
+from isthmus.data.zoo.tu import PROTEINS
+from isthmus.learn.batching import MiniBatch
+from isthmus.learn.tasks import GraphClassification
+from isthmus.models import GCN, GIN, MLPDecoder, SumReadout
 from isthmus.runs.simulation import Scenario, load_scenario
 
 SHORTEST_TURN = 0.3  # seconds
@@ -70,6 +74,7 @@ class Method:
         clients:   numbers of clients
         memory:    key of a client's memory that holds further weights, to be compared too
         tolerance: how far the sides' weights may be apart
+        timed:     the setting of the rounds that are timed
     """
 
     course: Callable[[int, Setting], ist.Course]
@@ -77,6 +82,7 @@ class Method:
     clients: tuple[int, ...]
     memory: str = ""
     tolerance: float = TOLERANCE
+    timed: Setting = TIMED
 
 
 def with_eps(algorithm: Any, setting: Setting) -> Any:
@@ -96,7 +102,26 @@ def nodes(algorithm: Any, **fields: Any) -> Callable[[int, Setting], ist.Course]
     return course
 
 
+def graphs(algorithm: Any) -> Callable[[int, Setting], ist.Course]:
+    """Return courses on PROTEINS with GIN, one pass over the training graphs in each round."""
+
+    def course(num_clients: int, setting: Setting) -> ist.Course:
+        head = MLPDecoder(HIDDEN, dropout=setting.dropout)
+        return ist.Course(
+            dataset=PROTEINS(),
+            splitter=RandomSplitter(),
+            task=GraphClassification(),
+            batching=MiniBatch(BATCH),
+            num_clients=num_clients,
+            algorithm=with_eps(algorithm, setting),
+            model=ist.ModelSpec(GIN(hidden=HIDDEN, dropout=setting.dropout), decoder=head, readout=SumReadout()),
+        )
+
+    return course
+
+
 ADAM = ist.Adam(lr=LR)
+ONE_EPOCH = ist.FedAvg(local_steps=1, step_unit="epoch", optimizer=ADAM)
 BOTH = (5, 50)
 # FedGL is for clients that have nodes in common: 10 % of Cora are everybody's.
 COMMON = RandomSplitter(overlap_fraction=0.1)
@@ -117,6 +142,7 @@ METHODS: dict[str, Method] = {
         BOTH,
         tolerance=TOLERANCE_OF_CHOICES,
     ),
+    "graphs": Method(graphs(ONE_EPOCH), GraphLoop, (10,), timed=Setting(dropout=0.0)),
 }
 
 
@@ -144,10 +170,10 @@ def apart(method: Method, num_clients: int, root: Path, rounds: int = CHECKED_RO
 def compare(name: str, method: Method, num_clients: int, root: Path, rounds: int, repeats: int) -> None:
     """Print a row of the table; raises SystemExit where the sides' weights are too far apart."""
     found = apart(method, num_clients, root)
-    course = method.course(num_clients, TIMED)
+    course = method.course(num_clients, method.timed)
     scenario = load_scenario(course, root)
     ours = Ours(course, scenario)
-    sides = {"isthmus": ours, "bare": method.bare(scenario, ours.simulation.initial.params, TIMED)}
+    sides = {"isthmus": ours, "bare": method.bare(scenario, ours.simulation.initial.params, method.timed)}
     wall = interleaved(sides, rounds, repeats, shortest=SHORTEST_TURN)
     wall.trained(*sides)
     busy = wall.of_processor()

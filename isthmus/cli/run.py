@@ -59,6 +59,13 @@ def run(
         from isthmus.report.profile import profile_table
 
         print_table(profile_table(main.events), "where the time went")
+        for what, reason in _done_alone(main).items():
+            typer.echo(f"one by one: {what}: {reason}")
+
+
+def _done_alone(result: isthmus.Result) -> dict[str, str]:
+    """Return what was done client by client, and why."""
+    return {event["what"]: event["reason"] for event in result.events if event["event"] == "alone"}
 
 
 def split_words(words: list[str]) -> tuple[Path | None, list[str]]:
@@ -165,6 +172,7 @@ def as_json(main: isthmus.Result, results: dict[str, isthmus.Result], profile: b
     }
     if profile:
         facts["profile"] = {part: round(seconds, 6) for part, seconds in time_by_part(main.events).items()}
+        facts["done_alone"] = _done_alone(main)
     return facts
 
 

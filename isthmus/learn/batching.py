@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 
 from isthmus.core.errors import refuse
 
@@ -44,6 +46,12 @@ class NeighborBatch(Batching):
         refuse(self.batch_size < 1, self, "batch_size", "it must be at least 1")
         if not self.fanouts or any(f == 0 or f < -1 for f in self.fanouts):
             raise ValueError(f"fanouts is {self.fanouts!r}; give a positive number or -1 for each hop")
+
+    @property
+    def most_nodes(self) -> int:
+        """The most nodes that a batch can have; a great many where a hop keeps all in-edges."""
+        hops = accumulate((fanout if fanout > 0 else 10**6 for fanout in self.fanouts), mul, initial=1)
+        return self.batch_size * sum(hops)
 
 
 @dataclass(frozen=True)

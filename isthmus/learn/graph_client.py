@@ -380,7 +380,7 @@ class Fit(Work):
             (type(self.penalty), pull),
             self.optimizer_state is None,
             self.loss.many if isinstance(self.loss, BothWays) else type(self.loss),
-            None if self.prepared is None else type(self.prepared.graph.x),  # sparse or dense
+            _features_kind(self.prepared),
             self.drift is None,
             self.sum_gradients,
             self.purpose,
@@ -471,6 +471,11 @@ class Combine(Work):
             return [works[0].alone(None)] * len(works)  # the same for all
         found = {name: Combination([(factor, params[name]) for factor, params in terms]) for name in works[0].names}
         return StackedParams(found, len(works)).members()
+
+
+def _features_kind(prepared: Any) -> type | None:
+    """Return whether the features of other data than the client's own are sparse or dense; sets of graphs say it."""
+    return None if prepared is None else type(prepared.graph.x if hasattr(prepared, "graph") else prepared)
 
 
 WEIGHTINGS = ("examples", "nodes", "uniform")

@@ -47,6 +47,15 @@ class LinkPart(nn.Module):
         return self.of(head, tail, relation.repeat_interleave(len(others)), None).view(len(given), len(others))
 
 
+def columns(weight: Tensor, number: Tensor) -> Tensor:
+    """Return columns of a matrix, (numbers, in); of matrices of many clients each takes its own, equally often."""
+    if weight.ndim == 2:
+        return weight.t()[number]
+    clients, _, out = weight.shape
+    owner = torch.arange(clients).repeat_interleave(len(number) // clients)
+    return weight.transpose(1, 2).flatten(0, 1).index_select(0, owner * out + number)
+
+
 @dataclass(frozen=True)
 class DotDecoder:
     """<h, t>; only where there is one score: whether two nodes are linked."""
@@ -105,7 +114,7 @@ class DistMult(LinkPart):
 
     def of(self, head: Tensor, tail: Tensor, relation: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return (pairs,)."""
-        return (head * tail * self.weight.t()[relation]).sum(dim=1)
+        return (head * tail * columns(self.weight, relation)).sum(dim=1)
 
     def against(self, given: Tensor, others: Tensor, relation: Tensor, given_is_head: bool) -> Tensor:
         """Return (given, others) by one product."""
@@ -157,8 +166,8 @@ class HadamardMLP(LinkPart):
     def of(self, head: Tensor, tail: Tensor, relation: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return (pairs,)."""
         last = self._maps[-1]
-        columns = last.weight.t()[relation]  # (pairs, width)
-        return (self._hidden(head * tail, generator) * columns).sum(dim=1) + last.bias[relation]
+        own, bias = columns(last.weight, relation), columns(last.bias.unsqueeze(-2), relation)  # (pairs, width and 1)
+        return (self._hidden(head * tail, generator) * own).sum(dim=1) + bias.squeeze(1)
 
     @torch.no_grad()
     def against(self, given: Tensor, others: Tensor, relation: Tensor, given_is_head: bool) -> Tensor:
@@ -167,15 +176,15 @@ class HadamardMLP(LinkPart):
         The maps' outputs are kept as (given, width, others), which needs no transpose.
         """
         first, last = self._maps[0], self._maps[-1]
-        columns = last.weight.t()[relation]  # (given, width)
+        own = last.weight.t()[relation]  # (given, width)
         if len(self._maps) == 1:
-            return (given * columns) @ others.t() + last.bias[relation].unsqueeze(1)
+            return (given * own) @ others.t() + last.bias[relation].unsqueeze(1)
         turned = (given.unsqueeze(1) * first.weight.t()).flatten(0, 1)  # (given * width, dim)
         h = (turned @ others.t()).view(len(given), first.weight.shape[1], len(others))
         h = self._between(h.add_(first.bias.unsqueeze(1)), 0, None)
         for depth, layer in enumerate(self._maps[1:-1], start=1):
             h = self._between(layer.weight.t().matmul(h) + layer.bias.unsqueeze(1), depth, None)
-        return columns.unsqueeze(1).bmm(h).squeeze(1) + last.bias[relation].unsqueeze(1)
+        return own.unsqueeze(1).bmm(h).squeeze(1) + last.bias[relation].unsqueeze(1)
 
     @property
     def _maps(self) -> list[Linear]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import nearest
-from isthmus.models.products.affine import affine
+from isthmus.models.products.affine import affine, aggregated_affine
 from isthmus.models.products.sparse import (
     OPERATORS,
     Features,
@@ -122,7 +122,7 @@ class GraphInput:
         return affine(self.x, weight)
 
     def operator(self, name: str) -> SparseMatrix:
-        """Return an aggregation matrix, (nodes, nodes): "gcn", "mean" or "sum" (see `OPERATORS`)."""
+        """Return an aggregation matrix, (nodes, nodes): "gcn", "mean", "sum" or "sum with self" (see `OPERATORS`)."""
         built = self._built if self.complement is None and self.kept is None else self._fused
         if name not in built:
             if name not in OPERATORS:
@@ -134,6 +134,26 @@ class GraphInput:
                 own = self.replace(complement=None).operator("sum" if name == "mean" else name)
                 built[name] = complemented(name, own, self.complement)
         return cast(SparseMatrix, built[name])
+
+    def mixed(self, name: str, h: Features, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return S H W + b with S an operator, in the cheaper order; narrow features are aggregated once and kept."""
+        if h is not self.x or not isinstance(h, Tensor) or h.requires_grad or weight.shape[-2] >= weight.shape[-1]:
+            return aggregated_affine(self.operator(name), h, weight, bias)
+        built = self._built if self.complement is None and self.kept is None else self._fused
+        found = built.get(("times", name))
+        if found is None or found[0] is not h:
+            found = built["times", name] = (h, self.operator(name).matmul(h))
+        return affine(found[1], weight, bias)
+
+    @property
+    def asked_for(self) -> tuple[object, ...]:
+        """What models have asked for of the graph as it is: names of operators, and ("pooling", mean)."""
+        known = (*OPERATORS, ("pooling", True), ("pooling", False))
+        return tuple(name for name in known if name in self._built)
+
+    def give(self, name: object, operator: SparseMatrix) -> None:
+        """Hand over what would be built when it is asked for, by a name of `asked_for`; it must be the same."""
+        self._built[name] = operator
 
     def _weighted(self, loops: bool) -> SparseMatrix:
         """Return A, or A + I with `loops`; edges that do not count have the weight 0."""

@@ -20,9 +20,9 @@ from isthmus.models.decoders import DecoderSpec, LinkPart
 from isthmus.models.encoders import EncoderSpec
 from isthmus.models.gnn.gcn import GCN
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import GNN, BatchNorm, GNNSpec, Part, require_count
+from isthmus.models.parts import GNN, BatchNorm, GNNSpec, LayerStack, Part, of_items, require_count
 from isthmus.models.products.sparse import Features, dense
-from isthmus.models.readouts import ReadoutSpec
+from isthmus.models.readouts import MeanPool, ReadoutSpec, SumPool
 
 
 @dataclass(frozen=True)
@@ -141,13 +141,23 @@ class Model(nn.Module):
             raise TypeError(f"the decoder {type(self.decoder).__name__} scores pairs of nodes: call it with their rows")
         if self.readout is not None:
             h = self.readout(graph, h, generator)
+            generator = of_items(generator)  # type: ignore[assignment]
         return self.decoder(graph, h, generator)
 
     def forward(self, graph: GraphInput, generator: torch.Generator | None) -> Tensor:
         """Return `classify` of `embed`, by the graph network's own shorter way where it has one."""
         if self.decoder is None:
             return self.gnn(self._encoded(graph, generator), generator)
+        if isinstance(self.decoder, Part) and isinstance(self.gnn, LayerStack) and self._pools_last_layer():
+            mean = type(self.readout) is MeanPool
+            pooled = self.gnn.pooled(self._encoded(graph, generator), generator, mean)
+            return self.decoder(graph, pooled, of_items(generator))  # type: ignore[arg-type]
         return self.classify(graph, self.embed(graph, generator), generator)
+
+    def _pools_last_layer(self) -> bool:
+        """Whether nothing comes between the last layer and sums or means; where a class does otherwise, it may."""
+        plain = type(self.gnn).forward is LayerStack.forward and type(self.gnn).last is LayerStack.last
+        return plain and self.activation is None and type(self.readout) in (SumPool, MeanPool)
 
     def _encoded(self, graph: GraphInput, generator: torch.Generator | None) -> GraphInput:
         if self.encoder is None:

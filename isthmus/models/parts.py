@@ -53,15 +53,24 @@ class Streams:
         sizes:   number of nodes of each client
         rows:    rows that each client takes up, at least its number of nodes
         entries: number of stored entries of each client's sparse features; empty when they are dense
+        order:   gives which row each row's bits are drawn for, where a client alone would have its rows in another
+                 order; None where it would not
+        items:   the same streams for what is made of nodes, graphs or pairs, whose rows are others; None for none
     """
 
     def __init__(
-        self, start: Callable[[], Sequence[torch.Generator]], sizes: Sequence[int], rows: int, entries: Sequence[int]
+        self,
+        start: Callable[[], Sequence[torch.Generator]],
+        sizes: Sequence[int],
+        rows: int,
+        entries: Sequence[int],
+        order: Callable[[], Tensor] | None = None,
     ) -> None:
         self._start = start
         self._generators: Sequence[torch.Generator] | None = None
         self._slots: dict[tuple[int, int], tuple[Tensor, list[Tensor]]] = {}
-        self.sizes, self.rows, self.entries = sizes, rows, entries
+        self.sizes, self.rows, self.entries, self.order = sizes, rows, entries, order
+        self.items: Streams | None = None
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -95,6 +104,15 @@ class Streams:
     def _fill(self, parts: Sequence[Tensor]) -> None:
         for part, generator in zip(parts, self.generators, strict=True):
             part.random_(-(2**63), None, generator=generator)
+
+
+def of_items(generator: torch.Generator | Streams | None) -> torch.Generator | Streams | None:
+    """Return what graphs or pairs draw from, where nodes draw from `generator`."""
+    if not isinstance(generator, Streams):
+        return generator
+    if generator.items is None:
+        raise ValueError("these streams are for nodes alone: nothing says how many graphs or pairs each client has")
+    return generator.items
 
 
 def _num_words(count: int, bits: int) -> int:
@@ -145,7 +163,8 @@ def _random_entries(like: Tensor, kind: torch.dtype, bits: int, generator: torch
         drawn = zip(generator.entry_words(bits), generator.entries, strict=True)
         return torch.cat([words.view(kind)[:count] for words, count in drawn])
     width = like.shape[1]
-    return generator.words(width, bits).view(kind)[:, : generator.rows * width].reshape(like.shape)
+    entries = generator.words(width, bits).view(kind)[:, : generator.rows * width].reshape(like.shape)
+    return entries if generator.order is None else entries.index_select(0, generator.order())
 
 
 def _kind(p: float) -> tuple[torch.dtype, int]:
@@ -202,8 +221,9 @@ class BatchNorm(nn.Module):
         if streams is not None:
             sizes = torch.tensor(streams.sizes, dtype=h.dtype).view(-1, 1)  # (clients, 1)
             real = (torch.arange(x.shape[1]) < sizes).unsqueeze(2)  # (clients, rows, 1)
-            batch_mean = (x * real).sum(dim=1) / sizes
-            batch_var = ((x - batch_mean.unsqueeze(1)).square() * real).sum(dim=1) / sizes
+            some = sizes.clamp(min=1)  # a client may have no row in a batch
+            batch_mean = (x * real).sum(dim=1) / some
+            batch_var = ((x - batch_mean.unsqueeze(1)).square() * real).sum(dim=1) / some
             several = sizes > 1
             with torch.no_grad():
                 share = torch.where(several, self.momentum, 0.0)
@@ -404,6 +424,14 @@ class LayerStack(GNN):
     def forward(self, graph: GraphInput, generator: torch.Generator | None) -> Tensor:
         """Return `last` of `hidden`; a single layer takes sparse features as they are."""
         return self.last(graph, self._extract(graph, generator), generator)
+
+    def pooled(self, graph: GraphInput, generator: torch.Generator | None, mean: bool) -> Tensor:
+        """Return the sums, or means, of the output's rows of each graph, (graphs, out); by a shorter way if any."""
+        last, h = self.layers[-1], self._extract(graph, generator)
+        if {"pooled", "forward"} <= vars(type(last)).keys():  # a subclass may have a forward of its own
+            found: Tensor = last.pooled(graph, h, generator, mean)  # type: ignore[operator]
+            return found
+        return graph.pooling(mean).matmul(self.last(graph, h, generator))
 
     def _extract(self, graph: GraphInput, generator: torch.Generator | None) -> Features:
         h = dropout(graph.x, self.input_dropout, generator)

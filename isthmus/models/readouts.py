@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import Part, require_count
+from isthmus.models.products.affine import affine
 from isthmus.models.products.sparse import Features, dense
 
 
@@ -128,7 +129,7 @@ class Set2Set(Part):
         query = memory = h.new_zeros(num_graphs, self.dim)
         star = h.new_zeros(num_graphs, 2 * self.dim)
         for _ in range(self.steps):
-            query, memory = self.lstm(star, (query, memory))
+            query, memory = self._next(star, query, memory)
             score = (h * query.index_select(0, batch)).sum(dim=1)  # (nodes,)
             # Softmax within each graph; the greatest score is taken off first, so that no exponential overflows.
             greatest = (
@@ -138,6 +139,18 @@ class Set2Set(Part):
             total = pool.matmul(weight).clamp(min=1.0)  # at least 1 but for a graph without nodes
             star = torch.cat([query, pool.matmul(weight * h) / total], dim=1)
         return star
+
+    def _next(self, star: Tensor, query: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the LSTM's output and memory; weights of many clients each read their own rows."""
+        cell = self.lstm
+        if cell.weight_ih.ndim == 2:
+            found: tuple[Tensor, Tensor] = cell(star, (query, memory))
+            return found
+        read = affine(star, cell.weight_ih.transpose(1, 2), cell.bias_ih)
+        gates = read + affine(query, cell.weight_hh.transpose(1, 2), cell.bias_hh)
+        take, keep, new, give = gates.chunk(4, dim=1)  # (graphs, dim) each, in the order of `torch.nn.LSTM`
+        memory = keep.sigmoid() * memory + take.sigmoid() * new.tanh()
+        return give.sigmoid() * memory.tanh(), memory
 
     def extra_repr(self) -> str:
         """Fields shown in the repr."""

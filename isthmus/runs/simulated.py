@@ -204,6 +204,8 @@ class SimulatedRun(Life):
             monitoring.start()
         standing = run_course(course.algorithm, runtime, course.plan(), simulation.initial, self.callbacks, standing)
         seconds = time.perf_counter() - started - (monitoring.seconds if monitoring else 0.0)
+        for what, reason in simulation.done_alone().items():
+            self.journal.write("alone", what=what, reason=reason)
         for note in simulation.runtime_notes():
             self.note(note)
         if monitoring:

@@ -364,6 +364,19 @@ class Simulation:
             for name, reason in reasons.items()
         ]
 
+    def done_alone(self) -> dict[str, str]:
+        """Return what was done client by client though clients are put together, each with the reason."""
+        if not isinstance(self.runtime, StackedRuntime):
+            return {}
+        clients: dict[str, list[str]] = {}
+        for client, reason in self.blocks.reasons.items():
+            clients.setdefault(reason, []).append(client)
+        found = {
+            f"{len(names)} clients, {names[0]} the first" if len(names) > 1 else names[0]: reason
+            for reason, names in clients.items()
+        }
+        return {**found, **self.runtime.notes}
+
     def memories(self) -> dict[str, State]:
         """Return what each client remembered at the end of the last whole round."""
         return {client: decode(memory, State) for client, memory in self.runtime.save_clients().items()}

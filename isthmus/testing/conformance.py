@@ -147,25 +147,22 @@ def check_loop_equals_strict(algorithm: Algorithm[Any], course: Course | None = 
     )
 
 
-def check_stacked_equals_loop(algorithm: Algorithm[Any], course: Course | None = None) -> None:
+def check_stacked_equals_loop(
+    algorithm: Algorithm[Any], course: Course | None = None, *, scenarios: Sequence[Scenario] | None = None
+) -> None:
     """Check that clients that answer together give what they would give alone, within rounding.
 
     Also with ragged cohorts, a cohort of one, clients with a single training node or none, dense and sparse features.
     Where the model and the batches allow it, handlers for many (`@cohort`) must be used, and work that handlers ask
     their clients for must be done together for some of them. A loss that is known for one client alone is no fault.
+
+    A course on graphs or links needs `scenarios` of its own in the place of the toy ones.
     """
-    odd = {"client_without_training": True, "client_with_one_training_node": True, "client_without_edges": True}
-    scenarios = [
-        toy_scenario(1),
-        toy_scenario(6, num_nodes=90, sparse=True, **odd),
-        toy_scenario(2, num_nodes=60, sparse=True),
-        _without_training(toy_scenario(5, num_nodes=64, **odd), 1),  # two idle clients are a block of their own
-    ]
-    for scenario in scenarios:
+    for scenario in _odd_scenarios() if scenarios is None else scenarios:
         changes = {"num_clients": len(scenario.parts)}
         loop = _clean(_trace(algorithm, course, scenario, runtime="loop", **changes))
         stacked = _clean(_trace(algorithm, course, scenario, runtime="auto", **changes))
-        if len(loop.clients) > 1 and _stackable(algorithm, course):
+        if len(loop.clients) > 1 and _stackable(algorithm, course, None if scenarios is None else scenario):
             _require_together(algorithm, stacked)
         require_close(
             loop.everything(sizes=False),
@@ -173,6 +170,17 @@ def check_stacked_equals_loop(algorithm: Algorithm[Any], course: Course | None =
             f"{len(loop.clients)} clients that answer together and clients that answer alone disagree",
         )
         _require_sizes(loop, stacked)
+
+
+def _odd_scenarios() -> list[Scenario]:
+    """Return toy clients, ragged and odd."""
+    odd = {"client_without_training": True, "client_with_one_training_node": True, "client_without_edges": True}
+    return [
+        toy_scenario(1),
+        toy_scenario(6, num_nodes=90, sparse=True, **odd),
+        toy_scenario(2, num_nodes=60, sparse=True),
+        _without_training(toy_scenario(5, num_nodes=64, **odd), 1),  # two idle clients are a block of their own
+    ]
 
 
 def check_workers_equal_loop(
@@ -468,9 +476,10 @@ def _without_training(scenario: Scenario, number: int) -> Scenario:
     return Scenario(scenario.whole, parts)
 
 
-def _stackable(algorithm: Algorithm[Any], course: Course | None) -> bool:
+def _stackable(algorithm: Algorithm[Any], course: Course | None, scenario: Scenario | None) -> bool:
     """Whether the course's model and batches allow clients to answer together."""
-    simulation = Simulation(_course(algorithm, course), toy_scenario())
+    changes = {} if scenario is None else {"num_clients": len(scenario.parts)}
+    simulation = Simulation(_course(algorithm, course, **changes), scenario or toy_scenario())
     clients = list(simulation.clients.values())
     return can_stack(clients[0], clients[0])
 

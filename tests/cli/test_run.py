@@ -50,6 +50,16 @@ def test_profile_tells_where_the_time_went_in_words_and_as_json(tmp_path: Path) 
     assert code == 0
     spent = json.loads(text)["profile"]
     assert spent["local compute"] > 0 and spent["engine"] > 0
+    assert json.loads(text)["done_alone"] == {}
+
+
+def test_profile_tells_what_was_done_one_by_one_and_why(tmp_path: Path) -> None:
+    words = ["model.gnn.name=gat", "model.gnn.attention_dropout=0.1", *QUICK]
+    code, text = call("run", "-q", "--profile", "--out", str(tmp_path / "a"), *words)
+    assert code == 0
+    assert re.search(
+        r"\none by one: 5 clients, client-0 the first: its model has a part that is not known to run", text
+    )
 
 
 def test_monitors_are_one_line_each_and_in_the_json_and_figures_in_the_folder(tmp_path: Path) -> None:

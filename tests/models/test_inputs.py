@@ -61,7 +61,7 @@ def test_errors_say_what_was_found() -> None:
         GraphInput(x, edges, batch=torch.zeros(2, dtype=torch.int64))
     with pytest.raises(ValueError, match="operators are constants"):
         GraphInput(x, edges, torch.ones(2, requires_grad=True))
-    with pytest.raises(ValueError, match=r"'gnc'; known: gcn, mean, sum. Did you mean 'gcn'"):
+    with pytest.raises(ValueError, match=r"'gnc'; known: gcn, mean, sum, sum with self. Did you mean 'gcn'"):
         GraphInput(x, edges).operator("gnc")
     looped = GraphInput(x, torch.tensor([[0, 1], [0, 2]]))
     for build in (lambda: looped.operator("sum"), looped.attention):

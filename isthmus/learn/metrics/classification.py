@@ -8,7 +8,7 @@ evaluation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -140,3 +140,20 @@ CLASSIFICATION: dict[str, Callable[[Tensor, Tensor], float]] = {
     "roc_auc": of_finite(roc_auc),
     "ap": of_finite(average_precision),
 }
+
+
+def measured_each(
+    names: Sequence[str], scores: Tensor, labels: Tensor, counts: Sequence[int]
+) -> list[dict[str, float]]:
+    """Return the metrics of each client, whose examples lie one after the other; those without any have none."""
+    columns: dict[str, list[float]] = {}
+    for name in names:
+        if name in ADDITIVE:
+            each = ADDITIVE[name](scores, labels)
+            owner = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+            sums = torch.zeros(len(counts), dtype=torch.float64).index_add_(0, owner, each)
+            columns[name] = (sums / torch.tensor(counts)).tolist()
+        else:
+            parts = zip(torch.split(scores, list(counts)), torch.split(labels, list(counts)), strict=True)
+            columns[name] = [CLASSIFICATION[name](x, y) if len(y) else math.nan for x, y in parts]
+    return [defined({name: column[k] for name, column in columns.items()}) for k in range(len(counts))]

@@ -27,6 +27,21 @@ def squared_error(scores: Tensor, labels: Tensor) -> Tensor:
     return F.mse_loss(scores[known], labels[known].to(scores.dtype))
 
 
+def each_binary_cross_entropy(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each example's sum of the same over its known labels, (examples,), and their number, (examples,)."""
+    known = ~labels.isnan()
+    label = labels.to(scores.dtype).masked_fill(~known, 0.0)
+    each = F.binary_cross_entropy_with_logits(scores, label, reduction="none")
+    return each.masked_fill(~known, 0.0).sum(dim=1), known.sum(dim=1)
+
+
+def each_squared_error(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each example's sum of (score - y)^2 over its known labels, (examples,), and their number, (examples,)."""
+    known = ~labels.isnan()
+    each = (scores - labels.to(scores.dtype).masked_fill(~known, 0.0)).square()
+    return each.masked_fill(~known, 0.0).sum(dim=1), known.sum(dim=1)
+
+
 def mean_over_tasks(scores: Tensor, labels: Tensor, measure: Callable[[Tensor, Tensor], float]) -> float:
     """Return the mean of a task's metric over the tasks where it is defined; it sees known labels only."""
     found = []

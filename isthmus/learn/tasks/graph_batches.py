@@ -35,11 +35,13 @@ class GraphPile:
         self._counts = np.diff(self._edge_start)
 
     @cached_property
-    def _node_places(self) -> Tensor:
+    def node_places(self) -> Tensor:
+        """Where the ones of each node's indicators are, (nodes, columns)."""
         return _places(self.data.x, self.data.x_sizes, f"the nodes of {self.data.name!r}")
 
     @cached_property
-    def _edge_places(self) -> Tensor:
+    def edge_places(self) -> Tensor:
+        """Where the ones of each edge's indicators are, (edges, columns)."""
         assert self.data.edge_attr is not None
         return _places(self.data.edge_attr, self.data.edge_sizes, f"the edges of {self.data.name!r}")
 
@@ -64,28 +66,29 @@ class GraphPile:
         for part in self.cut(graphs):
             yield self.batch(part)
 
-    def cut(self, graphs: Tensor) -> list[Tensor]:
-        """Return these positions in runs of at most `BLOCK_ROWS` nodes and edges; a larger graph is alone."""
+    def cut(self, graphs: Tensor, most: int | None = None) -> list[Tensor]:
+        """Return these positions in runs of at most `most` nodes and edges, or `BLOCK_ROWS`; a larger graph alone."""
+        most = BLOCK_ROWS if most is None else most
         chosen = graphs.numpy()
         ends = np.cumsum(self._sizes[chosen] + self._counts[chosen])
         parts, start = [], 0
         while start < len(chosen):
             before = ends[start - 1] if start else 0
-            end = max(int(np.searchsorted(ends, before + BLOCK_ROWS, side="right")), start + 1)
+            end = max(int(np.searchsorted(ends, before + most, side="right")), start + 1)
             parts.append(graphs[start:end])
             start = end
         return parts
 
     def _features(self, nodes: Tensor) -> Features:
         if self.data.x_sizes:
-            return indicators(self._node_places.index_select(0, nodes), sum(self.data.x_sizes))
+            return indicators(self.node_places.index_select(0, nodes), sum(self.data.x_sizes))
         return select_rows(self.data.x, nodes)
 
     def _edge_features(self, edges: Tensor) -> Tensor | None:
         if self.data.edge_attr is None:
             return None
         if self.data.edge_sizes:
-            return dense_indicators(self._edge_places.index_select(0, edges), sum(self.data.edge_sizes))
+            return dense_indicators(self.edge_places.index_select(0, edges), sum(self.data.edge_sizes))
         return self.data.edge_attr.index_select(0, edges)
 
 

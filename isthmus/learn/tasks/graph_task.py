@@ -18,6 +18,8 @@ from isthmus.learn.metrics import classification as metrics
 from isthmus.learn.metrics import several_tasks as task_metrics
 from isthmus.learn.metrics.classification import cross_entropy, defined
 from isthmus.learn.tasks.graph_batches import GraphPile
+from isthmus.learn.tasks.graph_stack import GraphStack
+from isthmus.learn.tasks.stacked_batches import BatchStack
 from isthmus.learn.tasks.task import Predictions, Task
 from isthmus.models.inputs import GraphInput
 
@@ -152,20 +154,26 @@ class GraphTask(Task):
 
     def batches(self, prepared: PreparedGraphs, batching: Batching, generator: torch.Generator) -> Iterator[GraphBatch]:
         """Yield all training graphs again and again, or batches of them in an order drawn for each epoch."""
+        for graphs in self.draws(prepared, batching, generator):
+            if graphs is not prepared.index["train"]:
+                yield GraphBatch(prepared.pile.batch(graphs), prepared.data.y[graphs])
+                continue
+            if prepared.full is None:
+                prepared.full = GraphBatch(prepared.pile.batch(graphs), prepared.data.y[graphs])
+            yield prepared.full
+
+    def draws(self, prepared: PreparedGraphs, batching: Batching, generator: torch.Generator) -> Iterator[Tensor]:
+        """Yield the positions of the graphs of each batch; of all training graphs in their order, those themselves."""
         train = prepared.index["train"]
         if not isinstance(batching, FullBatch | MiniBatch):
             raise BadInput(self.batching_problem(batching))
         if len(train) == 0:
             return
-        if isinstance(batching, FullBatch):
-            if prepared.full is None:
-                prepared.full = GraphBatch(prepared.pile.batch(train), prepared.data.y[train])
-            while True:
-                yield prepared.full
+        while isinstance(batching, FullBatch):
+            yield train
         while True:
             order = train[torch.randperm(len(train), generator=generator)]
-            for graphs in torch.split(order, batching.batch_size):
-                yield GraphBatch(prepared.pile.batch(graphs), prepared.data.y[graphs])
+            yield from torch.split(order, batching.batch_size)
 
     def loss(self, model: nn.Module, batch: GraphBatch, generator: torch.Generator) -> Tensor:
         """Return the mean loss over the batch's labels."""
@@ -205,6 +213,27 @@ class GraphTask(Task):
     def _measure(self, scores: Tensor, labels: Tensor) -> dict[str, float]:
         return defined({name: self.table[name](scores, labels) for name in self.metrics})
 
+    def rows_of_step(self, data: GraphSet, batching: Batching) -> int:
+        """Return the number of nodes of a batch, about."""
+        count = self.count(data, "train")
+        graphs = min(batching.batch_size, count) if isinstance(batching, MiniBatch) else count
+        return round(graphs * data.num_nodes / max(data.num_items, 1))
+
+    # ---- many clients at once: a task of one's own that can be learned so defines `stack_batches` in its own class
+
+    def each_loss(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum of the losses of each graph's known labels, (graphs,), and their number, (graphs,)."""
+        raise NotImplementedError
+
+    def no_labels(self, like: Tensor, rows: int) -> Tensor:
+        """Return labels of graphs of which none is known, of the kind of others."""
+        return like.new_full((rows, *like.shape[1:]), torch.nan)
+
+    def measure_each(self, scores: Tensor, labels: Tensor, counts: Sequence[int]) -> list[dict[str, float]]:
+        """Return the metrics of each client, whose graphs lie one after the other; those without any have none."""
+        parts = zip(torch.split(scores, list(counts)), torch.split(labels, list(counts)), strict=True)
+        return [self._measure(score, label) if len(label) else {} for score, label in parts]
+
 
 def labelled(data: GraphSet) -> Tensor:
     """Return which graphs have a class, or a label for some task, (graphs,)."""
@@ -233,6 +262,22 @@ class GraphClassification(GraphTask):
     def predictions(self, ids: Tensor, scores: Tensor) -> Predictions:
         """Return class probabilities."""
         return Predictions(ids, scores.softmax(dim=1))
+
+    def each_loss(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each graph's cross-entropy, and one where its class is known."""
+        return cross_entropy(scores, labels, reduction="none"), labels != metrics.IGNORED
+
+    def no_labels(self, like: Tensor, rows: int) -> Tensor:
+        """Return classes that do not count."""
+        return like.new_full((rows,), metrics.IGNORED)
+
+    def measure_each(self, scores: Tensor, labels: Tensor, counts: Sequence[int]) -> list[dict[str, float]]:
+        """Return the metrics of each client."""
+        return metrics.measured_each(self.metrics, scores, labels, counts)
+
+    def stack_batches(self, prepared: Sequence[PreparedGraphs], batching: Batching) -> BatchStack:
+        """Return what batches of many clients are cut from."""
+        return GraphStack(self, prepared, batching)
 
 
 @dataclass(frozen=True)
@@ -272,6 +317,14 @@ class GraphBinary(GraphTask):
         """Return the probability of yes for each task."""
         return TaskPredictions(ids, scores.sigmoid())
 
+    def each_loss(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum of each graph's binary cross-entropies, and how many of its labels are known."""
+        return task_metrics.each_binary_cross_entropy(scores, labels)
+
+    def stack_batches(self, prepared: Sequence[PreparedGraphs], batching: Batching) -> BatchStack:
+        """Return what batches of many clients are cut from."""
+        return GraphStack(self, prepared, batching)
+
 
 @dataclass(frozen=True)
 class ValuePredictions(Predictions):
@@ -308,3 +361,11 @@ class GraphRegression(GraphTask):
     def predictions(self, ids: Tensor, scores: Tensor) -> ValuePredictions:
         """Return the values."""
         return ValuePredictions(ids, scores)
+
+    def each_loss(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum of each graph's squared errors, and how many of its values are known."""
+        return task_metrics.each_squared_error(scores, labels)
+
+    def stack_batches(self, prepared: Sequence[PreparedGraphs], batching: Batching) -> BatchStack:
+        """Return what batches of many clients are cut from."""
+        return GraphStack(self, prepared, batching)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,10 +12,13 @@ from torch import Tensor, nn
 
 from isthmus.core.errors import BadInput
 from isthmus.data.link_graph import LinkGraph
+from isthmus.learn.batching import Batching
 from isthmus.learn.metrics.classification import ADDITIVE, CLASSIFICATION, defined, of_finite_rows
 from isthmus.learn.metrics.ranking import RANKINGS, mean_ranks
 from isthmus.learn.tasks.known_links import RowSets
 from isthmus.learn.tasks.link_task import MAX_SCORES, LinkExamples, LinkTask, PreparedLinks, link_part
+from isthmus.learn.tasks.side_by_side import LinkStack
+from isthmus.learn.tasks.stacked_batches import BatchStack
 from isthmus.learn.tasks.task import Predictions
 
 
@@ -89,6 +93,16 @@ class LinkClassification(LinkTask):
         head, tail = batch.pairs
         logits = link_part(model)(h.index_select(0, head), h.index_select(0, tail), generator)
         return F.cross_entropy(logits, batch.target)
+
+    def pair_losses(
+        self, model: nn.Module, head: Tensor, tail: Tensor, relation: Tensor, target: Tensor, generator: Any
+    ) -> Tensor:
+        """Return the cross-entropy of each link, (links,)."""
+        return F.cross_entropy(link_part(model)(head, tail, generator), target, reduction="none")
+
+    def stack_batches(self, prepared: Sequence[PreparedLinks], batching: Batching) -> BatchStack:
+        """Return what batches of many clients are cut from."""
+        return LinkStack(self, prepared, batching)
 
     def predict(self, model: nn.Module, prepared: PreparedLinks) -> Predictions:
         """Return class probabilities of every link, labelled or not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -14,11 +14,14 @@ from torch import Tensor, nn
 from isthmus.core.errors import BadInput, refuse
 from isthmus.core.random import torch_generator
 from isthmus.data.link_graph import LinkGraph
+from isthmus.learn.batching import Batching
 from isthmus.learn.metrics import several_tasks as task_metrics
 from isthmus.learn.metrics.classification import defined, of_finite
 from isthmus.learn.metrics.ranking import RANKINGS, ranks_of_ends
 from isthmus.learn.tasks.known_links import KnownLinks, complete, has_negatives
 from isthmus.learn.tasks.link_task import MAX_SCORES, LinkExamples, LinkTask, PreparedLinks, link_part
+from isthmus.learn.tasks.side_by_side import LinkStack
+from isthmus.learn.tasks.stacked_batches import BatchStack
 from isthmus.learn.tasks.task import Predictions
 
 
@@ -220,6 +223,17 @@ class LinkPrediction(LinkTask):
         head, tail = batch.pairs
         scores = link_part(model).of(h.index_select(0, head), h.index_select(0, tail), batch.relation, generator)
         return F.binary_cross_entropy_with_logits(scores, batch.target)
+
+    def pair_losses(
+        self, model: nn.Module, head: Tensor, tail: Tensor, relation: Tensor, target: Tensor, generator: Any
+    ) -> Tensor:
+        """Return the binary cross-entropy of each pair, (pairs,)."""
+        scores = link_part(model).of(head, tail, relation, generator)
+        return F.binary_cross_entropy_with_logits(scores, target, reduction="none")
+
+    def stack_batches(self, prepared: Sequence[PreparedLinks], batching: Batching) -> BatchStack:
+        """Return what batches of many clients are cut from."""
+        return LinkStack(self, prepared, batching)
 
     def predict(self, model: nn.Module, prepared: PreparedLinks) -> PairPredictions:
         """Return the score of every link; where relations are told apart, that of its own, or NaN if it has none."""

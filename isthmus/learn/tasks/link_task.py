@@ -219,12 +219,30 @@ class LinkTask(Task):
             return {split: {} for split in splits}, counts
         # Not inference_mode: what the model caches on the graph here must serve training later.
         with torch.no_grad():
-            h = self.embed(model, prepared)
-            found = {
-                split: self.measured(self.outcomes(model, prepared, h, split)) if counts[split] else {}
-                for split in splits
-            }
+            return self.evaluated(model, prepared, self.embed(model, prepared), splits)
+
+    def evaluated(
+        self, model: nn.Module, prepared: PreparedLinks, h: Tensor, splits: tuple[str, ...]
+    ) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+        """Return the metrics and counts of every split, from the nodes' representations."""
+        counts = {split: len(prepared.index[split]) for split in splits}
+        found = {
+            split: self.measured(self.outcomes(model, prepared, h, split)) if counts[split] else {} for split in splits
+        }
         return found, counts
+
+    # ---- many clients at once: a task of one's own that can be learned so defines `stack_batches` in its own class
+
+    def pair_losses(
+        self, model: nn.Module, head: Tensor, tail: Tensor, relation: Tensor, target: Tensor, generator: Any
+    ) -> Tensor:
+        """Return the loss of each pair, (pairs,), of representations of its ends."""
+        raise NotImplementedError
+
+    def rows_of_step(self, data: LinkGraph, batching: Batching) -> int:
+        """Return the number of nodes of a step, about."""
+        most = 2 * batching.most_nodes if isinstance(batching, NeighborBatch) else data.num_nodes
+        return min(most, data.num_nodes)
 
     def evaluate_groups(
         self, model: nn.Module, prepared: PreparedLinks, split: str, groups: Sequence[Tensor]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -17,6 +16,8 @@ from isthmus.learn.batching import Batching, FullBatch, NeighborBatch
 from isthmus.learn.metrics import classification as metrics
 from isthmus.learn.metrics.classification import IGNORED, cross_entropy
 from isthmus.learn.neighbors import Adjacency, sample_neighborhood
+from isthmus.learn.tasks.side_by_side import NodeBatchStack
+from isthmus.learn.tasks.stacked_batches import BatchStack
 from isthmus.learn.tasks.task import Predictions, StackedData, Task, require_rows_of_nodes
 from isthmus.models.inputs import GraphInput, stack_graphs
 from isthmus.models.parts import Streams
@@ -114,11 +115,17 @@ class NodeClassification(Task):
             return {split: {} for split in splits}, counts
         # Not inference_mode: what the model caches on the graph here must serve training later.
         with torch.no_grad():
-            logits = model(prepared.graph, None)
-            found = {
-                split: self._measure(logits[prepared.index[split]], prepared.labels[split]) if counts[split] else {}
-                for split in splits
-            }
+            return self.measured(model(prepared.graph, None), prepared, splits)
+
+    def measured(
+        self, logits: Tensor, prepared: PreparedNodes, splits: tuple[str, ...]
+    ) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+        """Return the metrics and counts of every split, from the logits of all nodes."""
+        counts = {split: len(prepared.index[split]) for split in splits}
+        found = {
+            split: self._measure(logits[prepared.index[split]], prepared.labels[split]) if counts[split] else {}
+            for split in splits
+        }
         return found, counts
 
     def evaluate_groups(
@@ -172,18 +179,15 @@ class NodeClassification(Task):
         self, logits: Tensor, index: Tensor, labels: Tensor, counts: tuple[int, ...]
     ) -> list[dict[str, float]]:
         """Return the metrics of each client on its examples; those without any have none."""
-        chosen = logits.index_select(0, index)
-        columns: dict[str, list[float]] = {}
-        for name in self.metrics:
-            if name in metrics.ADDITIVE:
-                each = metrics.ADDITIVE[name](chosen, labels)
-                owner = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
-                sums = torch.zeros(len(counts), dtype=torch.float64).index_add_(0, owner, each)
-                columns[name] = (sums / torch.tensor(counts)).tolist()
-            else:
-                parts = zip(torch.split(chosen, list(counts)), torch.split(labels, list(counts)), strict=True)
-                columns[name] = [metrics.CLASSIFICATION[name](x, y) if len(y) else math.nan for x, y in parts]
-        return [metrics.defined({name: column[k] for name, column in columns.items()}) for k in range(len(counts))]
+        return metrics.measured_each(self.metrics, logits.index_select(0, index), labels, counts)
+
+    def stack_batches(self, prepared: Sequence[PreparedNodes], batching: Batching) -> BatchStack:
+        """Return what sampled neighbourhoods of many clients are put side by side from."""
+        return NodeBatchStack(self, prepared, batching)
+
+    def rows_of_step(self, data: Graph, batching: Batching) -> int:
+        """Return the number of nodes of a step, about."""
+        return min(batching.most_nodes, data.num_nodes) if isinstance(batching, NeighborBatch) else data.num_nodes
 
     def predict(self, model: nn.Module, prepared: PreparedNodes) -> Predictions:
         """Return class probabilities of every node."""

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from isthmus.core.errors import BadInput, refuse
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import BATCHINGS, Batching
+from isthmus.learn.tasks.stacked_batches import BatchStack
 from isthmus.models.decoders import LinkPart
 from isthmus.models.gnn.gin import GINELayer
 from isthmus.models.inputs import GraphInput
@@ -186,6 +187,16 @@ class Task(ABC):
     ) -> list[tuple[dict[str, dict[str, float]], dict[str, int]]]:
         """Return for each client what `evaluate` would."""
         raise NotImplementedError
+
+    # One that can be learned for many clients whose steps see other batches defines this, in its own class likewise.
+
+    def stack_batches(self, prepared: Sequence[Any], batching: Batching) -> BatchStack:
+        """Return what batches of several clients are cut from side by side."""
+        raise NotImplementedError
+
+    def rows_of_step(self, data: Any, batching: Batching) -> int:
+        """Return about how many nodes a step sees; clients are put together with others for which it is alike."""
+        return int(data.num_nodes)
 
     def to_predict(self, data: Any) -> Any:
         """Return the data as a finished model should see it when it is asked about all examples."""

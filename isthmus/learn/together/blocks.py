@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from isthmus.core.client import Client
-from isthmus.learn.batching import FullBatch
+from isthmus.data.graph import Graph
+from isthmus.learn.batching import FullBatch, LinkBatch, MiniBatch, NeighborBatch
 from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.together.batch_cohort import BatchCohort
 from isthmus.learn.together.layouts import feature_weights, stackable
 from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models.products.sparse import SparseMatrix
@@ -18,15 +20,21 @@ BLOCK_ROWS = 500
 MAX_NODES = 20_000
 
 
+# Exact classes of batches that are put side by side; one's own may mean anything to a task.
+KNOWN = frozenset({FullBatch, MiniBatch, NeighborBatch, LinkBatch})
+
+
 class Blocks:
     """Cuts cohorts into blocks, and keeps the blocks of the last cohorts.
 
     Fields:
         max_bytes: memory that one block may take, about
+        reasons:   why clients are better off alone, by client, as far as that is not their number
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
+        self.reasons: dict[str, str] = {}
         self._kept: dict[tuple[str, ...], tuple[list[GraphCohort], list[Client]]] = {}
 
     def __call__(self, clients: Sequence[Client]) -> tuple[list[GraphCohort], list[Client]]:
@@ -43,18 +51,23 @@ class Blocks:
         groups: dict[tuple[int, bool], list[GraphClient]] = {}  # by module, and by whether there is something to train
         alone: list[Client] = []
         for client in clients:
-            if isinstance(client, GraphClient) and can_stack(client, clients[0], id(client.model) in allowed):
-                groups.setdefault((id(client.model), client.num_examples > 0), []).append(client)
-            else:
+            why = why_alone(client, clients[0], id(getattr(client, "model", None)) in allowed)
+            if why:
+                self.reasons[client.id] = why
                 alone.append(client)
+            else:
+                assert isinstance(client, GraphClient)
+                groups.setdefault((id(client.model), client.num_examples > 0), []).append(client)
         blocks: list[GraphCohort] = []
         for group in groups.values():
-            group.sort(key=lambda client: client.num_nodes)
+            kind = GraphCohort if takes_all(group[0]) else BatchCohort
+            rows = {client.id: rows_of_step(client) for client in group}
+            group.sort(key=lambda client: rows[client.id])
             measure = _Measure(group[0])
             costs = [measure.bytes_of(client) for client in group]
-            for start, end in cut([client.num_nodes for client in group], costs, self.max_bytes):
+            for start, end in cut([rows[client.id] for client in group], costs, self.max_bytes):
                 if end - start > 1:
-                    blocks.append(GraphCohort(group[start:end]))
+                    blocks.append(kind(group[start:end]))
                 else:
                     alone.append(group[start])
         return blocks, alone
@@ -70,15 +83,37 @@ def can_stack(client: GraphClient, first: Any, model_stacks: bool | None = None)
 
     `model_stacks` says whether the model can, where that is known already.
     """
-    return (
-        type(client) is GraphClient
-        and client.algorithm is None
-        and type(client.batching) is FullBatch
-        and client.task is first.task
-        and "stack" in vars(type(client.task))
-        and client.num_nodes <= MAX_NODES
-        and (stackable(client.model) if model_stacks is None else model_stacks)
-    )
+    return not why_alone(client, first, stackable(client.model) if model_stacks is None else model_stacks)
+
+
+def why_alone(client: Any, first: Any, model_stacks: bool) -> str:
+    """Return why a client cannot be put together with another; empty where it can."""
+    if type(client) is not GraphClient:
+        return f"{type(client).__name__} is not known to be simulated together"
+    if client.algorithm is not None:
+        return "it has settings of the algorithm of its own"
+    if client.task is not first.task or client.batching != first.batching:
+        return "its task or its batches are not those of the others"
+    method = "stack" if takes_all(client) else "stack_batches"
+    if method not in vars(type(client.task)):
+        return f"{type(client.task).__name__} has no {method!r}, by which its examples could be put side by side"
+    if not takes_all(client) and type(client.batching) not in KNOWN:
+        return f"{type(client.batching).__name__} is not known to be put side by side"
+    if not model_stacks:
+        return "its model has a part that is not known to run for many at once"
+    if rows_of_step(client) > MAX_NODES:
+        return f"it has {rows_of_step(client):,} nodes in a step, more than {MAX_NODES:,}"
+    return ""
+
+
+def takes_all(client: GraphClient) -> bool:
+    """Whether every step of a client sees all nodes of its one graph."""
+    return type(client.batching) is FullBatch and client.task.data_type is Graph
+
+
+def rows_of_step(client: GraphClient) -> int:
+    """Return about how many nodes a step of a client sees."""
+    return client.num_nodes if takes_all(client) else client.task.rows_of_step(client.data, client.batching)
 
 
 def cut(sizes: Sequence[int], costs: Sequence[int], max_bytes: int) -> list[tuple[int, int]]:
@@ -122,9 +157,12 @@ class _Measure:
         self.widths = sum(slot.shape[-1] for slot in slots.values() if slot.ndim == 2)
         self.others = sum(slot.numel() for name, slot in slots.items() if name not in first)
         self.first = sum(slots[name].shape[-1] for name in first)
+        self.rows = max((len(slots[name]) for name in first), default=0)
 
     def bytes_of(self, client: GraphClient) -> int:
         """Return the bytes of weights, gradients, moments, activations, features and edges."""
+        if not takes_all(client):
+            return int(4 * (5 * (self.rows * self.first + self.others) + 10 * rows_of_step(client) * self.widths))
         graph = client.prepared.graph
         x = graph.x
         entries = x.pattern.nnz if isinstance(x, SparseMatrix) else x.numel()

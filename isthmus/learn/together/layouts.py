@@ -26,6 +26,8 @@ from isthmus.core.client import NotTogether
 from isthmus.core.record import largest
 from isthmus.core.replies import Stacked, StackedTensor
 from isthmus.core.stacked_params import Combination
+from isthmus.models.decoders import DistMult, Dot, HadamardMLP
+from isthmus.models.encoders import EmbeddingSum
 from isthmus.models.gnn.appnp import APPNPStack
 from isthmus.models.gnn.bias_free import BiasFreeAPPNPStack, BiasFreeMLPStack
 from isthmus.models.gnn.gat import GATLayer, GATStack
@@ -39,6 +41,7 @@ from isthmus.models.model import Activation, Model
 from isthmus.models.parts import BatchNorm, BiasFreeLinear, Linear, Perceptron
 from isthmus.models.products.affine import SpanFeatures, SpanWeight, block_gram
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
+from isthmus.models.readouts import MaxPool, MeanPool, Set2Set, SumPool
 
 
 class Rows(Sequence[Tensor]):
@@ -86,6 +89,10 @@ class Layout(ABC):
         """Return one client's part of the tensor that is trained, where every client's is held whole."""
         raise NotTogether(f"{type(self).__name__} does not hold every client's parameters whole")
 
+    def some(self, live: Tensor, start: int, stop: int) -> Tensor:
+        """Return the part of some clients in a row, in the same memory, where every client's is held whole."""
+        raise NotTogether(f"{type(self).__name__} does not hold every client's parameters whole")
+
 
 class Plain(Layout):
     """A copy for each client."""
@@ -106,6 +113,10 @@ class Plain(Layout):
     def part(self, live: Tensor, position: int) -> Tensor:
         """Return a row."""
         return live[position]
+
+    def some(self, live: Tensor, start: int, stop: int) -> Tensor:
+        """Return rows."""
+        return live[start:stop]
 
 
 class StackedFeatures:
@@ -406,6 +417,7 @@ LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
     SAGELayer: ("neighbor_weight", "own_weight"),
     GATLayer: ("weight",),
     GINLayer: ("weight",),
+    EmbeddingSum: ("weight",),
 }
 OTHERS: frozenset[type[nn.Module]] = frozenset(
     {
@@ -423,6 +435,14 @@ OTHERS: frozenset[type[nn.Module]] = frozenset(
         BiasFreeAPPNPStack,
         SGCStack,
         BatchNorm,
+        Dot,
+        DistMult,
+        HadamardMLP,
+        MeanPool,
+        SumPool,
+        MaxPool,
+        Set2Set,
+        nn.LSTMCell,
         nn.ModuleList,
     }
 )
@@ -430,7 +450,7 @@ OTHERS: frozenset[type[nn.Module]] = frozenset(
 
 def stackable(model: nn.Module) -> bool:
     """Whether a model gives each client the same numbers when it runs for many of them at once."""
-    if type(model) is not Model or model.readout is not None:
+    if type(model) is not Model:
         return False
     named = list(model.named_parameters(remove_duplicate=False))
     if len({id(parameter) for _, parameter in named}) < len(named) or not all(p.requires_grad for _, p in named):
@@ -445,6 +465,8 @@ def feature_weights(model: nn.Module) -> tuple[str, ...]:
     """Return the names of the parameters that multiply the features."""
     assert isinstance(model, Model)
     place = "gnn.layers.0" if model.encoder is None else "encoder.layers.0"
+    if isinstance(model.encoder, EmbeddingSum):
+        place = "encoder"
     return tuple(f"{place}.{name}" for name in LAYERS[type(model.get_submodule(place))])
 
 

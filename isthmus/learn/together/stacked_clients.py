@@ -72,6 +72,7 @@ class StackedFit:
         make_states: gives each client's optimiser state
         gradients:   the sums of each client's gradients, where they were asked for
         observed:    what `observe` returned; None for clients that had nothing to train on
+        steps_each:  steps of each client, where they are not the same for all
     """
 
     params: dict[str, Stacked]
@@ -80,6 +81,7 @@ class StackedFit:
     make_states: Callable[[], tuple[OptimizerState, ...]]
     gradients: dict[str, Stacked] | None = None
     observed: Any = None
+    steps_each: tuple[int, ...] | None = None
 
     @cached_property
     def optimizer_states(self) -> tuple[OptimizerState, ...]:
@@ -97,8 +99,9 @@ class StackedFit:
         sums: list[Any] = [None] * len(losses)
         if self.gradients is not None:
             sums = list(StackedParams(self.gradients, len(losses)).members())
+        steps = self.steps_each or (self.steps,) * len(losses)
         return [
-            Fitted(mine, losses[position], self.steps, partial(self._state, position), sums[position])
+            Fitted(mine, losses[position], steps[position], partial(self._state, position), sums[position])
             for position, mine in enumerate(params)
         ]
 
@@ -137,7 +140,7 @@ class GraphCohort:
             return self
         key = tuple(client.id for client in clients)
         if self._part is None or self._part.ids != key:
-            self._part = GraphCohort(clients)
+            self._part = type(self)(clients)
         return self._part
 
     @cached_property

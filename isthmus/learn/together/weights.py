@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -39,6 +40,17 @@ class Weights:
         """Return one client's parameters that are trained, as parts of what the optimiser moves."""
         return {n: self._layouts[n].part(self._live[n], position) for n in self._trained}
 
+    def some(self, start: int, stop: int) -> Weights:
+        """Return the parameters of some clients in a row, in the same memory."""
+        part = copy(self)
+        part._live = {n: self._layouts[n].some(live.detach(), start, stop) for n, live in self._live.items()}
+        part.moved = [part._live[name].requires_grad_() for name in self._trained]
+        return part
+
+    def with_layouts(self, tensors: Sequence[Tensor]) -> list[tuple[Layout, Tensor]]:
+        """Return tensors that are held like the trained parameters, each with how it is held."""
+        return list(zip(self.layouts, tensors, strict=True))
+
     def named(self, tensors: Sequence[Tensor], names: Sequence[str] | None = None) -> dict[str, Stacked]:
         """Return tensors that are held like the trained parameters, or like some of them, by name and client."""
         pairs = zip(self._trained if names is None else names, tensors, strict=True)
@@ -73,6 +85,11 @@ class Terms:
     proximal: float
     anchors: dict[int, Tensor]
     drifts: dict[int, Tensor]
+
+    def some(self, layouts: Sequence[Layout], count: int) -> Terms:
+        """Return what joins the gradients of the first clients."""
+        anchors = {i: layouts[i].some(anchor, 0, count) for i, anchor in self.anchors.items()}
+        return Terms(self.proximal, anchors, {i: layouts[i].some(drift, 0, count) for i, drift in self.drifts.items()})
 
     def join(self, grads: list[Tensor], moved: list[Tensor]) -> None:
         """Add the terms to the gradients."""

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import LayerStack, Part, StackSpec, glorot, lack_of, shape_of
-from isthmus.models.products.affine import aggregated_affine
-from isthmus.models.products.sparse import Features
+from isthmus.models.products.affine import pooled_affine
+from isthmus.models.products.sparse import Features, dense
 
 
 class GCNStack(LayerStack):
@@ -42,7 +42,13 @@ class GCNLayer(Part):
 
     def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
         """Return (nodes, out)."""
-        return aggregated_affine(graph.operator("gcn"), h, self.weight, self.bias)
+        return graph.mixed("gcn", h, self.weight, self.bias)
+
+    def pooled(self, graph: GraphInput, h: Features, generator: torch.Generator | None, mean: bool) -> Tensor:
+        """Return the sums, or means, of each graph's rows, (graphs, out): P (S H W + b) = (P S H) W + (P 1) b."""
+        pool = graph.pooling(mean)
+        aggregated = pool.matmul(graph.operator("gcn").matmul(dense(h)))
+        return pooled_affine(pool, aggregated, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         """Fields shown in the repr."""

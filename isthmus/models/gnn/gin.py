@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import BatchNorm, LayerStack, Linear, Part, StackSpec, glorot, require_count, shape_of
-from isthmus.models.products.affine import affine, per_row
+from isthmus.models.products.affine import affine, per_row, pooled_affine
 from isthmus.models.products.sparse import Features, dense
 
 
@@ -90,10 +90,22 @@ class GINLayer(_GINPart):
 
     def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
         """Return (nodes, out)."""
-        h = affine(h, self.weight)  # (nodes, hidden)
-        bias = per_row(self.bias, 1, len(h))
-        own = h + bias if self.eps is None else torch.addcmul(bias, h, 1.0 + self._eps(len(h)))
-        return self._second(graph, own + graph.operator("sum").matmul(h), generator)
+        return self._second(graph, self._mixed(graph, h), generator)
+
+    def pooled(self, graph: GraphInput, h: Features, generator: torch.Generator | None, mean: bool) -> Tensor:
+        """Return the sums, or means, of each graph's rows, (graphs, out); without norms the second map comes last."""
+        pool = graph.pooling(mean)
+        if self.norms:
+            return pool.matmul(self(graph, h, generator))
+        return pooled_affine(pool, pool.matmul(self._mixed(graph, h).relu()), self.second.weight, self.second.bias)
+
+    def _mixed(self, graph: GraphInput, h: Features) -> Tensor:
+        """Return ((1 + eps) H + A H) W_1 + b_1, (nodes, hidden)."""
+        if self.eps is None:
+            return graph.mixed("sum with self", h, self.weight, self.bias)
+        h = affine(h, self.weight)
+        own = torch.addcmul(per_row(self.bias, 1, len(h)), h, 1.0 + self._eps(len(h)))
+        return own + graph.operator("sum").matmul(h)
 
     def _eps(self, rows: int) -> Tensor:
         assert self.eps is not None

@@ -51,6 +51,12 @@ def aggregated_affine(operator: SparseMatrix, h: Features, weight: Tensor, bias:
     return affine(h, weight, bias, operator)
 
 
+def pooled_affine(pool: SparseMatrix, pooled: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return P (H W + b), (graphs, out), of the rows P H, (graphs, in): a product with few rows in place of many."""
+    out = affine(pooled, weight)
+    return out if bias is None else out + pool.row_sums().unsqueeze(1) * per_row(bias, 1, len(out))
+
+
 def per_row(parameter: Tensor, dims: int, rows: int) -> Tensor:
     """Return a parameter of `dims` dimensions as it broadcasts over rows; one for each client is repeated over its."""
     if parameter.ndim == dims:

@@ -181,6 +181,17 @@ class SparseMatrix:
         """Say that this matrix is its own transpose, which is not checked."""
         self._transposed = self
 
+    def mark_transposed(self, other: SparseMatrix) -> None:
+        """Say that another matrix is the transpose, and this one its, which is not checked."""
+        self._transposed, other._transposed = other, self
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether this matrix is its own transpose, entry by entry."""
+        turned = self.t()
+        same = torch.equal(turned.pattern.crow, self.pattern.crow) and torch.equal(turned.pattern.col, self.pattern.col)
+        return same and torch.equal(turned.values, self.values)
+
     def matmul(self, dense: Tensor) -> Tensor:
         """Return S @ dense, (rows, k), for a dense (columns, k)."""
         if torch.is_grad_enabled() and (dense.requires_grad or self.values.requires_grad):
@@ -296,14 +307,14 @@ def gcn_operator(matrix: SparseMatrix) -> SparseMatrix:
 def complemented(name: str, own: SparseMatrix, complement: SparseMatrix) -> SparseMatrix:
     """Return an operator with an inferred structure added: S + C, A + C, or the mean by the weights A + C.
 
-    Without loops of its own ("sum" and "mean", where a layer treats the node itself apart), C counts without its
-    diagonal. `own` is the operator without C; for "mean", that of "sum".
+    Where loops stand for the node itself ("sum", "sum with self" and "mean"), C counts without its diagonal. `own` is
+    the operator without C; for "mean", that of "sum".
     """
     if name == "gcn":
         return own.plus(complement)
     pattern = complement.pattern
     fused = own.plus(complement.with_values(torch.where(pattern.row == pattern.col, 0.0, complement.values)))
-    return fused if name == "sum" else mean_operator(fused)
+    return mean_operator(fused) if name == "mean" else fused
 
 
 def attention_pattern(
@@ -339,4 +350,5 @@ OPERATORS: dict[str, tuple[bool, Callable[[SparseMatrix], SparseMatrix]]] = {
     "gcn": (True, gcn_operator),
     "mean": (False, mean_operator),
     "sum": (False, lambda matrix: matrix),
+    "sum with self": (True, lambda matrix: matrix),
 }

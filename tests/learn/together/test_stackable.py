@@ -19,11 +19,14 @@ from isthmus.models import (
     SGC,
     LinearDecoder,
     LinearEncoder,
+    MaxReadout,
     MeanReadout,
     MLPDecoder,
     MLPEncoder,
     Model,
     ModelSpec,
+    Set2SetReadout,
+    SumReadout,
 )
 from isthmus.models.gnn.gcn import GCNLayer, GCNStack
 from isthmus.models.inputs import GraphInput
@@ -124,10 +127,14 @@ def test_a_subclass_or_a_part_of_ones_own_is_not_known_to_run_for_many() -> None
     assert [type(model).__name__ for model in others if stackable(model)] == []
 
 
-def test_readouts_and_attention_dropout_are_not_for_many() -> None:
-    assert not stackable(built(gnn=GCN(hidden=HIDDEN), readout=MeanReadout(), decoder=LinearDecoder()))
+def test_attention_dropout_is_not_for_many() -> None:
     assert not stackable(built(gnn=GAT(hidden=HIDDEN, attention_dropout=0.1)))
     assert stackable(built(gnn=GAT(hidden=HIDDEN, attention_dropout=0.0)))
+
+
+@pytest.mark.parametrize("readout", [MeanReadout(), SumReadout(), MaxReadout(), Set2SetReadout()])
+def test_every_readout_can_run_for_many_clients(readout: Any) -> None:
+    assert stackable(built(gnn=GCN(hidden=HIDDEN), readout=readout, decoder=LinearDecoder()))
 
 
 # ---- other values in the place of parameters

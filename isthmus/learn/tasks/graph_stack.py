@@ -1,0 +1,167 @@
+"""Batches of graphs of many clients side by side, for tasks whose examples are graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from isthmus.data.graph import spans
+from isthmus.learn.batching import Batching
+from isthmus.learn.tasks.graph_batches import BLOCK_ROWS
+from isthmus.learn.tasks.joined_graphs import JoinedGraphs, SideBySide
+from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated, Placed, StackedBatch
+from isthmus.models.inputs import GraphInput
+from isthmus.models.parts import Streams
+
+if TYPE_CHECKING:  # which imports this file
+    from isthmus.learn.tasks.graph_task import GraphTask, PreparedGraphs
+
+# Batches that hold all training graphs of some clients are the same in every epoch; so many of them are kept.
+KEPT = 4
+
+
+class GraphStack(BatchStack):
+    """The sets of graphs of some clients."""
+
+    def __init__(self, task: GraphTask, prepared: Sequence[PreparedGraphs], batching: Batching) -> None:
+        self.task, self.prepared, self.batching = task, prepared, batching
+        self.joined = JoinedGraphs([each.pile for each in prepared])
+        self.labels = torch.cat([each.data.y for each in prepared])
+        self._full: dict[tuple[int, ...], StackedBatch] = {}
+        self._unions: dict[str, list[GraphInput]] = {}
+        self._stacks: dict[str, list[SideBySide]] = {}
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether features are sparse."""
+        return self.joined.is_sparse
+
+    # ---- training
+
+    def per_epoch(self, owner: int) -> int:
+        """Return how many batches show a client every training graph once."""
+        return self.task.batches_per_epoch(self.prepared[owner], self.batching)
+
+    def draws(self, owner: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """Yield the positions of the graphs of each batch."""
+        return self.task.draws(self.prepared[owner], self.batching, generator)
+
+    def batch(self, owners: Sequence[int], drawn: Sequence[Tensor]) -> StackedBatch:
+        """Return the graphs side by side.
+
+        Batches of all training graphs of every client are cut once, in the order of the data: in whichever order they
+        were drawn they mean the same, and random bits are put into the order of the data where there are any.
+        """
+        train = [self.prepared[owner].index["train"] for owner in owners]
+        if self.joined.is_sparse or any(len(mine) != len(every) for mine, every in zip(drawn, train, strict=True)):
+            return self._cut(owners, drawn)
+        key = tuple(owners)
+        found = self._full.pop(key, None) or self._cut(owners, train)
+        self._full[key] = found  # the last one used comes last
+        while len(self._full) > KEPT:
+            del self._full[next(iter(self._full))]
+        return (
+            found
+            if all(mine is every for mine, every in zip(drawn, train, strict=True))
+            else self._redrawn(found, owners, drawn)
+        )
+
+    def _cut(self, owners: Sequence[int], chosen: Sequence[Tensor]) -> StackedBatch:
+        found = self.joined.cut(owners, chosen, own_columns=True)
+        index = [self.joined.first[owner] + mine.numpy() for owner, mine in zip(owners, chosen, strict=True)]
+        target = self.task.no_labels(self.labels, len(owners) * found.graphs)
+        into = np.concatenate([k * found.graphs + np.arange(len(mine)) for k, mine in enumerate(chosen)])
+        target[torch.from_numpy(into)] = self.labels[torch.from_numpy(np.concatenate(index))]
+        nodes, items = Placed(found.nodes, found.rows), Placed(found.counts, found.graphs)
+        return StackedBatch(found.graph, nodes, found.entries, items, target)
+
+    def _redrawn(self, batch: StackedBatch, owners: Sequence[int], drawn: Sequence[Tensor]) -> StackedBatch:
+        """Return a batch whose graphs were drawn in another order than they lie in."""
+        assert batch.items is not None
+        ranks = [_ranks(mine, self.prepared[owner].index["train"]) for owner, mine in zip(owners, drawn, strict=True)]
+        nodes = Placed(batch.nodes.sizes, batch.nodes.rows, partial(self._node_order, batch, owners, drawn, ranks))
+        items = Placed(batch.items.sizes, batch.items.rows, partial(_order, ranks, batch.items.rows))
+        return StackedBatch(batch.graph, nodes, batch.entries, items, batch.target)
+
+    def _node_order(
+        self, batch: StackedBatch, owners: Sequence[int], drawn: Sequence[Tensor], ranks: Sequence[Tensor]
+    ) -> Tensor:
+        """Return which row each row's bits are drawn for: that of the same node, graphs lying as they were drawn."""
+        local = []
+        for owner, mine, rank in zip(owners, drawn, ranks, strict=True):
+            sizes = self.joined.sizes[self.joined.first[owner] + mine.numpy()]
+            first = (np.cumsum(sizes) - sizes)[rank.numpy()]
+            local.append(torch.from_numpy(spans(first, sizes[rank.numpy()])))
+        return _order(local, batch.nodes.rows)
+
+    def losses(self, model: nn.Module, batch: StackedBatch, streams: Streams) -> Tensor:
+        """Return each client's mean loss over the known labels of its batch, (clients,)."""
+        scores: Tensor = model(batch.graph, streams)
+        each, known = self.task.each_loss(scores, batch.target)
+        by_client = (len(batch.nodes.sizes), -1)
+        return each.view(by_client).sum(dim=1) / known.view(by_client).sum(dim=1)
+
+    # ---- evaluation
+
+    def evaluate(self, model: nn.Module, splits: tuple[str, ...], stacked: bool) -> list[Evaluated]:
+        """Run the model, or every client's, over the graphs of every split, block by block, and measure it."""
+        clients = range(len(self.prepared))
+        counts = {split: [len(each.index[split]) for each in self.prepared] for split in splits}
+        found = {}
+        for split in splits:
+            scores = self._stacked_scores(model, split) if stacked else self._union_scores(model, split)
+            index = [self.joined.first[k] + each.index[split].numpy() for k, each in enumerate(self.prepared)]
+            labels = self.labels[torch.from_numpy(np.concatenate(index))]
+            found[split] = self.task.measure_each(scores, labels, counts[split])
+        return [({split: found[split][k] for split in splits}, {s: counts[s][k] for s in splits}) for k in clients]
+
+    def _union_scores(self, model: nn.Module, split: str) -> Tensor:
+        """Return one model's scores for the graphs of all clients, (graphs, outputs)."""
+        if split not in self._unions:
+            parts = [(pile, each.index[split]) for pile, each in zip(self.joined.piles, self.prepared, strict=True)]
+            self._unions[split] = [block for pile, index in parts for block in pile.blocks(index)]
+        with torch.no_grad():
+            return torch.cat([model(block, None) for block in self._unions[split]] or [torch.zeros(0, 1)])
+
+    def _stacked_scores(self, model: nn.Module, split: str) -> Tensor:
+        """Return the scores of each client's model for its own graphs, (graphs, outputs), client after client."""
+        if split not in self._stacks:
+            self._stacks[split] = self._blocks(split)
+        parts: list[list[Tensor]] = [[] for _ in self.prepared]
+        with torch.no_grad():
+            for block in self._stacks[split]:
+                scores = model(block.graph, None).view(len(parts), block.graphs, -1)
+                for k, count in enumerate(block.counts):
+                    parts[k].append(scores[k, :count])
+        return torch.cat([part for mine in parts for part in mine] or [torch.zeros(0, 1)])
+
+    def _blocks(self, split: str) -> list[SideBySide]:
+        """Return the graphs of a split in blocks of about `BLOCK_ROWS` nodes and edges in all."""
+        owners = range(len(self.prepared))
+        most = max(BLOCK_ROWS // len(self.prepared), 1)
+        cuts = [each.pile.cut(each.index[split], most) for each in self.prepared]
+        nothing = torch.zeros(0, dtype=torch.int64)
+        found = []
+        for number in range(max(map(len, cuts))):
+            chosen = [mine[number] if number < len(mine) else nothing for mine in cuts]
+            found.append(self.joined.cut(owners, chosen, own_columns=True))
+        return found
+
+
+def _ranks(drawn: Tensor, train: Tensor) -> Tensor:
+    """Return the place among the drawn graphs of each training graph; those are ascending."""
+    place = torch.searchsorted(train, drawn)
+    return torch.empty_like(place).index_copy_(0, place, torch.arange(len(place)))
+
+
+def _order(local: Sequence[Tensor], rows: int) -> Tensor:
+    """Return numbers within each client's rows as numbers of all rows; padding stays where it is."""
+    order = torch.arange(len(local) * rows)
+    for k, mine in enumerate(local):
+        order[k * rows : k * rows + len(mine)] = mine + k * rows
+    return order

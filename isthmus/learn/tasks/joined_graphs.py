@@ -1,0 +1,249 @@
+"""The sets of graphs of many clients as one, from which some graphs of each are cut side by side.
+
+Graphs have no edges between them, so a batch's operators are pieces of the operators of all graphs: those are built
+once, and a batch takes the rows of its graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from isthmus.data.graph import spans
+from isthmus.learn.tasks.graph_batches import GraphPile
+from isthmus.models.encoders import dense_indicators
+from isthmus.models.inputs import GraphInput
+from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
+
+Numbers = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class SideBySide:
+    """Some graphs of some clients, as models read them.
+
+    Fields:
+        graph:     all graphs; every client takes up `rows` rows of nodes and `graphs` rows of graphs. What is more than
+                   its own nodes is padding, which belongs to the client's last graph, and that is no client's
+        nodes:     number of nodes of each client
+        counts:    number of graphs of each client
+        rows:      rows of nodes that each client takes up
+        graphs:    rows of graphs that each client takes up, one more than the most that one has
+        entries:   number of stored entries of each client's features; empty when they are dense
+    """
+
+    graph: GraphInput
+    nodes: tuple[int, ...]
+    counts: tuple[int, ...]
+    rows: int
+    graphs: int
+    entries: tuple[int, ...]
+
+
+class JoinedGraphs:
+    """All graphs of some clients, those of one after those of the other."""
+
+    def __init__(self, piles: Sequence[GraphPile]) -> None:
+        self.piles = piles
+        sets = [pile.data for pile in piles]
+        nodes = np.cumsum([0, *(data.num_nodes for data in sets)])
+        edges = np.cumsum([0, *(data.edge_index.shape[1] for data in sets)])
+        self.first = np.cumsum([0, *(data.num_items for data in sets)])  # graph of each client
+        starts = [data.node_start.numpy()[:-1] + shift for data, shift in zip(sets, nodes, strict=False)]
+        self.node_start = np.concatenate([*starts, nodes[-1:]])
+        starts = [data.edge_start.numpy()[:-1] + shift for data, shift in zip(sets, edges, strict=False)]
+        self.edge_start = np.concatenate([*starts, edges[-1:]])
+        self.sizes, self.edge_counts = np.diff(self.node_start), np.diff(self.edge_start)
+        shifted = [data.edge_index + int(shift) for data, shift in zip(sets, nodes, strict=False)]
+        self.edge_index = torch.cat(shifted, dim=1)
+        self.num_nodes = int(nodes[-1])
+        self._wanted: set[object] = set()
+        self._last: GraphInput | None = None
+
+    # ---- what is the same for all batches
+
+    @cached_property
+    def _whole(self) -> GraphInput:
+        return GraphInput(x=torch.empty(self.num_nodes, 0), edge_index=self.edge_index)
+
+    @cached_property
+    def _operators(self) -> dict[object, tuple[SparseMatrix, bool]]:
+        return {}
+
+    def _operator(self, name: str) -> tuple[SparseMatrix, bool]:
+        """Return an operator of all graphs, and whether it is symmetric."""
+        if name not in self._operators:
+            operator = self._whole.operator(name)
+            self._operators[name] = (operator, operator.is_symmetric)
+        return self._operators[name]
+
+    @cached_property
+    def _features(self) -> Tensor | tuple[Numbers, Tensor, Tensor]:
+        """All nodes' features and a row of zeros; where they are sparse, where rows begin, columns and values."""
+        first = self.piles[0].data
+        if first.x_sizes:
+            place = torch.cat([pile.node_places for pile in self.piles])  # (nodes, columns)
+            start = np.arange(self.num_nodes + 1) * place.shape[1]
+            return start, place.flatten(), torch.ones(place.numel())
+        parts = [pile.data.x for pile in self.piles]
+        if first.x.layout == torch.sparse_csr:
+            lengths = np.concatenate([part.crow_indices().diff().numpy() for part in parts])
+            columns = torch.cat([part.col_indices() for part in parts])
+            return np.cumsum([0, *lengths]), columns, torch.cat([part.values() for part in parts])
+        return torch.cat([*parts, torch.zeros(1, first.x.shape[1])])
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether features are sparse."""
+        return not isinstance(self._features, Tensor)
+
+    @property
+    def width(self) -> int:
+        """Number of columns of features."""
+        data = self.piles[0].data
+        return sum(data.x_sizes) or int(data.x.shape[1])
+
+    @cached_property
+    def _edge_features(self) -> Tensor | None:
+        data = self.piles[0].data
+        if data.edge_attr is None:
+            return None
+        if data.edge_sizes:
+            return torch.cat([pile.edge_places for pile in self.piles])
+        return torch.cat([pile.data.edge_attr for pile in self.piles if pile.data.edge_attr is not None])
+
+    # ---- batches
+
+    def cut(self, owners: Sequence[int], chosen: Sequence[Tensor], own_columns: bool) -> SideBySide:
+        """Return the graphs at these positions of these clients; each client may have columns of features of its own.
+
+        Columns of its own are for sparse features that are multiplied by weights of the clients one below the other.
+        """
+        counts = np.array([len(positions) for positions in chosen])
+        graphs = np.concatenate(
+            [self.first[owner] + positions.numpy() for owner, positions in zip(owners, chosen, strict=True)]
+        )
+        slot = np.repeat(np.arange(len(owners)), counts)  # of each graph: whose it is
+        sizes, begin = self.sizes[graphs], self.node_start[graphs]
+        nodes = np.bincount(slot, weights=sizes, minlength=len(owners)).astype(np.int64)  # of each client
+        rows, graph_rows = max(int(nodes.max()), 1), int(counts.max()) + 1
+        padding = np.arange(len(owners)) * rows - (np.cumsum(nodes) - nodes)  # before each client's rows
+        into = np.cumsum(sizes) - sizes + padding[slot]  # row of each graph's first node
+        number = np.arange(len(graphs)) - (np.cumsum(counts) - counts)[slot] + slot * graph_rows  # row of each graph
+        taken = spans(into, sizes)  # (nodes,), rows that are no padding
+        source = np.full(len(owners) * rows, self.num_nodes)  # of each row: its node among all, or the one after all
+        source[taken] = spans(begin, sizes)
+        batch = np.repeat(np.arange(1, len(owners) + 1) * graph_rows - 1, rows)
+        batch[taken] = np.repeat(number, sizes)
+        edges = spans(self.edge_start[graphs], self.edge_counts[graphs])
+        shift = torch.from_numpy(np.repeat(into - begin, self.edge_counts[graphs]))
+        columns = torch.from_numpy(edges)
+        x, entries = self._cut_features(source, rows, own_columns)
+        graph = GraphInput(
+            x=x,
+            edge_index=self.edge_index.index_select(1, columns) + shift,
+            batch=torch.from_numpy(batch),
+            num_graphs=len(owners) * graph_rows,
+            edge_attr=self._cut_edge_features(columns),
+        )
+        self._give(graph, _Rows(source, begin, into, sizes, number, taken))
+        return SideBySide(
+            graph, tuple(nodes.tolist()), tuple(counts.tolist()), rows, graph_rows, () if entries is None else entries
+        )
+
+    def _cut_features(self, source: Numbers, rows: int, own_columns: bool) -> tuple[Features, tuple[int, ...] | None]:
+        if isinstance(self._features, Tensor):
+            return self._features.index_select(0, torch.from_numpy(source)), None
+        start, columns, values = self._features
+        length = np.append(np.diff(start), 0)[source]  # of each row
+        crow = np.concatenate([[0], np.cumsum(length)])
+        entry = torch.from_numpy(spans(np.append(start[:-1], 0)[source], length))
+        column, width = columns[entry].long(), self.width
+        num_clients = len(source) // rows
+        if own_columns:
+            owner = np.repeat(np.arange(num_clients), np.diff(crow[::rows]))
+            column, width = column + torch.from_numpy(owner * width), width * num_clients
+        pattern = Pattern(torch.from_numpy(crow), column, (len(source), width))
+        return SparseMatrix(pattern, values[entry]), tuple(np.diff(crow[::rows]).tolist())
+
+    def _cut_edge_features(self, edges: Tensor) -> Tensor | None:
+        if self._edge_features is None:
+            return None
+        chosen = self._edge_features.index_select(0, edges)
+        sizes = self.piles[0].data.edge_sizes
+        return dense_indicators(chosen, sum(sizes)) if sizes else chosen
+
+    def _give(self, graph: GraphInput, rows: _Rows) -> None:
+        """Give a batch the operators that the model has asked for of the last one."""
+        if self._last is not None:
+            self._wanted.update(self._last.asked_for)
+        self._last = graph
+        for name in self._wanted:
+            if isinstance(name, str):
+                whole, symmetric = self._operator(name)
+                operator = rows.piece(whole)
+                if symmetric:
+                    operator.mark_symmetric()
+                else:
+                    operator.mark_transposed(rows.piece(whole.t()))
+            else:
+                assert isinstance(name, tuple)
+                operator = rows.pooling(graph.num_graphs or 0, mean=bool(name[1]))
+            graph.give(name, operator)
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Where the nodes of a batch come from, and where they are.
+
+    Fields:
+        source: of each row: its node among all, or the number of all nodes where it is padding
+        begin:  of each graph: its first node among all
+        into:   of each graph: the row of its first node
+        sizes:  of each graph: its number of nodes
+        number: of each graph: its row among graphs
+        taken:  the rows that are no padding
+    """
+
+    source: Numbers
+    begin: Numbers
+    into: Numbers
+    sizes: Numbers
+    number: Numbers
+    taken: Numbers
+
+    def piece(self, whole: SparseMatrix) -> SparseMatrix:
+        """Return the rows of a matrix of all nodes; a graph's entries lie together, and in its own columns."""
+        start = whole.pattern.crow.numpy()
+        first = start[self.begin]
+        length = start[self.begin + self.sizes] - first
+        entry = torch.from_numpy(spans(first.astype(np.int64), length))
+        degree = np.append(np.diff(start), 0)[self.source]
+        crow = np.zeros(len(self.source) + 1, dtype=np.int32)
+        np.cumsum(degree, out=crow[1:])
+        shift = torch.from_numpy(np.repeat((self.into - self.begin).astype(start.dtype), length))
+        column = whole.pattern.col.index_select(0, entry) + shift
+        pattern = Pattern(torch.from_numpy(crow), column, (len(self.source), len(self.source)))
+        return SparseMatrix(pattern, whole.values.index_select(0, entry))
+
+    def pooling(self, num_graphs: int, mean: bool) -> SparseMatrix:
+        """Return the (graphs, nodes) matrix that adds up, or averages, each graph's nodes, and no padding."""
+        lengths = np.zeros(num_graphs, dtype=np.int64)
+        lengths[self.number] = self.sizes
+        crow = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]))
+        size = (num_graphs, len(self.source))
+        each = np.repeat(1.0 / self.sizes.clip(min=1), self.sizes) if mean else np.ones(len(self.taken))
+        values = torch.from_numpy(each.astype(np.float32))
+        found = SparseMatrix(Pattern(crow, torch.from_numpy(self.taken), size), values)
+        held = np.zeros(len(self.source) + 1, dtype=np.int64)
+        held[self.taken + 1] = 1
+        member = torch.from_numpy(np.repeat(self.number, self.sizes))
+        found.mark_transposed(SparseMatrix(Pattern(torch.from_numpy(np.cumsum(held)), member, size[::-1]), values))
+        return found

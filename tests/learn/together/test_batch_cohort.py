@@ -1,0 +1,349 @@
+"""Clients whose steps see batches of graphs do together what each would do alone: the obvious way is `Fit.alone`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from isthmus.core.client import NotTogether
+from isthmus.core.federation import Position
+from isthmus.core.random import seeded
+from isthmus.core.record import Params, leaves
+from isthmus.learn.batching import Batching, FullBatch, MiniBatch
+from isthmus.learn.graph_client import BothWays, Evaluate, Fit, GraphClient, Pull, read_params
+from isthmus.learn.optimizers import SGD, Adam, AdamW, Optimizer, only
+from isthmus.learn.tasks import GraphBinary, GraphClassification, GraphRegression
+from isthmus.learn.tasks.graph_batches import GraphPile
+from isthmus.learn.tasks.joined_graphs import JoinedGraphs
+from isthmus.learn.together.batch_cohort import BatchCohort
+from isthmus.models import (
+    APPNP,
+    GAT,
+    GCN,
+    GIN,
+    GPRGNN,
+    MLP,
+    SAGE,
+    SGC,
+    CategoricalEncoder,
+    LinearDecoder,
+    LinearEncoder,
+    MaxReadout,
+    MeanReadout,
+    MLPDecoder,
+    MLPEncoder,
+    ModelSpec,
+    Set2SetReadout,
+    SumReadout,
+)
+from isthmus.models.products.sparse import SparseMatrix
+from tests.learn.tasks.graph_toys import NODES, SIZES, toy_set
+
+TASKS = {"class": GraphClassification, "binary": GraphBinary, "value": GraphRegression}
+# Training graphs of each client: with batches of 3, the clients take 1 to 4 steps in an epoch.
+SHARES = (8, 22, 14, 4, 12)
+# Without graphs of two nodes, which mean the same to a network: batch norm would make numbers of their rounding.
+LARGER = (5, 9, 7, 11, 6, 8, 13, 8, 10, 5, 6, 12)
+
+
+def clients_of(
+    spec: ModelSpec,
+    target: str = "class",
+    batching: Batching | None = None,
+    *,
+    categorical: bool = False,
+    sparse: bool = False,
+    shares: Sequence[int] = SHARES,
+) -> list[GraphClient]:
+    """Return clients with ragged sets of graphs; a graph without nodes and one without edges are among them."""
+    normed = any("running" in name for name in spec.build(2, 2).state_dict())
+    whole = toy_set(
+        target, sizes=(LARGER if normed else NODES) * 6, categorical=categorical, sparse=sparse, num_outputs=3
+    )
+    if not categorical:
+        whole = replace(whole, x=0.3 * whole.x)  # small steps, which do not blow rounding up
+    parts = torch.split(torch.randperm(sum(shares), generator=torch.Generator().manual_seed(1)), list(shares))
+    with seeded(0, "model"):
+        model = spec.build(sum(SIZES) if categorical else 4, 3)
+    task = TASKS[target]()
+    found = [
+        GraphClient(f"client-{k}", part, task, model, batching or MiniBatch(3))
+        for k, part in enumerate(whole.divide([part.sort().values for part in parts]))
+    ]
+    for client in found:
+        client.position = Position(seed=5, round=3, exchange=1)
+    return found
+
+
+def start_of(clients: Sequence[GraphClient], seed: int = 0) -> Params:
+    """Return parameters that all matter: biases that are not zero, running statistics that are not those of nothing."""
+    draw = torch.Generator().manual_seed(seed)
+    params = {}
+    for name, tensor in read_params(clients[0].model).items():
+        noise = torch.randn(tensor.shape, generator=draw)
+        params[name] = tensor + (noise.abs() if "running_var" in name else 0.2 * noise)
+    return params
+
+
+def close(found: Any, expected: Any, tolerance: float = 3e-5) -> None:
+    left, right = leaves(found), leaves(expected)
+    assert left.keys() == right.keys()
+    for path, value in right.items():
+        if isinstance(value, Tensor):
+            torch.testing.assert_close(
+                left[path], value, rtol=tolerance, atol=tolerance, msg=lambda m, path=path: f"{path}: {m}"
+            )
+        elif isinstance(value, float):
+            assert left[path] == pytest.approx(value, rel=tolerance, abs=tolerance, nan_ok=True), path
+        else:
+            assert left[path] == value, path
+
+
+def work_of(params: Params, **fields: Any) -> Fit:
+    given: dict[str, Any] = {
+        "steps": 2,
+        "optimizer": SGD(lr=0.05, weight_decay=0.01),
+        "step_unit": "epoch",
+        "penalty": None,
+        "optimizer_state": None,
+        "loss": None,
+        "prepared": None,
+        "drift": None,
+        "sum_gradients": False,
+        "purpose": "fit",
+    }
+    return Fit(params, **{**given, **fields})
+
+
+def require_same_fit(clients: Sequence[GraphClient], works: Sequence[Fit], tolerance: float = 3e-5) -> list[Any]:
+    """Train together and alone; parameters, losses, steps, states and summed gradients must be the same."""
+    together = BatchCohort(clients).fit_all(works)
+    alone = [work.alone(client) for work, client in zip(works, clients, strict=True)]
+    for mine, theirs in zip(together, alone, strict=True):
+        assert mine.steps == theirs.steps
+        assert mine.loss == pytest.approx(theirs.loss, rel=tolerance, abs=tolerance, nan_ok=True)
+        close(dict(mine.params), theirs.params, tolerance)
+        close(mine.optimizer_state, theirs.optimizer_state, tolerance)
+        if theirs.gradients is not None:
+            assert mine.gradients is not None
+            close(dict(mine.gradients), theirs.gradients, tolerance)
+    assert any(not torch.equal(alone[0].params[name], works[0].params[name]) for name in works[0].params)
+    return alone
+
+
+HEAD = MLPDecoder(8, dropout=0.5)
+MODELS: dict[str, ModelSpec] = {
+    "gin": ModelSpec(GIN(hidden=8), decoder=HEAD, readout=SumReadout()),
+    "gin, learnt eps": ModelSpec(GIN(hidden=8, train_eps=True), decoder=HEAD, readout=MeanReadout()),
+    "gin, batch norm": ModelSpec(GIN(hidden=8, batch_norm=True, mlp_norm=True), decoder=HEAD, readout=MeanReadout()),
+    "gin, one layer": ModelSpec(GIN(hidden=8, layers=1), decoder=LinearDecoder(), readout=SumReadout()),
+    "gcn": ModelSpec(GCN(hidden=8), decoder=HEAD, readout=MeanReadout()),
+    "gcn, activated": ModelSpec(GCN(hidden=8, batch_norm=True), decoder=HEAD, readout=MaxReadout(), activate=True),
+    "sage": ModelSpec(SAGE(hidden=8), decoder=LinearDecoder(), readout=MaxReadout()),
+    "gat": ModelSpec(GAT(hidden=8), decoder=HEAD, readout=SumReadout()),
+    "gprgnn": ModelSpec(GPRGNN(hidden=8), decoder=HEAD, readout=SumReadout()),
+    "appnp": ModelSpec(APPNP(hidden=8), decoder=HEAD, readout=SumReadout()),
+    "sgc": ModelSpec(SGC(hidden=8), decoder=HEAD, readout=MeanReadout()),
+    "mlp": ModelSpec(MLP(hidden=8), decoder=HEAD, readout=SumReadout()),
+    "set2set": ModelSpec(GCN(hidden=8), decoder=HEAD, readout=Set2SetReadout(steps=2)),
+    "encoder": ModelSpec(GIN(hidden=8, input_dropout=0.2), MLPEncoder(8, dropout=0.3), HEAD, MeanReadout()),
+}
+
+
+@pytest.mark.parametrize("batching", [MiniBatch(3), MiniBatch(100), FullBatch()], ids=["mini", "one for all", "full"])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_trains_the_same_with_dropout_and_different_numbers_of_batches(
+    name: str, batching: Batching
+) -> None:
+    clients = clients_of(MODELS[name], batching=batching)
+    counts = {client.task.batches_per_epoch(client.prepared, batching) for client in clients}
+    assert (len(counts) > 2) == (batching == MiniBatch(3))
+    params = start_of(clients)
+    require_same_fit(clients, [work_of(params)] * len(clients))
+
+
+@pytest.mark.parametrize("target", TASKS)
+@pytest.mark.parametrize("kind", ["dense", "sparse", "categorical"])
+def test_every_task_and_every_kind_of_features(target: str, kind: str) -> None:
+    encoder = CategoricalEncoder(8) if kind == "categorical" else None
+    spec = ModelSpec(GIN(hidden=8, input_dropout=0.2 if encoder is None else 0.0), encoder, HEAD, MeanReadout())
+    clients = clients_of(spec, target, categorical=kind == "categorical", sparse=kind == "sparse")
+    assert BatchCohort(clients).stack.is_sparse == (kind != "dense")
+    params = start_of(clients)
+    require_same_fit(clients, [work_of(params, optimizer=SGD(lr=0.01))] * len(clients))
+
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    "momentum": SGD(lr=0.05, momentum=0.9, weight_decay=0.01),
+    "adam": Adam(lr=0.01, eps=1e-3, weight_decay=0.01),
+    "adamw": AdamW(lr=0.01, eps=1e-3, weight_decay=0.1),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_optimisers_go_on_from_states_with_different_numbers_of_steps(name: str, sparse: bool) -> None:
+    clients = clients_of(MODELS["gin, learnt eps"], sparse=sparse)
+    params, optimizer = start_of(clients), OPTIMIZERS[name]
+    first = require_same_fit(clients, [work_of(params, optimizer=optimizer)] * len(clients))
+    assert len({fitted.optimizer_state["step"] for fitted in first}) > 2
+    works = [
+        work_of(start_of(clients, seed=k), optimizer=optimizer, optimizer_state=fitted.optimizer_state)
+        for k, fitted in enumerate(first)
+    ]
+    require_same_fit(clients, works)
+
+
+def test_pulls_drifts_penalties_and_sums_of_gradients() -> None:
+    clients = clients_of(MODELS["gin"])
+    anchor = start_of(clients)
+    starts = [start_of(clients, seed=k) for k in range(len(clients))]
+    drifts = [{name: 0.1 * tensor for name, tensor in start_of(clients, seed=9 + k).items()} for k in range(5)]
+    pull = Pull(0.3, anchor)
+    require_same_fit(clients, [work_of(start, penalty=pull) for start in starts])
+    require_same_fit(clients, [work_of(anchor, penalty=pull)] * len(clients))
+    works = [
+        work_of(start, drift=drift, sum_gradients=True, optimizer=SGD(lr=0.05, weight_decay=0.1))
+        for start, drift in zip(starts, drifts, strict=True)
+    ]
+    require_same_fit(clients, works)
+
+    def penalty(k: int) -> Any:
+        return lambda live: (1.0 + k) * 0.1 * live["gnn.layers.1.weight"].abs().sum()
+
+    require_same_fit(clients, [work_of(start, penalty=penalty(k)) for k, start in enumerate(starts)])
+
+
+def test_parameters_that_stand_still_and_those_that_are_a_clients_own() -> None:
+    clients = clients_of(MODELS["gin"])
+    params = start_of(clients)
+    named = [name for name, _ in clients[0].model.named_parameters()]
+    optimizer = only(Adam(lr=0.01, eps=1e-3), [name.startswith("decoder") for name in named])
+    require_same_fit(clients, [work_of(params, optimizer=optimizer)] * len(clients))
+    shared = {name: tensor for name, tensor in params.items() if not name.startswith("decoder")}
+    for k, client in enumerate(clients):
+        own = start_of(clients, seed=20 + k)
+        client.own = {name: own[name] for name in params if name not in shared}
+    states = []
+    for train in (lambda works: BatchCohort(clients).fit_all(works), None):
+        for client in clients:
+            client.state = {}
+        works = [work_of(shared)] * len(clients)
+        if train is None:
+            for work, client in zip(works, clients, strict=True):
+                work.alone(client)
+        else:
+            train(works)
+        states.append([dict(client.state["personal"]) for client in clients])
+    close(dict(enumerate(states[0])), dict(enumerate(states[1])))
+
+
+def test_a_loss_of_ones_own_is_refused_with_the_reason() -> None:
+    clients = clients_of(MODELS["gin"])
+    loss = BothWays(lambda model, batch, generator: torch.zeros(()), many=lambda clients, about: None)
+    with pytest.raises(NotTogether, match="full batches of nodes"):
+        BatchCohort(clients).fit_all([work_of(start_of(clients), loss=replace(loss, many=lambda c, a: len))] * 5)
+
+
+# ---- evaluation
+
+
+@pytest.mark.parametrize("target", TASKS)
+@pytest.mark.parametrize("kind", ["dense", "sparse", "categorical"])
+@pytest.mark.parametrize("alike", [True, False])
+def test_evaluation_together_is_each_clients_own(
+    target: str, kind: str, alike: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isthmus.learn.tasks.graph_stack.BLOCK_ROWS", 60)  # so that there are several blocks
+    encoder = CategoricalEncoder(8) if kind == "categorical" else LinearEncoder(8) if kind == "sparse" else None
+    spec = ModelSpec(GIN(hidden=8, batch_norm=True), encoder, HEAD, MeanReadout())
+    # The fourth client has no graph for testing.
+    clients = clients_of(spec, target, categorical=kind == "categorical", sparse=kind == "sparse", shares=(9, 20, 1, 3))
+    same = start_of(clients)
+    models = [same if alike else start_of(clients, seed=k) for k in range(len(clients))]
+    splits = ("train", "val", "test")
+    cohort = BatchCohort(clients)
+    together = cohort.evaluate(models, splits)
+    alone = [Evaluate(model, splits).alone(client) for model, client in zip(models, clients, strict=True)]
+    assert any(not scores["test"] for scores, _ in alone) and any(scores["test"] for scores, _ in alone)
+    for (mine, my_counts), (theirs, counts) in zip(together, alone, strict=True):
+        assert my_counts == counts
+        close(mine, theirs)
+    assert alike or len(cohort.stack._stacks["train"]) > 1  # type: ignore[attr-defined]
+
+
+# ---- pieces of operators
+
+
+@pytest.mark.parametrize("name", ["gcn", "mean", "sum"])
+def test_the_operators_of_a_batch_are_pieces_of_those_of_all_graphs(name: str) -> None:
+    clients = clients_of(MODELS["gcn"])
+    joined = JoinedGraphs([client.prepared.pile for client in clients])
+    chosen = [torch.tensor([3, 0, 1]), torch.tensor([5]), torch.zeros(0, dtype=torch.int64), torch.tensor([2, 3])]
+    owners = [1, 0, 2, 3]
+    wanted: dict[object, Tensor] = {}
+    plain = joined.cut(owners, chosen, own_columns=True).graph
+    wanted[name] = plain.operator(name).to_dense()
+    for mean in (False, True):
+        wanted["pooling", mean] = plain.pooling(mean).to_dense()
+    again = joined.cut(owners, chosen, own_columns=True)
+    assert set(again.graph.asked_for) == set(wanted)
+    # What is padding is nobody's, and may be anything.
+    graphs = torch.cat([torch.arange(again.graphs) < count for count in again.counts])
+    nodes = torch.cat([torch.arange(again.rows) < count for count in again.nodes])
+    for key, expected in wanted.items():
+        pooled = isinstance(key, tuple)
+        found = again.graph.pooling(bool(key[1])) if pooled else again.graph.operator(str(key))  # type: ignore[index]
+        rows = graphs if pooled else nodes
+        assert torch.equal(found.to_dense()[rows], expected[rows])
+        assert torch.equal(found.t().to_dense(), found.to_dense().t())
+
+
+def test_a_batch_holds_each_clients_graphs_in_its_own_rows() -> None:
+    clients = clients_of(MODELS["gcn"])
+    joined = JoinedGraphs([client.prepared.pile for client in clients])
+    chosen = [torch.tensor([3, 0, 1]), torch.tensor([5, 1])]
+    found = joined.cut([1, 0], chosen, own_columns=True)
+    assert found.counts == (3, 2) and found.graphs == 4
+    for slot, (owner, mine) in enumerate(zip([1, 0], chosen, strict=True)):
+        pile: GraphPile = clients[owner].prepared.pile
+        alone = pile.batch(mine)
+        rows = slice(slot * found.rows, slot * found.rows + alone.num_nodes)
+        assert found.nodes[slot] == alone.num_nodes
+        assert isinstance(found.graph.x, Tensor) and torch.equal(found.graph.x[rows], alone.x)  # type: ignore[arg-type]
+        assert alone.batch is not None and found.graph.batch is not None
+        assert torch.equal(found.graph.batch[rows], alone.batch + slot * found.graphs)
+        here = (found.graph.edge_index[0] >= rows.start) & (found.graph.edge_index[0] < rows.stop)
+        assert torch.equal(found.graph.edge_index[:, here] - rows.start, alone.edge_index)
+        padding = found.graph.x[rows.stop : (slot + 1) * found.rows]
+        assert not padding.any()
+
+
+def test_sparse_features_have_columns_of_each_client() -> None:
+    clients = clients_of(MODELS["gcn"], sparse=True)
+    joined = JoinedGraphs([client.prepared.pile for client in clients])
+    chosen = [torch.tensor([2, 0]), torch.tensor([3])]
+    found = joined.cut([2, 0], chosen, own_columns=True)
+    assert isinstance(found.graph.x, SparseMatrix)
+    dense = found.graph.x.to_dense().view(2, found.rows, 2, 4)
+    assert not dense[0, :, 1].any() and not dense[1, :, 0].any()
+    for slot, owner in enumerate([2, 0]):
+        alone = clients[owner].prepared.pile.batch(chosen[slot]).x
+        assert torch.equal(dense[slot, : alone.shape[0], slot], alone.to_dense())
+        assert found.entries[slot] == alone.pattern.nnz
+
+
+def test_batches_of_all_training_graphs_are_cut_once() -> None:
+    clients = clients_of(MODELS["gin"], batching=MiniBatch(100))
+    stack = BatchCohort(clients).stack
+    draws = [stack.draws(k, torch.Generator().manual_seed(k)) for k in range(5)]
+    first, second = (stack.batch(range(5), [next(drawn) for drawn in draws]) for _ in range(2))
+    assert first.graph is second.graph and first.nodes.order is not None and second.nodes.order is not None
+    assert not torch.equal(first.nodes.order(), second.nodes.order())
+    assert math.prod(first.nodes.order().sort().values == torch.arange(5 * first.nodes.rows)) == 1

@@ -1,0 +1,113 @@
+"""Clients whose steps see pairs of nodes or sampled neighbourhoods do together what each would do alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from isthmus.core.federation import Position
+from isthmus.core.random import seeded
+from isthmus.learn.batching import Batching, FullBatch, LinkBatch, NeighborBatch
+from isthmus.learn.graph_client import Evaluate, GraphClient
+from isthmus.learn.optimizers import Adam
+from isthmus.learn.tasks import LinkClassification, LinkPrediction, NodeClassification
+from isthmus.learn.together.batch_cohort import BatchCohort
+from isthmus.models import (
+    GAT,
+    GCN,
+    SAGE,
+    DistMultDecoder,
+    DotDecoder,
+    HadamardMLPDecoder,
+    ModelSpec,
+)
+from isthmus.testing.toys import toy_graph
+from tests.learn.tasks.link_toys import toy_facts
+from tests.learn.together.test_batch_cohort import close, require_same_fit, start_of, work_of
+
+SIZES = ((14, 60), (9, 25), (20, 80), (12, 33))
+DECODERS = {
+    "dot": DotDecoder(),
+    "distmult": DistMultDecoder(),
+    "mlp": HadamardMLPDecoder(8, dropout=0.5),
+    "three maps": HadamardMLPDecoder(8, layers=3, dropout=0.3, batch_norm=True),
+}
+
+
+def link_clients(task: Any, spec: ModelSpec, batching: Batching, sparse: bool = False) -> list[GraphClient]:
+    parts = [toy_facts(nodes, links, seed=k) for k, (nodes, links) in enumerate(SIZES)]
+    parts = [replace(part, x=0.5 * part.x) for part in parts]
+    if sparse:
+        parts = [replace(part, x=torch.where(part.x > 0, part.x, 0.0).to_sparse_csr()) for part in parts]
+    return placed(parts, task, spec, batching, task.output_dim(parts[0]))
+
+
+def node_clients(spec: ModelSpec, batching: Batching, sparse: bool = False) -> list[GraphClient]:
+    parts = [toy_graph(size, num_features=20, sparse=sparse, seed=k) for k, size in enumerate((40, 16, 60, 28))]
+    return placed([replace(part, x=0.3 * part.x) for part in parts], NodeClassification(), spec, batching, 3)
+
+
+def placed(parts: Sequence[Any], task: Any, spec: ModelSpec, batching: Batching, outputs: int) -> list[GraphClient]:
+    with seeded(0, "model"):
+        model = spec.build(parts[0].num_features, outputs)
+    found = [GraphClient(f"client-{k}", part, task, model, batching) for k, part in enumerate(parts)]
+    for client in found:
+        client.position = Position(seed=5, round=2, exchange=1)
+    return found
+
+
+BATCHINGS: dict[str, Batching] = {"links": LinkBatch(7), "full": FullBatch(), "neighbours": NeighborBatch(7, (2, 3))}
+
+
+@pytest.mark.parametrize("batching", BATCHINGS)
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_links_are_predicted_the_same(batching: str, decoder: str, disjoint: bool) -> None:
+    task = LinkPrediction(disjoint=disjoint, by_relation=decoder in ("distmult", "mlp"), num_negatives=2)
+    clients = link_clients(task, ModelSpec(GCN(hidden=8), decoder=DECODERS[decoder]), BATCHINGS[batching])
+    require_same_fit(clients, [work_of(start_of(clients), steps=1)] * len(clients))
+
+
+@pytest.mark.parametrize("batching", BATCHINGS)
+@pytest.mark.parametrize("decoder", ["distmult", "mlp"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_links_are_classified_the_same(batching: str, decoder: str, sparse: bool) -> None:
+    spec = ModelSpec(SAGE(hidden=8, input_dropout=0.2), decoder=DECODERS[decoder])
+    clients = link_clients(LinkClassification(), spec, BATCHINGS[batching], sparse)
+    counts = {client.task.batches_per_epoch(client.prepared, client.batching) for client in clients}
+    assert batching == "full" or len(counts) > 2
+    require_same_fit(clients, [work_of(start_of(clients), steps=2)] * len(clients))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("gnn", [GCN(hidden=8, input_dropout=0.2), SAGE(hidden=8, batch_norm=True), GAT(hidden=8)])
+def test_neighbourhoods_are_learned_the_same(gnn: Any, sparse: bool) -> None:
+    clients = node_clients(ModelSpec(gnn), NeighborBatch(5, (2, 2)), sparse)
+    assert len({client.task.batches_per_epoch(client.prepared, client.batching) for client in clients}) > 2
+    optimizer = Adam(lr=0.01, eps=1e-3)
+    tolerance = 3e-5
+    require_same_fit(clients, [work_of(start_of(clients), steps=1, optimizer=optimizer)] * len(clients), tolerance)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("kind", ["link prediction", "link classification", "nodes"])
+def test_evaluation_is_the_same(kind: str, alike: bool, sparse: bool) -> None:
+    if kind == "nodes":
+        clients = node_clients(ModelSpec(GCN(hidden=8)), NeighborBatch(5, (2, 2)), sparse)
+    else:
+        task: Any = LinkPrediction(metrics=("accuracy", "loss", "ap", "mrr"))
+        if kind == "link classification":
+            task = LinkClassification(metrics=("accuracy", "loss", "f1_macro", "hits@1"))
+        clients = link_clients(task, ModelSpec(GCN(hidden=8), decoder=DECODERS["mlp"]), LinkBatch(7), sparse)
+    same, splits = start_of(clients), ("train", "val", "test")
+    models = [same if alike else start_of(clients, seed=k) for k in range(len(clients))]
+    together = BatchCohort(clients).evaluate(models, splits)
+    alone = [Evaluate(model, splits).alone(client) for model, client in zip(models, clients, strict=True)]
+    for (mine, my_counts), (theirs, counts) in zip(together, alone, strict=True):
+        assert my_counts == counts
+        close(mine, theirs)
