@@ -143,7 +143,7 @@ def pseudo_graph(
         found = approximate_top_products(embeddings, num_neighbors, generator)
     size = (len(embeddings), len(embeddings))
     graph = SparseMatrix(Pattern(found.start, found.column, size), found.products)
-    return graph.with_values(graph.values / graph.row_sums()[graph.pattern.row])
+    return graph.with_values(graph.values / graph.pattern.spread(graph.row_sums()))
 
 
 # ---- the algorithm
@@ -409,8 +409,8 @@ class FedGL(Algorithm[FedGLState]):
         """Return what `guided` does for many clients side by side."""
         data = clients.data
         if self.beta and any(len(each.weights) for each in guidance):
-            stacked = block_diagonal([self.complement(each) for each in guidance], data.rows)
-            data = replace(data, graph=data.graph.replace(complement=stacked))
+            stacked = block_diagonal([each.graph for each in guidance], data.rows)
+            data = replace(data, graph=data.graph.replace(complement=self._scaled(stacked)))
         pseudo = [self._pseudo_nodes(c.prepared, g) for c, g in zip(clients, guidance, strict=True)]
         if not any(map(len, pseudo)):
             return data, None
@@ -438,10 +438,15 @@ class FedGL(Algorithm[FedGLState]):
 
     def complement(self, guidance: Guidance) -> SparseMatrix:
         """Return beta D^-1/2 A^(k) D^-1/2 (eq. 9), (nodes, nodes)."""
-        graph = guidance.graph
-        degree = graph.row_sums() if self.degrees == "weights" else graph.pattern.crow.diff().float()
+        return self._scaled(guidance.graph)
+
+    def _scaled(self, graph: SparseMatrix) -> SparseMatrix:
+        """Return beta D^-1/2 A D^-1/2 of a pseudo graph, or of many clients' side by side."""
+        pattern = graph.pattern
+        degree = graph.row_sums() if self.degrees == "weights" else pattern.crow.diff().float()
         scale = torch.where(degree > 0, degree.pow(-0.5), 0.0)  # (nodes,)
-        return graph.with_values(self.beta * scale[graph.pattern.row] * graph.values * scale[graph.pattern.col])
+        values = graph.values * pattern.spread(self.beta * scale)
+        return graph.with_values(values.mul_(scale.index_select(0, pattern.col)))
 
     def _pseudo_nodes(self, prepared: PreparedNodes, guidance: Guidance) -> Tensor:
         """Return the nodes with a pseudo label that are not training nodes, V_GPL."""

@@ -11,6 +11,7 @@ from isthmus.learn.batching import FullBatch, LinkBatch, MiniBatch, NeighborBatc
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.together.batch_cohort import BatchCohort
 from isthmus.learn.together.layouts import feature_weights, stackable
+from isthmus.learn.together.memory import keep_freed_memory
 from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models.products.sparse import SparseMatrix
 
@@ -33,6 +34,7 @@ class Blocks:
     """
 
     def __init__(self, max_bytes: int) -> None:
+        keep_freed_memory()
         self.max_bytes = max_bytes
         self.reasons: dict[str, str] = {}
         self._kept: dict[tuple[str, ...], tuple[list[GraphCohort], list[Client]]] = {}

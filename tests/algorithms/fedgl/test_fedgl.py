@@ -380,6 +380,23 @@ def test_the_loss_is_the_dense_loss(name: str) -> None:
     torch.testing.assert_close(prepared.graph.operator("gcn").to_dense(), operator, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("degrees", fedgl.DEGREES)
+def test_clients_side_by_side_have_the_complements_that_each_has_alone_to_the_bit(degrees: str) -> None:
+    algorithm = FedGL(beta=0.7, degrees=degrees)
+    clients = [toy_client(toy_graph(size, seed=size), id=f"client-{size}") for size in (9, 12)]
+    held = {client.id: client.data.node_ids.tolist() for client in clients}
+    found = discovered(algorithm, held, {client.id: view(client.num_nodes, 3) for client in clients})
+    guidance = [found.projected(client.data.node_ids) for client in clients]
+    together = algorithm.guided_together(GraphCohort(clients), guidance)[0].graph.complement
+    assert together is not None
+    whole = together.to_dense()
+    for k, each in enumerate(guidance):
+        alone, rows = algorithm.complement(each).to_dense(), slice(12 * k, 12 * k + len(each.labels))
+        assert torch.equal(whole[rows, rows], alone) and float(alone.abs().sum()) > 0.0
+        whole[rows, rows] = 0.0
+    assert not bool(whole.any())
+
+
 def test_each_term_alone_moves_the_parameters() -> None:
     client, params = wise_client()
     guidance = reference.guidance_of(*odd_guidance(client.data))

@@ -163,6 +163,21 @@ def test_a_sum_is_the_dense_sum_and_keeps_every_entry_of_both(
     torch.testing.assert_close(a.to_dense(), dense_a)
 
 
+def test_other_values_at_the_places_of_a_sum_have_a_transpose_of_their_own() -> None:
+    (a, dense_a), (b, dense_b) = drawn(5, 4, 0, 0.5), drawn(5, 4, 1, 0.5)
+    total = a.plus(b)
+    doubled = total.with_values(2.0 * total.values)
+    for _ in range(2):  # whichever is turned first, and again
+        torch.testing.assert_close(total.t().to_dense(), (dense_a + dense_b).t())
+        torch.testing.assert_close(doubled.t().to_dense(), 2.0 * (dense_a + dense_b).t())
+    assert total.t() is total.t() and doubled.t() is doubled.t()
+
+
+def test_numbers_of_rows_are_spread_over_their_entries() -> None:
+    pattern = Pattern(torch.tensor([0, 2, 2, 3]), torch.tensor([0, 1, 1]), (3, 2))
+    assert pattern.spread(torch.tensor([5.0, 6.0, 7.0])).tolist() == [5.0, 5.0, 7.0]
+
+
 def test_an_entry_that_both_have_stays_twice_and_sums_have_the_type_of_the_first() -> None:
     one = SparseMatrix.from_edges(torch.tensor([[1], [0]]), None, (2, 2), torch.float64)
     other = SparseMatrix.from_edges(torch.tensor([[1], [0]]), torch.tensor([2.0]), (2, 2))
