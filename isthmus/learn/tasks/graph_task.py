@@ -122,9 +122,9 @@ class GraphTask(Task):
         if data.target == self.target:
             return data
         if self.target == "class":
-            unknown = torch.full((data.num_items,), -1, dtype=torch.int64)
+            unknown = data.graph_ids.new_full((data.num_items,), -1)
         else:
-            unknown = torch.full((data.num_items, 1), torch.nan)
+            unknown = torch.full((data.num_items, 1), torch.nan, device=data.x.device)
         return replace(data, y=unknown, num_classes=1, target=self.target, class_names=(), masks={})
 
     def prepare(self, data: GraphSet) -> PreparedGraphs:
@@ -163,7 +163,7 @@ class GraphTask(Task):
             while True:
                 yield prepared.full
         while True:
-            order = train[torch.randperm(len(train), generator=generator)]
+            order = train[torch.randperm(len(train), generator=generator).to(train.device)]
             for graphs in torch.split(order, batching.batch_size):
                 yield GraphBatch(prepared.pile.batch(graphs), prepared.data.y[graphs])
 
@@ -203,6 +203,7 @@ class GraphTask(Task):
         return self.predictions(prepared.data.graph_ids, _scores(model, blocks))
 
     def _measure(self, scores: Tensor, labels: Tensor) -> dict[str, float]:
+        scores, labels = scores.cpu(), labels.cpu()
         return defined({name: self.table[name](scores, labels) for name in self.metrics})
 
 

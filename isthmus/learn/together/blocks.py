@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from isthmus.core.client import Client
+from isthmus.core.device import has_doubles
 from isthmus.learn.batching import FullBatch
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.together.layouts import feature_weights, stackable
@@ -77,6 +78,7 @@ def can_stack(client: GraphClient, first: Any, model_stacks: bool | None = None)
         and client.task is first.task
         and "stack" in vars(type(client.task))
         and client.num_nodes <= MAX_NODES
+        and has_doubles(client.device)
         and (stackable(client.model) if model_stacks is None else model_stacks)
     )
 
