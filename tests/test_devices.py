@@ -25,7 +25,7 @@ from isthmus.sites.courses.site_course import MEANINGLESS
 from isthmus.testing.toys import toy_graph, toy_scenario
 from tests.learn.tasks.graph_toys import toy_set
 from tests.learn.tasks.link_toys import toy_ratings
-from tests.on_device import CASES, MODELS, compare_algorithm, compare_case, compare_model, refusals
+from tests.on_device import CASES, MODELS, QUICK, compare_algorithm, compare_case, compare_model, refusals
 
 # ---- names
 
@@ -113,11 +113,14 @@ def test_the_pretended_device_refuses_what_a_real_one_would(elsewhere: ProcessPo
     assert {name: text.split(":")[0] for name, text in found.items()} == dict.fromkeys(found, "WrongDevice")
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
 def test_a_course_on_a_device_ends_with_the_bits_of_one_on_the_cpu(name: str, elsewhere: ProcessPoolExecutor) -> None:
     assert elsewhere.submit(compare_case, name).result() > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg, together, sparse", "neighbourhoods", "links, ranked", "graphs, classes"])
 def test_a_device_without_double_precision_will_do(name: str, elsewhere: ProcessPoolExecutor) -> None:
     assert elsewhere.submit(compare_case, name, doubles=False).result() > 100

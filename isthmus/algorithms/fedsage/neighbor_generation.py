@@ -55,7 +55,7 @@ class Impaired:
     def of(graph: Graph, hidden: Tensor) -> Impaired:
         """Hide the nodes of a mask, with all their edges."""
         visible, away = (~hidden).nonzero().flatten(), hidden.nonzero().flatten()
-        place = torch.empty_like(graph.node_ids)
+        place = graph.edge_index.new_empty(graph.num_nodes)
         for nodes in (visible, away):
             place[nodes] = torch.arange(len(nodes), device=place.device)
         source, target = graph.edge_index  # sorted by source, and so are the pairs

@@ -77,7 +77,7 @@ class Candidates:
     def of(data: LinkGraph) -> Candidates:
         """Read the sides off the node attribute "side", if there is one."""
         found = data.node_attributes.get("side")
-        side = torch.zeros_like(data.node_ids)
+        side = data.links.new_zeros(data.num_nodes)
         if found is not None:
             side = torch.unique(found, return_inverse=True)[1]
         nodes = torch.argsort(side, stable=True)

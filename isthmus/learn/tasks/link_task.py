@@ -153,7 +153,7 @@ class LinkTask(Task):
         """Return the data with all links as message edges, unless a split says which ones the network may read."""
         if any(bool(mask.any()) for mask in data.masks.values()):
             return data
-        return data.with_masks({"train": torch.ones_like(data.label, dtype=torch.bool)})
+        return data.with_masks({"train": data.links.new_ones(data.num_items, dtype=torch.bool)})
 
     def prepare(self, data: LinkGraph) -> PreparedLinks:
         """Return the message edges of the training links, and the links of each split."""
@@ -288,7 +288,7 @@ def positions(prepared: PreparedLinks, split: str, groups: Sequence[Tensor]) -> 
     """Return where each group's links lie among those of the split; others are left out."""
     links = prepared.index[split]
     numbers = torch.arange(len(links), device=links.device)
-    position = torch.full_like(prepared.data.link_ids, -1).index_copy_(0, links, numbers)
+    position = links.new_full((prepared.data.num_items,), -1).index_copy_(0, links, numbers)
     return [position[group][position[group] >= 0] for group in groups]
 
 
