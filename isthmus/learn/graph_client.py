@@ -255,7 +255,7 @@ class GraphClient(Client):
         self.device = device
         self.data = data if device == CPU else data.to(device)
         self.task = task
-        self.model = model.to(device)
+        self.model = model if device == CPU else model.to(device)
         self.batching = batching
         self.own: Params = {name: tensor.to(device) for name, tensor in (own or {}).items()}
         self.node_keys: Tensor | None = getattr(self.data, "node_ids", None)  # a set of graphs has none

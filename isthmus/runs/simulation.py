@@ -264,7 +264,7 @@ class Simulation:
         self.clients = simulated_clients(course, self.holdings, self._checked_model)
         self.blocks = Blocks(course.block_mb * 2**20)
         self.runtime = simulated_runtime(course, self.clients, self._model, self.blocks)
-        self.whole = course.task.prepare(scenario.whole.to(self.device))
+        self.whole = course.task.prepare(scenario.whole if self.device == CPU else scenario.whole.to(self.device))
         self.model.to(self.device)
         self._require_work()
         for client in self.clients.values():
