@@ -49,7 +49,8 @@ def by_algorithm(name: str, runtime: str, sparse: bool, **changes: Any) -> Case:
 
 def by_model(gnn: str, runtime: str) -> Case:
     """Return a course of a graph network, with batch norm where it has one."""
-    spec: Any = GNNS[gnn](hidden=8, dropout=0.4)  # type: ignore[call-arg]
+    spec: Any = GNNS[gnn](hidden=8)  # type: ignore[call-arg]
+    spec = replace(spec, dropout=0.4) if hasattr(spec, "dropout") else spec
     spec = replace(spec, batch_norm=True) if hasattr(spec, "batch_norm") else spec
     model = ModelSpec(spec, encoder=LinearEncoder(dim=5), decoder=MLPDecoder(hidden=4))
     return by_algorithm("fedavg", runtime, sparse=gnn in ("sage", "sgc"), model=model)
