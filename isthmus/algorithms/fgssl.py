@@ -115,7 +115,7 @@ class FGSSL(FedAvg):
                 frozen_h = model.embed(weak, None)
                 frozen_z = model.classify(weak, frozen_h, None) if self.lambda_d else None
             if self.lambda_c:
-                drawn = self._drawn(len(train), generator)
+                drawn = self._drawn(train, generator)
                 contrast = node_contrast(h[train], frozen_h[train], labels, self.tau, sample=drawn)
                 total = total + self.lambda_c * contrast
             if frozen_z is not None:
@@ -143,22 +143,23 @@ class FGSSL(FedAvg):
                 parts = []
                 for k, (train, labels) in enumerate(sides):
                     rows = train + k * data.rows
-                    drawn = self._drawn(len(train), streams.generators[k])
+                    drawn = self._drawn(train, streams.generators[k])
                     parts.append(node_contrast(h[rows], frozen_h[rows], labels, self.tau, sample=drawn))
                 total = total + self.lambda_c * torch.stack(parts)
             if frozen_z is not None:
                 z = model.classify(strong, h, streams)  # type: ignore[arg-type]  # (clients * rows, classes)
                 each = structure_divergence(z, frozen_z, data.graph.operator("sum"), self.omega)
-                total = total + self.lambda_d * each.view(len(sides), -1).sum(dim=1) / torch.tensor(data.sizes)
+                sizes = torch.tensor(data.sizes, device=each.device)
+                total = total + self.lambda_d * each.view(len(sides), -1).sum(dim=1) / sizes
             return total
 
         return loss
 
-    def _drawn(self, number: int, generator: torch.Generator) -> Tensor | None:
-        """Return the nodes that all are contrasted with, or None for all of them."""
-        if number <= self.max_contrast:
+    def _drawn(self, train: Tensor, generator: torch.Generator) -> Tensor | None:
+        """Return the places among training nodes of those that all are contrasted with, or None for all of them."""
+        if len(train) <= self.max_contrast:
             return None
-        return torch.randperm(number, generator=generator)[: self.max_contrast]
+        return torch.randperm(len(train), generator=generator)[: self.max_contrast].to(train.device)
 
 
 def _require_able(client: GraphClient) -> None:

@@ -103,8 +103,8 @@ class MOON(FedAvg):
             towards.append(toward[train])
             aways.append(away[train])
         toward, away = torch.cat(towards), torch.cat(aways)  # (examples of all, width)
-        counts = torch.tensor([len(part) for part in towards])
-        owner = torch.repeat_interleave(torch.arange(len(counts)), counts)
+        counts = torch.tensor([len(part) for part in towards], device=toward.device)
+        owner = torch.repeat_interleave(torch.arange(len(counts), device=toward.device), counts)
 
         def loss(model: nn.Module, data: StackedData, streams: Streams, frozen: Frozen) -> Tensor:
             watched = Watched(model)

@@ -55,6 +55,7 @@ SERVE_EXAMPLES = examples(
 JOIN_EXAMPLES = examples(
     "isthmus join federation/bank-a --data my_graph/",
     "isthmus join federation/bank-a --data my_graph/ --policy policy.yaml",
+    "isthmus join federation/bank-a --data my_graph/ --device cuda",
     "isthmus join federation/bank-a --data my_graph/ --id-secret-file id-secret",
     after="""
 The last is for algorithms that match nodes which silos have in common, by ids that nobody sees. All silos need the same
@@ -231,14 +232,19 @@ def join(
     id_secret_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A secret of all silos, to match nodes in common.")
     ] = None,
+    device: Annotated[
+        str, typer.Option(metavar="NAME", help="Where this site computes: cpu, cuda, cuda:1, mps, auto.")
+    ] = "cpu",
     until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
 ) -> None:
     """Run a silo on its own graph: it takes part in the federation's courses until it is stopped."""
+    from isthmus.core.device import device_of
     from isthmus.sites.join import join as join_federation
     from isthmus.sites.parties.kit import open_kit
     from isthmus.sites.silo.identities import fingerprint, read_secret
     from isthmus.sites.silo.policy import load_policy
 
+    place = device_of(device, "--device")
     opened, allowed = open_kit(kit, "site"), load_policy(policy)
     id_secret = None if id_secret_file is None else read_secret(id_secret_file)
     check_folder(data, id_secret)
@@ -250,7 +256,7 @@ def join(
     if until_eof:
         threading.Thread(target=_end_with_input, daemon=True).start()
     with interruptible():
-        join_federation(opened, data, allowed, id_secret=id_secret, say=say, stop=stop)
+        join_federation(opened, data, allowed, id_secret=id_secret, device=place, say=say, stop=stop)
 
 
 def up(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from isthmus.algorithms import FedAvg
+from isthmus.core.device import device_problem
 from isthmus.core.errors import nearest
 from isthmus.core.federation import ExchangeRules
 from isthmus.core.protocol import Algorithm
@@ -60,6 +61,8 @@ class Course:
                           or "strict" (one after the other, everything through bytes)
         block_mb:         memory that clients who answer together may take at a time, about
         threads:          threads of torch; more than one pays only for large graphs
+        device:           where clients compute: "cpu", "cuda", "cuda:1", "mps", or "auto" for a GPU where there is one.
+                          Between sites every silo chooses its own
         sinks:            where metrics go beside the journal: "tensorboard"
         monitors:         what is measured beside the scores, in simulation only: "cka" (how alike the clients' models
                           are), "walk_distance" (how far their graphs are apart), "connectivity" (how well the graph
@@ -90,6 +93,7 @@ class Course:
     runtime: str = "auto"
     block_mb: int = 256
     threads: int = 1
+    device: str = "cpu"
     sinks: tuple[str, ...] = ()
     monitors: tuple[str, ...] = ()
     monitor_every: int = 0
@@ -119,6 +123,8 @@ class Course:
         for name, known in (("runtime", RUNTIMES), ("global_graph", GLOBAL_GRAPHS)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; choose from {', '.join(known)}")
+        if problem := device_problem(self.device):
+            raise ValueError(f"device is {self.device!r}; {problem}")
         if self.min_replies > self.num_clients and not self.algorithm.pooled:
             raise ValueError(f"min_replies is {self.min_replies} but there are {self.num_clients} clients")
         if self.stopping.metric not in self.task.metrics:

@@ -22,7 +22,7 @@ from isthmus.models.model import ModelFactory
 
 Change = tuple[list[str], Any]
 # A run may go on longer, be watched differently or saved more often and still be the same course.
-NOT_IN_DIGEST = ("rounds", "checkpoint_every", "sinks", "monitors", "monitor_every")
+NOT_IN_DIGEST = ("rounds", "checkpoint_every", "device", "sinks", "monitors", "monitor_every")
 
 
 def load_course(

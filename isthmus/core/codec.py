@@ -207,7 +207,7 @@ def _raw(tensor: Tensor) -> memoryview:
     if not tensor.numel():
         return memoryview(b"")
     # An axis of length 1 may have any stride and still count as contiguous; viewing as bytes wants stride 1.
-    flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
+    flat = tensor.cpu().contiguous().as_strided((tensor.numel(),), (1,))
     return flat.view(torch.uint8).numpy().data
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, Ty
 
 import torch
 
+from isthmus.core.device import CPU
 from isthmus.core.outside import MAX_NAME, named, some
 from isthmus.core.random import ProtectingStream, Secret, digest, torch_generator
 from isthmus.core.record import Params, Record, State, Value, largest
@@ -293,11 +294,12 @@ class Client(ABC):
 
     `algorithm` is the algorithm with the client's own settings, where it has some. `secret` is what its protecting
     streams are drawn from; it is no part of the memory and of no message. `desk` takes heavy work while the client is
-    simulated together with others.
+    simulated together with others. All that a handler is given lies on `device`; what it returns is taken from there.
     """
 
     def __init__(self, id: str) -> None:
         self.id = id
+        self.device = CPU
         self.algorithm: Algorithm[Any] | None = None
         self.secret: Secret | None = None
         self.state: State = {}

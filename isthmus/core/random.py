@@ -106,7 +106,7 @@ class ProtectingStream:
     @classmethod
     def kept(cls, key: Tensor) -> ProtectingStream:
         """Return the stream whose key a client kept in its memory, from its start."""
-        return cls(bytes(key.numpy().data))
+        return cls(bytes(key.cpu().numpy().data))
 
     def to_keep(self) -> Tensor:
         """Return the key, (32,), uint8, for the client's own memory, which never leaves it."""

@@ -43,7 +43,7 @@ class Stacked(ABC):
 
     @abstractmethod
     def member(self, position: int) -> Tensor:
-        """Return one client's tensor."""
+        """Return one client's tensor, where the stack lies."""
 
     def whole(self) -> Tensor:
         """Return all clients' tensors, (clients, ...); it is not to be changed."""
@@ -53,7 +53,7 @@ class Stacked(ABC):
     def bound(self) -> Tensor:
         """Return for each client a number that none of its numbers exceeds in magnitude, (clients,), float64.
 
-        It may be larger than necessary, or NaN: then the client's tensor is looked at.
+        It lies on the CPU. It may be larger than necessary, or NaN: then the client's tensor is looked at.
         """
 
     def finite(self) -> Tensor:
@@ -66,11 +66,11 @@ class Stacked(ABC):
         return fit
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Return the sum over clients of weight times tensor, in double precision."""
+        """Return the sum over clients of weight times tensor, in double precision; like the weights, on the CPU."""
         total = torch.zeros(self.shape, dtype=torch.float64)
         for position, weight in enumerate(weights.tolist()):
             if weight:
-                total.add_(self.member(position), alpha=weight)
+                total.add_(self.member(position).cpu(), alpha=weight)
         return total
 
 
@@ -129,7 +129,7 @@ class StackedTensor(Sized):
             return torch.full((len(self),), largest(self.values[0]), dtype=torch.float64)
         rows = self.values.reshape(len(self), -1)
         # Two passes: the kernel that finds both in one goes number by number, five times as slowly.
-        return torch.maximum(-rows.amin(dim=1), rows.amax(dim=1)).double()
+        return torch.maximum(-rows.amin(dim=1), rows.amax(dim=1)).cpu().double()
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the weighted sum."""
@@ -141,16 +141,17 @@ class StackedTensor(Sized):
         if not bool(weights.any()):
             return torch.zeros(self.shape, dtype=torch.float64)
         if self.values.stride(0) == 0:
-            return self.values[0].double() * float(weights.sum())
-        counted, values = weights != 0.0, self.values
+            return self.values[0].cpu().double() * float(weights.sum())
+        weights, values = weights.to(self.values.device), self.values
+        counted = weights != 0.0
         if not bool(counted.all()):  # who has no weight may hold anything, NaN too
             weights, values = weights[counted], values[counted]
-        return weighted_rows(weights, values.reshape(len(values), -1)).view(self.shape)
+        return weighted_rows(weights, values.reshape(len(values), -1)).view(self.shape).cpu()
 
 
 def weighted_rows(weights: Tensor, rows: Tensor) -> Tensor:
     """Return the sum of weight times row, (width,), in double precision, made of parts that fit in a cache."""
-    total = torch.empty(rows.shape[1], dtype=torch.float64)
+    total = torch.empty(rows.shape[1], dtype=torch.float64, device=rows.device)
     for start in range(0, rows.shape[1], CACHED_WIDTH):
         part = slice(start, start + CACHED_WIDTH)
         torch.mv(rows[:, part].double().t(), weights, out=total[part])
@@ -201,7 +202,9 @@ class Stack:
 
     def member(self, position: int) -> Record:
         """Return one client's reply."""
-        return self._taken(lambda leaf: leaf.member(position))
+        return self._taken(
+            lambda leaf: leaf.member(position).cpu() if isinstance(leaf, Stacked) else leaf.member(position)
+        )
 
     def outline(self, position: int = 0) -> Record:
         """Return one client's reply with tensors that have a shape and a type, but no numbers."""

@@ -202,7 +202,7 @@ class Combination(Sized):
         """Return the sum of the weighted sums."""
         total = torch.zeros(self.shape, dtype=torch.float64)
         for factor, each in self.terms:
-            part = each.double() * weights.sum() if isinstance(each, Tensor) else each.weighted_sum(weights)
+            part = each.cpu().double() * weights.sum() if isinstance(each, Tensor) else each.weighted_sum(weights)
             total.add_(part, alpha=factor)
         return total
 

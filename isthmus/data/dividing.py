@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
@@ -80,7 +80,16 @@ class Holding(ABC):
 
     def mask(self, split: str) -> Tensor:
         """Boolean (items,) mask of a split; all False when the split is not set."""
-        return self.masks[split] if split in self.masks else torch.zeros(self.num_items, dtype=torch.bool)
+        if split in self.masks:
+            return self.masks[split]
+        return torch.zeros(self.num_items, dtype=torch.bool, device=self.x.device)
+
+    def to(self, device: torch.device) -> Self:
+        """Return the same data with all its tensors on a device; itself where they lie there."""
+        if self.x.device == device:
+            return self
+        there = {each.name: _on(getattr(self, each.name), device) for each in fields(cast(Any, self))}
+        return cast(Self, replace(cast(Any, self), **there))
 
     def with_masks(self, masks: Mapping[str, Tensor]) -> Self:
         """Return the same data with other masks."""
@@ -103,6 +112,13 @@ class Holding(ABC):
         """Return a repr: the name, some facts, and how many items are in each split."""
         marks = [f"{split}={int(mask.sum())}" for split, mask in self.masks.items()]
         return f"{type(self).__name__}({self.name or 'unnamed'}: {', '.join([*facts, *marks])})"
+
+
+def _on(value: Any, device: torch.device) -> Any:
+    """Return a field of a holding with its tensors on a device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    return {name: _on(each, device) for name, each in value.items()} if isinstance(value, Mapping) else value
 
 
 Held = TypeVar("Held", bound=Holding)

@@ -56,7 +56,7 @@ class EdgesByNode:
     @staticmethod
     def of(edge_index: Tensor, num_nodes: int) -> EdgesByNode:
         """Group the edges by source; those of a `Graph` are in that order already."""
-        source, target = edge_index.numpy()
+        source, target = edge_index.cpu().numpy()
         column = None if bool((source[1:] >= source[:-1]).all()) else np.argsort(source, kind="stable")
         start = np.zeros(num_nodes + 1, dtype=np.int64)
         np.cumsum(np.bincount(source, minlength=num_nodes), out=start[1:])
@@ -131,10 +131,11 @@ class Graph(Holding):
         edges = EdgesByNode.of(self.edge_index, self.num_nodes)
         graphs = []
         for nodes in parts:
-            ends, column = edges.between(nodes.numpy())
-            weight = None if self.edge_weight is None else self.edge_weight[torch.from_numpy(column)]
+            ends, column = edges.between(nodes.cpu().numpy())
+            edge_index, kept = torch.from_numpy(ends).to(nodes.device), torch.from_numpy(column).to(nodes.device)
+            weight = None if self.edge_weight is None else self.edge_weight[kept]
             x, facts = select_rows(self.x, nodes), self._facts_of(nodes)
-            graphs.append(replace(self, x=x, edge_index=torch.from_numpy(ends), edge_weight=weight, **facts))
+            graphs.append(replace(self, x=x, edge_index=edge_index, edge_weight=weight, **facts))
         return graphs
 
     def __repr__(self) -> str:
@@ -147,14 +148,14 @@ def select_rows(x: Tensor, rows: Tensor) -> Tensor:
     if x.layout != torch.sparse_csr:
         return x.index_select(0, rows)
     # Small torch calls cost more than small numpy ones, and `repeat_interleave` waits for all threads each time.
-    start = x.crow_indices().numpy()
-    first = start[rows.numpy()]
-    length = start[rows.numpy() + 1] - first
+    start, chosen = x.crow_indices().cpu().numpy(), rows.cpu().numpy()
+    first = start[chosen]
+    length = start[chosen + 1] - first
     crow = np.zeros(len(length) + 1, dtype=np.int64)
     np.cumsum(length, out=crow[1:])
-    entries = torch.from_numpy(spans(first, length))
+    entries = torch.from_numpy(spans(first, length)).to(x.device)
     return torch.sparse_csr_tensor(
-        torch.from_numpy(crow),
+        torch.from_numpy(crow).to(x.device),
         x.col_indices()[entries],
         x.values()[entries],
         (len(rows), x.shape[1]),

@@ -65,12 +65,12 @@ class LinkGraph(Holding):
     @property
     def is_link(self) -> Tensor:
         """Which pairs are links, (links,), bool: what the graph consists of."""
-        return torch.ones(self.num_items, dtype=torch.bool) if self.linked is None else self.linked == 1
+        return self.links.new_ones(self.num_items, dtype=torch.bool) if self.linked is None else self.linked == 1
 
     @property
     def is_negative(self) -> Tensor:
         """Which pairs are told to be no links, (links,), bool."""
-        return torch.zeros(self.num_items, dtype=torch.bool) if self.linked is None else self.linked == 0
+        return self.links.new_zeros(self.num_items, dtype=torch.bool) if self.linked is None else self.linked == 0
 
     def divide(self, parts: Sequence[Tensor]) -> list[LinkGraph]:
         """Return the graph of each part's links, in their order, with the nodes that are an end of one, ascending."""

@@ -41,9 +41,9 @@ class Augmentation:
         kept = columns = None
         if self.edges:
             pair, number = graph.undirected_pairs()
-            kept = (torch.rand(number, generator=generator) >= self.edges)[pair]
+            kept = (torch.rand(number, generator=generator) >= self.edges).to(pair.device)[pair]
         if self.features:
-            columns = torch.rand(graph.num_features, generator=generator) >= self.features
+            columns = (torch.rand(graph.num_features, generator=generator) >= self.features).to(graph.edge_index.device)
         return kept, columns
 
 

@@ -65,13 +65,13 @@ class _Contrast(torch.autograd.Function):
     def forward(
         ctx: Any, h: Tensor, g: Tensor, labels: Tensor, tau: float, sample: Tensor | None, block_bytes: int
     ) -> Tensor:
-        chosen = torch.arange(len(g)) if sample is None else sample
+        chosen = torch.arange(len(g), device=g.device) if sample is None else sample
         chosen = chosen[torch.argsort(labels[chosen], stable=True)]  # by class: positives are neighbouring columns
         others, theirs = g[chosen], labels[chosen]
         total = h.new_zeros(())
         grad = torch.zeros_like(h)
         for label in torch.unique(labels).tolist():
-            first, last = torch.searchsorted(theirs, torch.tensor([label, label + 1])).tolist()
+            first, last = torch.searchsorted(theirs, theirs.new_tensor([label, label + 1])).tolist()
             if last - first == len(theirs):
                 continue  # nothing to be told apart from
             members = (labels == label).nonzero().flatten()

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.core.client import Client, Work
+from isthmus.core.device import CPU
 from isthmus.core.errors import BadInput, refuse
 from isthmus.core.protocol import Algorithm, Holdings, StateT
 from isthmus.core.record import Params
@@ -241,15 +242,23 @@ class GraphClient(Client):
     """
 
     def __init__(
-        self, id: str, data: Any, task: Task, model: nn.Module, batching: Batching, own: Params | None = None
+        self,
+        id: str,
+        data: Any,
+        task: Task,
+        model: nn.Module,
+        batching: Batching,
+        own: Params | None = None,
+        device: torch.device = CPU,
     ) -> None:
         super().__init__(id)
-        self.data = data
+        self.device = device
+        self.data = data if device == CPU else data.to(device)
         self.task = task
-        self.model = model
+        self.model = model if device == CPU else model.to(device)
         self.batching = batching
-        self.own: Params = own or {}
-        self.node_keys: Tensor | None = getattr(data, "node_ids", None)  # a set of graphs has none
+        self.own: Params = {name: tensor.to(device) for name, tensor in (own or {}).items()}
+        self.node_keys: Tensor | None = getattr(self.data, "node_ids", None)  # a set of graphs has none
         self.foreign: ForeignEdges | None = None
 
     @cached_property

@@ -39,15 +39,16 @@ class Neighborhood:
 def sample_in_edges(adjacency: Adjacency, targets: Tensor, fanout: int, generator: torch.Generator) -> Tensor:
     """Return CSR positions of up to `fanout` in-edges of each target, uniform without replacement; -1 takes all."""
     degree = adjacency.start[targets + 1] - adjacency.start[targets]
-    owner = torch.repeat_interleave(torch.arange(len(targets)), degree)  # (candidates,)
+    device = targets.device
+    owner = torch.repeat_interleave(torch.arange(len(targets), device=device), degree)  # (candidates,)
     first = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
-    rank = torch.arange(len(owner)) - first[owner]
+    rank = torch.arange(len(owner), device=device) - first[owner]
     candidates = adjacency.start[targets][owner] + rank
     if fanout < 0 or not bool((degree > fanout).any()):
         return candidates
     # A random order within each target: sort by (owner, key); the first `fanout` of each segment are a uniform sample.
     keys = torch.rand(len(owner), generator=generator, dtype=torch.float64)
-    order = torch.argsort(owner.double() + keys)
+    order = torch.argsort(owner.cpu().double() + keys).to(device)  # not every device has numbers of double precision
     chosen = candidates[order][rank < fanout]
     return chosen.sort().values
 
@@ -57,8 +58,8 @@ def sample_neighborhood(
 ) -> Neighborhood:
     """Grow `seeds` by one hop per fanout; each node's in-edges are sampled once, when it is first reached."""
     num_nodes = len(adjacency.start) - 1
-    position = torch.full((num_nodes,), -1, dtype=torch.int64)
-    position[seeds] = torch.arange(len(seeds))
+    position = seeds.new_full((num_nodes,), -1)
+    position[seeds] = torch.arange(len(seeds), device=seeds.device)
     nodes, frontier, taken = [seeds], seeds, []
     total = len(seeds)
     for fanout in fanouts:
@@ -66,10 +67,10 @@ def sample_neighborhood(
         taken.append(chosen)
         reached = adjacency.source[chosen]
         frontier = torch.unique(reached[position[reached] < 0])
-        position[frontier] = torch.arange(total, total + len(frontier))
+        position[frontier] = torch.arange(total, total + len(frontier), device=seeds.device)
         total += len(frontier)
         nodes.append(frontier)
-    entries = torch.cat(taken) if taken else torch.empty(0, dtype=torch.int64)
+    entries = torch.cat(taken) if taken else seeds[:0]
     # The target of a CSR entry is the row it lies in.
     target = torch.searchsorted(adjacency.start, entries, right=True) - 1
     edge_index = torch.stack([position[adjacency.source[entries]], position[target]])

@@ -92,23 +92,25 @@ def places(codes: Tensor, sizes: Sequence[int], what: str) -> Tensor:
     if codes.shape[1] != len(sizes):
         raise ValueError(f"{what}: {codes.shape[1]} columns, but sizes of {len(sizes)}")
     whole = codes.to(torch.int32)
-    odd = (whole != codes) | (whole < 0) | (whole >= torch.tensor(sizes, dtype=torch.int32))
+    odd = (whole != codes) | (whole < 0) | (whole >= torch.tensor(sizes, dtype=torch.int32, device=whole.device))
     if bool(odd.any()):
         row, column = odd.nonzero()[0].tolist()
         raise ValueError(
             f"{what}: row {row}, column {column} is {codes[row, column].item():g}; it must be a whole number from 0 to "
             f"{sizes[column] - 1}"
         )
-    return whole + torch.tensor(list(accumulate(sizes, initial=0))[:-1], dtype=torch.int32)
+    return whole + torch.tensor(list(accumulate(sizes, initial=0))[:-1], dtype=torch.int32, device=whole.device)
 
 
 def indicators(place: Tensor, width: int) -> SparseMatrix:
     """Return the matrix with ones at `place` (rows, columns) and zeros elsewhere, (rows, width)."""
     rows, columns = place.shape
-    crow = torch.arange(rows + 1, dtype=torch.int32) * columns
-    return SparseMatrix(Pattern(crow, place.flatten(), (rows, width)), torch.ones(rows * columns))
+    crow = torch.arange(rows + 1, dtype=torch.int32, device=place.device) * columns
+    ones = torch.ones(rows * columns, device=place.device)
+    return SparseMatrix(Pattern(crow, place.flatten(), (rows, width)), ones)
 
 
 def dense_indicators(place: Tensor, width: int) -> Tensor:
     """Return the same matrix, dense, one byte for each entry."""
-    return torch.zeros(len(place), width, dtype=torch.uint8).scatter_(1, place.long(), 1)
+    blank = torch.zeros(len(place), width, dtype=torch.uint8, device=place.device)
+    return blank.scatter_(1, place.long(), 1)

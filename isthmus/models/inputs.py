@@ -94,7 +94,7 @@ class GraphInput:
     @property
     def graph_of(self) -> Tensor:
         """The graph each node belongs to, (nodes,), also where there is only one."""
-        return torch.zeros(self.num_nodes, dtype=torch.int64) if self.batch is None else self.batch
+        return self.edge_index.new_zeros(self.num_nodes) if self.batch is None else self.batch
 
     @property
     def num_edges(self) -> int:
@@ -162,8 +162,8 @@ class GraphInput:
             self._built["pattern", loops] = edge_pattern(self.edge_index, self.num_nodes, loops)
         pattern, order = cast("tuple[Pattern, Tensor]", self._built["pattern", loops])
         if self.edge_weight is None and self.kept is None:
-            return SparseMatrix(pattern, torch.ones(pattern.nnz))
-        weight = torch.ones(self.num_edges + self.num_nodes)  # of the edges, then of the loops
+            return SparseMatrix(pattern, torch.ones(pattern.nnz, device=order.device))
+        weight = torch.ones(self.num_edges + self.num_nodes, device=order.device)  # of the edges, then of the loops
         if self.edge_weight is not None:
             weight[: self.num_edges] = self.edge_weight
         if self.kept is not None:
@@ -184,7 +184,7 @@ class GraphInput:
         if self.complement is None and self.kept is None:
             return pattern, None
         if ("factor", heads) not in self._fused:
-            factor = torch.zeros(self.num_edges + self.num_nodes)
+            factor = torch.zeros(self.num_edges + self.num_nodes, device=order.device)
             if self.kept is not None:
                 factor[: self.num_edges].masked_fill_(~self.kept, -torch.inf)
             if self.complement is not None:
@@ -199,15 +199,20 @@ class GraphInput:
         """
         if "incidence" not in self._built:
             self._check_edges()
-            number, size = torch.arange(self.num_edges), (self.num_nodes, self.num_edges)
+            number = torch.arange(self.num_edges, device=self.edge_index.device)
+            size = (self.num_nodes, self.num_edges)
             source, _ = Pattern.from_pairs(number, self.edge_index[0], (self.num_edges, self.num_nodes))
             target, order = Pattern.from_pairs(self.edge_index[1], number, size)
-            self._built["incidence"] = (SparseMatrix(source, torch.ones(self.num_edges)), target, order)
+            self._built["incidence"] = (SparseMatrix(source, self._ones()), target, order)
         source_of, target, order = cast("tuple[SparseMatrix, Pattern, Tensor]", self._built["incidence"])
-        weight = torch.ones(self.num_edges) if self.edge_weight is None else self.edge_weight
+        weight = self._ones() if self.edge_weight is None else self.edge_weight
         if self.kept is not None:
             weight = weight * self.kept
         return source_of, SparseMatrix(target, weight[order])
+
+    def _ones(self) -> Tensor:
+        """Return a one for each edge."""
+        return torch.ones(self.num_edges, device=self.edge_index.device)
 
     def undirected_pairs(self) -> tuple[Tensor, int]:
         """Return which undirected edge each edge is one direction of, (edges,), and how many there are."""
@@ -260,15 +265,16 @@ def stack_graphs(graphs: Sequence[GraphInput]) -> tuple[GraphInput, int]:
 def _stack_weights(graphs: Sequence[GraphInput]) -> Tensor | None:
     if all(graph.edge_weight is None for graph in graphs):
         return None
-    ones = torch.ones(max(graph.num_edges for graph in graphs))
+    ones = torch.ones(max(graph.num_edges for graph in graphs), device=graphs[0].edge_index.device)
     return torch.cat([ones[: g.num_edges] if g.edge_weight is None else g.edge_weight for g in graphs])
 
 
 def _stack_features(parts: Sequence[Features], rows: int) -> Features:
     sparse = [part for part in parts if isinstance(part, SparseMatrix)]
     width = parts[0].shape[1]
+    device = sparse[0].values.device if sparse else dense(parts[0]).device
     if len(sparse) < len(parts):
-        stacked = torch.zeros(len(parts), rows, width)
+        stacked = torch.zeros(len(parts), rows, width, device=device)
         for k, part in enumerate(parts):
             stacked[k, : part.shape[0]] = dense(part)
         return stacked.flatten(0, 1)

@@ -147,7 +147,8 @@ def _scaled_mask(like: Tensor, p: float, generator: torch.Generator | Streams) -
     if not 0.0 < p < 1.0:
         raise ValueError(f"dropout probability is {p!r}; it must be at least 0 and below 1")
     kind, bits = _kind(p)
-    entries = _random_entries(like, kind, bits, generator)  # uniform over [-2^(bits-1), 2^(bits-1))
+    # Uniform over [-2^(bits-1), 2^(bits-1)); drawn by the CPU, so that it is the same wherever `like` lies.
+    entries = _random_entries(like, kind, bits, generator).to(like.device)
     threshold = min(round(p * 2**bits), 2**bits - 1) - 2 ** (bits - 1)
     kept = entries.ge_(threshold)
     return kept.to(like.dtype).mul_(1.0 / (1.0 - p)).view(like.shape)
@@ -219,8 +220,8 @@ class BatchNorm(nn.Module):
         x = h.view(clients, -1, dim)
         mean, var = self.running_mean, self.running_var  # (clients, dim)
         if streams is not None:
-            sizes = torch.tensor(streams.sizes, dtype=h.dtype).view(-1, 1)  # (clients, 1)
-            real = (torch.arange(x.shape[1]) < sizes).unsqueeze(2)  # (clients, rows, 1)
+            sizes = torch.tensor(streams.sizes, dtype=h.dtype, device=h.device).view(-1, 1)  # (clients, 1)
+            real = (torch.arange(x.shape[1], device=h.device) < sizes).unsqueeze(2)  # (clients, rows, 1)
             some = sizes.clamp(min=1)  # a client may have no row in a batch
             batch_mean = (x * real).sum(dim=1) / some
             batch_var = ((x - batch_mean.unsqueeze(1)).square() * real).sum(dim=1) / some

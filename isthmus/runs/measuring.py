@@ -145,15 +145,15 @@ class Monitoring:
 
 
 def _view(simulation: Simulation, round: int, **models: Mapping[str, Any]) -> View:
-    course = simulation.course
+    course, (module, prepared) = simulation.course, simulation.to_look_at
     return View(
         round=round,
         seed=course.seed,
         task=course.task,
         algorithm=course.algorithm,
-        module=simulation.model,
+        module=module,
         whole=simulation.scenario.whole,
-        prepared=simulation.whole,
+        prepared=prepared,
         parts=simulation.scenario.parts,
         clients=simulation.runtime.clients,
         **models,

@@ -14,6 +14,7 @@ from isthmus.algorithms import ALGORITHMS
 from isthmus.config.build import name_of
 from isthmus.config.course import Course, schedule_notes
 from isthmus.config.load import NOT_IN_DIGEST, course_digest, course_to_dict, course_to_yaml, differences, load_course
+from isthmus.core.device import device_of
 from isthmus.core.errors import BadInput, NotResumable, OtherCourse
 from isthmus.core.outside import replace_file, some
 from isthmus.core.record import Params, State
@@ -50,6 +51,7 @@ def run(
     in so many processes, with `cluster` by the workers of the Dask cluster at that address.
     """
     course = course or Course()
+    device_of(course.device)  # what is not here is refused before the data is loaded
     if run_dir is not None:
         RunFolder.check_new(Path(run_dir))  # before the data is loaded
     with torch_threads(course.threads), crew_for(workers, cluster) as crew:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,6 +25,7 @@ from isthmus.config.load import (
     own_model,
 )
 from isthmus.core.codec import decode
+from isthmus.core.device import CPU, device_of, moved
 from isthmus.core.errors import BadInput, IsthmusError
 from isthmus.core.federation import InitialModel, Runtime
 from isthmus.core.outside import some
@@ -196,7 +198,7 @@ def personal_start(course: Course, model: nn.Module, known: Sequence[str] | None
 
 def simulated_client(course: Course, name: str, data: Any, model: nn.Module, own: Params) -> GraphClient:
     """Return a client of a course with its own settings; `own` is what its personal parameters begin with."""
-    client = GraphClient(name, data, course.task, model, own_batching(course, name), own)
+    client = GraphClient(name, data, course.task, model, own_batching(course, name), own, device_of(course.device))
     client.algorithm = own_algorithm(course, name)
     client.secret = Secret.of_simulation(course.seed, name)
     return client
@@ -249,6 +251,7 @@ class Simulation:
     def __init__(self, course: Course, scenario: Scenario) -> None:
         require_kind(course, scenario.whole)
         self.course = course
+        self.device = device_of(course.device)
         self.scenario = scenario
         self.holdings = {"all": scenario.whole} if course.algorithm.pooled else scenario.parts
         check_client_settings(course, self.holdings)
@@ -261,7 +264,8 @@ class Simulation:
         self.clients = simulated_clients(course, self.holdings, self._checked_model)
         self.blocks = Blocks(course.block_mb * 2**20)
         self.runtime = simulated_runtime(course, self.clients, self._model, self.blocks)
-        self.whole = course.task.prepare(scenario.whole)
+        self.whole = course.task.prepare(scenario.whole if self.device == CPU else scenario.whole.to(self.device))
+        self.model.to(self.device)
         self._require_work()
         for client in self.clients.values():
             (client.algorithm or course.algorithm).require_able(client)
@@ -381,18 +385,25 @@ class Simulation:
         """Return what each client remembered at the end of the last whole round."""
         return {client: decode(memory, State) for client, memory in self.runtime.save_clients().items()}
 
+    @cached_property
+    def to_look_at(self) -> tuple[nn.Module, Any]:
+        """A model for parameters to be loaded into, and the whole data, as monitors want them: on the CPU."""
+        if self.device == CPU:
+            return self.model, self.whole
+        return copy.deepcopy(self.model).to(CPU), self.course.task.prepare(self.scenario.whole)
+
     def on_global_graph(self, models: dict[str, Params], split: str) -> Scores:
         """Score models on the whole graph."""
         return score_on_global_graph(self.course.task, self.model, self.whole, models, split)
 
     def on_local_graphs(self, models: dict[str, Params], split: str) -> tuple[Scores, dict[str, Scores]]:
         """Score each client's model on the client's own graph."""
-        algorithm = self.course.algorithm
+        algorithm, models = self.course.algorithm, moved(models, self.device)
         if type(algorithm).data_of is Algorithm.data_of:
             gather = self.blocks if self.course.runtime == "auto" else one_by_one
             return score_on_local_graphs(self.course.task, self.clients, models, split, gather)
         for name, memory in self.memories().items():  # what clients are scored on may hang on what they remember
-            self.clients[name].state = memory
+            self.clients[name].state = moved(memory, self.device)
 
         def data_of(client: GraphClient) -> Any:
             return (client.algorithm or algorithm).data_of(client)
@@ -403,7 +414,8 @@ class Simulation:
         """Score a model that runs on the whole graph on each client's nodes: the centralised beside the clients'."""
         load_params(self.model, params)
         ids, order = torch.sort(self.scenario.whole.item_ids)  # the whole may itself be a part of something
-        groups = [order[torch.searchsorted(ids, part.item_ids)] for part in self.scenario.parts.values()]
+        parts = self.scenario.parts.values()
+        groups = [order[torch.searchsorted(ids, part.item_ids)].to(self.device) for part in parts]
         found = self.course.task.evaluate_groups(self.model, self.whole, split, groups)
         return dict(zip(self.scenario.parts, found, strict=True))
 

@@ -18,6 +18,7 @@ from greenlet import getcurrent, greenlet
 
 from isthmus.core.client import Client, Cohort, NotTogether, Work
 from isthmus.core.codec import decode, encode, encoded_size
+from isthmus.core.device import CPU, moved
 from isthmus.core.errors import BadMessage, IsthmusError
 from isthmus.core.federation import Outcome, Outcomes, StackOutcome, require_clients
 from isthmus.core.protocol import Algorithm, Failure, Holdings, Position, Request, Requests
@@ -36,6 +37,13 @@ class Site:
 
     def answer(self, position: Position, request: Request[Any]) -> Record | Failure:
         """Run the handler; when it fails, the client's memory is what it was before."""
+        reply: Record | Failure = _handed_over(self.handled(position, request), self.client)
+        return reply
+
+    def handled(self, position: Position, request: Request[Any]) -> Record | Failure:
+        """Do the same, and leave the reply where the client made it."""
+        if self.client.device != CPU:
+            request, self.client.state = moved((request, self.client.state), self.client.device)
         before = dict(self.client.state)
         self.client.begin(position, request)
         try:
@@ -51,6 +59,11 @@ class Site:
             self.client.state = before
             return Failure(self.client.id, "error", f"{type(error).__name__}: {error} ({_place(error)})")
         return reply
+
+
+def _handed_over(reply: Any, client: Client) -> Any:
+    """Return a reply as it crosses: in the computer's own memory."""
+    return reply if client.device == CPU else moved(reply, CPU)
 
 
 def timed(site: Site, position: Position, request: Request[Any], timeout_seconds: float | None) -> Outcome:
@@ -331,9 +344,8 @@ class StackedRuntime(LoopRuntime):
         """Yield the answers of a block whose plain handlers run side by side."""
         self._before.update({client.id: dict(client.state) for client in block})
         started, done = time.perf_counter(), sum(self.pausing.together.values())
-        handlers = {
-            client: partial(self.sites[client].answer, position, request) for client, request in requests.items()
-        }
+        there = _at_hand(requests, block)
+        handlers = {client: partial(self.sites[client].handled, position, there[client]) for client in requests}
         replies = self.pausing.run(block, handlers)
         seconds = time.perf_counter() - started
         self.notes.update(self.pausing.reasons)
@@ -342,7 +354,7 @@ class StackedRuntime(LoopRuntime):
         found: Stack | Sequence[Record | Failure] = [replies[client] for client in requests]
         if not any(isinstance(reply, Failure) for reply in replies.values()):
             found = gathered(tuple(requests), found) or found  # type: ignore[arg-type]
-        yield from _outcomes(requests, found, seconds)
+        yield from _outcomes(requests, _all_handed_over(found, block), seconds)
 
     def _handler_for_many(self, requests: Requests) -> str | None:
         kinds = {type(request) for request in requests.values()}
@@ -356,21 +368,41 @@ class StackedRuntime(LoopRuntime):
         self._before.update(before)
         started = time.perf_counter()
         try:
+            there = _at_hand(requests, block)
             for client in block:
-                client.begin(position, requests[client.id])
-            found: Stack | Sequence[Record] = getattr(self.algorithm, name)(tuple(requests.values()), block)
+                if client.device != CPU:
+                    client.state = moved(client.state, client.device)
+                client.begin(position, there[client.id])
+            found: Stack | Sequence[Record] = getattr(self.algorithm, name)(tuple(there.values()), block)
             for client in block:
                 if client.state.keys() != before[client.id].keys() or any(
                     client.state[key] is not before[client.id][key] for key in client.state
                 ):
                     check_value(client.state, State, f"state of client {client.id}")
             seconds = time.perf_counter() - started
-            return _outcomes(requests, found, seconds)
+            return _outcomes(requests, _all_handed_over(found, block), seconds)
         except Exception as error:  # the clients answer one by one, and who fails then is named
             self.notes[name] = f"{type(error).__name__}: {error}"
             for client in block:
                 client.state = before[client.id]
             return None
+
+
+def _at_hand(requests: Requests, block: Cohort) -> dict[str, Request[Any]]:
+    """Return requests on the clients' devices; what is the same for several stays one."""
+    devices = {client.id: client.device for client in block}
+    known: dict[torch.device, dict[int, Any]] = {device: {} for device in devices.values()}
+    return {
+        client: request if devices[client] == CPU else moved(request, devices[client], known[devices[client]])
+        for client, request in requests.items()
+    }
+
+
+def _all_handed_over(found: Stack | Sequence[Any], block: Cohort) -> Stack | Sequence[Any]:
+    """Return the replies of a block as they cross; of a stack, what all have in common: sums come by themselves."""
+    if all(client.device == CPU for client in block):
+        return found
+    return Stack(found.clients, moved(found.record, CPU)) if isinstance(found, Stack) else moved(tuple(found), CPU)
 
 
 def _kind(requests: Requests) -> str:

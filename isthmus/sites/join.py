@@ -8,6 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import torch
+
+from isthmus.core.device import CPU
 from isthmus.runtime.seldom import Seldom
 from isthmus.sites.parties.admission import LIST_KIND, Entrance, require_engine, wait_for_server
 from isthmus.sites.parties.certificates import REVOKED
@@ -23,16 +26,18 @@ def join(
     policy: Policy,
     *,
     id_secret: bytes | None = None,
+    device: torch.device = CPU,
     say: Callable[[str], None] = print,
     stop: threading.Event | None = None,
 ) -> None:
     """Serve courses on the graph in `data` until `stop` is set; refused in one course, it waits for the next.
 
-    With a secret that the silos share, algorithms can match nodes that they have in common.
+    With a secret that the silos share, algorithms can match nodes that they have in common. `device` is where this silo
+    computes; nobody else is told of it.
     """
     require_engine("joining a federation")
     stop = stop or threading.Event()
-    service = SiloService(kit.party, data, kit.path / "state", policy, say, id_secret)
+    service = SiloService(kit.party, data, kit.path / "state", policy, say, id_secret, device=device)
     if not wait_for_server(kit, say, stop.is_set):
         return
     with hold(kit):

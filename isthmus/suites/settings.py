@@ -14,7 +14,17 @@ from isthmus.suites.outcomes import Run
 from isthmus.suites.spec import Point, Suite
 
 # How a course is run and watched, which no result hangs on.
-UNTOLD = ("checkpoint_every", "runtime", "block_mb", "threads", "sinks", "monitors", "monitor_every", "client_settings")
+UNTOLD = (
+    "checkpoint_every",
+    "runtime",
+    "block_mb",
+    "threads",
+    "device",
+    "sinks",
+    "monitors",
+    "monitor_every",
+    "client_settings",
+)
 # Where a difference that nobody asked for makes a comparison unfair; data have numbers of their own.
 METHOD = ("algorithm.", "model.", "batching.", "masks.")
 MOST_NOTES = 12

@@ -244,11 +244,12 @@ CHANGES: dict[str, Any] = {
     "runtime": "strict",
     "block_mb": 64,
     "threads": 2,
+    "device": "mps",
     "sinks": ("tensorboard",),
     "monitors": ("cka",),
     "monitor_every": 2,
 }
-UNDECIDING = ("rounds", "checkpoint_every", "sinks", "monitors", "monitor_every")
+UNDECIDING = ("rounds", "checkpoint_every", "device", "sinks", "monitors", "monitor_every")
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Course)])
@@ -257,7 +258,7 @@ def test_the_digest_changes_with_every_field_that_decides_the_rounds(field: str)
     assert (changed == course_digest(Course())) == (field in UNDECIDING)
 
 
-def test_what_is_not_in_the_digest_is_only_how_long_and_how_it_is_watched() -> None:
+def test_what_is_not_in_the_digest_is_only_how_long_where_and_how_it_is_watched() -> None:
     assert NOT_IN_DIGEST == UNDECIDING
 
 

@@ -392,7 +392,7 @@ class FedGL(Algorithm[FedGLState]):
         labels = {**prepared.labels, "train": torch.cat([prepared.labels["train"], guidance.labels[pseudo].long()])}
         weights = torch.cat(
             [
-                torch.full((len(nodes),), w)
+                torch.full((len(nodes),), w, device=train.device)
                 for nodes, w in zip((train, pseudo), self._weights(len(train), len(pseudo)), strict=True)
             ]
         )
@@ -415,7 +415,7 @@ class FedGL(Algorithm[FedGLState]):
         if not any(map(len, pseudo)):
             return data, None
         target = data.target.clone()
-        weights = torch.zeros(len(target))
+        weights = torch.zeros(len(target), device=target.device)
         for k, (client, nodes) in enumerate(zip(clients, pseudo, strict=True)):
             train = client.prepared.index["train"]
             labelled, guessed = self._weights(len(train), len(nodes))
@@ -451,7 +451,7 @@ class FedGL(Algorithm[FedGLState]):
     def _pseudo_nodes(self, prepared: PreparedNodes, guidance: Guidance) -> Tensor:
         """Return the nodes with a pseudo label that are not training nodes, V_GPL."""
         if not self.alpha:
-            return torch.empty(0, dtype=torch.int64)
+            return prepared.index["train"][:0]
         usable = guidance.labels >= 0
         usable[prepared.index["train"]] = False
         return usable.nonzero().flatten()

@@ -267,7 +267,8 @@ class FedGNN(FedAvg):
         nodes, row = torch.unique(user, return_inverse=True)
         rows = embedded(client.model, client.prepared.graph, nodes)
         if self.embedding_noise:
-            rows = rows + client.protecting("embeddings", rows).laplace(rows.shape, self.embedding_noise)
+            drawn = client.protecting("embeddings", rows).laplace(rows.shape, self.embedding_noise)
+            rows = rows + drawn.to(rows.device)
         items, place = torch.unique(item, return_inverse=True)
         return SharedUsers(rows, row, _tokens(client, items)[place])
 

@@ -37,10 +37,10 @@ def privacy_bound(clip: float | None, noise: float) -> float:
 
 def free_rows(used: Tensor, num_rows: int, number: int, stream: ProtectingStream) -> Tensor:
     """Return `number` rows that are not in `used`, each as likely as any other, ascending; fewer if there are fewer."""
-    free = torch.ones(num_rows, dtype=torch.bool)
+    free = torch.ones(num_rows, dtype=torch.bool, device=used.device)
     free[used] = False
     rows = free.nonzero().flatten()
-    chosen: Tensor = rows[stream.permutation(len(rows))[:number]].sort().values
+    chosen: Tensor = rows[stream.permutation(len(rows))[:number].to(rows.device)].sort().values
     return chosen
 
 
@@ -51,9 +51,9 @@ def lookalikes(updates: Tensor, number: int, stream: ProtectingStream) -> Tensor
     is that of the sample; of one row it is the row, and of none it is zero.
     """
     if not len(updates):
-        return torch.zeros(number, updates.shape[1])
+        return torch.zeros(number, updates.shape[1], device=updates.device)
     mean = updates.mean(dim=0)
-    z = stream.normal((number, len(updates)))
+    z = stream.normal((number, len(updates))).to(updates.device)
     return mean + z @ (updates - mean) / math.sqrt(max(len(updates) - 1, 1))
 
 
@@ -89,4 +89,4 @@ def perturbed(
 def _protected(update: Tensor, clip: float | None, noise: float, stream: ProtectingStream) -> Tensor:
     if clip is not None:
         update = update.clamp(-clip, clip)
-    return update + stream.laplace(update.shape, noise) if noise else update
+    return update + stream.laplace(update.shape, noise).to(update.device) if noise else update

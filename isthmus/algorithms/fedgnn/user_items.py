@@ -53,7 +53,7 @@ def interactions(data: Any) -> tuple[Tensor, Tensor]:
 
     There are none in data that is no graph of links or has no attribute "side". Links within a side do not count.
     """
-    empty = torch.empty(0, dtype=torch.int64)
+    empty = torch.empty(0, dtype=torch.int64, device=data.x.device)
     if not isinstance(data, LinkGraph) or SIDE not in data.node_attributes:
         return empty, empty
     ends = data.links[:, data.mask("train") & data.is_link]
@@ -72,7 +72,7 @@ def tokens(keys: Tensor, secret: bytes) -> Tensor:
     """
     digests = (hmac.digest(secret, str(key).encode(), "sha256") for key in keys.tolist())
     found = [int.from_bytes(digest[:TOKEN_BYTES], "big", signed=True) for digest in digests]
-    return torch.tensor(found, dtype=torch.int64)
+    return torch.tensor(found, dtype=torch.int64, device=keys.device)
 
 
 def used_columns(x: Tensor, nodes: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def used_columns(x: Tensor, nodes: Tensor) -> Tensor:
         return (x[nodes] != 0).any(dim=0).nonzero().flatten()
     start = x.crow_indices()
     length = start.diff()[nodes]
-    entries = torch.from_numpy(spans(start[nodes].numpy(), length.numpy()))
+    entries = torch.from_numpy(spans(start[nodes].cpu().numpy(), length.cpu().numpy())).to(x.device)
     found: Tensor = torch.unique(x.col_indices()[entries][x.values()[entries] != 0]).long()
     return found
 

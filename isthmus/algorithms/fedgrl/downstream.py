@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from isthmus.core.device import CPU, moved
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import improves
 from isthmus.core.record import Params
@@ -90,9 +91,12 @@ class Freeze(Downstream):
             return whole
         load_params(model, whole)
         with torch.no_grad():
-            h = model.embed(prepared.graph, None).double()
-        weight, bias = self.head(h, prepared.index, prepared.labels, client.task.output_dim(client.data))
-        return {**whole, "decoder.layers.0.weight": weight.float(), "decoder.layers.0.bias": bias.float()}
+            h = model.embed(prepared.graph, None).cpu().double()
+        # The solver is one of the CPU's.
+        index, labels = moved((prepared.index, prepared.labels), CPU)
+        weight, bias = self.head(h, index, labels, client.task.output_dim(client.data))
+        head = {"decoder.layers.0.weight": weight.float(), "decoder.layers.0.bias": bias.float()}
+        return {**whole, **moved(head, client.device)}
 
     def head(
         self, h: Tensor, index: dict[str, Tensor], labels: dict[str, Tensor], num_classes: int

@@ -170,7 +170,7 @@ class EncoderLearning(Algorithm[FedGRLState]):
         if not self._self_supervised:
             return nn.ModuleDict()
         with torch.random.fork_rng(devices=[]):
-            own = self.objective.build(_width(model))
+            own = self.objective.build(_width(model)).to(next(model.parameters()).device)
         if not objective and any(True for _ in own.parameters()):
             raise BadInput(
                 f"this client's strength is {self.strength:g}, but the course's is 0 and so nobody shares the parts of "

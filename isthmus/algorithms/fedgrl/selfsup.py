@@ -173,7 +173,7 @@ class GRACE(SelfSupervision):
         number = graph.num_nodes
         chosen = None
         if number > self.max_nodes:
-            chosen = torch.randperm(number, generator=generator)[: self.max_nodes]
+            chosen = torch.randperm(number, generator=generator)[: self.max_nodes].to(graph.edge_index.device)
         pointing = []
         for view in views:
             h = model.embed(view, generator)
@@ -204,7 +204,7 @@ class DGI(SelfSupervision):
     ) -> Tensor:
         """Return the loss."""
         assert isinstance(own, Discriminator)
-        order = torch.randperm(graph.num_nodes, generator=generator)
+        order = torch.randperm(graph.num_nodes, generator=generator).to(graph.edge_index.device)
         real = model.embed(graph, generator)
         false = model.embed(graph.replace(x=_rows(graph.x, order)), generator)
         summary = real.mean(dim=0).sigmoid()
@@ -254,10 +254,10 @@ class GAE(SelfSupervision):
         edges, number = graph.edge_index, graph.num_nodes
         if edges.shape[1] > self.max_edges:
             chosen = torch.randint(edges.shape[1], (self.max_edges,), generator=generator)
-            joined = edges[:, chosen]
+            joined = edges[:, chosen.to(edges.device)]
         else:
             joined = edges
-        pairs = torch.randint(number, (2, max(joined.shape[1], 1)), generator=generator)
+        pairs = torch.randint(number, (2, max(joined.shape[1], 1)), generator=generator).to(edges.device)
         apart = pairs[:, ~_joined(pairs, edges, number)]
         total = h.sum() * 0.0
         for ends, sign in ((joined, -1.0), (apart, 1.0)):
@@ -272,7 +272,7 @@ def _joined(pairs: Tensor, edges: Tensor, number: int) -> Tensor:
     keys = torch.unique(torch.cat([edges[0] * number + edges[1], edges[1] * number + edges[0]]))
     wanted = pairs[0] * number + pairs[1]
     place = torch.searchsorted(keys, wanted).clamp_(max=max(len(keys) - 1, 0))
-    found = keys[place] == wanted if len(keys) else torch.zeros(len(wanted), dtype=torch.bool)
+    found = keys[place] == wanted if len(keys) else torch.zeros_like(wanted, dtype=torch.bool)
     return found | (pairs[0] == pairs[1])
 
 

@@ -212,10 +212,11 @@ class FedSagePlus(FedAvg):
         if not self.num_generated:
             raise BadInput(f"{client.id} generates no neighbours (num_generated is 0) and keeps its graph as it is")
         with seeded(client.generator("generator").initial_seed(), "generator"):
-            model = self._build(client.data.num_features)
+            model = self._build(client.data.num_features).to(client.device)
         live = self._live(model, client)
+        hidden = draw_hidden(client.num_nodes, self.hide_fraction, client.protecting("hidden nodes", None))
         memory: Memory = {
-            "hidden": draw_hidden(client.num_nodes, self.hide_fraction, client.protecting("hidden nodes", None)),
+            "hidden": hidden.to(client.device),
             "params": read_params(model),
             "classifier": client.complete(request.params) if self.class_weight else {},
             "optimizer": self.generator_optimizer.start(live),
@@ -319,7 +320,7 @@ class FedSagePlus(FedAvg):
         with torch.random.fork_rng(devices=[]):  # what is drawn is replaced at once
             model = self._build(num_features)
         load_params(model, params)
-        return model
+        return model.to(next(iter(params.values())).device)
 
     # ---- client: the rounds
 
@@ -376,7 +377,7 @@ def foreign_gradients(view: GeneratorView, client: GraphClient) -> Params:
             "FedSage+ compares them: all clients need the same features"
         )
     with torch.random.fork_rng(devices=[]):
-        model = FeatureGenerator(view.inputs.shape[1], hidden, num_slots, columns)
+        model = FeatureGenerator(view.inputs.shape[1], hidden, num_slots, columns).to(client.device)
     load_params(model, view.params)
     rows, _ = model(view.inputs, view.counts)
     slots = dict(model.named_parameters())

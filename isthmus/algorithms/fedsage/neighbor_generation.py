@@ -55,8 +55,9 @@ class Impaired:
     def of(graph: Graph, hidden: Tensor) -> Impaired:
         """Hide the nodes of a mask, with all their edges."""
         visible, away = (~hidden).nonzero().flatten(), hidden.nonzero().flatten()
-        place = torch.empty(graph.num_nodes, dtype=torch.int64)
-        place[visible], place[away] = torch.arange(len(visible)), torch.arange(len(away))
+        place = graph.edge_index.new_empty(graph.num_nodes)
+        for nodes in (visible, away):
+            place[nodes] = torch.arange(len(nodes), device=place.device)
         source, target = graph.edge_index  # sorted by source, and so are the pairs
         lost = ~hidden[source] & hidden[target]
         return Impaired(graph.subgraph(visible), select_rows(graph.x, away), place[source[lost]], place[target[lost]])
@@ -173,10 +174,10 @@ def generate(model: NeighborGenerator, graph: GraphInput, noise: Noise, max_node
     z = model.encoder(graph, None)  # (nodes, latent)
     scores = model.number(graph, z, None).squeeze(1)
     counts = whole_counts(scores, model.num_slots)
-    inputs = z + noise.normal(z.shape)
+    inputs = z + noise.normal(z.shape).to(z.device)
     num_nodes = len(z)
     if max_nodes and num_nodes > max_nodes:
-        counts[noise.permutation(num_nodes)[max_nodes:]] = 0
+        counts[noise.permutation(num_nodes)[max_nodes:].to(z.device)] = 0
         num_nodes = max_nodes
     rows, owner = model.features(inputs, counts)
     return Generated(scores, inputs, counts, rows, owner, num_nodes)
@@ -233,16 +234,17 @@ def closest_hidden(rows: Tensor, owner: Tensor, impaired: Impaired) -> Tensor:
     """Return for each generated row the nearest hidden neighbour of its owner, a row of `hidden_x`; -1 for none."""
     length = impaired.counts[owner]  # (generated,)
     start = (impaired.counts.cumsum(0) - impaired.counts)[owner]
-    row = torch.repeat_interleave(torch.arange(len(rows)), length)  # (comparisons,)
-    candidate = impaired.neighbor[torch.arange(len(row)) - (length.cumsum(0) - length - start)[row]]
+    device = rows.device
+    row = torch.repeat_interleave(torch.arange(len(rows), device=device), length)  # (comparisons,)
+    candidate = impaired.neighbor[torch.arange(len(row), device=device) - (length.cumsum(0) - length - start)[row]]
     distances = [
         (rows[some] - _dense_rows(impaired.hidden_x, other)).square().sum(dim=1)
         for some, other in zip(*(torch.split(t, max(1, CHUNK // rows.shape[1])) for t in (row, candidate)), strict=True)
     ]
     distance = torch.cat(distances)
-    least = torch.full((len(rows),), torch.inf).scatter_reduce_(0, row, distance, "amin")
+    least = torch.full((len(rows),), torch.inf, device=device).scatter_reduce_(0, row, distance, "amin")
     tied = (distance == least[row]).nonzero().flatten()
-    first = torch.full((len(rows),), len(row)).scatter_reduce_(0, row[tied], tied, "amin")
+    first = torch.full((len(rows),), len(row), device=device).scatter_reduce_(0, row[tied], tied, "amin")
     return torch.cat([candidate, candidate.new_full((1,), -1)])[first]
 
 
@@ -262,12 +264,12 @@ def mended(graph: Graph, rows: Tensor, owner: Tensor) -> Graph:
     if not len(rows):
         return graph
     size, added = graph.num_nodes, len(rows)
-    new = torch.arange(size, size + added)
+    new = torch.arange(size, size + added, device=owner.device)
     edges = torch.cat([graph.edge_index, torch.stack([owner, new]), torch.stack([new, owner])], dim=1)
     order = torch.argsort(edges[0] * (size + added) + edges[1])
     weight = graph.edge_weight
     if weight is not None:
-        usual = weight.mean() if len(weight) else torch.tensor(1.0)
+        usual = weight.mean() if len(weight) else weight.new_ones(())
         weight = torch.cat([weight, usual.expand(2 * added)])[order]
     return replace(
         graph,
@@ -293,8 +295,8 @@ def _joined(x: Tensor, rows: Tensor) -> Tensor:
         return torch.cat([dense(SparseMatrix.from_csr(x)), rows])
     start, width = x.crow_indices().long(), x.shape[1]
     return torch.sparse_csr_tensor(
-        torch.cat([start, start[-1] + width * torch.arange(1, len(rows) + 1)]),
-        torch.cat([x.col_indices().long(), torch.arange(width).repeat(len(rows))]),
+        torch.cat([start, start[-1] + width * torch.arange(1, len(rows) + 1, device=x.device)]),
+        torch.cat([x.col_indices().long(), torch.arange(width, device=x.device).repeat(len(rows))]),
         torch.cat([x.values(), rows.flatten()]),
         (len(x) + len(rows), width),
         check_invariants=False,

@@ -346,7 +346,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         keys = client.node_keys
         assert keys is not None
         source, target, weight = _edges(client, keys)
-        trains = torch.zeros(len(keys), dtype=torch.bool)
+        trains = torch.zeros_like(keys, dtype=torch.bool)
         trains[Hosted.of(client).train_nodes] = True
         return NeighborList(keys, source, target, weight, trains)
 
@@ -500,7 +500,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         padded = logits.new_zeros(len(hosts) * data.rows, logits.shape[1])
         sizes = torch.tensor([len(host.owner) for host in hosts])
         first = torch.repeat_interleave(torch.arange(len(hosts)) * data.rows - (sizes.cumsum(0) - sizes), sizes)
-        padded[first + torch.arange(len(logits))] = logits
+        padded[(first + torch.arange(len(logits))).to(padded.device)] = logits
         found = clients.task.evaluate_stacked(Given(padded), data, requests[0].splits)
         return [Evaluation(metrics, counts) for metrics, counts in found]
 
@@ -601,14 +601,15 @@ def _edges(client: GraphClient, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     data = client.data
     listed: Tensor | None = data.attributes.get("neighbors")
     if listed is None:
-        weight = torch.empty(0) if data.edge_weight is None else data.edge_weight
+        weight = torch.empty(0, device=keys.device) if data.edge_weight is None else data.edge_weight
         source, target = keys[data.edge_index[0]], keys[data.edge_index[1]]
         foreign = client.foreign
         if foreign is None:
             return source, target, weight
         if data.edge_weight is not None or foreign.weight is not None:
-            own = torch.ones(data.num_edges) if data.edge_weight is None else data.edge_weight
-            weight = torch.cat([own, torch.ones(len(foreign.key)) if foreign.weight is None else foreign.weight])
+            own = torch.ones(data.num_edges, device=keys.device) if data.edge_weight is None else data.edge_weight
+            others = torch.ones(len(foreign.key), device=keys.device) if foreign.weight is None else foreign.weight
+            weight = torch.cat([own, others])
         return torch.cat([source, keys[foreign.node]]), torch.cat([target, foreign.key]), weight
     if not torch.equal(keys, data.node_ids):
         raise BadInput(
@@ -618,4 +619,4 @@ def _edges(client: GraphClient, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     real = listed >= 0
     weights: Tensor | None = data.attributes.get("neighbor_weights")
     source = keys[:, None].expand_as(listed)[real]
-    return source, listed[real], torch.empty(0) if weights is None else weights[real]
+    return source, listed[real], torch.empty(0, device=keys.device) if weights is None else weights[real]

@@ -65,14 +65,14 @@ class Hosted:
         if isinstance(x, SparseMatrix) and x.shape[0] * x.shape[1] <= DENSE_LIMIT:
             x = dense(x)
         owner = getattr(prepared, "owner", None)
-        owner = torch.arange(x.shape[0]) if owner is None else owner
+        owner = torch.arange(x.shape[0], device=prepared.graph.edge_index.device) if owner is None else owner
         return Hosted(x, owner, torch.bincount(owner), prepared.index["train"], prepared.labels["train"])
 
     @staticmethod
     def joined(hosts: Sequence[Hosted]) -> Hosted:
         """Return the samples of many clients one after the other, with nothing to train on."""
         before = accumulate((host.num_nodes for host in hosts), initial=0)
-        nothing = torch.empty(0, dtype=torch.int64)
+        nothing = hosts[0].owner[:0]
         return Hosted(
             torch.cat([host.dense_x for host in hosts]),
             torch.cat([host.owner + offset for host, offset in zip(hosts, before, strict=False)]),
@@ -142,7 +142,8 @@ class Given(nn.Module):
 
 def bare(x: Features) -> GraphInput:
     """Return rows as a graph without edges: models see each by itself."""
-    return GraphInput(x=x, edge_index=torch.empty(2, 0, dtype=torch.int64))
+    place = (x.values if isinstance(x, SparseMatrix) else x).device
+    return GraphInput(x=x, edge_index=torch.empty(2, 0, dtype=torch.int64, device=place))
 
 
 def hidden(model: nn.Module, params: Params, x: Features) -> Tensor:
@@ -174,7 +175,7 @@ def gradients_together(model: nn.Module, params: Params, x: Tensor, owner: Tenso
         difference = (means[:, c] - means[:, last]).sum()
         grads = torch.autograd.grad(difference, list(live.values()), retain_graph=True, allow_unused=True)
         for name, grad in zip(live, grads, strict=True):
-            found[name].append(torch.zeros(live[name].shape) if grad is None else grad)
+            found[name].append(live[name].new_zeros(live[name].shape) if grad is None else grad)
     if last == 1:  # without a copy
         return {name: rows[0].unsqueeze(1) for name, rows in found.items()}
     return {name: torch.stack(rows, dim=1) if rows else live[name][:, None][:, :0] for name, rows in found.items()}
@@ -186,7 +187,7 @@ def gradients_one_by_one(model: nn.Module, params: Params, x: Features, hosted: 
     live = {name: slot for name, slot in model.named_parameters() if slot.requires_grad}
     means = hosted.means(model(bare(x), None))
     last = means.shape[1] - 1
-    found = {name: torch.zeros(len(means), last, *slot.shape, dtype=slot.dtype) for name, slot in live.items()}
+    found = {name: slot.new_zeros(len(means), last, *slot.shape) for name, slot in live.items()}
     for k in range(len(means)):
         for c in range(last):
             grads = torch.autograd.grad(
@@ -213,7 +214,7 @@ def add_noise(found: Params, std: float, num_classes: int, stream: ProtectingStr
     noisy = {}
     for name, tensor in found.items():
         shape = (tensor.shape[0], num_classes, *tensor.shape[2:])
-        noise = std * stream.normal(shape).to(tensor.dtype)
+        noise = std * stream.normal(shape).to(tensor)
         noisy[name] = tensor + (noise[:, :-1] - noise[:, -1:])
     return noisy
 
@@ -222,7 +223,7 @@ def _padded_by_node(owner: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     """Return each node's rows, filled up with its first, and their share in its mean, both (nodes, most rows)."""
     order = torch.argsort(owner, stable=True)
     start = torch.cumsum(counts, 0) - counts
-    place = torch.arange(int(counts.max())).expand(len(counts), -1)
+    place = torch.arange(int(counts.max()), device=counts.device).expand(len(counts), -1)
     real = place < counts[:, None]
     rows = order[start[:, None] + torch.where(real, place, torch.zeros_like(place))]
     return rows, real / counts[:, None]

@@ -59,16 +59,17 @@ def steps_of(hosted: Hosted, batch_size: int | None, generator: torch.Generator)
 
     With one hosted node, the encoder runs on the batch alone; with several, on all rows, since nodes mix.
     """
-    everything = torch.arange(len(hosted.owner))
+    device = hosted.owner.device
+    everything = torch.arange(len(hosted.owner), device=device)
     count = len(hosted.train)
     while count:
-        order = torch.arange(count)
+        order = torch.arange(count, device=device)
         if batch_size is not None and batch_size < count:
-            order = torch.randperm(count, generator=generator)
+            order = torch.randperm(count, generator=generator).to(device)
         for chosen in torch.split(order, batch_size or count):
             rows, labels = hosted.train[chosen], hosted.labels[chosen]
             if hosted.num_nodes == 1:
-                yield Step(rows, torch.arange(len(rows)), labels)
+                yield Step(rows, torch.arange(len(rows), device=device), labels)
             else:
                 yield Step(everything, rows, labels)
 
@@ -219,7 +220,7 @@ def _stack_compensation(received: Sequence[Received]) -> Params:
         if all(len(part) == most for part in parts):
             stacked[name] = torch.stack(parts)
             continue
-        stacked[name] = torch.zeros(len(received), most, *tensor.shape[1:], dtype=tensor.dtype)
+        stacked[name] = tensor.new_zeros(len(received), most, *tensor.shape[1:])
         for k, part in enumerate(parts):
             stacked[name][k, : len(part)] = part
     return stacked
@@ -230,8 +231,8 @@ def _stack_single(steps: Sequence[Step], joined: Hosted, received: Sequence[Rece
     sizes = tuple(len(step.rows) for step in steps)
     index = pad_sequence([step.rows for step in steps], batch_first=True)  # (clients, rows)
     first = joined.counts.cumsum(0) - joined.counts
-    length = torch.tensor(sizes)[:, None]
-    share = (torch.arange(index.shape[1]) < length) / length
+    length = torch.tensor(sizes, device=index.device)[:, None]
+    share = (torch.arange(index.shape[1], device=index.device) < length) / length
     return _Stacked(
         joined.dense_x[index + first[:, None]].flatten(0, 1),
         sizes,
@@ -249,17 +250,18 @@ def _stack(steps: Sequence[Step], hosts: Sequence[Hosted], received: Sequence[Re
     sizes = tuple(len(step.rows) for step in steps)
     rows = max(sizes)
     classes = received[0].aggregate.shape[1]
-    x = torch.zeros(num, rows, hosts[0].x.shape[1])
-    matrix = torch.zeros(num, rows, rows)
-    offset = torch.zeros(num, rows, classes)
-    labels = torch.zeros(num, rows, dtype=torch.int64)
-    share = torch.zeros(num, rows)
-    place = torch.zeros(num, rows, dtype=torch.int64)
+    device = hosts[0].owner.device
+    x = torch.zeros(num, rows, hosts[0].x.shape[1], device=device)
+    matrix = torch.zeros(num, rows, rows, device=device)
+    offset = torch.zeros(num, rows, classes, device=device)
+    labels = torch.zeros(num, rows, dtype=torch.int64, device=device)
+    share = torch.zeros(num, rows, device=device)
+    place = torch.zeros(num, rows, dtype=torch.int64, device=device)
     for k, (step, host, got) in enumerate(zip(steps, hosts, received, strict=True)):
         used, size = step.rows, sizes[k]
         x[k, :size] = host.dense_x[used]
         if host.num_nodes == 1:
-            matrix[k, :size, :size] = got.own * torch.eye(size)
+            matrix[k, :size, :size] = got.own * torch.eye(size, device=device)
         else:
             matrix[k, :size, :size] = host.mixing_of_rows(got.own)
         offset[k, :size] = got.aggregate[host.owner[used]]

@@ -40,7 +40,7 @@ def mean_ranks(scores: Tensor, truth: Tensor, left_out: tuple[Tensor, Tensor] | 
     `left_out` are entries, rows and columns, each once, that do not count; the true one may be among them. A row with a
     score that is not finite has no rank: infinity.
     """
-    rows = torch.arange(len(scores))
+    rows = torch.arange(len(scores), device=scores.device)
     own = scores[rows, truth].unsqueeze(1)  # (rows, 1)
     greater = (scores > own).sum(dim=1)
     equal = (scores == own).sum(dim=1)
@@ -48,8 +48,8 @@ def mean_ranks(scores: Tensor, truth: Tensor, left_out: tuple[Tensor, Tensor] | 
     found = scores[row, column]
     greater.index_add_(0, row, (found > own[row, 0]).long(), alpha=-1)
     equal.index_add_(0, row, (found == own[row, 0]).long(), alpha=-1)
-    ranks = 1.0 + greater.double() + equal.double() / 2
-    return ranks.masked_fill(~scores.isfinite().all(dim=1), math.inf)
+    ranks = 1.0 + greater.cpu().double() + equal.cpu().double() / 2  # not every device has doubles
+    return ranks.masked_fill(~scores.isfinite().all(dim=1).cpu(), math.inf)
 
 
 def ranks_of_ends(
@@ -71,7 +71,7 @@ def ranks_of_ends(
                 asked, kind = links[:, block], relation[block]
                 scores = part.against(h[asked[1 - end]], others, kind, given_is_head=end == TAIL)
                 truth = known.candidates.place[asked[end]]
-                ranks[end, block] = mean_ranks(scores, truth, _left_out(known, asked, kind, end, truth, filtered))
+                ranks[end, block.cpu()] = mean_ranks(scores, truth, _left_out(known, asked, kind, end, truth, filtered))
     return ranks
 
 
@@ -83,4 +83,5 @@ def _left_out(
         return None
     row, place = known.partners[end].entries(known.rows(links, relation, end))
     other = place != truth[row]  # a link that is asked for without being known is left out all the same
-    return torch.cat([row[other], torch.arange(len(truth))]), torch.cat([place[other], truth])
+    rows = torch.arange(len(truth), device=truth.device)
+    return torch.cat([row[other], rows]), torch.cat([place[other], truth])

@@ -29,8 +29,8 @@ class GraphPile:
 
     def __init__(self, data: GraphSet) -> None:
         self.data = data
-        self._node_start = data.node_start.numpy()
-        self._edge_start = data.edge_start.numpy()
+        self._node_start = data.node_start.cpu().numpy()
+        self._edge_start = data.edge_start.cpu().numpy()
         self._sizes = np.diff(self._node_start)
         self._counts = np.diff(self._edge_start)
 
@@ -47,16 +47,16 @@ class GraphPile:
 
     def batch(self, graphs: Tensor) -> GraphInput:
         """Return the graphs at these positions, in this order, side by side."""
-        chosen = graphs.numpy()
+        chosen, device = graphs.cpu().numpy(), self.data.x.device
         sizes, counts = self._sizes[chosen], self._counts[chosen]
         first = np.cumsum(sizes) - sizes  # of each graph's nodes, in the batch
-        nodes = torch.from_numpy(spans(self._node_start[chosen], sizes))
-        edges = torch.from_numpy(spans(self._edge_start[chosen], counts))
-        shift = torch.from_numpy(np.repeat(first - self._node_start[chosen], counts))
+        nodes = torch.from_numpy(spans(self._node_start[chosen], sizes)).to(device)
+        edges = torch.from_numpy(spans(self._edge_start[chosen], counts)).to(device)
+        shift = torch.from_numpy(np.repeat(first - self._node_start[chosen], counts)).to(device)
         return GraphInput(
             x=self._features(nodes),
             edge_index=self.data.edge_index.index_select(1, edges) + shift,
-            batch=torch.from_numpy(np.repeat(np.arange(len(chosen)), sizes)),
+            batch=torch.from_numpy(np.repeat(np.arange(len(chosen)), sizes)).to(device),
             num_graphs=len(chosen),
             edge_attr=self._edge_features(edges),
         )
@@ -69,7 +69,7 @@ class GraphPile:
     def cut(self, graphs: Tensor, most: int | None = None) -> list[Tensor]:
         """Return these positions in runs of at most `most` nodes and edges, or `BLOCK_ROWS`; a larger graph alone."""
         most = BLOCK_ROWS if most is None else most
-        chosen = graphs.numpy()
+        chosen = graphs.cpu().numpy()
         ends = np.cumsum(self._sizes[chosen] + self._counts[chosen])
         parts, start = [], 0
         while start < len(chosen):

@@ -124,9 +124,9 @@ class GraphTask(Task):
         if data.target == self.target:
             return data
         if self.target == "class":
-            unknown = torch.full((data.num_items,), -1, dtype=torch.int64)
+            unknown = data.graph_ids.new_full((data.num_items,), -1)
         else:
-            unknown = torch.full((data.num_items, 1), torch.nan)
+            unknown = torch.full((data.num_items, 1), torch.nan, device=data.x.device)
         return replace(data, y=unknown, num_classes=1, target=self.target, class_names=(), masks={})
 
     def prepare(self, data: GraphSet) -> PreparedGraphs:
@@ -172,7 +172,7 @@ class GraphTask(Task):
         while isinstance(batching, FullBatch):
             yield train
         while True:
-            order = train[torch.randperm(len(train), generator=generator)]
+            order = train[torch.randperm(len(train), generator=generator).to(train.device)]
             yield from torch.split(order, batching.batch_size)
 
     def loss(self, model: nn.Module, batch: GraphBatch, generator: torch.Generator) -> Tensor:
@@ -211,6 +211,7 @@ class GraphTask(Task):
         return self.predictions(prepared.data.graph_ids, _scores(model, blocks))
 
     def _measure(self, scores: Tensor, labels: Tensor) -> dict[str, float]:
+        scores, labels = scores.cpu(), labels.cpu()
         return defined({name: self.table[name](scores, labels) for name in self.metrics})
 
     def rows_of_step(self, data: GraphSet, batching: Batching) -> int:

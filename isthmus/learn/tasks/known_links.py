@@ -31,7 +31,7 @@ class RowSets:
         """Sort pairs of row and place, (pairs,) each; repeated ones count once."""
         key = torch.unique(row * num_places + place)
         first = torch.searchsorted(key, key - key % max(num_places, 1))  # where each entry's row begins
-        return RowSets(key, key - (torch.arange(len(key)) - first), num_places)
+        return RowSets(key, key - (torch.arange(len(key), device=key.device) - first), num_places)
 
     def count(self, row: Tensor) -> Tensor:
         """Return how many places each row has, (rows,)."""
@@ -45,9 +45,9 @@ class RowSets:
     def entries(self, row: Tensor) -> tuple[Tensor, Tensor]:
         """Return all places of the given rows: the position of the row in `row`, and the place, (found,) each."""
         count = self.count(row)
-        owner = torch.repeat_interleave(torch.arange(len(row)), count)
+        owner = torch.repeat_interleave(torch.arange(len(row), device=row.device), count)
         before = count.cumsum(0) - count
-        position = self._start(row)[owner] + torch.arange(len(owner)) - before[owner]
+        position = self._start(row)[owner] + torch.arange(len(owner), device=row.device) - before[owner]
         return owner, self.key[position] % max(self.num_places, 1)
 
     def _start(self, row: Tensor) -> Tensor:
@@ -77,13 +77,13 @@ class Candidates:
     def of(data: LinkGraph) -> Candidates:
         """Read the sides off the node attribute "side", if there is one."""
         found = data.node_attributes.get("side")
-        side = torch.zeros(data.num_nodes, dtype=torch.int64)
+        side = data.links.new_zeros(data.num_nodes)
         if found is not None:
             side = torch.unique(found, return_inverse=True)[1]
         nodes = torch.argsort(side, stable=True)
         count = torch.bincount(side, minlength=1)
         first = torch.cat([count.new_zeros(1), count.cumsum(0)])
-        place = torch.empty_like(nodes).index_copy_(0, nodes, torch.arange(len(nodes)))
+        place = torch.empty_like(nodes).index_copy_(0, nodes, torch.arange(len(nodes), device=nodes.device))
         return Candidates(side, place - first[side], nodes, first)
 
     @property
@@ -136,7 +136,7 @@ class KnownLinks:
         candidates = Candidates.of(data)
         kept = data.is_link & (data.label >= 0) if by_relation else data.is_link
         links = data.links[:, kept]
-        relation = data.label[kept] if by_relation else torch.zeros(links.shape[1], dtype=torch.int64)
+        relation = data.label[kept] if by_relation else torch.zeros_like(links[0])
         num_relations = max(data.num_classes, 1) if by_relation else 1
         known = KnownLinks(links, relation, candidates, (_NONE, _NONE), num_relations, data.name)
         if data.undirected:
@@ -182,13 +182,13 @@ class KnownLinks:
         if links.shape[1] and len(possible) == 0:
             if len(self.open) == 0:
                 raise BadInput(complete(self.name, len(self.candidates.side)))
-            others = self.open[_below(torch.full((links.shape[1],), len(self.open)), generator)]
+            others = self.open[_below(torch.full_like(links[0], len(self.open)), generator)]
             return self.negatives(self.links[:, others], self.relation[others], number, generator)
-        which = torch.arange(links.shape[1])
+        which = torch.arange(links.shape[1], device=links.device)
         spare = possible[_below(torch.full_like(which, len(possible)), generator)] if len(which) else which
         which = torch.where((rooms > 0).any(dim=0), which, spare).repeat_interleave(number)
         rooms = rooms[:, which]
-        coin = torch.randint(2, which.shape, generator=generator)
+        coin = torch.randint(2, which.shape, generator=generator).to(which.device)
         end = torch.where(rooms[HEAD] == 0, TAIL, torch.where(rooms[TAIL] == 0, HEAD, coin))
         draw = _below(rooms.gather(0, end.unsqueeze(0)).squeeze(0), generator)
         pairs, kind = links[:, which].clone(), relation[which]
@@ -230,5 +230,5 @@ _NONE = RowSets(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.in
 
 def _below(limits: Tensor, generator: torch.Generator) -> Tensor:
     """Return an even draw from 0, ..., limit - 1 for each limit, int64."""
-    drawn = torch.rand(len(limits), dtype=torch.float64, generator=generator) * limits
-    return torch.minimum(drawn.long(), limits - 1)
+    drawn = torch.rand(len(limits), dtype=torch.float64, generator=generator) * limits.cpu()
+    return torch.minimum(drawn.long().to(limits.device), limits - 1)

@@ -109,7 +109,7 @@ class LinkClassification(LinkTask):
         data = prepared.data
         with torch.no_grad():
             h = self.embed(model, prepared)
-            blocks = self._blocks(data, torch.arange(data.num_items))
+            blocks = self._blocks(data, torch.arange(data.num_items, device=data.links.device))
             found = [self._logits(model, data, h, block).softmax(dim=1) for block in blocks]
         return Predictions(data.link_ids, torch.cat(found))
 
@@ -129,6 +129,7 @@ class LinkClassification(LinkTask):
         for block in self._blocks(data, prepared.index[split]):
             logits, label = self._logits(model, data, h, block), data.label[block]
             rank = self._ranks(prepared, block, logits) if ranked else torch.empty(len(label))
+            logits, label = logits.cpu(), label.cpu()
             loss = F.cross_entropy(logits, label, reduction="none").double()
             right = (logits.argmax(dim=1) == label).double()
             each = of_finite_rows(logits, loss), of_finite_rows(logits, right)

@@ -214,7 +214,7 @@ class LinkPrediction(LinkTask):
         if self._are_given(prepared, "train"):
             return ends, relation, prepared.data.is_link[links].float()
         wrong, kind = self.known(prepared).negatives(ends, relation, self.num_negatives, generator)
-        target = torch.cat([torch.ones(len(links)), torch.zeros(len(kind))])
+        target = torch.cat([torch.ones(len(links)), torch.zeros(len(kind))]).to(links.device)
         return torch.cat([ends, wrong], dim=1), torch.cat([relation, kind]), target
 
     def loss(self, model: nn.Module, batch: LinkExamples, generator: torch.Generator) -> Tensor:
@@ -238,7 +238,7 @@ class LinkPrediction(LinkTask):
     def predict(self, model: nn.Module, prepared: PreparedLinks) -> PairPredictions:
         """Return the score of every link; where relations are told apart, that of its own, or NaN if it has none."""
         data = prepared.data
-        relation = self.relations(data, torch.arange(data.num_items))
+        relation = self.relations(data, torch.arange(data.num_items, device=data.links.device))
         with torch.no_grad():
             score = self._scores(model, self.embed(model, prepared), data.links, relation.clamp(min=0))
         score = score.masked_fill(relation < 0, math.nan)
@@ -249,7 +249,7 @@ class LinkPrediction(LinkTask):
         """Return the scores of pairs, (pairs,), block by block."""
         part = link_part(model)
         size = max(MAX_SCORES // max(h.shape[1], 1), 1)
-        blocks = torch.split(torch.arange(len(relation)), size)
+        blocks = torch.split(torch.arange(len(relation), device=relation.device), size)
         return torch.cat([part.of(h[pairs[0, b]], h[pairs[1, b]], relation[b], None) for b in blocks])
 
     def _are_given(self, prepared: PreparedLinks, split: str) -> bool:
@@ -278,15 +278,16 @@ class LinkPrediction(LinkTask):
         drawn = torch.empty(len(links), 0)
         if not self._are_given(prepared, split):
             wrong, kind = self._negatives(prepared, split)
-            drawn = self._scores(model, h, wrong, kind).view(len(links), self.num_negatives)
+            drawn = self._scores(model, h, wrong, kind).view(len(links), self.num_negatives).cpu()
         ranks = torch.full((2, len(links)), math.nan, dtype=torch.float64)
         if split != "train" and any(name in RANKINGS for name in self.metrics):
             chosen = is_link.nonzero().flatten()
             if self.max_ranked is not None and self.max_ranked < len(chosen):
                 chosen = chosen[:: -(-len(chosen) // self.max_ranked)]
             part, known = link_part(model), self.known(prepared)
-            ranks[:, chosen] = ranks_of_ends(part, h, known, ends[:, chosen], relation[chosen], self.filtered)
-        return PairOutcomes(self._scores(model, h, ends, relation), is_link, drawn, ranks)
+            found = ranks_of_ends(part, h, known, ends[:, chosen], relation[chosen], self.filtered)
+            ranks[:, chosen.cpu()] = found
+        return PairOutcomes(self._scores(model, h, ends, relation).cpu(), is_link.cpu(), drawn, ranks)
 
     def measured(self, each: PairOutcomes) -> dict[str, float]:
         """Return the metrics of some examples."""

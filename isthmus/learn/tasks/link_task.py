@@ -153,7 +153,7 @@ class LinkTask(Task):
         """Return the data with all links as message edges, unless a split says which ones the network may read."""
         if any(bool(mask.any()) for mask in data.masks.values()):
             return data
-        return data.with_masks({"train": torch.ones(data.num_items, dtype=torch.bool)})
+        return data.with_masks({"train": data.links.new_ones(data.num_items, dtype=torch.bool)})
 
     def prepare(self, data: LinkGraph) -> PreparedLinks:
         """Return the message edges of the training links, and the links of each split."""
@@ -187,7 +187,7 @@ class LinkTask(Task):
         if isinstance(batching, FullBatch) and not self.disjoint:
             yield train
             return
-        order = train[torch.randperm(len(train), generator=generator)]
+        order = train[torch.randperm(len(train), generator=generator).to(train.device)]
         if isinstance(batching, FullBatch):
             yield order[: max(round(len(train) * self.supervised_share), 1)]
         elif isinstance(batching, LinkBatch | NeighborBatch):
@@ -197,14 +197,17 @@ class LinkTask(Task):
 
     def _messages(self, prepared: PreparedLinks, supervised: Tensor) -> GraphInput:
         """Return the graph without the edges of the supervised links."""
-        kept = torch.ones(prepared.graph.num_edges, dtype=torch.bool)
+        kept = torch.ones(prepared.graph.num_edges, dtype=torch.bool, device=supervised.device)
         edges = prepared.edge_of[:, supervised].flatten()
         kept[edges[edges >= 0]] = False
         return prepared.graph.replace(kept=kept)
 
     @abstractmethod
     def outcomes(self, model: nn.Module, prepared: PreparedLinks, h: Tensor, split: str) -> Any:
-        """Return how a model does on each link of a split, from its nodes' representations; `of` takes some of them."""
+        """Return how a model does on each link of a split, from its nodes' representations; `of` takes some of them.
+
+        It lies on the CPU.
+        """
 
     @abstractmethod
     def measured(self, each: Any) -> dict[str, float]:
@@ -250,7 +253,7 @@ class LinkTask(Task):
         """Run the model once over the message edges and measure each group's links of the split."""
         with torch.no_grad():
             each = self.outcomes(model, prepared, self.embed(model, prepared), split)
-        return [self.measured(each.of(mine)) for mine in positions(prepared, split, groups)]
+        return [self.measured(each.of(mine.cpu())) for mine in positions(prepared, split, groups)]
 
     def embed(self, model: nn.Module, prepared: PreparedLinks) -> Tensor:
         """Return the nodes' representations for evaluation, (nodes, width)."""
@@ -284,7 +287,7 @@ def message_edges(data: LinkGraph, by_relation: bool = True) -> tuple[Tensor, Te
     used = data.mask("train") & data.is_link & (head != tail) & ~same_as_held_out(data, by_relation)
     key = torch.unique(torch.cat([there[used], back[used]]))
     if len(key) == 0:
-        return torch.empty(2, 0, dtype=torch.int64), torch.full((2, data.num_items), -1)
+        return data.links[:, :0], torch.full_like(data.links, -1)
     wanted = torch.stack([there, back])  # (2, links)
     column = torch.searchsorted(key, wanted).clamp(max=len(key) - 1)
     return torch.stack([key // count, key % count]), torch.where(key[column] == wanted, column, -1)
@@ -302,7 +305,8 @@ def same_as_held_out(data: LinkGraph, by_relation: bool) -> Tensor:
 def positions(prepared: PreparedLinks, split: str, groups: Sequence[Tensor]) -> list[Tensor]:
     """Return where each group's links lie among those of the split; others are left out."""
     links = prepared.index[split]
-    position = torch.full((prepared.data.num_items,), -1).index_copy_(0, links, torch.arange(len(links)))
+    numbers = torch.arange(len(links), device=links.device)
+    position = links.new_full((prepared.data.num_items,), -1).index_copy_(0, links, numbers)
     return [position[group][position[group] >= 0] for group in groups]
 
 

@@ -97,7 +97,7 @@ class NodeClassification(Task):
         if prepared.adjacency is None:
             prepared.adjacency = Adjacency.of(prepared.data.edge_index, prepared.data.num_nodes)
         while True:
-            order = torch.randperm(len(train), generator=generator)
+            order = torch.randperm(len(train), generator=generator).to(train.device)
             for chunk in torch.split(order, batching.batch_size):
                 yield _sampled(prepared, train[chunk], labels[chunk], batching, generator)
 
@@ -132,8 +132,9 @@ class NodeClassification(Task):
         self, model: nn.Module, prepared: PreparedNodes, split: str, groups: Sequence[Tensor]
     ) -> list[dict[str, float]]:
         """Run the model once over the whole graph and measure each group's nodes of the split."""
-        wanted = torch.zeros(prepared.graph.num_nodes, dtype=torch.bool)
-        wanted[prepared.index[split]] = True
+        mine = prepared.index[split]
+        wanted = torch.zeros(prepared.graph.num_nodes, dtype=torch.bool, device=mine.device)
+        wanted[mine] = True
         chosen = [nodes[wanted[nodes]] for nodes in groups]
         index = torch.cat(chosen)
         with torch.no_grad():
@@ -149,7 +150,7 @@ class NodeClassification(Task):
             labels = torch.cat([each.labels[split] for each in prepared])
             splits[split] = (index, labels, tuple(len(each.index[split]) for each in prepared))
         index, labels, _ = splits["train"]
-        target = torch.full((graph.num_nodes,), IGNORED).index_copy_(0, index, labels)
+        target = labels.new_full((graph.num_nodes,), IGNORED).index_copy_(0, index, labels)
         sizes = tuple(each.graph.num_nodes for each in prepared)
         sparse = [each.graph.x.pattern.nnz for each in prepared if isinstance(each.graph.x, SparseMatrix)]
         if 0 < len(sparse) < len(prepared):
@@ -160,7 +161,7 @@ class NodeClassification(Task):
         """Return each client's mean cross-entropy over its training nodes, (clients,)."""
         logits: Tensor = model(data.graph, streams)
         each = cross_entropy(logits, data.target, reduction="none")
-        counts = torch.tensor(data.splits["train"][2])
+        counts = torch.tensor(data.splits["train"][2], device=each.device)
         return each.view(len(counts), -1).sum(dim=1) / counts
 
     def evaluate_stacked(
@@ -179,7 +180,7 @@ class NodeClassification(Task):
         self, logits: Tensor, index: Tensor, labels: Tensor, counts: tuple[int, ...]
     ) -> list[dict[str, float]]:
         """Return the metrics of each client on its examples; those without any have none."""
-        return metrics.measured_each(self.metrics, logits.index_select(0, index), labels, counts)
+        return metrics.measured_each(self.metrics, logits.index_select(0, index).cpu(), labels.cpu(), counts)
 
     def stack_batches(self, prepared: Sequence[PreparedNodes], batching: Batching) -> BatchStack:
         """Return what sampled neighbourhoods of many clients are put side by side from."""
@@ -196,6 +197,7 @@ class NodeClassification(Task):
             return Predictions(prepared.data.node_ids, logits.softmax(dim=1))
 
     def _measure(self, logits: Tensor, labels: Tensor) -> dict[str, float]:
+        logits, labels = logits.cpu(), labels.cpu()
         return metrics.defined({name: metrics.CLASSIFICATION[name](logits, labels) for name in self.metrics})
 
 
@@ -211,4 +213,4 @@ def _sampled(
     hood = sample_neighborhood(prepared.adjacency, seeds, batching.fanouts, generator)
     weight = None if data.edge_weight is None else data.edge_weight[hood.edges]
     graph = GraphInput(x=select_rows(data.x, hood.nodes), edge_index=hood.edge_index, edge_weight=weight)
-    return NodeBatch(graph, torch.arange(hood.num_seeds), labels)
+    return NodeBatch(graph, torch.arange(hood.num_seeds, device=labels.device), labels)

@@ -103,7 +103,7 @@ def as_rows(data: Graph) -> Graph:
     return replace(
         data,
         x=data.x if samples is None else samples.flatten(0, 1),
-        edge_index=torch.empty(2, 0, dtype=torch.int64),
+        edge_index=data.edge_index[:, :0],
         edge_weight=None,
         y=_labels(data).flatten(),
         node_ids=data.node_ids[_owner(data)],
@@ -114,7 +114,7 @@ def as_rows(data: Graph) -> Graph:
 
 
 def _owner(data: Graph) -> Tensor:
-    return torch.arange(data.num_nodes).repeat_interleave(num_samples(data))
+    return torch.arange(data.num_nodes, device=data.y.device).repeat_interleave(num_samples(data))
 
 
 def _labels(data: Graph) -> Tensor:

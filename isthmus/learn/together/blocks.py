@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from isthmus.core.client import Client
+from isthmus.core.device import has_doubles
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import FullBatch, LinkBatch, MiniBatch, NeighborBatch
 from isthmus.learn.graph_client import GraphClient
@@ -101,6 +102,10 @@ def why_alone(client: Any, first: Any, model_stacks: bool) -> str:
         return f"{type(client.task).__name__} has no {method!r}, by which its examples could be put side by side"
     if not takes_all(client) and type(client.batching) not in KNOWN:
         return f"{type(client.batching).__name__} is not known to be put side by side"
+    if not has_doubles(client.device):
+        return f"sums of many are taken in double precision, which {client.device} has not"
+    if not takes_all(client) and client.device.type != "cpu":
+        return f"batches that are not whole graphs are put side by side on the CPU only, not on {client.device}"
     if not model_stacks:
         return "its model has a part that is not known to run for many at once"
     if rows_of_step(client) > MAX_NODES:

@@ -177,8 +177,9 @@ class StackedFeatures:
     @cached_property
     def collected(self) -> SparseMatrix:
         """(features, used): adds up the clients' rows of each feature."""
-        pattern, _ = Pattern.from_pairs(self.feature, torch.arange(len(self.used)), (self.num_features, len(self.used)))
-        return SparseMatrix(pattern, torch.ones(len(self.used)))
+        number = torch.arange(len(self.used), device=self.used.device)
+        pattern, _ = Pattern.from_pairs(self.feature, number, (self.num_features, len(self.used)))
+        return SparseMatrix(pattern, torch.ones(len(self.used), device=self.used.device))
 
     @cached_property
     def span_pays(self) -> bool:
@@ -276,7 +277,8 @@ class _CompactStack(Stacked):
         return self.features.num_clients
 
     def member(self, position: int) -> Tensor:
-        bounds = torch.searchsorted(self.features.owner, torch.tensor([position, position + 1])).tolist()
+        owner = self.features.owner
+        bounds = torch.searchsorted(owner, owner.new_tensor([position, position + 1])).tolist()
         mine = slice(*bounds)
         return self.rest.index_copy(0, self.features.feature[mine], self.values[mine])
 
@@ -286,19 +288,20 @@ class _CompactStack(Stacked):
 
     def bound(self) -> Tensor:
         # A row of `rest` that no client uses is everybody's, and the largest of those that all use is no smaller.
-        sums = torch.zeros(len(self)).index_add_(0, self.features.owner, self.values.abs().sum(dim=1))
-        return (sums + largest(self.rest)).double()
+        rows = self.values.abs().sum(dim=1)
+        sums = torch.zeros(len(self), device=rows.device).index_add_(0, self.features.owner, rows)
+        return (sums + largest(self.rest)).cpu().double()
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        features = self.features
+        features, weights = self.features, weights.to(self.values.device)
         each = weights.index_select(0, features.owner)  # (used,)
-        covered = torch.zeros(features.num_features, dtype=torch.float64).index_add_(0, features.feature, each)
+        covered = each.new_zeros(features.num_features).index_add_(0, features.feature, each)
         collected, values = features.collected, self.values
         if not bool(weights.all()):  # who has no weight may hold anything, NaN too
             values = torch.where((each != 0.0).unsqueeze(1), values, 0.0)
         rows = collected.with_values(each.float().index_select(0, collected.pattern.col)).matmul(values)
         left = (weights.sum() - covered).clamp_(min=0.0)
-        return torch.addcmul(rows.double(), self.rest.double(), left.unsqueeze(1))
+        return torch.addcmul(rows.double(), self.rest.double(), left.unsqueeze(1)).cpu()
 
 
 class Span(FeatureLayout):
@@ -395,10 +398,11 @@ class _SpanStack(Stacked):
         # No entry of X^T A is larger than this; where it is not enough, the weights themselves are looked at. They are
         # rounded on the way, so close to the largest number there is they may overflow below it.
         bound = by_client.abs().sum(dim=1, dtype=torch.float64) * largest(self.features.matrix.values)
-        return 2.0 * (bound + largest(self.start) * largest(self.scale))
+        return 2.0 * (bound.cpu() + largest(self.start) * largest(self.scale))
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         by_client = self.coordinates.view(len(self), -1, self.coordinates.shape[1])
+        weights = weights.to(by_client.device)
         each = weights.float().view(-1, 1, 1)
         matrix = self.features.matrix
         if not bool(weights.all()):  # who has no weight may hold anything, NaN too
@@ -406,7 +410,8 @@ class _SpanStack(Stacked):
             owner = matrix.pattern.row.long().div(by_client.shape[1], rounding_mode="floor")
             matrix = matrix.with_values(torch.where(weights[owner] != 0.0, matrix.values, 0.0))
         added = matrix.t().matmul((by_client * each).flatten(0, 1))
-        return torch.addcmul(added.double(), self.start.double(), self.scale.double(), value=float(weights.sum()))
+        start, scale = self.start.double(), self.scale.double()
+        return torch.addcmul(added.double(), start, scale, value=float(weights.sum())).cpu()
 
 
 # Layers, with the parameters that multiply what goes in.

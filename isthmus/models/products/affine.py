@@ -221,18 +221,20 @@ def block_gram(matrix: SparseMatrix, num_blocks: int) -> SparseMatrix:
 
     rows, features = matrix.shape
     if matrix.pattern.nnz == 0:
-        nothing = torch.zeros(0, dtype=torch.int64)
-        return SparseMatrix(Pattern(torch.zeros(rows + 1, dtype=torch.int64), nothing, (rows, rows)), matrix.values[:0])
+        crow = matrix.pattern.crow.new_zeros(rows + 1)
+        return SparseMatrix(Pattern(crow, crow[:0], (rows, rows)), matrix.values[:0])
     per_block = rows // num_blocks
     pattern = matrix.pattern
     # A block's features are columns of its own, so that no product crosses blocks.
     columns = pattern.col.long() + pattern.row.long().div(per_block, rounding_mode="floor") * features
     _, compact = torch.unique(columns, return_inverse=True)
-    own = sparse.csr_matrix((matrix.values.numpy(), compact.numpy(), pattern.crow.numpy()), dtype="float32")
+    parts = (part.cpu().numpy() for part in (matrix.values, compact, pattern.crow))
+    own = sparse.csr_matrix(tuple(parts), dtype="float32")
     own.resize(rows, max(own.shape[1], 1))
     gram = (own @ own.T).tocsr()
     gram.sort_indices()
-    crow, col, values = (torch.from_numpy(part) for part in (gram.indptr, gram.indices, gram.data))
+    device = matrix.values.device
+    crow, col, values = (torch.from_numpy(part).to(device) for part in (gram.indptr, gram.indices, gram.data))
     found = SparseMatrix(Pattern(crow, col, (rows, rows)), values)
     found.mark_symmetric()
     return found

@@ -60,7 +60,7 @@ class Pattern:
     def row(self) -> Tensor:
         """Row of each entry, (entries,), ascending."""
         if self._row is None:
-            rows = torch.arange(self.shape[0], dtype=self.col.dtype)
+            rows = torch.arange(self.shape[0], dtype=self.col.dtype, device=self.col.device)
             self._row = torch.repeat_interleave(rows, self.crow.diff())
         return self._row
 
@@ -81,10 +81,11 @@ class Pattern:
         # By counting, which takes a tenth of the time of sorting. Imported here: models must load quickly.
         from scipy.sparse import csr_matrix
 
-        parts = (values.numpy(), self.col.numpy(), self.crow.numpy())
+        parts = (values.cpu().numpy(), self.col.cpu().numpy(), self.crow.cpu().numpy())
         turned = csr_matrix(parts, self.shape, copy=False).tocsc()
-        crow, col = torch.from_numpy(turned.indptr), torch.from_numpy(turned.indices)
-        return Pattern(crow, col, (self.shape[1], self.shape[0])), torch.from_numpy(turned.data)
+        found = (turned.indptr, turned.indices, turned.data)
+        crow, col, data = (torch.from_numpy(part).to(self.col.device) for part in found)
+        return Pattern(crow, col, (self.shape[1], self.shape[0])), data
 
     def __repr__(self) -> str:
         return f"Pattern({self.shape[0]} x {self.shape[1]}, {self.nnz} entries)"
@@ -113,8 +114,9 @@ class SparseMatrix:
     ) -> SparseMatrix:
         """Return S with S[target, source] += weight for each edge (source, target); weights None are ones."""
         pattern, order = Pattern.from_pairs(edge_index[1], edge_index[0], shape)
-        values = torch.ones(len(order), dtype=dtype) if weights is None else weights[order].to(dtype)
-        return cls(pattern, values)
+        if weights is None:
+            return cls(pattern, torch.ones(len(order), dtype=dtype, device=order.device))
+        return cls(pattern, weights[order].to(dtype))
 
     @classmethod
     def from_csr(cls, matrix: Tensor) -> SparseMatrix:
@@ -157,14 +159,15 @@ class SparseMatrix:
             raise ValueError(f"cannot add {other!r} to {self!r}")
         mine, theirs = self.pattern, other.pattern
         number = mine.nnz + theirs.nnz
-        first = (torch.arange(mine.nnz) + theirs.crow.index_select(0, mine.row)).numpy()  # where these entries go
+        places = torch.arange(mine.nnz, device=mine.col.device) + theirs.crow.index_select(0, mine.row)
+        first = places.cpu().numpy()  # where these entries go
         others = np.ones(number, dtype=bool)  # a mask: indices of so many entries would take longer than the copy
         others[first] = False
 
         def merged(own: Tensor, added: Tensor) -> Tensor:
-            found = np.empty(number, dtype=own.numpy().dtype)
-            found[first], found[others] = own.numpy(), added.to(own.dtype).numpy()
-            return torch.from_numpy(found)
+            found = np.empty(number, dtype=own.cpu().numpy().dtype)
+            found[first], found[others] = own.cpu().numpy(), added.to(own.dtype).cpu().numpy()
+            return torch.from_numpy(found).to(own.device)
 
         pattern = Pattern(mine.crow + theirs.crow, merged(mine.col, theirs.col), self.shape)
         total = SparseMatrix(pattern, merged(self.values, other.values))
@@ -176,11 +179,11 @@ class SparseMatrix:
 
         A number of -1 stands for a row and a column without entries.
         """
-        chosen = nodes.numpy()
+        chosen, device = nodes.cpu().numpy(), self.values.device
         known = np.flatnonzero(chosen >= 0)
         position = np.full(self.shape[1], -1, dtype=np.int32)
         position[chosen[known]] = known
-        crow, col = self.pattern.crow.numpy(), self.pattern.col.numpy()
+        crow, col = self.pattern.crow.cpu().numpy(), self.pattern.col.cpu().numpy()
         first = crow[np.where(chosen < 0, 0, chosen)]
         length = np.where(chosen < 0, 0, crow[np.where(chosen < 0, -1, chosen + 1)] - first)
         ends = np.concatenate([[0], np.cumsum(length)])
@@ -189,8 +192,9 @@ class SparseMatrix:
         column = position.take(col.take(entry))
         kept = column >= 0
         before = np.concatenate([[0], np.cumsum(kept, dtype=np.int32)]).take(ends)  # how many entries stay before a row
-        pattern = Pattern(torch.from_numpy(before), torch.from_numpy(column[kept]), (len(chosen), len(chosen)))
-        return SparseMatrix(pattern, torch.from_numpy(self.values.numpy().take(entry[kept])))
+        size = (len(chosen), len(chosen))
+        pattern = Pattern(torch.from_numpy(before).to(device), torch.from_numpy(column[kept]).to(device), size)
+        return SparseMatrix(pattern, torch.from_numpy(self.values.cpu().numpy().take(entry[kept])).to(device))
 
     def row_sums(self) -> Tensor:
         """Return the sum of each row, (rows,)."""
@@ -225,7 +229,7 @@ class SparseMatrix:
 
     def to_dense(self) -> Tensor:
         """Return the same matrix, dense."""
-        dense = torch.zeros(self.shape, dtype=self.dtype)
+        dense = self.values.new_zeros(self.shape)
         return dense.index_put((self.pattern.row, self.pattern.col), self.values, accumulate=True)
 
     def to_csr(self) -> Tensor:
@@ -243,7 +247,7 @@ class SparseMatrix:
 
 def padded_starts(blocks: Sequence[SparseMatrix], rows: int) -> Tensor:
     """Return where each row starts when matrices stand one below the other, each padded to `rows` rows."""
-    counts = torch.zeros(len(blocks), rows, dtype=torch.int64)
+    counts = torch.zeros(len(blocks), rows, dtype=torch.int64, device=blocks[0].values.device)
     for k, block in enumerate(blocks):
         counts[k, : block.shape[0]] = block.pattern.crow.diff()
     return torch.cat([counts.new_zeros(1), counts.flatten().cumsum(0)])
@@ -307,8 +311,14 @@ class _Product(torch.autograd.Function):
 def edge_pattern(edge_index: Tensor, num_nodes: int, loops: bool) -> tuple[Pattern, Tensor]:
     """Return where A (with `loops`, A + I) has entries, and which edge each is, (entries,); loops come after edges."""
     if loops:
-        edge_index = torch.cat([edge_index, torch.arange(num_nodes).expand(2, num_nodes)], dim=1)
+        edge_index = _with_loops(edge_index, num_nodes)
     return Pattern.from_pairs(edge_index[1], edge_index[0], (num_nodes, num_nodes))
+
+
+def _with_loops(edge_index: Tensor, num_nodes: int) -> Tensor:
+    """Return edges, and then a loop at each node."""
+    loops = torch.arange(num_nodes, device=edge_index.device).expand(2, num_nodes)
+    return torch.cat([edge_index, loops], dim=1)
 
 
 def mean_operator(matrix: SparseMatrix) -> SparseMatrix:
@@ -347,11 +357,13 @@ def attention_pattern(
     Attention with several heads is attention with one head on this larger graph. Beside it, which edge each entry is,
     (entries,): edges first, then loops, then the entries of the complement C.
     """
-    pairs = torch.cat([edge_index, torch.arange(num_nodes).expand(2, num_nodes)], dim=1)
+    pairs = _with_loops(edge_index, num_nodes)
     if complement is not None:
         added = complement.pattern
         pairs = torch.cat([pairs, torch.stack([added.col.long(), added.row.long()])], dim=1)
-    expanded = (pairs.unsqueeze(2) * heads + torch.arange(heads)).flatten(1)  # (2, entries * heads)
+    expanded = (pairs.unsqueeze(2) * heads + torch.arange(heads, device=pairs.device)).flatten(
+        1
+    )  # (2, entries * heads)
     size = num_nodes * heads
     pattern, order = Pattern.from_pairs(expanded[1], expanded[0], (size, size))
     return pattern, order.div(heads, rounding_mode="floor")
@@ -359,7 +371,7 @@ def attention_pattern(
 
 def pooling_operator(batch: Tensor, num_graphs: int, mean: bool) -> SparseMatrix:
     """Return the (graphs, nodes) matrix that adds up, or averages, the nodes of each graph."""
-    membership = torch.stack([torch.arange(len(batch)), batch])  # (2, nodes)
+    membership = torch.stack([torch.arange(len(batch), device=batch.device), batch])  # (2, nodes)
     matrix = SparseMatrix.from_edges(membership, None, (num_graphs, len(batch)))
     if not mean:
         return matrix

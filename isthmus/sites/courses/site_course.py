@@ -38,6 +38,7 @@ MEANINGLESS = {
     "global_graph": "there is no global graph",
     "runtime": "every silo answers for itself",
     "block_mb": "every silo answers for itself",
+    "device": "every silo chooses its own (isthmus join --device)",
     "checkpoint_every": "every round is saved",
     "sinks": "metrics go to the journal only",
     "monitor_every": "monitors are for simulation only",

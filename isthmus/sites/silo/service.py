@@ -20,6 +20,7 @@ from isthmus import __version__
 from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_yaml, load_course, own_algorithm, own_batching
 from isthmus.core.codec import decode, encode, pack
+from isthmus.core.device import CPU, moved
 from isthmus.core.errors import BadInput, BadMessage, quoted
 from isthmus.core.outside import foreign, parse_yaml, replace_file
 from isthmus.core.protocol import Failure
@@ -60,8 +61,10 @@ class SiloService:
         say: Callable[[str], None] = print,
         id_secret: bytes | None = None,
         identity: Identity | None = None,
+        device: torch.device = CPU,
     ) -> None:
         self.name = name
+        self.device = device  # where this silo computes: its own choice, whatever the course says
         self.data = data
         self.state = state
         self.policy = policy or Policy()
@@ -195,8 +198,9 @@ class SiloService:
         def client() -> GraphClient:
             model = build_model(course, into, out, self.name, allow_import=False)
             own = personal_start(course, model, known)
-            made = GraphClient(self.name, data, course.task, model, batching, own)
-            made.node_keys, made.foreign = keys, neighbors
+            made = GraphClient(self.name, data, course.task, model, batching, own, self.device)
+            made.node_keys = None if keys is None else keys.to(self.device)
+            made.foreign = None if neighbors is None else ForeignEdges(*moved(tuple(neighbors), self.device))
             made.algorithm, made.secret = algorithm, secret
             return made
 
