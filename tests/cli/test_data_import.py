@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
+from isthmus.data import on_demand
 from isthmus.data.folders.graph_folder import read_graph_folder
 from isthmus.data.folders.schema.schema import read_schema
 
@@ -240,12 +241,10 @@ def test_all_problems_are_told_at_once_and_nothing_is_written(tmp_path: Path) ->
 def test_a_schema_is_not_left_when_the_folder_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pyarrow import parquet
-
     def full(*arguments: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(parquet, "write_table", full)
+    monkeypatch.setattr(on_demand.parquet, "write_table", full)
     words = ["--write-schema", str(tmp_path / "s.yaml"), "--out", str(tmp_path / "g")]
     code, text = call("data", "import", *from_csv(tmp_path), *words)
     assert code == 2 and "cannot be written: No space left on device" in text
