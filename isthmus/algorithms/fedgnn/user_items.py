@@ -53,7 +53,7 @@ def interactions(data: Any) -> tuple[Tensor, Tensor]:
 
     There are none in data that is no graph of links or has no attribute "side". Links within a side do not count.
     """
-    empty = torch.empty(0, dtype=torch.int64, device=data.x.device)
+    empty = torch.empty(0, dtype=torch.int64, device=data.x.device if hasattr(data, "x") else None)
     if not isinstance(data, LinkGraph) or SIDE not in data.node_attributes:
         return empty, empty
     ends = data.links[:, data.mask("train") & data.is_link]
