@@ -28,6 +28,7 @@ from isthmus.learn.tasks import (
     NodeClassification,
     NodeSamples,
 )
+from isthmus.learn.together import blocks
 from isthmus.models import DECODERS, GNNS, READOUTS, LinearEncoder, MLPDecoder, ModelSpec
 from isthmus.runs.simulation import Scenario
 from isthmus.testing.pretended_device import operations, pretended_device
@@ -120,7 +121,7 @@ def compare(case: Case, doubles: bool = True) -> int:
     """Run a case on the CPU and on the device; return how many operations the device did. Raise where they differ."""
     course, scenario = case
     with pretended_device(doubles) as device:
-        devices.has_doubles = lambda place: doubles or place == devices.CPU
+        blocks.has_doubles = lambda place: doubles or place == devices.CPU
         here = ist.run(replace(course, runtime=course.runtime if doubles else "loop"), scenario=scenario)
         before = operations()
         there = ist.run(replace(course, device=device), scenario=scenario)
