@@ -1,8 +1,9 @@
 """Plain decimal numbers in a text, thousands at a time: -12, 0.637, .5 and 3. but not 1e5.
 
 Eight characters are one integer of 64 bits, the first of them in its lowest byte, and what is done to the integer is
-done to all eight: a few operations of numpy on many such integers. A number without its point is a whole one of at most 14 digits, which a double holds exactly, as it does the power
-of ten that the point stands for. One division of the two rounds once, so that the result is what `float` would return.
+done to all eight: a few operations of numpy on many such integers. A number without its point is a whole one of at most
+14 digits, which a double holds exactly, as it does the power of ten that the point stands for. One division of the two
+rounds once, so that the result is what `float` would return.
 """
 
 from __future__ import annotations
