@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from isthmus.core.client import Client, Work
+from isthmus.core.client import Client, NotTogether, Work
 from isthmus.core.device import CPU
 from isthmus.core.errors import BadInput, refuse
 from isthmus.core.protocol import Algorithm, Holdings, StateT
@@ -109,12 +109,8 @@ def fit(
     for _, batch in zip(range(steps), task.batches(prepared, batching, generator), strict=False):
         found = (loss or task.loss)(model, batch, generator)
         losses.append(found.detach())
-        if penalty is not None:
-            found = found + penalty(named)
-        grads = gradients(found, live)
+        grads = step_gradients(found, None if penalty is None else penalty(named), live, sums, optimizer)
         with torch.no_grad():
-            if sums is not None:
-                add_gradients(sums, grads, live, optimizer)
             if drift is not None:
                 grads = [g + drift[name] if name in drift else g for name, g in zip(named, grads, strict=True)]
             optimizer.step(live, grads, state, lr)
@@ -123,11 +119,21 @@ def fit(
     return Fitted(read_params(model), mean, len(losses), lambda: state, summed)
 
 
-def add_gradients(sums: list[Tensor], grads: list[Tensor], live: list[Tensor], optimizer: Optimizer) -> None:
-    """Add gradients to their sums, with the decay of weights where the optimiser takes it for a part of them."""
-    torch._foreach_add_(sums, grads)
-    if optimizer.weight_decay and type(optimizer) is not AdamW:
-        torch._foreach_add_(sums, live, alpha=optimizer.weight_decay)
+def step_gradients(
+    loss: Tensor, penalty: Tensor | None, live: list[Tensor], sums: list[Tensor] | None, optimizer: Optimizer
+) -> list[Tensor]:
+    """Return the gradients of a loss and a penalty; those of the loss alone are added to `sums`, where there are any.
+
+    The decay of weights is added too, where the optimiser takes it for a part of the gradients.
+    """
+    if sums is None:
+        return gradients(loss if penalty is None else loss + penalty, live)
+    grads = gradients(loss, live)
+    with torch.no_grad():
+        torch._foreach_add_(sums, grads)
+        if optimizer.weight_decay and type(optimizer) is not AdamW:
+            torch._foreach_add_(sums, live, alpha=optimizer.weight_decay)
+        return grads if penalty is None else list(torch._foreach_add(grads, gradients(penalty, live)))
 
 
 def take_step(live: list[Tensor], loss: Tensor, optimizer: Optimizer, state: OptimizerState, lr: float) -> None:
@@ -583,12 +589,16 @@ def score_on_local_graphs(
     each: dict[str, Scores] = {name: {} for name in models}
     counts: dict[str, int] = {}
     blocks, alone = gather([clients[name] for name in models])
+    left_over = list(alone)
     for block in blocks:
-        for client, (metrics, found) in zip(
-            block, block.evaluate([models[client.id] for client in block], (split,)), strict=True
-        ):
+        try:
+            results = block.evaluate([models[client.id] for client in block], (split,))
+        except NotTogether:
+            left_over += block
+            continue
+        for client, (metrics, found) in zip(block, results, strict=True):
             each[client.id], counts[client.id] = metrics[split], found[split]
-    for left in alone:
+    for left in left_over:
         client = clients[left.id]
         each[left.id], counts[left.id] = score_model(task, client.model, models[left.id], data_of(client), split)
     return weighted(each, counts), each

@@ -20,7 +20,7 @@ from isthmus.core.client import NotTogether
 from isthmus.core.record import Params
 from isthmus.core.replies import Stacked, StackedTensor
 from isthmus.core.stacked_params import own_tensor
-from isthmus.learn.graph_client import Evaluate, Penalty, add_gradients, gradients, load_params
+from isthmus.learn.graph_client import Penalty, load_params, step_gradients
 from isthmus.learn.optimizers import Only, Optimizer, OptimizerState
 from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated
 from isthmus.learn.together.layouts import (
@@ -131,13 +131,10 @@ class BatchCohort(GraphCohort):
                     batch = stack.batch(owners, [next(drawn) for drawn in draws[:active]])
                     each = stack.losses(self.model, batch, batch.streams(generators[:active]))  # (active,)
                     losses[:active] += each.detach()
-                    total = each.sum()
-                    for place, penalty in enumerate(penalties[k] for k in (owners if penalties else ())):
-                        total = total + penalty(part.of(place))
-                    grads = gradients(total, part.moved)
+                    extra = [penalties[k](part.of(place)) for place, k in enumerate(owners)] if penalties else []
+                    total = torch.stack(extra).sum() if extra else None
+                    grads = step_gradients(each.sum(), total, part.moved, some_sums, optimizer)
                     with torch.no_grad():
-                        if some_sums is not None:
-                            add_gradients(some_sums, grads, part.moved, optimizer)
                         mine.join(grads, part.moved)
                         for group in groups:
                             group.step(part.moved, grads, lr)
@@ -180,12 +177,6 @@ class BatchCohort(GraphCohort):
 
     def evaluate(self, models: Sequence[Params], splits: tuple[str, ...]) -> list[Evaluated]:
         """Return metrics and example counts of each client's model on its own data."""
-        try:
-            return self._evaluated(models, splits)
-        except NotTogether:
-            return [Evaluate(model, splits).alone(client) for model, client in zip(models, self.clients, strict=True)]
-
-    def _evaluated(self, models: Sequence[Params], splits: tuple[str, ...]) -> list[Evaluated]:
         if not self.clients[0].own and all(model is models[0] for model in models):
             load_params(self.model, models[0])
             return self.stack.evaluate(self.model, splits, stacked=False)

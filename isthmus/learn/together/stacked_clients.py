@@ -27,9 +27,8 @@ from isthmus.learn.graph_client import (
     GraphClient,
     Penalty,
     Pull,
-    add_gradients,
-    gradients,
     load_params,
+    step_gradients,
 )
 from isthmus.learn.optimizers import SGD, Adam, AdamW, Optimizer, OptimizerState
 from isthmus.learn.tasks.task import StackedData
@@ -298,13 +297,10 @@ class GraphCohort:
             for _ in range(steps):
                 each = loss(self.model, data, streams, weights.frozen)  # (clients,)
                 losses.append(each.detach())
-                total = each.sum()
-                for k, penalty in enumerate(penalties):
-                    total = total + penalty(weights.of(k))
-                grads = gradients(total, moved)
+                extra = [penalty(weights.of(k)) for k, penalty in enumerate(penalties)]
+                total = torch.stack(extra).sum() if extra else None
+                grads = step_gradients(each.sum(), total, moved, sums, optimizer)
                 with torch.no_grad():
-                    if sums is not None:
-                        add_gradients(sums, grads, moved, optimizer)
                     terms.join(grads, moved)
                     optimizer.step(moved, grads, state, lr)
             with torch.no_grad():

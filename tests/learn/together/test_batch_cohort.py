@@ -218,6 +218,24 @@ def test_pulls_drifts_penalties_and_sums_of_gradients() -> None:
         return lambda live: (1.0 + k) * 0.1 * live["gnn.layers.1.weight"].abs().sum()
 
     require_same_fit(clients, [work_of(start, penalty=penalty(k)) for k, start in enumerate(starts)])
+    require_same_fit(clients, [work_of(start, penalty=pull, sum_gradients=True) for start in starts])
+    require_same_fit(
+        clients, [work_of(start, penalty=penalty(k), sum_gradients=True) for k, start in enumerate(starts)]
+    )
+
+
+@pytest.mark.parametrize("kind", ["a pull", "a function"])
+def test_sums_of_gradients_are_those_of_the_loss_without_a_penalty(kind: str) -> None:
+    clients = clients_of(MODELS["gin"])
+    start = start_of(clients)
+    pull = Pull(0.3, start_of(clients, seed=1))
+    penalty = pull if kind == "a pull" else lambda live: 3.0 * live["gnn.layers.1.weight"].sum()
+    plain, penalised = (
+        work_of(start, steps=1, step_unit="batch", penalty=each, sum_gradients=True).alone(clients[0])
+        for each in (None, penalty)
+    )
+    close(penalised.gradients, plain.gradients)
+    assert not torch.allclose(penalised.params["gnn.layers.1.weight"], plain.params["gnn.layers.1.weight"])
 
 
 def test_parameters_that_stand_still_and_those_that_are_a_clients_own() -> None:
