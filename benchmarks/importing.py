@@ -48,6 +48,7 @@ def write_tables(folder: Path, kind: str, form: str, rows: int, columns: int) ->
     else:
         parquet.write_table(nodes, folder / "nodes.parquet")
     csv.write_csv(pa.table({"source": range(rows - 1), "target": range(1, rows)}), folder / "edges.csv")
+    os.sync()  # people's tables were written before, too
 
 
 @dataclass(frozen=True)

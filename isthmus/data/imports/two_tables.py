@@ -96,11 +96,11 @@ Made = TypeVar("Made")
 
 def _read_text(path: Path, delimiter: str, reading: Reading) -> Columns:
     names, number = _names_and_numbers(path, delimiter, reading)
-    num_lines, quotes = _scanned(path)
     if reading.single and is_wide(len(number), len(names) - len(number)):
-        wide = read_wide_text(path, delimiter, names, number, MISSING, num_lines)
+        wide = read_wide_text(path, delimiter, names, number, MISSING)
         if wide is not None:
             return names, *wide
+    num_lines, quotes = _scanned(path)
     # Where no value has quotes, no line ends within one: Arrow need not look for such before it parses.
     parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=quotes)
     options = csv.ReadOptions(block_size=max(BLOCK_BYTES, path.stat().st_size // MOST_BLOCKS), use_threads=False)

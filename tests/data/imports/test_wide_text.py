@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isthmus.data.folders.tables.number_block import BlockColumn
+from isthmus.data.folders.tables.number_block import BlockColumn, BlockWriter
 from isthmus.data.folders.tables.reading import Problems, Table
 from isthmus.data.imports import two_tables as tables
 from isthmus.data.imports import wide_text
@@ -138,12 +138,37 @@ def test_a_text_that_is_not_plain_is_left_to_the_usual_way(
 ) -> None:
     monkeypatch.setattr(wide_text, "PIECE_BYTES", 1 << 20)
     (tmp_path / "a.csv").write_bytes(ODD[name].encode())
-    assert read_wide_text(tmp_path / "a.csv", ",", HEAD.strip().split(","), NUMBERS, MISSING, 100) is None
+    assert read_wide_text(tmp_path / "a.csv", ",", HEAD.strip().split(","), NUMBERS, MISSING) is None
 
 
 def test_text_that_is_not_utf8_is_left_to_the_usual_way(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(PLAIN.replace("n7,", "ñ7,").encode("latin-1"))
-    assert read_wide_text(tmp_path / "a.csv", ",", HEAD.strip().split(","), NUMBERS, MISSING, 100) is None
+    assert read_wide_text(tmp_path / "a.csv", ",", HEAD.strip().split(","), NUMBERS, MISSING) is None
+
+
+def test_lines_are_counted_where_room_for_as_many_as_there_may_be_is_not_to_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.csv").write_text(PLAIN)
+    plain = facts(read(tmp_path / "a.csv"))
+    asked = []
+
+    def scarce(num_rows: int, num_columns: int) -> BlockWriter:
+        asked.append(num_rows)
+        if num_rows > PLAIN.count("\n") + 1:
+            raise MemoryError
+        return BlockWriter(num_rows, num_columns)
+
+    monkeypatch.setattr(wide_text, "BlockWriter", scarce)
+    assert facts(read(tmp_path / "a.csv")) == plain
+    assert asked == [len(PLAIN) // 5 + 1, PLAIN.count("\n") + 1]
+
+
+def test_a_file_of_nothing_but_marks_has_room(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(HEAD + ",,,,\n" * 60)
+    found = read_wide_text(tmp_path / "a.csv", ",", HEAD.strip().split(","), NUMBERS, MISSING)
+    assert found is not None and found[1] == 60
+    assert [column.null_count for column in found[0][1:]] == [60] * 4
 
 
 def test_no_more_of_a_text_is_held_than_threads_can_read() -> None:
