@@ -17,15 +17,13 @@ from typing import IO, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from isthmus.core.memory import keep_freed_memory
 from isthmus.data.folders.tables.number_block import BlockWriter, Matrix
 from isthmus.data.imports.fixed_point import BEFORE, fixed_points
 from isthmus.data.on_demand import csv, pa
 
 # So many bytes of a text are looked at in one go; a quarter of it, or twice as much, took longer with two threads.
 PIECE_BYTES = 1 << 20
-# The C library of Linux gives freed memory back to the system, which clears it before it is used again; it keeps twice
-# as much as the largest piece that was freed before. Without such a piece, reading takes twice the processor's time.
-KEPT_BYTES = 24 << 20
 # A table is wide that has as many columns of numbers, and as many for each that stays text.
 FEWEST_NUMBERS = 1000
 FEWEST_FOR_EACH_TEXT = 50
@@ -107,7 +105,7 @@ def _read(path: Path, wide: Wide) -> tuple[list[Any], int]:
             first, num_rows = num_rows, num_rows + num_line_ends(lines)
             yield lines, block.rows(first, num_rows - first)
 
-    np.empty(KEPT_BYTES, dtype=np.uint8)  # freed at once
+    keep_freed_memory()
     with path.open("rb") as content:
         _skip_header(content)
         made = _in_threads(lambda one: _rows(*one, wide), places_of_rows(_pieces(content)), pa.cpu_count())

@@ -7,12 +7,12 @@ from typing import Any
 
 from isthmus.core.client import Client
 from isthmus.core.device import has_doubles
+from isthmus.core.memory import keep_freed_memory
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import FullBatch, LinkBatch, MiniBatch, NeighborBatch
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.together.batch_cohort import BatchCohort
 from isthmus.learn.together.layouts import feature_weights, stackable
-from isthmus.learn.together.memory import keep_freed_memory
 from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models.products.sparse import SparseMatrix
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from isthmus.learn.together.blocks import Blocks
-from isthmus.learn.together.memory import KEPT, LARGE
+from isthmus.core.memory import KEPT, LARGE
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library cannot be told")
