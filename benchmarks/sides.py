@@ -33,8 +33,8 @@ NAMES = ("gnn.layers.0.weight", "gnn.layers.0.bias", "gnn.layers.1.weight", "gnn
 
 def course_of(num_clients: int, **fields: Any) -> ist.Course:
     """Return the course that all sides are about."""
-    algorithm = ist.FedAvg(local_steps=STEPS, optimizer=ist.SGD(lr=LR, weight_decay=DECAY))
-    return ist.Course(num_clients=num_clients, algorithm=algorithm, **fields)
+    fedavg = ist.FedAvg(local_steps=STEPS, optimizer=ist.SGD(lr=LR, weight_decay=DECAY))
+    return ist.Course(num_clients=num_clients, **{"algorithm": fedavg, **fields})
 
 
 class Ours:

@@ -123,18 +123,31 @@ def test_growth_has_a_table_for_each_thing_that_grows() -> None:
 
 
 @pytest.mark.slow
-def test_memory_tells_seconds_and_peak_of_every_stage() -> None:
-    words = "--case many large --clients 40 --nodes 2000 --pairs 16000 --large-clients 4 --rounds 2"
-    (table,) = tables(run("memory.py", words))
-    rows = {row.pop(""): row for row in table}
-    assert list(rows["nodes"]) == ["many, dense", "many, bags of words", "large, in blocks", "large, at random"]
-    assert list(rows["clients that answered"].values()) == ["40", "40", "4", "4"]
-    assert set(rows["failures"].values()) == {"0"}
-    assert rows.keys() >= {f"{s}: s, GB" for s in ("make data", "split", "prepare", "a later round", "end", "all")}
-    for cell in rows["all: s, GB"].values():
-        seconds, peak = map(float, cell.split(", "))
-        assert seconds > 0.0
-        assert 0.05 < peak < 4.0
+def test_scale_tells_seconds_and_peak_of_every_stage() -> None:
+    found = [
+        *tables(run("scale.py", "--only clients --largest 100 --rounds 2")),
+        *tables(run("scale.py", "--only edges --largest 100000 --rounds 2")),
+    ]
+    assert [next(iter(table[0])) for table in found] == ["clients", "clients", "edges", "edges"]
+    for (cells,) in found:
+        assert cells["clients that answered"] == ("100" if "clients" in cells else "20")
+        assert cells["failures"] == "0"
+        assert all(float(cells[f"{stage} s"]) > 0 for stage in ("make", "split", "first round", "a later round", "end"))
+        assert float(cells["all s"]) > 0.0 and 0.05 < float(cells["peak GB"]) < 4.0
+
+
+@pytest.mark.slow
+def test_a_method_of_ones_own_is_measured_beside_fedavg() -> None:
+    ((row,),) = tables(run("own_method.py", "--clients 3 --rounds 1 --repeats 1"))
+    assert (row["clients"], row["of them train"]) == ("3", "3")
+    assert float(row["FedAvg ms"]) > 0.0 and float(row["own method ms"]) > 0.0
+
+
+def test_exponents_of_growth(module) -> None:
+    scale = module("scale")
+    assert scale.exponent(None, 10, len, {}) == ""
+    assert scale.exponent((10, {"x": 2.0}), 1000, lambda each: each["x"], {"x": 200.0}) == "1.00"
+    assert scale.exponent((10, {"x": 2.0}), 1000, lambda each: each["x"], {"x": 20.0}) == "0.50"
 
 
 def test_figure_without_matplotlib_says_what_to_install(module, monkeypatch: pytest.MonkeyPatch) -> None:
