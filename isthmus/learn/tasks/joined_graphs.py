@@ -18,6 +18,7 @@ from torch import Tensor
 
 from isthmus.data.graph import spans
 from isthmus.learn.tasks.graph_batches import GraphPile
+from isthmus.learn.tasks.stacked_batches import Placed
 from isthmus.models.encoders import dense_indicators
 from isthmus.models.inputs import GraphInput
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
@@ -30,20 +31,16 @@ class SideBySide:
     """Some graphs of some clients, as models read them.
 
     Fields:
-        graph:     all graphs; every client takes up `rows` rows of nodes and `graphs` rows of graphs. What is more than
-                   its own nodes is padding, which belongs to the client's last graph, and that is no client's
-        nodes:     number of nodes of each client
-        counts:    number of graphs of each client
-        rows:      rows of nodes that each client takes up
-        graphs:    rows of graphs that each client takes up, one more than the most that one has
-        entries:   number of stored entries of each client's features; empty when they are dense
+        graph:   all graphs. Rows that are no client's nodes are padding, which belongs to the client's last graph,
+                 and that is padding too
+        nodes:   how the nodes lie
+        graphs:  how the graphs lie
+        entries: number of stored entries of each client's features; empty when they are dense
     """
 
     graph: GraphInput
-    nodes: tuple[int, ...]
-    counts: tuple[int, ...]
-    rows: int
-    graphs: int
+    nodes: Placed
+    graphs: Placed
     entries: tuple[int, ...]
 
 
@@ -121,10 +118,10 @@ class JoinedGraphs:
 
     # ---- batches
 
-    def cut(self, owners: Sequence[int], chosen: Sequence[Tensor], own_columns: bool) -> SideBySide:
-        """Return the graphs at these positions of these clients; each client may have columns of features of its own.
+    def cut(self, owners: Sequence[int], chosen: Sequence[Tensor], tiled: bool) -> SideBySide:
+        """Return the graphs at these positions of these clients; of each in one tile, unless they may be in several.
 
-        Columns of its own are for sparse features that are multiplied by weights of the clients one below the other.
+        Where features are sparse, each client has columns of its own: for weights of the clients one below the other.
         """
         counts = np.array([len(positions) for positions in chosen])
         graphs = np.concatenate(
@@ -133,45 +130,43 @@ class JoinedGraphs:
         slot = np.repeat(np.arange(len(owners)), counts)  # of each graph: whose it is
         sizes, begin = self.sizes[graphs], self.node_start[graphs]
         nodes = np.bincount(slot, weights=sizes, minlength=len(owners)).astype(np.int64)  # of each client
-        rows, graph_rows = max(int(nodes.max()), 1), int(counts.max()) + 1
-        padding = np.arange(len(owners)) * rows - (np.cumsum(nodes) - nodes)  # before each client's rows
+        held = nodes.tolist()
+        placed = Placed.in_tiles(held) if tiled else Placed(tuple(held), max(*held, 1))
+        items = placed.beside(counts.tolist(), spare=1)
+        padding = placed.bounds[:-1] - (np.cumsum(nodes) - nodes)  # before each client's rows
         into = np.cumsum(sizes) - sizes + padding[slot]  # row of each graph's first node
-        number = np.arange(len(graphs)) - (np.cumsum(counts) - counts)[slot] + slot * graph_rows  # row of each graph
+        # The row of each graph.
+        number = np.arange(len(graphs)) + (items.bounds[:-1] - (np.cumsum(counts) - counts))[slot]
         taken = spans(into, sizes)  # (nodes,), rows that are no padding
-        source = np.full(len(owners) * rows, self.num_nodes)  # of each row: its node among all, or the one after all
+        source = np.full(placed.bounds[-1], self.num_nodes)  # of each row: its node among all, or the one after all
         source[taken] = spans(begin, sizes)
-        batch = np.repeat(np.arange(1, len(owners) + 1) * graph_rows - 1, rows)
+        batch = np.repeat(items.bounds[1:] - 1, np.diff(placed.bounds))
         batch[taken] = np.repeat(number, sizes)
         edges = spans(self.edge_start[graphs], self.edge_counts[graphs])
         shift = torch.from_numpy(np.repeat(into - begin, self.edge_counts[graphs]))
         columns = torch.from_numpy(edges)
-        x, entries = self._cut_features(source, rows, own_columns)
+        x, entries = self._cut_features(source, placed.bounds)
         graph = GraphInput(
             x=x,
             edge_index=self.edge_index.index_select(1, columns) + shift,
             batch=torch.from_numpy(batch),
-            num_graphs=len(owners) * graph_rows,
+            num_graphs=int(items.bounds[-1]),
             edge_attr=self._cut_edge_features(columns),
         )
         self._give(graph, _Rows(source, begin, into, sizes, number, taken))
-        return SideBySide(
-            graph, tuple(nodes.tolist()), tuple(counts.tolist()), rows, graph_rows, () if entries is None else entries
-        )
+        return SideBySide(graph, placed, items, entries)
 
-    def _cut_features(self, source: Numbers, rows: int, own_columns: bool) -> tuple[Features, tuple[int, ...] | None]:
+    def _cut_features(self, source: Numbers, bounds: Numbers) -> tuple[Features, tuple[int, ...]]:
         if isinstance(self._features, Tensor):
-            return self._features.index_select(0, torch.from_numpy(source)), None
+            return self._features.index_select(0, torch.from_numpy(source)), ()
         start, columns, values = self._features
         length = np.append(np.diff(start), 0)[source]  # of each row
         crow = np.concatenate([[0], np.cumsum(length)])
         entry = torch.from_numpy(spans(np.append(start[:-1], 0)[source], length))
-        column, width = columns[entry].long(), self.width
-        num_clients = len(source) // rows
-        if own_columns:
-            owner = np.repeat(np.arange(num_clients), np.diff(crow[::rows]))
-            column, width = column + torch.from_numpy(owner * width), width * num_clients
-        pattern = Pattern(torch.from_numpy(crow), column, (len(source), width))
-        return SparseMatrix(pattern, values[entry]), tuple(np.diff(crow[::rows]).tolist())
+        counts = np.diff(crow[bounds])  # of each client
+        column = columns[entry].long() + torch.from_numpy(np.repeat(np.arange(len(counts)) * self.width, counts))
+        pattern = Pattern(torch.from_numpy(crow), column, (len(source), self.width * len(counts)))
+        return SparseMatrix(pattern, values[entry]), tuple(counts.tolist())
 
     def _cut_edge_features(self, edges: Tensor) -> Tensor | None:
         if self._edge_features is None:

@@ -68,7 +68,10 @@ class Blocks:
             group.sort(key=lambda client: rows[client.id])
             measure = _Measure(group[0])
             costs = [measure.bytes_of(client) for client in group]
-            for start, end in cut([rows[client.id] for client in group], costs, self.max_bytes):
+            # Of what is put side by side in tiles, nothing is padded to the size of the largest.
+            tiled = kind is BatchCohort and group[0].task.tiles_batches
+            sizes = [0 if tiled else rows[client.id] for client in group]
+            for start, end in cut(sizes, costs, self.max_bytes):
                 if end - start > 1:
                     blocks.append(kind(group[start:end]))
                 else:

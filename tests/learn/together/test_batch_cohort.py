@@ -18,9 +18,11 @@ from isthmus.core.record import Params, leaves
 from isthmus.learn.batching import Batching, FullBatch, MiniBatch
 from isthmus.learn.graph_client import BothWays, Evaluate, Fit, GraphClient, Pull, read_params
 from isthmus.learn.optimizers import SGD, Adam, AdamW, Optimizer, only
-from isthmus.learn.tasks import GraphBinary, GraphClassification, GraphRegression
+from isthmus.learn.tasks import GraphBinary, GraphClassification, GraphRegression, stacked_batches
 from isthmus.learn.tasks.graph_batches import GraphPile
+from isthmus.learn.tasks.graph_stack import GraphStack
 from isthmus.learn.tasks.joined_graphs import JoinedGraphs
+from isthmus.learn.tasks.stacked_batches import Placed, StackedBatch
 from isthmus.learn.together.batch_cohort import BatchCohort
 from isthmus.models import (
     APPNP,
@@ -168,6 +170,60 @@ def test_every_model_trains_the_same_with_dropout_and_different_numbers_of_batch
     require_same_fit(clients, [work_of(params)] * len(clients))
 
 
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> list[Placed]:
+    """Let tiles be as small as they can be; returns how the nodes of batches lay."""
+    monkeypatch.setattr(stacked_batches, "LEAST_TILE", 8)
+    monkeypatch.setattr(stacked_batches, "TILE_ROWS", 0)
+    placed: list[Placed] = []
+    losses = GraphStack.losses
+
+    def seen(stack: GraphStack, model: Any, batch: StackedBatch, streams: Any) -> Tensor:
+        placed.append(batch.nodes)
+        return losses(stack, model, batch, streams)
+
+    monkeypatch.setattr(GraphStack, "losses", seen)
+    return placed
+
+
+@pytest.mark.parametrize("batching", [MiniBatch(3), MiniBatch(100)], ids=["mini", "one for all"])
+@pytest.mark.parametrize("name", MODELS)
+def test_clients_of_several_tiles_train_the_same(name: str, batching: Batching, small_tiles: list[Placed]) -> None:
+    clients = clients_of(MODELS[name], batching=batching)
+    params = start_of(clients)
+    require_same_fit(clients, [work_of(params)] * len(clients))
+    assert any(len(set(placed.counts)) > 1 for placed in small_tiles)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "categorical"])
+def test_so_they_do_with_other_features_and_terms(kind: str, small_tiles: list[Placed]) -> None:
+    encoder = CategoricalEncoder(8) if kind == "categorical" else None
+    spec = ModelSpec(GIN(hidden=8, input_dropout=0.2 if encoder is None else 0.0), encoder, HEAD, MeanReadout())
+    clients = clients_of(spec, categorical=kind == "categorical", sparse=kind == "sparse")
+    anchor = start_of(clients)
+    terms = {"penalty": Pull(0.3, anchor), "sum_gradients": True, "optimizer": Adam(lr=0.01, eps=1e-3)}
+    require_same_fit(clients, [work_of(start_of(clients, seed=k), **terms) for k in range(len(clients))])
+    assert any(len(set(placed.counts)) > 1 for placed in small_tiles)
+
+
+def test_tiles_take_fewer_rows_than_padding_to_the_largest_and_hold_every_row() -> None:
+    sizes = [3904, 2318, 2311, 2765, 2587, 0, 2041]
+    placed = Placed.in_tiles(sizes)
+    assert placed.tiles is not None and placed.rows % 8 == 0
+    assert all(
+        0 <= tiles * placed.rows - size < placed.rows for tiles, size in zip(placed.tiles, sizes, strict=True) if size
+    )
+    assert placed.bounds[-1] < 1.1 * sum(sizes) and placed.tiles[5] == 1
+    assert Placed.in_tiles([500] * 4).tiles is None and Placed.in_tiles([0, 0]).rows == 1
+    graphs = placed.beside([70, 2, 40, 9, 61, 0, 33], spare=1)
+    assert graphs.tiles == placed.tiles
+    assert all(tiles * graphs.rows > size for tiles, size in zip(graphs.counts, graphs.sizes, strict=True))
+    rows = torch.zeros(int(graphs.bounds[-1]), dtype=torch.int64)
+    for first, size in zip(graphs.bounds.tolist(), graphs.sizes, strict=False):
+        rows[first : first + size] = 1
+    assert graphs.sums(rows).tolist() == list(graphs.sizes)
+
+
 @pytest.mark.parametrize("target", TASKS)
 @pytest.mark.parametrize("kind", ["dense", "sparse", "categorical"])
 def test_every_task_and_every_kind_of_features(target: str, kind: str) -> None:
@@ -306,15 +362,15 @@ def test_the_operators_of_a_batch_are_pieces_of_those_of_all_graphs(name: str) -
     chosen = [torch.tensor([3, 0, 1]), torch.tensor([5]), torch.zeros(0, dtype=torch.int64), torch.tensor([2, 3])]
     owners = [1, 0, 2, 3]
     wanted: dict[object, Tensor] = {}
-    plain = joined.cut(owners, chosen, own_columns=True).graph
+    plain = joined.cut(owners, chosen, tiled=False).graph
     wanted[name] = plain.operator(name).to_dense()
     for mean in (False, True):
         wanted["pooling", mean] = plain.pooling(mean).to_dense()
-    again = joined.cut(owners, chosen, own_columns=True)
+    again = joined.cut(owners, chosen, tiled=False)
     assert set(again.graph.asked_for) == set(wanted)
     # What is padding is nobody's, and may be anything.
-    graphs = torch.cat([torch.arange(again.graphs) < count for count in again.counts])
-    nodes = torch.cat([torch.arange(again.rows) < count for count in again.nodes])
+    graphs = torch.cat([torch.arange(again.graphs.rows) < count for count in again.graphs.sizes])
+    nodes = torch.cat([torch.arange(again.nodes.rows) < count for count in again.nodes.sizes])
     for key, expected in wanted.items():
         pooled = isinstance(key, tuple)
         found = again.graph.pooling(bool(key[1])) if pooled else again.graph.operator(str(key))  # type: ignore[index]
@@ -327,19 +383,19 @@ def test_a_batch_holds_each_clients_graphs_in_its_own_rows() -> None:
     clients = clients_of(MODELS["gcn"])
     joined = JoinedGraphs([client.prepared.pile for client in clients])
     chosen = [torch.tensor([3, 0, 1]), torch.tensor([5, 1])]
-    found = joined.cut([1, 0], chosen, own_columns=True)
-    assert found.counts == (3, 2) and found.graphs == 4
+    found = joined.cut([1, 0], chosen, tiled=False)
+    assert found.graphs.sizes == (3, 2) and found.graphs.rows == 4
     for slot, (owner, mine) in enumerate(zip([1, 0], chosen, strict=True)):
         pile: GraphPile = clients[owner].prepared.pile
         alone = pile.batch(mine)
-        rows = slice(slot * found.rows, slot * found.rows + alone.num_nodes)
-        assert found.nodes[slot] == alone.num_nodes
+        rows = slice(slot * found.nodes.rows, slot * found.nodes.rows + alone.num_nodes)
+        assert found.nodes.sizes[slot] == alone.num_nodes
         assert isinstance(found.graph.x, Tensor) and torch.equal(found.graph.x[rows], alone.x)  # type: ignore[arg-type]
         assert alone.batch is not None and found.graph.batch is not None
-        assert torch.equal(found.graph.batch[rows], alone.batch + slot * found.graphs)
+        assert torch.equal(found.graph.batch[rows], alone.batch + slot * found.graphs.rows)
         here = (found.graph.edge_index[0] >= rows.start) & (found.graph.edge_index[0] < rows.stop)
         assert torch.equal(found.graph.edge_index[:, here] - rows.start, alone.edge_index)
-        padding = found.graph.x[rows.stop : (slot + 1) * found.rows]
+        padding = found.graph.x[rows.stop : (slot + 1) * found.nodes.rows]
         assert not padding.any()
 
 
@@ -347,9 +403,9 @@ def test_sparse_features_have_columns_of_each_client() -> None:
     clients = clients_of(MODELS["gcn"], sparse=True)
     joined = JoinedGraphs([client.prepared.pile for client in clients])
     chosen = [torch.tensor([2, 0]), torch.tensor([3])]
-    found = joined.cut([2, 0], chosen, own_columns=True)
+    found = joined.cut([2, 0], chosen, tiled=False)
     assert isinstance(found.graph.x, SparseMatrix)
-    dense = found.graph.x.to_dense().view(2, found.rows, 2, 4)
+    dense = found.graph.x.to_dense().view(2, found.nodes.rows, 2, 4)
     assert not dense[0, :, 1].any() and not dense[1, :, 0].any()
     for slot, owner in enumerate([2, 0]):
         alone = clients[owner].prepared.pile.batch(chosen[slot]).x
