@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,10 @@ from isthmus.models.inputs import GraphInput
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
 
 Numbers = NDArray[Any]
+
+# Sums of features of nodes and their neighbours are computed once for all nodes that have the same, where features have
+# no more columns than this, and where the sums that are left take no more than this share of the rows.
+MOST_COLUMNS, MOST_DISTINCT = 64, 0.7
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +120,41 @@ class JoinedGraphs:
             return torch.cat([pile.edge_places for pile in self.piles])
         return torch.cat([pile.data.edge_attr for pile in self.piles if pile.data.edge_attr is not None])
 
+    @cached_property
+    def _alike(self) -> tuple[Numbers, Tensor] | None:
+        """Which sum of a node's and its neighbours' features each node has, (nodes,), and these sums, (sums, features).
+
+        None where features are sparse or wide.
+        """
+        if not isinstance(self._features, Tensor) or self.width > MOST_COLUMNS:
+            return None
+        sums = self._operator("sum with self")[0].matmul(self._features[:-1]).numpy()
+        _, first, number = np.unique(
+            sums.view(np.dtype((np.void, sums.dtype.itemsize * self.width))), return_index=True, return_inverse=True
+        )
+        return number.reshape(-1), torch.from_numpy(sums[first])
+
+    def _distinct(self, rows: _Rows, placed: Placed) -> tuple[Tensor, SparseMatrix] | None:
+        """Return each client's sums of features without repetition, and the matrix that puts them back to its nodes."""
+        if self._alike is None:
+            return None
+        number, sums = self._alike
+        client = np.repeat(np.arange(len(placed.sizes)), placed.sizes)  # of each node
+        key = client * len(sums) + number[rows.source[rows.taken]]
+        seen = np.zeros(len(placed.sizes) * len(sums), dtype=bool)
+        seen[key] = True
+        keys = np.flatnonzero(seen)
+        counts = np.bincount(keys // len(sums), minlength=len(placed.sizes))
+        lying = placed.beside(counts.tolist())
+        if lying.bounds[-1] > MOST_DISTINCT * placed.bounds[-1]:
+            return None
+        row = np.zeros(len(seen), dtype=np.int64)
+        row[keys] = into = spans(lying.bounds[:-1], counts)
+        x = sums.new_zeros(int(lying.bounds[-1]), self.width)
+        x[torch.from_numpy(into)] = sums[torch.from_numpy(keys % len(sums))]
+        pattern = Pattern(rows.starts(), torch.from_numpy(row[key]), (len(rows.source), len(x)))
+        return x, SparseMatrix(pattern, torch.ones(len(key)))
+
     # ---- batches
 
     def cut(self, owners: Sequence[int], chosen: Sequence[Tensor], tiled: bool) -> SideBySide:
@@ -153,7 +192,9 @@ class JoinedGraphs:
             num_graphs=int(items.bounds[-1]),
             edge_attr=self._cut_edge_features(columns),
         )
-        self._give(graph, _Rows(source, begin, into, sizes, number, taken))
+        lying = _Rows(source, begin, into, sizes, number, taken)
+        self._give(graph, lying)
+        graph.tell_distinct("sum with self", partial(self._distinct, lying, placed))
         return SideBySide(graph, placed, items, entries)
 
     def _cut_features(self, source: Numbers, bounds: Numbers) -> tuple[Features, tuple[int, ...]]:
@@ -237,8 +278,12 @@ class _Rows:
         each = np.repeat(1.0 / self.sizes.clip(min=1), self.sizes) if mean else np.ones(len(self.taken))
         values = torch.from_numpy(each.astype(np.float32))
         found = SparseMatrix(Pattern(crow, torch.from_numpy(self.taken), size), values)
+        member = torch.from_numpy(np.repeat(self.number, self.sizes))
+        found.mark_transposed(SparseMatrix(Pattern(self.starts(), member, size[::-1]), values))
+        return found
+
+    def starts(self) -> Tensor:
+        """Return where rows begin in a matrix with one entry for each row that is no padding, (rows + 1,)."""
         held = np.zeros(len(self.source) + 1, dtype=np.int64)
         held[self.taken + 1] = 1
-        member = torch.from_numpy(np.repeat(self.number, self.sizes))
-        found.mark_transposed(SparseMatrix(Pattern(torch.from_numpy(np.cumsum(held)), member, size[::-1]), values))
-        return found
+        return torch.from_numpy(np.cumsum(held))

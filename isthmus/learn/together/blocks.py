@@ -14,6 +14,8 @@ from isthmus.learn.together.batch_cohort import BatchCohort
 from isthmus.learn.together.layouts import feature_weights, stackable
 from isthmus.learn.together.memory import keep_freed_memory
 from isthmus.learn.together.stacked_clients import GraphCohort
+from isthmus.models.gnn.gat import GATLayer
+from isthmus.models.parts import BatchNorm
 from isthmus.models.products.sparse import SparseMatrix
 
 # What a block costs by itself, in rows of padding that would cost as much (measured; see benchmarks/simulation.py).
@@ -168,11 +170,15 @@ class _Measure:
         self.others = sum(slot.numel() for name, slot in slots.items() if name not in first)
         self.first = sum(slots[name].shape[-1] for name in first)
         self.rows = max((len(slots[name]) for name in first), default=0)
+        # Activations and their gradients for each column of weights; measured on batches of graphs, with a margin.
+        heavy = any(isinstance(part, BatchNorm | GATLayer) for part in client.model.modules())
+        self.activations = 10 if heavy else 5
 
     def bytes_of(self, client: GraphClient) -> int:
         """Return the bytes of weights, gradients, moments, activations, features and edges."""
         if not takes_all(client):
-            return int(4 * (5 * (self.rows * self.first + self.others) + 10 * rows_of_step(client) * self.widths))
+            activations = self.activations * rows_of_step(client) * self.widths
+            return int(4 * (5 * (self.rows * self.first + self.others) + activations))
         graph = client.prepared.graph
         x = graph.x
         entries = x.pattern.nnz if isinstance(x, SparseMatrix) else x.numel()

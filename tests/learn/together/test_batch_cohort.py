@@ -44,6 +44,7 @@ from isthmus.models import (
     Set2SetReadout,
     SumReadout,
 )
+from isthmus.models.inputs import GraphInput
 from isthmus.models.products.sparse import SparseMatrix
 from tests.learn.tasks.graph_toys import NODES, SIZES, toy_set
 
@@ -62,6 +63,7 @@ def clients_of(
     categorical: bool = False,
     sparse: bool = False,
     shares: Sequence[int] = SHARES,
+    alike: bool = False,
 ) -> list[GraphClient]:
     """Return clients with ragged sets of graphs; a graph without nodes and one without edges are among them."""
     normed = any("running" in name for name in spec.build(2, 2).state_dict())
@@ -69,7 +71,8 @@ def clients_of(
         target, sizes=(LARGER if normed else NODES) * 6, categorical=categorical, sparse=sparse, num_outputs=3
     )
     if not categorical:
-        whole = replace(whole, x=0.3 * whole.x)  # small steps, which do not blow rounding up
+        x = (whole.x > 0.5) * torch.tensor([1.0, 0.0, 0.0, 0.0]) if alike else whole.x
+        whole = replace(whole, x=0.3 * x)  # small steps, which do not blow rounding up
     parts = torch.split(torch.randperm(sum(shares), generator=torch.Generator().manual_seed(1)), list(shares))
     with seeded(0, "model"):
         model = spec.build(sum(SIZES) if categorical else 4, 3)
@@ -377,6 +380,45 @@ def test_the_operators_of_a_batch_are_pieces_of_those_of_all_graphs(name: str) -
         rows = graphs if pooled else nodes
         assert torch.equal(found.to_dense()[rows], expected[rows])
         assert torch.equal(found.t().to_dense(), found.to_dense().t())
+
+
+@pytest.mark.parametrize("batching", [MiniBatch(3), MiniBatch(100)], ids=["mini", "one for all"])
+@pytest.mark.parametrize("tiled", [False, True])
+def test_nodes_whose_neighbourhoods_have_the_same_sums_are_computed_once(
+    batching: Batching, tiled: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if tiled:
+        request.getfixturevalue("small_tiles")
+        monkeypatch.setattr("isthmus.learn.tasks.joined_graphs.MOST_DISTINCT", 2.0)  # tiles of eight rows have no fewer
+    clients = clients_of(MODELS["gin"], batching=batching, alike=True)
+    found: list[Any] = []
+    distinct = GraphInput.distinct
+
+    def seen(graph: GraphInput, name: str, h: Any) -> Any:
+        found.append((graph, distinct(graph, name, h)))
+        return found[-1][1]
+
+    monkeypatch.setattr(GraphInput, "distinct", seen)
+    params = start_of(clients)
+    require_same_fit(clients, [work_of(params)] * len(clients))
+    told = [(graph, *alike) for graph, alike in found if alike is not None]
+    assert told
+    for graph, rows, back in told:
+        assert tiled or len(rows) <= 0.7 * graph.num_nodes
+        taken = back.row_sums() > 0
+        expected = graph.operator("sum with self").matmul(graph.x)
+        assert torch.equal(back.matmul(rows)[taken], expected[taken]) and not graph.x[~taken].any()
+
+
+def test_other_features_than_those_that_were_told_of_have_no_distinct_rows() -> None:
+    clients = clients_of(MODELS["gin"], alike=True)
+    joined = JoinedGraphs([client.prepared.pile for client in clients])
+    every = [torch.arange(client.data.num_items) for client in clients]
+    graph = joined.cut(range(5), every, tiled=False).graph
+    assert graph.distinct("sum with self", graph.x) is not None and graph.distinct("gcn", graph.x) is None
+    other = graph.replace(x=2.0 * graph.x)  # type: ignore[operator]
+    assert other.distinct("sum with self", other.x) is None
+    assert clients[0].prepared.pile.batch(every[0]).distinct("sum with self", graph.x) is None
 
 
 def test_a_batch_holds_each_clients_graphs_in_its_own_rows() -> None:
