@@ -65,7 +65,7 @@ class _GINPart(Part):
     def _second(self, graph: GraphInput, mixed: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return relu(M) W_2 + b_2, or norm(relu(norm(M)) W_2 + b_2), (nodes, out)."""
         if not self.norms:
-            return self.second(graph, mixed.relu_(), generator)  # nobody else has these rows
+            return self.second(graph, mixed.relu(), generator)
         inner, outer = self.norms
         out: Tensor = outer(self.second(graph, inner(mixed, generator).relu(), generator), generator)
         return out
@@ -101,7 +101,7 @@ class GINLayer(_GINPart):
         pool = graph.pooling(mean)
         if self.norms:
             return pool.matmul(self(graph, h, generator))
-        return pooled_affine(pool, pool.matmul(self._mixed(graph, h).relu_()), self.second.weight, self.second.bias)
+        return pooled_affine(pool, pool.matmul(self._mixed(graph, h).relu()), self.second.weight, self.second.bias)
 
     def _mixed(self, graph: GraphInput, h: Features) -> Tensor:
         """Return ((1 + eps) H + A H) W_1 + b_1, (nodes, hidden)."""
