@@ -8,6 +8,10 @@ largest difference of a weight after three rounds at dropout 0, of all that a me
 control variates, personal or previous models of clients; the script fails where it is above what single precision
 explains.
 
+Where a method learns from samples, each side draws its own in the rounds that are timed. In those whose weights are
+compared there is nothing to draw: links have the negatives that the data tells; batches of nodes hold all training
+nodes with all their neighbours, of smaller clients; batches of graphs hold all training graphs of a client.
+
 The bare loops are in `bare/`, one file for each method. One thread on both sides.
 """
 
@@ -25,18 +29,24 @@ from bare.fedavg import FedAvgLoop
 from bare.fedgl import FedGLLoop
 from bare.fedprox import FedProxLoop
 from bare.graphs import BATCH, GraphLoop
+from bare.links import LinkLoop
 from bare.moon import MoonLoop
+from bare.neighbors import BATCH as SEEDS
+from bare.neighbors import FANOUTS, NeighborLoop
 from bare.nodes import HIDDEN, LR, STEPS, Setting
 from bare.scaffold import DECAY, SGD_LR, ScaffoldLoop
 from sides import Ours
+from synthetic import BlockSplitter, Synthetic
 from timing import heading, interleaved, row, short, spread
 
 import isthmus as ist
+from isthmus.data.link_graph import LinkGraph
 from isthmus.data.splitters import RandomSplitter
+from isthmus.data.zoo.links_of import LinksOf
 from isthmus.data.zoo.tu import PROTEINS
-from isthmus.learn.batching import MiniBatch
-from isthmus.learn.tasks import GraphClassification
-from isthmus.models import GCN, GIN, MLPDecoder, SumReadout
+from isthmus.learn.batching import MiniBatch, NeighborBatch
+from isthmus.learn.tasks import GraphClassification, LinkPrediction
+from isthmus.models import GCN, GIN, SAGE, DotDecoder, MLPDecoder, SumReadout
 from isthmus.runs.simulation import Scenario, load_scenario
 
 SHORTEST_TURN = 0.3  # seconds
@@ -47,7 +57,7 @@ Weights = dict[str, torch.Tensor]
 TIMED = Setting()
 # Adam divides a gradient by its size, so that one which is nothing but rounding (1e-9) becomes a step of full length as
 # soon as eps is not far above it. Where weights are compared, eps is: all else is as in the rounds that are timed.
-CHECKED = Setting(dropout=0.0, eps=1e-3)
+CHECKED = Setting(dropout=0.0, eps=1e-3, sampled=False)
 # Sums of up to some thousand terms of order one, in another order, differ by up to 1e-5 of them. FedGL chooses
 # neighbours: of two whose products are equal up to rounding, each side may take another (19 of 2,708 nodes did after a
 # round with five clients), and a neighbour counts a hundredth of a row of the pseudo graph.
@@ -120,6 +130,62 @@ def graphs(algorithm: Any) -> Callable[[int, Setting], ist.Course]:
     return course
 
 
+@dataclass(frozen=True)
+class LinksAndNone(LinksOf):
+    """The links of a dataset, and as many pairs of nodes that are told to be none."""
+
+    def load(self, root: Path) -> LinkGraph:
+        """Return links and pairs."""
+        found = super().load(root)
+        draw = torch.Generator().manual_seed(0)
+        pairs = torch.randint(found.num_nodes, found.links.shape, generator=draw).sort(dim=0).values
+        key, links = (ends[0] * found.num_nodes + ends[1] for ends in (pairs, found.links.sort(dim=0).values))
+        pairs = pairs[:, ~torch.isin(key, links) & (pairs[0] != pairs[1])]
+        count = found.num_items + pairs.shape[1]
+        return replace(
+            found,
+            links=torch.cat([found.links, pairs], dim=1),
+            label=torch.zeros(count, dtype=torch.int64),
+            link_ids=torch.arange(count),
+            linked=(torch.arange(count) < found.num_items).long(),
+            negatives="none",
+        )
+
+
+def links(algorithm: Any) -> Callable[[int, Setting], ist.Course]:
+    """Return courses on the links of Cora with a GCN and scalar products, each step on all training links."""
+
+    def course(num_clients: int, setting: Setting) -> ist.Course:
+        return ist.Course(
+            dataset=LinksOf() if setting.sampled else LinksAndNone(),
+            splitter=RandomSplitter(),
+            task=LinkPrediction(),
+            num_clients=num_clients,
+            algorithm=with_eps(algorithm, setting),
+            model=ist.ModelSpec(GCN(hidden=HIDDEN, dropout=setting.dropout), decoder=DotDecoder()),
+        )
+
+    return course
+
+
+def neighbors(algorithm: Any) -> Callable[[int, Setting], ist.Course]:
+    """Return courses on clients of 10,000 nodes with GraphSAGE, each step on a sampled neighbourhood."""
+
+    def course(num_clients: int, setting: Setting) -> ist.Course:
+        size = (10_000 if setting.sampled else 1_000) * num_clients
+        everything = NeighborBatch(size, (-1,) * len(FANOUTS))
+        return ist.Course(
+            dataset=Synthetic(num_nodes=size, num_pairs=5 * size, num_features=32, num_groups=num_clients),
+            splitter=BlockSplitter(),
+            batching=NeighborBatch(SEEDS, FANOUTS) if setting.sampled else everything,
+            num_clients=num_clients,
+            algorithm=with_eps(algorithm, setting),
+            model=ist.ModelSpec(SAGE(hidden=HIDDEN, dropout=setting.dropout)),
+        )
+
+    return course
+
+
 ADAM = ist.Adam(lr=LR)
 ONE_EPOCH = ist.FedAvg(local_steps=1, step_unit="epoch", optimizer=ADAM)
 BOTH = (5, 50)
@@ -142,6 +208,8 @@ METHODS: dict[str, Method] = {
         BOTH,
         tolerance=TOLERANCE_OF_CHOICES,
     ),
+    "links": Method(links(ist.FedAvg(local_steps=STEPS, optimizer=ADAM)), LinkLoop, (5,)),
+    "neighbors": Method(neighbors(ist.FedAvg(local_steps=STEPS, optimizer=ADAM)), NeighborLoop, (10,)),
     "graphs": Method(graphs(ONE_EPOCH), GraphLoop, (10,), timed=Setting(dropout=0.0)),
 }
 

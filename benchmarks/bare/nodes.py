@@ -17,10 +17,17 @@ Weights = dict[str, Tensor]
 
 
 class Setting(NamedTuple):
-    """What differs between rounds that are timed and rounds whose weights are compared: dropout, and Adam's eps."""
+    """What differs between rounds that are timed and rounds whose weights are compared.
+
+    Fields:
+        dropout: of both sides' networks
+        eps:     Adam's
+        sampled: whether each side draws what it learns from, neighbourhoods or negatives, or both have the same
+    """
 
     dropout: float = 0.5
     eps: float = 1e-8
+    sampled: bool = True
 
 
 class Net(torch.nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -144,6 +144,24 @@ class GraphInput:
         if found is None or found[0] is not h:
             found = built["times", name] = (h, self.operator(name).matmul(h))
         return affine(found[1], weight, bias)
+
+    def distinct(self, name: str, h: Features) -> tuple[Tensor, SparseMatrix] | None:
+        """Return the rows of S X without repetition, and the (nodes, rows) matrix that puts them back.
+
+        None where `h` is not what was told of by `tell_distinct`, or where too few rows are alike.
+        """
+        key = ("distinct", name)
+        told, found = self._built.get(key, (None, None))
+        if told is None or told is not h:
+            return None
+        if callable(found):
+            found = found()
+            self._built[key] = (told, found)
+        return cast("tuple[Tensor, SparseMatrix] | None", found)
+
+    def tell_distinct(self, name: str, find: Callable[[], tuple[Tensor, SparseMatrix] | None]) -> None:
+        """Say how the distinct rows of S X are found, with an operator S and these features X; done when asked for."""
+        self._built["distinct", name] = (self.x, find)
 
     @property
     def asked_for(self) -> tuple[object, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
@@ -51,10 +52,12 @@ class Streams:
 
     Fields:
         sizes:   number of nodes of each client
-        rows:    rows that each client takes up, at least its number of nodes
+        rows:    rows that each client takes up, at least its number of nodes; with `tiles`, that each tile does
         entries: number of stored entries of each client's sparse features; empty when they are dense
         order:   gives which row each row's bits are drawn for, where a client alone would have its rows in another
                  order; None where it would not
+        tiles:   how many runs of rows each client takes up, a multiple of eight rows each; None for one each. A model
+                 sees each run as a client, with weights that are the same for all runs of a client
         items:   the same streams for what is made of nodes, graphs or pairs, whose rows are others; None for none
     """
 
@@ -65,11 +68,13 @@ class Streams:
         rows: int,
         entries: Sequence[int],
         order: Callable[[], Tensor] | None = None,
+        tiles: Sequence[int] | None = None,
     ) -> None:
         self._start = start
         self._generators: Sequence[torch.Generator] | None = None
         self._slots: dict[tuple[int, int], tuple[Tensor, list[Tensor]]] = {}
         self.sizes, self.rows, self.entries, self.order = sizes, rows, entries, order
+        self.tiles = tiles
         self.items: Streams | None = None
 
     def __len__(self) -> int:
@@ -85,15 +90,42 @@ class Streams:
     def words(self, width: int, bits: int) -> Tensor:
         """Return random bits for (rows, width) entries of `bits` bits for each client, (clients, words), int64.
 
-        What lies beyond a client's own nodes is arbitrary. The tensor is used again by the next call of its kind.
+        With tiles it is (tiles, words). What lies beyond a client's own nodes is arbitrary. The tensor is used again by
+        the next call of its kind.
         """
         slots = self._slots.get((width, bits))
         if slots is None:
-            buffer = torch.zeros(len(self), _num_words(self.rows * width, bits), dtype=torch.int64)
-            mine = [buffer[k, : _num_words(size * width, bits)] for k, size in enumerate(self.sizes)]
+            tiles = [1] * len(self) if self.tiles is None else self.tiles
+            buffer = torch.zeros(sum(tiles), _num_words(self.rows * width, bits), dtype=torch.int64)
+            runs = torch.split(buffer, list(tiles))
+            sizes = [_num_words(size * width, bits) for size in self.sizes]
+            mine = [run.view(-1)[:size] for run, size in zip(runs, sizes, strict=True)]
             slots = self._slots[width, bits] = (buffer, mine)
         self._fill(slots[1])
         return slots[0]
+
+    @cached_property
+    def _owner(self) -> Tensor | None:
+        """Whose each tile is, (tiles,); None where everybody has one."""
+        return None if self.tiles is None else torch.repeat_interleave(torch.tensor(self.tiles))
+
+    def spread(self, by_client: Tensor) -> Tensor:
+        """Return rows of clients, (clients, ...), as a model sees them: one for each tile."""
+        return by_client if self._owner is None else by_client.index_select(0, self._owner)
+
+    def collected(self, by_tile: Tensor) -> Tensor:
+        """Return the sums over each client's tiles, (clients, ...), of rows of tiles."""
+        if self._owner is None:
+            return by_tile
+        return by_tile.new_zeros(len(self), *by_tile.shape[1:]).index_add(0, self._owner, by_tile)
+
+    @cached_property
+    def filled(self) -> Tensor:
+        """Number of rows of each tile that are no padding, (tiles,); without tiles, of each client."""
+        if self._owner is None or self.tiles is None:
+            return torch.tensor(self.sizes)
+        number = torch.cat([torch.arange(tiles) for tiles in self.tiles])  # among the tiles of its client
+        return (torch.tensor(self.sizes)[self._owner] - number * self.rows).clamp(0, self.rows)
 
     def entry_words(self, bits: int) -> list[Tensor]:
         """Return random bits for the stored entries of each client's sparse features, (words,) for each."""
@@ -216,21 +248,23 @@ class BatchNorm(nn.Module):
 
     def _of_each_client(self, h: Tensor, streams: Streams | None) -> Tensor:
         """Normalise the rows of many clients, (clients * rows, dim), each by its own statistics."""
-        clients, dim = self.weight.shape
-        x = h.view(clients, -1, dim)
+        x = h.view(len(self.weight), -1, h.shape[1])  # a client's rows may be several tiles (`Streams.tiles`)
         mean, var = self.running_mean, self.running_var  # (clients, dim)
         if streams is not None:
             sizes = torch.tensor(streams.sizes, dtype=h.dtype, device=h.device).view(-1, 1)  # (clients, 1)
-            real = (torch.arange(x.shape[1], device=h.device) < sizes).unsqueeze(2)  # (clients, rows, 1)
+            filled = streams.filled.to(h.device).unsqueeze(1)
+            real = (torch.arange(x.shape[1], device=h.device) < filled).unsqueeze(2)  # (tiles, rows, 1)
             some = sizes.clamp(min=1)  # a client may have no row in a batch
-            batch_mean = (x * real).sum(dim=1) / some
-            batch_var = ((x - batch_mean.unsqueeze(1)).square() * real).sum(dim=1) / some
+            batch_mean = streams.collected((x * real).sum(dim=1)) / some
+            apart = x - streams.spread(batch_mean).unsqueeze(1)
+            batch_var = streams.collected((apart.square() * real).sum(dim=1)) / some
             several = sizes > 1
             with torch.no_grad():
                 share = torch.where(several, self.momentum, 0.0)
                 mean.lerp_(batch_mean, share.expand_as(mean))
                 var.lerp_(batch_var * sizes / (sizes - 1).clamp(min=1), share.expand_as(var))
-            mean, var = torch.where(several, batch_mean, mean), torch.where(several, batch_var, var)
+            mean = streams.spread(torch.where(several, batch_mean, mean))
+            var = streams.spread(torch.where(several, batch_var, var))
         scale = self.weight * (var + self.eps).rsqrt()
         return torch.addcmul(self.bias.unsqueeze(1), x - mean.unsqueeze(1), scale.unsqueeze(1)).view(h.shape)
 

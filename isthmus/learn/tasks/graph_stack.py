@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from isthmus.data.graph import spans
 from isthmus.learn.batching import Batching
 from isthmus.learn.tasks.graph_batches import BLOCK_ROWS
 from isthmus.learn.tasks.joined_graphs import JoinedGraphs, SideBySide
-from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated, Placed, StackedBatch
+from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated, StackedBatch
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import Streams
 
@@ -72,20 +74,20 @@ class GraphStack(BatchStack):
         )
 
     def _cut(self, owners: Sequence[int], chosen: Sequence[Tensor]) -> StackedBatch:
-        found = self.joined.cut(owners, chosen, own_columns=True)
+        found = self.joined.cut(owners, chosen, tiled=True)
         index = [self.joined.first[owner] + mine.numpy() for owner, mine in zip(owners, chosen, strict=True)]
-        target = self.task.no_labels(self.labels, len(owners) * found.graphs)
-        into = np.concatenate([k * found.graphs + np.arange(len(mine)) for k, mine in enumerate(chosen)])
+        first = found.graphs.bounds
+        target = self.task.no_labels(self.labels, int(first[-1]))
+        into = np.concatenate([first[k] + np.arange(len(mine)) for k, mine in enumerate(chosen)])
         target[torch.from_numpy(into)] = self.labels[torch.from_numpy(np.concatenate(index))]
-        nodes, items = Placed(found.nodes, found.rows), Placed(found.counts, found.graphs)
-        return StackedBatch(found.graph, nodes, found.entries, items, target)
+        return StackedBatch(found.graph, found.nodes, found.entries, found.graphs, target)
 
     def _redrawn(self, batch: StackedBatch, owners: Sequence[int], drawn: Sequence[Tensor]) -> StackedBatch:
         """Return a batch whose graphs were drawn in another order than they lie in."""
         assert batch.items is not None
         ranks = [_ranks(mine, self.prepared[owner].index["train"]) for owner, mine in zip(owners, drawn, strict=True)]
-        nodes = Placed(batch.nodes.sizes, batch.nodes.rows, partial(self._node_order, batch, owners, drawn, ranks))
-        items = Placed(batch.items.sizes, batch.items.rows, partial(_order, ranks, batch.items.rows))
+        nodes = replace(batch.nodes, order=partial(self._node_order, batch, owners, drawn, ranks))
+        items = replace(batch.items, order=partial(_order, ranks, batch.items.bounds))
         return StackedBatch(batch.graph, nodes, batch.entries, items, batch.target)
 
     def _node_order(
@@ -97,14 +99,14 @@ class GraphStack(BatchStack):
             sizes = self.joined.sizes[self.joined.first[owner] + mine.numpy()]
             first = (np.cumsum(sizes) - sizes)[rank.numpy()]
             local.append(torch.from_numpy(spans(first, sizes[rank.numpy()])))
-        return _order(local, batch.nodes.rows)
+        return _order(local, batch.nodes.bounds)
 
     def losses(self, model: nn.Module, batch: StackedBatch, streams: Streams) -> Tensor:
         """Return each client's mean loss over the known labels of its batch, (clients,)."""
         scores: Tensor = model(batch.graph, streams)
         each, known = self.task.each_loss(scores, batch.target)
-        by_client = (len(batch.nodes.sizes), -1)
-        return each.view(by_client).sum(dim=1) / known.view(by_client).sum(dim=1)
+        assert batch.items is not None
+        return batch.items.sums(each) / batch.items.sums(known)
 
     # ---- evaluation
 
@@ -135,8 +137,8 @@ class GraphStack(BatchStack):
         parts: list[list[Tensor]] = [[] for _ in self.prepared]
         with torch.no_grad():
             for block in self._stacks[split]:
-                scores = model(block.graph, None).view(len(parts), block.graphs, -1)
-                for k, count in enumerate(block.counts):
+                scores = model(block.graph, None).view(len(parts), block.graphs.rows, -1)
+                for k, count in enumerate(block.graphs.sizes):
                     parts[k].append(scores[k, :count])
         return torch.cat([part for mine in parts for part in mine] or [torch.zeros(0, 1)])
 
@@ -149,7 +151,7 @@ class GraphStack(BatchStack):
         found = []
         for number in range(max(map(len, cuts))):
             chosen = [mine[number] if number < len(mine) else nothing for mine in cuts]
-            found.append(self.joined.cut(owners, chosen, own_columns=True))
+            found.append(self.joined.cut(owners, chosen, tiled=False))
         return found
 
 
@@ -159,9 +161,9 @@ def _ranks(drawn: Tensor, train: Tensor) -> Tensor:
     return torch.empty_like(place).index_copy_(0, place, torch.arange(len(place)))
 
 
-def _order(local: Sequence[Tensor], rows: int) -> Tensor:
+def _order(local: Sequence[Tensor], bounds: NDArray[np.int64]) -> Tensor:
     """Return numbers within each client's rows as numbers of all rows; padding stays where it is."""
-    order = torch.arange(len(local) * rows)
-    for k, mine in enumerate(local):
-        order[k * rows : k * rows + len(mine)] = mine + k * rows
+    order = torch.arange(int(bounds[-1]))
+    for mine, first in zip(local, bounds.tolist(), strict=False):
+        order[first : first + len(mine)] = mine + first
     return order

@@ -69,6 +69,7 @@ class GraphTask(Task):
 
     data_type: ClassVar[type[Any]] = GraphSet
     known_batchings: ClassVar[tuple[type[Batching], ...]] = (FullBatch, MiniBatch)
+    tiles_batches: ClassVar[bool] = True
     target: ClassVar[str]  # the kind of labels in `GraphSet.target`
     table: ClassVar[Mapping[str, Metric]]
 

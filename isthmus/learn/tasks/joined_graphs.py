@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,16 @@ from torch import Tensor
 
 from isthmus.data.graph import spans
 from isthmus.learn.tasks.graph_batches import GraphPile
+from isthmus.learn.tasks.stacked_batches import Placed
 from isthmus.models.encoders import dense_indicators
 from isthmus.models.inputs import GraphInput
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
 
 Numbers = NDArray[Any]
+
+# Sums of features of nodes and their neighbours are computed once for all nodes that have the same, where features have
+# no more columns than this, and where the sums that are left take no more than this share of the rows.
+MOST_COLUMNS, MOST_DISTINCT = 64, 0.7
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,20 +35,16 @@ class SideBySide:
     """Some graphs of some clients, as models read them.
 
     Fields:
-        graph:     all graphs; every client takes up `rows` rows of nodes and `graphs` rows of graphs. What is more than
-                   its own nodes is padding, which belongs to the client's last graph, and that is no client's
-        nodes:     number of nodes of each client
-        counts:    number of graphs of each client
-        rows:      rows of nodes that each client takes up
-        graphs:    rows of graphs that each client takes up, one more than the most that one has
-        entries:   number of stored entries of each client's features; empty when they are dense
+        graph:   all graphs. Rows that are no client's nodes are padding, which belongs to the client's last graph,
+                 and that is padding too
+        nodes:   how the nodes lie
+        graphs:  how the graphs lie
+        entries: number of stored entries of each client's features; empty when they are dense
     """
 
     graph: GraphInput
-    nodes: tuple[int, ...]
-    counts: tuple[int, ...]
-    rows: int
-    graphs: int
+    nodes: Placed
+    graphs: Placed
     entries: tuple[int, ...]
 
 
@@ -119,12 +120,47 @@ class JoinedGraphs:
             return torch.cat([pile.edge_places for pile in self.piles])
         return torch.cat([pile.data.edge_attr for pile in self.piles if pile.data.edge_attr is not None])
 
+    @cached_property
+    def _alike(self) -> tuple[Numbers, Tensor] | None:
+        """Which sum of a node's and its neighbours' features each node has, (nodes,), and these sums, (sums, features).
+
+        None where features are sparse or wide.
+        """
+        if not isinstance(self._features, Tensor) or self.width > MOST_COLUMNS:
+            return None
+        sums = self._operator("sum with self")[0].matmul(self._features[:-1]).numpy()
+        _, first, number = np.unique(
+            sums.view(np.dtype((np.void, sums.dtype.itemsize * self.width))), return_index=True, return_inverse=True
+        )
+        return number.reshape(-1), torch.from_numpy(sums[first])
+
+    def _distinct(self, rows: _Rows, placed: Placed) -> tuple[Tensor, SparseMatrix] | None:
+        """Return each client's sums of features without repetition, and the matrix that puts them back to its nodes."""
+        if self._alike is None:
+            return None
+        number, sums = self._alike
+        client = np.repeat(np.arange(len(placed.sizes)), placed.sizes)  # of each node
+        key = client * len(sums) + number[rows.source[rows.taken]]
+        seen = np.zeros(len(placed.sizes) * len(sums), dtype=bool)
+        seen[key] = True
+        keys = np.flatnonzero(seen)
+        counts = np.bincount(keys // len(sums), minlength=len(placed.sizes))
+        lying = placed.beside(counts.tolist())
+        if lying.bounds[-1] > MOST_DISTINCT * placed.bounds[-1]:
+            return None
+        row = np.zeros(len(seen), dtype=np.int64)
+        row[keys] = into = spans(lying.bounds[:-1], counts)
+        x = sums.new_zeros(int(lying.bounds[-1]), self.width)
+        x[torch.from_numpy(into)] = sums[torch.from_numpy(keys % len(sums))]
+        pattern = Pattern(rows.starts(), torch.from_numpy(row[key]), (len(rows.source), len(x)))
+        return x, SparseMatrix(pattern, torch.ones(len(key)))
+
     # ---- batches
 
-    def cut(self, owners: Sequence[int], chosen: Sequence[Tensor], own_columns: bool) -> SideBySide:
-        """Return the graphs at these positions of these clients; each client may have columns of features of its own.
+    def cut(self, owners: Sequence[int], chosen: Sequence[Tensor], tiled: bool) -> SideBySide:
+        """Return the graphs at these positions of these clients; of each in one tile, unless they may be in several.
 
-        Columns of its own are for sparse features that are multiplied by weights of the clients one below the other.
+        Where features are sparse, each client has columns of its own: for weights of the clients one below the other.
         """
         counts = np.array([len(positions) for positions in chosen])
         graphs = np.concatenate(
@@ -133,45 +169,45 @@ class JoinedGraphs:
         slot = np.repeat(np.arange(len(owners)), counts)  # of each graph: whose it is
         sizes, begin = self.sizes[graphs], self.node_start[graphs]
         nodes = np.bincount(slot, weights=sizes, minlength=len(owners)).astype(np.int64)  # of each client
-        rows, graph_rows = max(int(nodes.max()), 1), int(counts.max()) + 1
-        padding = np.arange(len(owners)) * rows - (np.cumsum(nodes) - nodes)  # before each client's rows
+        held = nodes.tolist()
+        placed = Placed.in_tiles(held) if tiled else Placed(tuple(held), max(*held, 1))
+        items = placed.beside(counts.tolist(), spare=1)
+        padding = placed.bounds[:-1] - (np.cumsum(nodes) - nodes)  # before each client's rows
         into = np.cumsum(sizes) - sizes + padding[slot]  # row of each graph's first node
-        number = np.arange(len(graphs)) - (np.cumsum(counts) - counts)[slot] + slot * graph_rows  # row of each graph
+        # The row of each graph.
+        number = np.arange(len(graphs)) + (items.bounds[:-1] - (np.cumsum(counts) - counts))[slot]
         taken = spans(into, sizes)  # (nodes,), rows that are no padding
-        source = np.full(len(owners) * rows, self.num_nodes)  # of each row: its node among all, or the one after all
+        source = np.full(placed.bounds[-1], self.num_nodes)  # of each row: its node among all, or the one after all
         source[taken] = spans(begin, sizes)
-        batch = np.repeat(np.arange(1, len(owners) + 1) * graph_rows - 1, rows)
+        batch = np.repeat(items.bounds[1:] - 1, np.diff(placed.bounds))
         batch[taken] = np.repeat(number, sizes)
         edges = spans(self.edge_start[graphs], self.edge_counts[graphs])
         shift = torch.from_numpy(np.repeat(into - begin, self.edge_counts[graphs]))
         columns = torch.from_numpy(edges)
-        x, entries = self._cut_features(source, rows, own_columns)
+        x, entries = self._cut_features(source, placed.bounds)
         graph = GraphInput(
             x=x,
             edge_index=self.edge_index.index_select(1, columns) + shift,
             batch=torch.from_numpy(batch),
-            num_graphs=len(owners) * graph_rows,
+            num_graphs=int(items.bounds[-1]),
             edge_attr=self._cut_edge_features(columns),
         )
-        self._give(graph, _Rows(source, begin, into, sizes, number, taken))
-        return SideBySide(
-            graph, tuple(nodes.tolist()), tuple(counts.tolist()), rows, graph_rows, () if entries is None else entries
-        )
+        lying = _Rows(source, begin, into, sizes, number, taken)
+        self._give(graph, lying)
+        graph.tell_distinct("sum with self", partial(self._distinct, lying, placed))
+        return SideBySide(graph, placed, items, entries)
 
-    def _cut_features(self, source: Numbers, rows: int, own_columns: bool) -> tuple[Features, tuple[int, ...] | None]:
+    def _cut_features(self, source: Numbers, bounds: Numbers) -> tuple[Features, tuple[int, ...]]:
         if isinstance(self._features, Tensor):
-            return self._features.index_select(0, torch.from_numpy(source)), None
+            return self._features.index_select(0, torch.from_numpy(source)), ()
         start, columns, values = self._features
         length = np.append(np.diff(start), 0)[source]  # of each row
         crow = np.concatenate([[0], np.cumsum(length)])
         entry = torch.from_numpy(spans(np.append(start[:-1], 0)[source], length))
-        column, width = columns[entry].long(), self.width
-        num_clients = len(source) // rows
-        if own_columns:
-            owner = np.repeat(np.arange(num_clients), np.diff(crow[::rows]))
-            column, width = column + torch.from_numpy(owner * width), width * num_clients
-        pattern = Pattern(torch.from_numpy(crow), column, (len(source), width))
-        return SparseMatrix(pattern, values[entry]), tuple(np.diff(crow[::rows]).tolist())
+        counts = np.diff(crow[bounds])  # of each client
+        column = columns[entry].long() + torch.from_numpy(np.repeat(np.arange(len(counts)) * self.width, counts))
+        pattern = Pattern(torch.from_numpy(crow), column, (len(source), self.width * len(counts)))
+        return SparseMatrix(pattern, values[entry]), tuple(counts.tolist())
 
     def _cut_edge_features(self, edges: Tensor) -> Tensor | None:
         if self._edge_features is None:
@@ -242,8 +278,12 @@ class _Rows:
         each = np.repeat(1.0 / self.sizes.clip(min=1), self.sizes) if mean else np.ones(len(self.taken))
         values = torch.from_numpy(each.astype(np.float32))
         found = SparseMatrix(Pattern(crow, torch.from_numpy(self.taken), size), values)
+        member = torch.from_numpy(np.repeat(self.number, self.sizes))
+        found.mark_transposed(SparseMatrix(Pattern(self.starts(), member, size[::-1]), values))
+        return found
+
+    def starts(self) -> Tensor:
+        """Return where rows begin in a matrix with one entry for each row that is no padding, (rows + 1,)."""
         held = np.zeros(len(self.source) + 1, dtype=np.int64)
         held[self.taken + 1] = 1
-        member = torch.from_numpy(np.repeat(self.number, self.sizes))
-        found.mark_transposed(SparseMatrix(Pattern(torch.from_numpy(np.cumsum(held)), member, size[::-1]), values))
-        return found
+        return torch.from_numpy(np.cumsum(held))

@@ -10,9 +10,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from isthmus.models.inputs import GraphInput
@@ -20,20 +23,70 @@ from isthmus.models.parts import Streams
 
 Evaluated = tuple[dict[str, dict[str, float]], dict[str, int]]
 
+# Rows of the smallest tile, and what a tile costs by itself, in rows: its copy of the weights and their gradient.
+LEAST_TILE, TILE_ROWS = 32, 16
+# Tiles have as many rows as a multiple of this, so that random bits of a client's tiles are whole words.
+STEP = 8
+
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """How rows of clients lie one below the other, each padded to as many as the largest has.
+    """How rows of clients lie one below the other, in tiles of equally many rows, the last of a client's padded.
+
+    A model sees every tile as a client, with a copy of its client's weights. So clients of different sizes are one
+    batched product, without padding each to as many rows as the largest has.
 
     Fields:
         sizes: number of rows of each client
-        rows:  rows that each takes up
+        rows:  rows of each tile
         order: gives which row each row's random bits are drawn for, where a client alone has its rows in another order
+        tiles: number of tiles of each client; None for one each
     """
 
     sizes: tuple[int, ...]
     rows: int
     order: Callable[[], Tensor] | None = None
+    tiles: tuple[int, ...] | None = None
+
+    @classmethod
+    def in_tiles(cls, sizes: Sequence[int]) -> Placed:
+        """Return rows in tiles of the size that costs least; one for each client, where that costs no more."""
+        most, number = max(max(sizes), 1), np.array(sizes).reshape(-1, 1)
+        tried = np.unique(np.ceil(np.geomspace(min(LEAST_TILE, most), most, 24) / STEP).astype(np.int64) * STEP)
+        tiles = -(-number // tried).clip(max=-1)  # (clients, tried): a client without rows has a tile too
+        costs = tiles.sum(axis=0) * (tried + TILE_ROWS)
+        best = int(costs.argmin())
+        if costs[best] >= len(sizes) * (most + TILE_ROWS) or not (tiles[:, best] > 1).any():
+            return cls(tuple(sizes), most)
+        return cls(tuple(sizes), int(tried[best]), tiles=tuple(tiles[:, best].tolist()))
+
+    def beside(self, sizes: Sequence[int], spare: int = 0) -> Placed:
+        """Return how other rows of the same clients lie over the same tiles, with some padding for every client."""
+        rows = max(-(-(size + spare) // tiles) for size, tiles in zip(sizes, self.counts, strict=True))
+        rows = rows if self.tiles is None else -(-rows // STEP) * STEP
+        return Placed(tuple(sizes), max(rows, 1), tiles=self.tiles)
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """Number of tiles of each client."""
+        return (1,) * len(self.sizes) if self.tiles is None else self.tiles
+
+    @cached_property
+    def bounds(self) -> NDArray[np.int64]:
+        """The first row of each client, and the number of all rows, (clients + 1,)."""
+        return np.cumsum([0, *self.counts]) * self.rows
+
+    @cached_property
+    def owner(self) -> Tensor | None:
+        """Whose each tile is, (tiles,); None where everybody has one."""
+        return None if self.tiles is None else torch.repeat_interleave(torch.tensor(self.tiles))
+
+    def sums(self, each: Tensor) -> Tensor:
+        """Return the sums of a number of each row, (clients,)."""
+        by_tile = each.view(sum(self.counts), -1).sum(dim=1)
+        if self.owner is None:
+            return by_tile
+        return by_tile.new_zeros(len(self.sizes)).index_add(0, self.owner, by_tile)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +94,7 @@ class StackedBatch:
     """One step's batches of some clients side by side.
 
     Fields:
-        graph:   all graphs as one; node j of client k is row k * rows + j
+        graph:   all graphs as one
         nodes:   how the nodes lie
         entries: number of stored entries of each client's features; empty when they are dense
         items:   how the examples lie, where they are no nodes: graphs, pairs
@@ -57,9 +110,9 @@ class StackedBatch:
     def streams(self, generators: Sequence[torch.Generator]) -> Streams:
         """Return the clients' random streams for this step."""
         nodes, items = self.nodes, self.items
-        found = Streams(lambda: generators, nodes.sizes, nodes.rows, self.entries, nodes.order)
+        found = Streams(lambda: generators, nodes.sizes, nodes.rows, self.entries, nodes.order, nodes.tiles)
         if items is not None:
-            found.items = Streams(lambda: generators, items.sizes, items.rows, (), items.order)
+            found.items = Streams(lambda: generators, items.sizes, items.rows, (), items.order, items.tiles)
         return found
 
 

@@ -86,6 +86,8 @@ class Task(ABC):
     known_metrics: ClassVar[tuple[str, ...]] = ()
     # The batchings that this task can make batches by; a task of one's own may know any.
     known_batchings: ClassVar[tuple[type[Batching], ...]] = (Batching,)
+    # Whether `stack_batches` puts clients of different sizes side by side without padding each to the largest.
+    tiles_batches: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         strange = [metric for metric in self.metrics if metric not in self.known_metrics]

@@ -126,18 +126,18 @@ class BatchCohort(GraphCohort):
             groups = [_Group(optimizer, weights.layouts, state, *group) for group in order.groups(active, taken)]
             some_sums = None if sums is None else [y.some(each, 0, active) for y, each in weights.with_layouts(sums)]
             owners = order.clients[:active]
-            with replaced(self.model, part.installed()):
-                for _ in range(number):
-                    batch = stack.batch(owners, [next(drawn) for drawn in draws[:active]])
+            for _ in range(number):
+                batch = stack.batch(owners, [next(drawn) for drawn in draws[:active]])
+                with replaced(self.model, self._spread(part.installed(), layouts, batch.nodes.owner)):
                     each = stack.losses(self.model, batch, batch.streams(generators[:active]))  # (active,)
-                    losses[:active] += each.detach()
-                    extra = [penalties[k](part.of(place)) for place, k in enumerate(owners)] if penalties else []
-                    total = torch.stack(extra).sum() if extra else None
-                    grads = step_gradients(each.sum(), total, part.moved, some_sums, optimizer)
-                    with torch.no_grad():
-                        mine.join(grads, part.moved)
-                        for group in groups:
-                            group.step(part.moved, grads, lr)
+                losses[:active] += each.detach()
+                extra = [penalties[k](part.of(place)) for place, k in enumerate(owners)] if penalties else []
+                total = torch.stack(extra).sum() if extra else None
+                grads = step_gradients(each.sum(), total, part.moved, some_sums, optimizer)
+                with torch.no_grad():
+                    mine.join(grads, part.moved)
+                    for group in groups:
+                        group.step(part.moved, grads, lr)
         kept = partial(self._kept, optimizer, state, weights, order)
         fitted = StackedFit(
             {name: order.replaced(each) for name, each in weights.finished().items()},
@@ -156,6 +156,15 @@ class BatchCohort(GraphCohort):
         if stack.is_sparse:
             layouts |= {name: WideRows(len(self), len(slots[name])) for name in feature_weights(self.model)}
         return layouts
+
+    def _spread(self, installed: dict[str, Any], layouts: Mapping[str, Layout], owner: Tensor | None) -> dict[str, Any]:
+        """Return what the model finds in the parameters' places: each tile of a batch has its client's weights."""
+        if owner is None:
+            return installed
+        return {
+            name: held.index_select(0, owner) if type(layouts[name]) is Plain and name not in self._buffers else held
+            for name, held in installed.items()
+        }
 
     def _kept(
         self, optimizer: Optimizer, state: OptimizerState, weights: Weights, order: _Order

@@ -14,6 +14,8 @@ from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.together.batch_cohort import BatchCohort
 from isthmus.learn.together.layouts import feature_weights, stackable
 from isthmus.learn.together.stacked_clients import GraphCohort
+from isthmus.models.gnn.gat import GATLayer
+from isthmus.models.parts import BatchNorm
 from isthmus.models.products.sparse import SparseMatrix
 
 # What a block costs by itself, in rows of padding that would cost as much (measured; see benchmarks/simulation.py).
@@ -68,7 +70,10 @@ class Blocks:
             group.sort(key=lambda client: rows[client.id])
             measure = _Measure(group[0])
             costs = [measure.bytes_of(client) for client in group]
-            for start, end in cut([rows[client.id] for client in group], costs, self.max_bytes):
+            # Of what is put side by side in tiles, nothing is padded to the size of the largest.
+            tiled = kind is BatchCohort and group[0].task.tiles_batches
+            sizes = [0 if tiled else rows[client.id] for client in group]
+            for start, end in cut(sizes, costs, self.max_bytes):
                 if end - start > 1:
                     blocks.append(kind(group[start:end]))
                 else:
@@ -165,11 +170,15 @@ class _Measure:
         self.others = sum(slot.numel() for name, slot in slots.items() if name not in first)
         self.first = sum(slots[name].shape[-1] for name in first)
         self.rows = max((len(slots[name]) for name in first), default=0)
+        # Activations and their gradients for each column of weights; measured on batches of graphs, with a margin.
+        heavy = any(isinstance(part, BatchNorm | GATLayer) for part in client.model.modules())
+        self.activations = 10 if heavy else 5
 
     def bytes_of(self, client: GraphClient) -> int:
         """Return the bytes of weights, gradients, moments, activations, features and edges."""
         if not takes_all(client):
-            return int(4 * (5 * (self.rows * self.first + self.others) + 10 * rows_of_step(client) * self.widths))
+            activations = self.activations * rows_of_step(client) * self.widths
+            return int(4 * (5 * (self.rows * self.first + self.others) + activations))
         graph = client.prepared.graph
         x = graph.x
         entries = x.pattern.nnz if isinstance(x, SparseMatrix) else x.numel()

@@ -89,8 +89,12 @@ class GINLayer(_GINPart):
         self._add_second(hidden, out_dim, train_eps, mlp_norm)
 
     def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
-        """Return (nodes, out)."""
-        return self._second(graph, self._mixed(graph, h), generator)
+        """Return (nodes, out); where many rows of the features' sums are alike, each of them is computed once."""
+        alike = None if self.eps is not None or self.norms else graph.distinct("sum with self", h)
+        if alike is None:
+            return self._second(graph, self._mixed(graph, h), generator)
+        rows, back = alike
+        return back.matmul(self._second(graph, affine(rows, self.weight, self.bias), generator))
 
     def pooled(self, graph: GraphInput, h: Features, generator: torch.Generator | None, mean: bool) -> Tensor:
         """Return the sums, or means, of each graph's rows, (graphs, out); without norms the second map comes last."""

@@ -18,9 +18,11 @@ from isthmus.core.record import Params, leaves
 from isthmus.learn.batching import Batching, FullBatch, MiniBatch
 from isthmus.learn.graph_client import BothWays, Evaluate, Fit, GraphClient, Pull, read_params
 from isthmus.learn.optimizers import SGD, Adam, AdamW, Optimizer, only
-from isthmus.learn.tasks import GraphBinary, GraphClassification, GraphRegression
+from isthmus.learn.tasks import GraphBinary, GraphClassification, GraphRegression, stacked_batches
 from isthmus.learn.tasks.graph_batches import GraphPile
+from isthmus.learn.tasks.graph_stack import GraphStack
 from isthmus.learn.tasks.joined_graphs import JoinedGraphs
+from isthmus.learn.tasks.stacked_batches import Placed, StackedBatch
 from isthmus.learn.together.batch_cohort import BatchCohort
 from isthmus.models import (
     APPNP,
@@ -42,6 +44,7 @@ from isthmus.models import (
     Set2SetReadout,
     SumReadout,
 )
+from isthmus.models.inputs import GraphInput
 from isthmus.models.products.sparse import SparseMatrix
 from tests.learn.tasks.graph_toys import NODES, SIZES, toy_set
 
@@ -60,6 +63,7 @@ def clients_of(
     categorical: bool = False,
     sparse: bool = False,
     shares: Sequence[int] = SHARES,
+    alike: bool = False,
 ) -> list[GraphClient]:
     """Return clients with ragged sets of graphs; a graph without nodes and one without edges are among them."""
     normed = any("running" in name for name in spec.build(2, 2).state_dict())
@@ -67,7 +71,8 @@ def clients_of(
         target, sizes=(LARGER if normed else NODES) * 6, categorical=categorical, sparse=sparse, num_outputs=3
     )
     if not categorical:
-        whole = replace(whole, x=0.3 * whole.x)  # small steps, which do not blow rounding up
+        x = (whole.x > 0.5) * torch.tensor([1.0, 0.0, 0.0, 0.0]) if alike else whole.x
+        whole = replace(whole, x=0.3 * x)  # small steps, which do not blow rounding up
     parts = torch.split(torch.randperm(sum(shares), generator=torch.Generator().manual_seed(1)), list(shares))
     with seeded(0, "model"):
         model = spec.build(sum(SIZES) if categorical else 4, 3)
@@ -166,6 +171,60 @@ def test_every_model_trains_the_same_with_dropout_and_different_numbers_of_batch
     assert (len(counts) > 2) == (batching == MiniBatch(3))
     params = start_of(clients)
     require_same_fit(clients, [work_of(params)] * len(clients))
+
+
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> list[Placed]:
+    """Let tiles be as small as they can be; returns how the nodes of batches lay."""
+    monkeypatch.setattr(stacked_batches, "LEAST_TILE", 8)
+    monkeypatch.setattr(stacked_batches, "TILE_ROWS", 0)
+    placed: list[Placed] = []
+    losses = GraphStack.losses
+
+    def seen(stack: GraphStack, model: Any, batch: StackedBatch, streams: Any) -> Tensor:
+        placed.append(batch.nodes)
+        return losses(stack, model, batch, streams)
+
+    monkeypatch.setattr(GraphStack, "losses", seen)
+    return placed
+
+
+@pytest.mark.parametrize("batching", [MiniBatch(3), MiniBatch(100)], ids=["mini", "one for all"])
+@pytest.mark.parametrize("name", MODELS)
+def test_clients_of_several_tiles_train_the_same(name: str, batching: Batching, small_tiles: list[Placed]) -> None:
+    clients = clients_of(MODELS[name], batching=batching)
+    params = start_of(clients)
+    require_same_fit(clients, [work_of(params)] * len(clients))
+    assert any(len(set(placed.counts)) > 1 for placed in small_tiles)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "categorical"])
+def test_so_they_do_with_other_features_and_terms(kind: str, small_tiles: list[Placed]) -> None:
+    encoder = CategoricalEncoder(8) if kind == "categorical" else None
+    spec = ModelSpec(GIN(hidden=8, input_dropout=0.2 if encoder is None else 0.0), encoder, HEAD, MeanReadout())
+    clients = clients_of(spec, categorical=kind == "categorical", sparse=kind == "sparse")
+    anchor = start_of(clients)
+    terms = {"penalty": Pull(0.3, anchor), "sum_gradients": True, "optimizer": Adam(lr=0.01, eps=1e-3)}
+    require_same_fit(clients, [work_of(start_of(clients, seed=k), **terms) for k in range(len(clients))])
+    assert any(len(set(placed.counts)) > 1 for placed in small_tiles)
+
+
+def test_tiles_take_fewer_rows_than_padding_to_the_largest_and_hold_every_row() -> None:
+    sizes = [3904, 2318, 2311, 2765, 2587, 0, 2041]
+    placed = Placed.in_tiles(sizes)
+    assert placed.tiles is not None and placed.rows % 8 == 0
+    assert all(
+        0 <= tiles * placed.rows - size < placed.rows for tiles, size in zip(placed.tiles, sizes, strict=True) if size
+    )
+    assert placed.bounds[-1] < 1.1 * sum(sizes) and placed.tiles[5] == 1
+    assert Placed.in_tiles([500] * 4).tiles is None and Placed.in_tiles([0, 0]).rows == 1
+    graphs = placed.beside([70, 2, 40, 9, 61, 0, 33], spare=1)
+    assert graphs.tiles == placed.tiles
+    assert all(tiles * graphs.rows > size for tiles, size in zip(graphs.counts, graphs.sizes, strict=True))
+    rows = torch.zeros(int(graphs.bounds[-1]), dtype=torch.int64)
+    for first, size in zip(graphs.bounds.tolist(), graphs.sizes, strict=False):
+        rows[first : first + size] = 1
+    assert graphs.sums(rows).tolist() == list(graphs.sizes)
 
 
 @pytest.mark.parametrize("target", TASKS)
@@ -306,15 +365,15 @@ def test_the_operators_of_a_batch_are_pieces_of_those_of_all_graphs(name: str) -
     chosen = [torch.tensor([3, 0, 1]), torch.tensor([5]), torch.zeros(0, dtype=torch.int64), torch.tensor([2, 3])]
     owners = [1, 0, 2, 3]
     wanted: dict[object, Tensor] = {}
-    plain = joined.cut(owners, chosen, own_columns=True).graph
+    plain = joined.cut(owners, chosen, tiled=False).graph
     wanted[name] = plain.operator(name).to_dense()
     for mean in (False, True):
         wanted["pooling", mean] = plain.pooling(mean).to_dense()
-    again = joined.cut(owners, chosen, own_columns=True)
+    again = joined.cut(owners, chosen, tiled=False)
     assert set(again.graph.asked_for) == set(wanted)
     # What is padding is nobody's, and may be anything.
-    graphs = torch.cat([torch.arange(again.graphs) < count for count in again.counts])
-    nodes = torch.cat([torch.arange(again.rows) < count for count in again.nodes])
+    graphs = torch.cat([torch.arange(again.graphs.rows) < count for count in again.graphs.sizes])
+    nodes = torch.cat([torch.arange(again.nodes.rows) < count for count in again.nodes.sizes])
     for key, expected in wanted.items():
         pooled = isinstance(key, tuple)
         found = again.graph.pooling(bool(key[1])) if pooled else again.graph.operator(str(key))  # type: ignore[index]
@@ -323,23 +382,62 @@ def test_the_operators_of_a_batch_are_pieces_of_those_of_all_graphs(name: str) -
         assert torch.equal(found.t().to_dense(), found.to_dense().t())
 
 
+@pytest.mark.parametrize("batching", [MiniBatch(3), MiniBatch(100)], ids=["mini", "one for all"])
+@pytest.mark.parametrize("tiled", [False, True])
+def test_nodes_whose_neighbourhoods_have_the_same_sums_are_computed_once(
+    batching: Batching, tiled: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if tiled:
+        request.getfixturevalue("small_tiles")
+        monkeypatch.setattr("isthmus.learn.tasks.joined_graphs.MOST_DISTINCT", 2.0)  # tiles of eight rows have no fewer
+    clients = clients_of(MODELS["gin"], batching=batching, alike=True)
+    found: list[Any] = []
+    distinct = GraphInput.distinct
+
+    def seen(graph: GraphInput, name: str, h: Any) -> Any:
+        found.append((graph, distinct(graph, name, h)))
+        return found[-1][1]
+
+    monkeypatch.setattr(GraphInput, "distinct", seen)
+    params = start_of(clients)
+    require_same_fit(clients, [work_of(params)] * len(clients))
+    told = [(graph, *alike) for graph, alike in found if alike is not None]
+    assert told
+    for graph, rows, back in told:
+        assert tiled or len(rows) <= 0.7 * graph.num_nodes
+        taken = back.row_sums() > 0
+        expected = graph.operator("sum with self").matmul(graph.x)
+        assert torch.equal(back.matmul(rows)[taken], expected[taken]) and not graph.x[~taken].any()
+
+
+def test_other_features_than_those_that_were_told_of_have_no_distinct_rows() -> None:
+    clients = clients_of(MODELS["gin"], alike=True)
+    joined = JoinedGraphs([client.prepared.pile for client in clients])
+    every = [torch.arange(client.data.num_items) for client in clients]
+    graph = joined.cut(range(5), every, tiled=False).graph
+    assert graph.distinct("sum with self", graph.x) is not None and graph.distinct("gcn", graph.x) is None
+    other = graph.replace(x=2.0 * graph.x)  # type: ignore[operator]
+    assert other.distinct("sum with self", other.x) is None
+    assert clients[0].prepared.pile.batch(every[0]).distinct("sum with self", graph.x) is None
+
+
 def test_a_batch_holds_each_clients_graphs_in_its_own_rows() -> None:
     clients = clients_of(MODELS["gcn"])
     joined = JoinedGraphs([client.prepared.pile for client in clients])
     chosen = [torch.tensor([3, 0, 1]), torch.tensor([5, 1])]
-    found = joined.cut([1, 0], chosen, own_columns=True)
-    assert found.counts == (3, 2) and found.graphs == 4
+    found = joined.cut([1, 0], chosen, tiled=False)
+    assert found.graphs.sizes == (3, 2) and found.graphs.rows == 4
     for slot, (owner, mine) in enumerate(zip([1, 0], chosen, strict=True)):
         pile: GraphPile = clients[owner].prepared.pile
         alone = pile.batch(mine)
-        rows = slice(slot * found.rows, slot * found.rows + alone.num_nodes)
-        assert found.nodes[slot] == alone.num_nodes
+        rows = slice(slot * found.nodes.rows, slot * found.nodes.rows + alone.num_nodes)
+        assert found.nodes.sizes[slot] == alone.num_nodes
         assert isinstance(found.graph.x, Tensor) and torch.equal(found.graph.x[rows], alone.x)  # type: ignore[arg-type]
         assert alone.batch is not None and found.graph.batch is not None
-        assert torch.equal(found.graph.batch[rows], alone.batch + slot * found.graphs)
+        assert torch.equal(found.graph.batch[rows], alone.batch + slot * found.graphs.rows)
         here = (found.graph.edge_index[0] >= rows.start) & (found.graph.edge_index[0] < rows.stop)
         assert torch.equal(found.graph.edge_index[:, here] - rows.start, alone.edge_index)
-        padding = found.graph.x[rows.stop : (slot + 1) * found.rows]
+        padding = found.graph.x[rows.stop : (slot + 1) * found.nodes.rows]
         assert not padding.any()
 
 
@@ -347,9 +445,9 @@ def test_sparse_features_have_columns_of_each_client() -> None:
     clients = clients_of(MODELS["gcn"], sparse=True)
     joined = JoinedGraphs([client.prepared.pile for client in clients])
     chosen = [torch.tensor([2, 0]), torch.tensor([3])]
-    found = joined.cut([2, 0], chosen, own_columns=True)
+    found = joined.cut([2, 0], chosen, tiled=False)
     assert isinstance(found.graph.x, SparseMatrix)
-    dense = found.graph.x.to_dense().view(2, found.rows, 2, 4)
+    dense = found.graph.x.to_dense().view(2, found.nodes.rows, 2, 4)
     assert not dense[0, :, 1].any() and not dense[1, :, 0].any()
     for slot, owner in enumerate([2, 0]):
         alone = clients[owner].prepared.pile.batch(chosen[slot]).x
