@@ -8,6 +8,7 @@ and an optimiser that are known to allow it, are put together (`blocks.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeAlias
@@ -441,21 +442,26 @@ class GraphCohort:
         self, models: Sequence[Params], splits: tuple[str, ...]
     ) -> list[tuple[dict[str, dict[str, float]], dict[str, int]]]:
         """Return metrics and example counts of each client's model on its own graph."""
+        with self.holding(models) as data:
+            return self.task.evaluate_stacked(self.model, data, splits)
+
+    @contextmanager
+    def holding(self, models: Sequence[Params]) -> Iterator[StackedData]:
+        """Let the module be each client's model, to look at and not to train; yield the data that it is to run on."""
         if not self.clients[0].own and all(model is models[0] for model in models):
             load_params(self.model, models[0])
-            return self.task.evaluate_stacked(self.model, self.data, splits)
-        given = frozenset(models[0])
-        starts = {**self._personal(given), **starts_of(models)}
-        plain, features = Plain(len(self)), self._features
-        layouts: dict[str, Layout] = dict.fromkeys(starts, plain)
-        data = self.data
+            yield self.data
+            return
+        starts = {**self._personal(frozenset(models[0])), **starts_of(models)}
+        layouts: dict[str, Layout] = dict.fromkeys(starts, Plain(len(self)))
+        data, features = self.data, self._features
         if features is not None:
             rows = CompactRows(features)
             layouts |= dict.fromkeys(feature_weights(self.model), rows)
             data = data.with_features(rows.x)
         self._check(dict(starts))
         with replaced(self.model, {name: layouts[name].live(start) for name, start in starts.items()}):
-            return self.task.evaluate_stacked(self.model, data, splits)
+            yield data
 
 
 @dataclass(frozen=True)
