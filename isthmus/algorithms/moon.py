@@ -90,26 +90,21 @@ class MOON(FedAvg):
             toward, away = (side[rows] for side in sides(batch.graph))
             return total + self.mu * contrast(watched.seen[rows], toward, away, self.tau).mean()
 
-        return BothWays(loss, self.loss_together, sides)
+        return BothWays(loss, self.loss_together, (received, previous))
 
-    def loss_together(self, clients: GraphCohort, sides: Sequence[Callable[[GraphInput], list[Tensor]]]) -> StackedLoss:
+    def loss_together(self, clients: GraphCohort, models: Sequence[tuple[Params, Params]]) -> StackedLoss:
         """Return what `loss` does for many clients side by side."""
         if type(clients.task) is not NodeClassification:
             raise NotTogether(f"which rows are examples of {type(clients.task).__name__} is not known for many clients")
-        towards, aways = [], []
-        for client, mine in zip(clients, sides, strict=True):
-            toward, away = mine(client.prepared.graph)
-            train = client.prepared.index["train"]
-            towards.append(toward[train])
-            aways.append(away[train])
-        toward, away = torch.cat(towards), torch.cat(aways)  # (examples of all, width)
-        counts = torch.tensor([len(part) for part in towards], device=toward.device)
-        owner = torch.repeat_interleave(torch.arange(len(counts), device=toward.device), counts)
+        index, _, sizes = clients.data.splits["train"]
+        toward, away = (_stacked_representations(clients, each)[index] for each in zip(*models, strict=True))
+        counts = torch.tensor(sizes, device=index.device)
+        owner = torch.repeat_interleave(torch.arange(len(counts), device=index.device), counts)
 
         def loss(model: nn.Module, data: StackedData, streams: Streams, frozen: Frozen) -> Tensor:
             watched = Watched(model)
             total = clients.task.stacked_loss(watched, data, streams)  # (clients,)
-            each = contrast(watched.seen[data.splits["train"][0]], toward, away, self.tau)
+            each = contrast(watched.seen[index], toward, away, self.tau)
             return total.index_add(0, owner, self.mu * each / counts[owner])  # each client's mean
 
         return loss
@@ -128,11 +123,11 @@ def frozen_sides(client: GraphClient, *models: Params) -> Callable[[GraphInput],
     Those of the last graph are kept: with full batches it is the same in every step.
     """
     _require_able(client)
-    complete = [client.complete(params) for params in models]
     kept: list[tuple[GraphInput, list[Tensor]]] = []
 
     def sides(graph: GraphInput) -> list[Tensor]:
         if not kept or kept[0][0] is not graph:
+            complete = [client.complete(params) for params in models]
             kept[:] = [(graph, [_representations(client.model, params, graph) for params in complete])]
         return kept[0][1]
 
@@ -140,10 +135,21 @@ def frozen_sides(client: GraphClient, *models: Params) -> Callable[[GraphInput],
 
 
 def _representations(model: nn.Module, params: Params, graph: GraphInput) -> Tensor:
-    assert isinstance(model, Model)
     with torch.no_grad(), replaced(model, params):
-        h = model.embed(graph, None)
-        return h if model.readout is None else model.readout(graph, h, None)
+        return _seen_by(model, graph)
+
+
+def _stacked_representations(clients: GraphCohort, models: Sequence[Params]) -> Tensor:
+    """Return the representations of all clients' graphs by each one's model, (nodes of all, width)."""
+    with torch.no_grad(), clients.holding(models) as data:
+        return _seen_by(clients.model, data.graph)
+
+
+def _seen_by(model: nn.Module, graph: GraphInput) -> Tensor:
+    """Return what the model's last part sees."""
+    assert isinstance(model, Model)
+    h = model.embed(graph, None)
+    return h if model.readout is None else model.readout(graph, h, None)
 
 
 def _require_able(client: GraphClient) -> None:

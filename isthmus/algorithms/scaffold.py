@@ -15,7 +15,7 @@ from isthmus.core.errors import BadInput, refuse
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import Known, ModelState, Request, on, unlike
-from isthmus.core.record import Params, Record
+from isthmus.core.record import LazyParams, Params, Record
 from isthmus.learn.graph_client import GraphClient, LocalTraining
 
 
@@ -170,7 +170,11 @@ def _variate(client: GraphClient, like: Params) -> Params:
 
 def _require_fitting(variate: Params, client: GraphClient) -> None:
     """Refuse a variate of other shapes than the model's: sums with it would be of any size."""
-    mine = {name: slot.detach() for name, slot in client.model.named_parameters() if name in variate}
+    mine: Params | None = client.state.get("variate")  # it has the shapes of the model's gradients
+    if mine is None:
+        mine = {name: slot.detach() for name, slot in client.model.named_parameters() if name in variate}
+    elif isinstance(mine, LazyParams):
+        mine = mine.outline()
     problem = unlike("variate", mine, variate)
     if problem:
         raise BadInput(f"the server's control variate does not belong to this model: {problem}")

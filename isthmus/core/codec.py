@@ -16,6 +16,7 @@ axes, the depth, the length of a key and of an integer all have a limit.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -34,6 +35,7 @@ from isthmus.core.outside import CUT, foreign, named
 from isthmus.core.record import (
     DTYPE_NAMES,
     DTYPES,
+    LazyParams,
     Place,
     Record,
     Value,
@@ -85,10 +87,21 @@ def encode(value: Value) -> bytes:
 
 
 def encoded_size(value: Value) -> int:
-    """Return `len(encode(value))` without copying a tensor."""
-    skeleton, tensors = _skeleton(value)
+    """Return `len(encode(value))` without copying a tensor, or making one that nobody has looked at."""
+    skeleton, tensors = _skeleton(_outlined(value))
     sizes = (t.numel() * t.element_size() for t in tensors)
     return PREFIX.size + len(skeleton) + sum(size + (-size % ALIGN) for size in sizes)
+
+
+def _outlined(value: Value) -> Value:
+    """Return a value in which parameters that are yet to be made have no numbers."""
+    if isinstance(value, LazyParams):
+        return value.outline()
+    if isinstance(value, Record):
+        fields = fields_of(value)
+        changed = {name: new for name, item in fields.items() if (new := _outlined(item)) is not item}
+        return dataclasses.replace(value, **changed) if changed else value
+    return value
 
 
 def decode(
@@ -165,6 +178,7 @@ def _plain(value: Value, tensors: list[Tensor], where: Place, depth: int) -> Any
         }
         return {"r": type(value).__name__, "f": fields}
     if isinstance(value, dict):
+        value = value.plain() if isinstance(value, LazyParams) else value
         for key in value:
             _check_key(key, where)
         return {"d": [[key, _plain(item, tensors, (where, "entry", key), depth + 1)] for key, item in value.items()]}

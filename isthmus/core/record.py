@@ -87,6 +87,10 @@ class LazyParams(dict[str, Tensor]):
         """Return tensors with shapes and types, which need not have numbers."""
         return dict(self)
 
+    def plain(self) -> dict[str, Tensor]:
+        """Return the tensors, for one use: what had to be made for it is not kept."""
+        return dict(self)
+
 
 def field_types(kind: type[Record]) -> dict[str, Any]:
     """Return the resolved annotation of every field of a record type."""

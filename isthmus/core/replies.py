@@ -49,6 +49,10 @@ class Stacked(ABC):
         """Return all clients' tensors, (clients, ...); it is not to be changed."""
         return torch.stack([self.member(position) for position in range(len(self))])
 
+    def added(self, terms: Sequence[tuple[float, Stacked | Tensor]]) -> Stacked | None:
+        """Return a sum of factor times tensor that this is a part of, where it takes less than a tensor for each."""
+        return None
+
     @abstractmethod
     def bound(self) -> Tensor:
         """Return for each client a number that none of its numbers exceeds in magnitude, (clients,), float64.
@@ -252,7 +256,9 @@ class Stack:
         sizes = [size] * len(self)
         for leaf in leaves(self.record).values():
             if isinstance(leaf, Each):
-                lengths = [encoded_size(value) for value in leaf.values]
+                known = {repr(value): value for value in leaf.values}  # 1, 1.0 and True are not as long
+                length = {text: encoded_size(value) for text, value in known.items()}
+                lengths = [length[repr(value)] for value in leaf.values]
                 sizes = [size + length - lengths[0] for size, length in zip(sizes, lengths, strict=True)]
         return sizes
 

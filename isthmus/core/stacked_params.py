@@ -9,7 +9,8 @@ of it.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -30,13 +31,11 @@ class StackedParams:
     def __init__(self, each: Mapping[str, Stacked], size: int) -> None:
         self.each, self.size = dict(each), size
         self._members: list[weakref.ref[MemberParams]] = []
-        self._whole: dict[str, Tensor] = {}
 
-    def whole(self, name: str) -> Tensor:
-        """Return a parameter of all clients, (clients, ...); it is not to be changed."""
-        if name not in self._whole:
-            self._whole[name] = self.each[name].whole()
-        return self._whole[name]
+    @cached_property
+    def outline(self) -> dict[str, Tensor]:
+        """Tensors with the shapes and types of one client's, but no numbers."""
+        return {n: torch.empty(each.shape, dtype=each.dtype, device="meta") for n, each in self.each.items()}
 
     def members(self) -> list[MemberParams]:
         """Return each client's parameters."""
@@ -46,9 +45,12 @@ class StackedParams:
 
     def condense(self) -> None:
         """Add sums up: one that is kept would remember all that it ever was made of."""
-        for name, each in self.each.items():
-            if isinstance(each, Combination):
-                self.each[name] = StackedTensor(self.whole(name))
+        sums = {name: each for name, each in self.each.items() if isinstance(each, Combination)}
+        self.each |= {name: each.condensed() for name, each in sums.items()}
+        for member in self._members:
+            found = member()
+            if found is not None:
+                found.forget(sums)  # added up in another order, the last bits may be others
 
     @property
     def is_mostly_gone(self) -> bool:
@@ -71,12 +73,16 @@ class MemberParams(LazyParams):
 
     def outline(self) -> dict[str, Tensor]:
         """Return tensors with shapes and types but no numbers, or what there is."""
-        if self.stack is None:
-            return dict(self)
-        return {
-            name: torch.empty(stacked.shape, dtype=stacked.dtype, device="meta")
-            for name, stacked in self.stack.each.items()
-        }
+        return dict(self) if self.stack is None else self.stack.outline
+
+    def plain(self) -> dict[str, Tensor]:
+        """Return the tensors; the stack stays as it is."""
+        return {name: self._own(name) for name in self}
+
+    def _own(self, name: str) -> Tensor:
+        if self.stack is None or dict.__contains__(self, name):
+            return dict.__getitem__(self, name)
+        return own_tensor(self.stack.each[name].member(self.position))
 
     def settle(self) -> None:
         """Take everything out of the stack, and let go of it."""
@@ -84,6 +90,12 @@ class MemberParams(LazyParams):
             for name in self.stack.each:
                 self[name]
             self._in_order()
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Let go of what was taken out of the stack, which still has it."""
+        if self.stack is not None:
+            for name in names:
+                dict.pop(self, name, None)
 
     def _in_order(self) -> None:
         names, self.stack = list(self.stack.each) if self.stack is not None else [], None
@@ -93,9 +105,10 @@ class MemberParams(LazyParams):
     # ---- looking
 
     def __getitem__(self, name: str) -> Tensor:
-        if self.stack is not None and not dict.__contains__(self, name):
-            dict.__setitem__(self, name, own_tensor(self.stack.each[name].member(self.position)))
-        return dict.__getitem__(self, name)
+        found = self._own(name)
+        if self.stack is not None:
+            dict.__setitem__(self, name, found)
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return dict.__iter__(self) if self.stack is None else iter(self.stack.each)
@@ -176,10 +189,11 @@ class Combination(Sized):
     """A sum of factor times tensor for each client, made when it is looked at; a tensor may be the same for all."""
 
     def __init__(self, terms: Sequence[tuple[float, Stacked | Tensor]]) -> None:
-        self.terms: list[tuple[float, Stacked | Tensor]] = []
+        found: dict[int, tuple[float, Stacked | Tensor]] = {}  # what occurs several times is one term
         for factor, each in terms:
-            inner = each.terms if isinstance(each, Combination) else [(1.0, each)]
-            self.terms += [(factor * own, term) for own, term in inner]
+            for own, term in each.terms if isinstance(each, Combination) else [(1.0, each)]:
+                found[id(term)] = (found[id(term)][0] + factor * own if id(term) in found else factor * own, term)
+        self.terms: list[tuple[float, Stacked | Tensor]] = list(found.values())
         first = next(each for _, each in self.terms if isinstance(each, Stacked))
         super().__init__(first.shape, first.dtype, len(first))
 
@@ -191,6 +205,12 @@ class Combination(Sized):
         """Return all clients' sums."""
         return combined([(f, t if isinstance(t, Tensor) else t.whole()) for f, t in self.terms])
 
+    def condensed(self) -> Stacked:
+        """Return the sum as it is kept: as its terms know to add it up, else a tensor for each client."""
+        ways = (each.added(self.terms) for _, each in self.terms if isinstance(each, Stacked))
+        found = next((way for way in ways if way is not None), None)
+        return StackedTensor(self.whole()) if found is None else found
+
     def bound(self) -> Tensor:
         """Return the sum of the bounds."""
         total = torch.zeros(len(self), dtype=torch.float64)
@@ -200,10 +220,12 @@ class Combination(Sized):
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the sum of the weighted sums."""
-        total = torch.zeros(self.shape, dtype=torch.float64)
+        total, mass = torch.zeros(self.shape, dtype=torch.float64), float(weights.sum())
         for factor, each in self.terms:
-            part = each.cpu().double() * weights.sum() if isinstance(each, Tensor) else each.weighted_sum(weights)
-            total.add_(part, alpha=factor)
+            if isinstance(each, Tensor):
+                total.add_(each.cpu(), alpha=factor * mass)
+            else:
+                total.add_(each.weighted_sum(weights), alpha=factor)
         return total
 
 
@@ -212,7 +234,9 @@ def combined(terms: Sequence[tuple[float, Tensor]]) -> Tensor:
     (factor, first), *others = terms
     total = factor * first
     for factor, tensor in others:
-        total = torch.add(total, tensor, alpha=factor)
+        # In place where it fits: sums of many clients are many megabytes.
+        fits = total.shape == tensor.shape and total.dtype == tensor.dtype
+        total = total.add_(tensor, alpha=factor) if fits else torch.add(total, tensor, alpha=factor)
     return total
 
 

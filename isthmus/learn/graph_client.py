@@ -20,8 +20,8 @@ from isthmus.core.device import CPU
 from isthmus.core.errors import BadInput, refuse
 from isthmus.core.protocol import Algorithm, Holdings, StateT
 from isthmus.core.record import Params
-from isthmus.core.replies import Stacked, StackedTensor
-from isthmus.core.stacked_params import Combination, StackedParams, combined, common_stack
+from isthmus.core.replies import Stacked
+from isthmus.core.stacked_params import Combination, StackedParams, combined
 from isthmus.data.conventions import SPLITS
 from isthmus.learn.batching import Batching
 from isthmus.learn.optimizers import SGD, AdamW, Optimizer, OptimizerState
@@ -353,8 +353,8 @@ class GraphClient(Client):
         The same as a line of arithmetic for each; but parameters that this client has in common with others in a
         simulation are not taken apart for it.
         """
-        first = terms[0][1]
-        common = tuple(n for n in (first if names is None else names) if all(n in params for _, params in terms))
+        named = [params.keys() for _, params in terms]
+        common = tuple(n for n in (named[0] if names is None else names) if all(n in keys for keys in named))
         found: Params = self.do(Combine(terms, common))
         return found
 
@@ -471,17 +471,9 @@ class Combine(Work):
     @staticmethod
     def together(clients: Any, works: Sequence[Combine]) -> Sequence[Params]:
         """Combine many clients' parameters without taking them apart."""
-        terms: list[tuple[float, Mapping[str, Any]]] = []
-        for place, (factor, first) in enumerate(works[0].terms):
-            each = [work.terms[place][1] for work in works]
-            stack = common_stack(each)
-            if stack is not None:
-                terms.append((factor, stack.each))
-            elif all(params is first for params in each):
-                terms.append((factor, first))
-            else:
-                whole = {n: StackedTensor(torch.stack([params[n] for params in each])) for n in works[0].names}
-                terms.append((factor, whole))
+        factors = [factor for factor, _ in works[0].terms]
+        each = [clients.terms_of([work.terms[place][1] for work in works]) for place in range(len(factors))]
+        terms: list[tuple[float, Mapping[str, Any]]] = list(zip(factors, each, strict=True))
         if not any(isinstance(params[name], Stacked) for _, params in terms for name in works[0].names):
             return [works[0].alone(None)] * len(works)  # the same for all
         found = {name: Combination([(factor, params[name]) for factor, params in terms]) for name in works[0].names}

@@ -270,9 +270,11 @@ class _Desk:
         """Return the result of some work, which may have been done with that of others."""
         # The switch belongs to all handlers of this thread: one that computes without gradients must not stop others.
         enabled = torch.is_grad_enabled()
-        torch.set_grad_enabled(True)
+        if not enabled:
+            torch.set_grad_enabled(True)
         found = self.hub.switch(work)
-        torch.set_grad_enabled(enabled)
+        if torch.is_grad_enabled() != enabled:
+            torch.set_grad_enabled(enabled)
         if isinstance(found, _Raised):
             raise found.error
         return found

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from isthmus.core.codec import decode, encode
+from isthmus.core.codec import decode, encode, encoded_size
 from isthmus.core.errors import BadMessage
 from isthmus.core.record import Params, Record, State, check_record, check_value, leaves
 from isthmus.core.replies import Stacked, StackedTensor
@@ -251,3 +251,39 @@ def test_members_are_known_by_their_stack_and_place() -> None:
     members = made.members()
     assert common_stack(members) is made and common_stack(members[::-1]) is None and common_stack([{}]) is None
     assert isinstance(members[0], MemberParams) and members[0].position == 0
+
+
+def test_what_was_looked_at_before_a_sum_was_added_up_is_looked_at_anew() -> None:
+    """The sum that is kept is what the stack goes on from, and it may differ in the last bits."""
+
+    class Rounded(Combination):
+        def condensed(self) -> Stacked:
+            return StackedTensor(self.whole().round())
+
+    made = StackedParams({"w": Rounded([(0.3, StackedTensor(VALUES["w"]))]), "b": StackedTensor(VALUES["b"])}, 4)
+    members = made.members()
+    before, kept = members[1]["w"], members[1]["b"]
+    made.condense()
+    assert torch.equal(members[1]["w"], before.round()) and not torch.equal(members[1]["w"], before)
+    assert members[1]["b"] is kept
+    members[2].settle()
+    own = members[2]["w"]
+    made.condense()
+    assert members[2]["w"] is own  # who has left the stack keeps what it has
+
+
+def test_writing_parameters_down_leaves_them_where_they_are() -> None:
+    made, each = stack()
+    members = made.members()
+    assert same(decode(encode({"it": members[2]}), State)["it"], plain(2))
+    assert common_stack(members) is made and not dict.__len__(members[2])
+    looks = each["w"].looks
+    assert encoded_size(Update(members[1], 1.0)) == encoded_size(Update(plain(1), 1.0))
+    assert each["w"].looks == looks  # a size needs no numbers
+
+
+def test_what_occurs_several_times_in_a_sum_is_one_term() -> None:
+    one, other = StackedTensor(VALUES["w"]), StackedTensor(VALUES["w"] + 1.0)
+    found = Combination([(2.0, Combination([(1.0, one), (3.0, other)])), (-1.5, one)])
+    assert [(factor, term is one) for factor, term in found.terms] == [(0.5, True), (6.0, False)]
+    torch.testing.assert_close(found.whole(), 0.5 * VALUES["w"] + 6.0 * (VALUES["w"] + 1.0))

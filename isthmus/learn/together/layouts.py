@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from isthmus.core.client import NotTogether
 from isthmus.core.record import largest
-from isthmus.core.replies import Stacked, StackedTensor
-from isthmus.core.stacked_params import Combination
+from isthmus.core.replies import Sized, Stacked, StackedTensor
+from isthmus.core.stacked_params import Combination, combined
 from isthmus.models.decoders import DistMult, Dot, HadamardMLP
 from isthmus.models.encoders import EmbeddingSum
 from isthmus.models.gnn.appnp import APPNPStack
@@ -45,13 +45,18 @@ from isthmus.models.readouts import MaxPool, MeanPool, Set2Set, SumPool
 
 
 class Rows(Sequence[Tensor]):
-    """A tensor for each client, as rows of one; not to be changed."""
+    """A tensor for each client, not to be changed; those of a stack become rows of one when somebody looks."""
 
-    def __init__(self, values: Tensor) -> None:
-        self.values = values
+    def __init__(self, held: Tensor | Stacked) -> None:
+        self.stacked = StackedTensor(held) if isinstance(held, Tensor) else held
+
+    @cached_property
+    def values(self) -> Tensor:
+        """The rows, (clients, ...)."""
+        return self.stacked.whole()
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self.stacked)
 
     def __getitem__(self, position: Any) -> Any:
         return self.values[position]
@@ -64,6 +69,27 @@ def rows_of(start: Sequence[Tensor]) -> Tensor:
 
 # What clients start from: the same tensor for all, or one for each.
 Start = Tensor | Sequence[Tensor]
+
+
+def term_of(start: Start) -> Tensor | Stacked:
+    """Return a start as it can be a part of a sum."""
+    if isinstance(start, Tensor):
+        return start
+    return start.stacked if isinstance(start, Rows) else StackedTensor(rows_of(start))
+
+
+def start_sum(terms: Sequence[tuple[float, Stacked | Tensor]]) -> Start:
+    """Return a sum of factor times tensor: one for all, where all its terms are; else one for each."""
+    common = [(factor, each) for factor, each in terms if isinstance(each, Tensor)]
+    return combined(common) if len(common) == len(terms) else Rows(Combination(terms))
+
+
+def shapes_of(start: Start) -> Iterator[tuple[int, ...]]:
+    """Yield the shapes of clients' tensors; of those that have the same, once."""
+    if isinstance(start, Rows):
+        yield start.stacked.shape
+    else:
+        yield from (tuple(each.shape) for each in ([start] if isinstance(start, Tensor) else start))
 
 
 class Layout(ABC):
@@ -192,10 +218,54 @@ class StackedFeatures:
         # the same time at about 10 clients, and at 50 the span takes half.
         return bound <= 50 * len(self.used) + 2 * self.matrix.pattern.nnz
 
+    @cached_property
+    def idle(self) -> tuple[Tensor, Tensor]:
+        """For each feature, the first and the last client at which it does not occur, (features,); else the first."""
+        absent = torch.ones(self.num_clients * self.num_features, dtype=torch.int8, device=self.used.device)
+        absent[self.used] = 0
+        absent = absent.view(self.num_clients, self.num_features)
+        last = self.num_clients - 1 - absent.flip(0).argmax(dim=0)
+        return absent.argmax(dim=0), torch.where(self.everywhere, 0, last)
+
+    @cached_property
+    def everywhere(self) -> Tensor:
+        """Whether a feature occurs at every client, (features,)."""
+        return torch.bincount(self.feature, minlength=self.num_features) == self.num_clients
+
+    @cached_property
+    def magnitude(self) -> float:
+        """The largest magnitude of a feature."""
+        return largest(self.matrix.values)
+
+    def spread(self, coordinates: Tensor) -> Tensor:
+        """Return the used rows of X^T A of each client, (used, out)."""
+        return self.compact.t().matmul(coordinates)[: len(self.used)]
+
+    def compacted(self, start: Start) -> Start:
+        """Return clients' weights as a `CompactStack` where rows that no data touches are the same for all of them.
+
+        That depends on the numbers alone, not on how they came to be held: after a resume it is found again.
+        """
+        if isinstance(start, Tensor):
+            return start
+        stacked = term_of(start)
+        found = compact_sum([(1.0, stacked)], self)
+        if found is None:
+            values = stacked.whole()  # type: ignore[union-attr]
+            number = torch.arange(self.num_features, device=values.device)
+            rest, other = (values[client, number] for client in self.idle)  # (features, out)
+            if not torch.equal(rest, other):
+                return Rows(values)
+            found = CompactStack(values.flatten(0, 1).index_select(0, self.used), rest, self)
+            if not torch.equal(found.whole(), values):
+                return Rows(values)
+        return Rows(found)
+
     def gathered(self, start: Sequence[Tensor]) -> Tensor:
         """Return the used rows of each client's weights, (used, out)."""
         if isinstance(start, Rows):
-            return start.values.flatten(0, 1).index_select(0, self.used)
+            known = compact_sum([(1.0, start.stacked)], self)
+            return start.values.flatten(0, 1).index_select(0, self.used) if known is None else known.values
         parts = torch.split(self.feature, torch.bincount(self.owner, minlength=self.num_clients).tolist())
         return torch.cat([weight.index_select(0, part) for weight, part in zip(start, parts, strict=True)])
 
@@ -249,50 +319,67 @@ class CompactRows(FeatureLayout):
         """Return (used + features, out)."""
         if isinstance(start, Tensor):
             return torch.cat([start.index_select(0, self.features.feature), start])
+        if isinstance(start, Rows) and isinstance(start.stacked, CompactStack):
+            return torch.cat([start.stacked.values, start.stacked.rest])
         used = self.features.gathered(start)
         return torch.cat([used, used.new_zeros(self.features.num_features, used.shape[1])])
 
     def finished(self, live: Tensor, start: Start) -> Stacked:
         """Return the rows."""
-        if not isinstance(start, Tensor):
+        if not is_compact(start):
             raise TypeError("compact rows need a common start: the rows that no data touches are held once")
-        return _CompactStack(live[: len(self.features.used)], live[len(self.features.used) :], self.features)
+        return CompactStack(live[: len(self.features.used)], live[len(self.features.used) :], self.features)
 
 
-class _CompactStack(Stacked):
-    """Tensors that agree with `rest` but for the rows that occur at a client."""
+def is_compact(start: Start) -> bool:
+    """Whether rows that no data touches are known to be the same for all clients."""
+    return isinstance(start, Tensor) or (isinstance(start, Rows) and isinstance(start.stacked, CompactStack))
+
+
+class CompactStack(Sized):
+    """Tensors that agree with `rest` but for the rows of features that occur at a client."""
 
     def __init__(self, values: Tensor, rest: Tensor, features: StackedFeatures) -> None:
+        super().__init__(rest.shape, rest.dtype, features.num_clients)
         self.values, self.rest, self.features = values, rest, features
+        # It may be a part of several sums, each of which asks for the same.
+        self._bound: Tensor | None = None
+        self._sum: tuple[Tensor, Tensor] | None = None
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.rest.shape)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.rest.dtype
-
-    def __len__(self) -> int:
-        return self.features.num_clients
+    def added(self, terms: Sequence[tuple[float, Stacked | Tensor]]) -> Stacked | None:
+        """Return a sum with such rows."""
+        return compact_sum(terms, self.features)
 
     def member(self, position: int) -> Tensor:
+        """Return one client's rows among those of all."""
         owner = self.features.owner
         bounds = torch.searchsorted(owner, owner.new_tensor([position, position + 1])).tolist()
         mine = slice(*bounds)
         return self.rest.index_copy(0, self.features.feature[mine], self.values[mine])
 
     def whole(self) -> Tensor:
+        """Return a copy for each client."""
         values = self.rest.repeat(len(self), 1).index_copy_(0, self.features.used, self.values)
         return values.view(len(self), *self.shape)
 
     def bound(self) -> Tensor:
-        # A row of `rest` that no client uses is everybody's, and the largest of those that all use is no smaller.
-        rows = self.values.abs().sum(dim=1)
-        sums = torch.zeros(len(self), device=rows.device).index_add_(0, self.features.owner, rows)
-        return (sums + largest(self.rest)).cpu().double()
+        """Return the largest magnitude of all, or of each client where that is no number to go by."""
+        if self._bound is None:
+            top = largest(self.values) + largest(self.rest)  # NaN if either is
+            self._bound = torch.full((len(self),), top, dtype=torch.float64)
+            if not bool(self._bound.isfinite().all()):
+                rows = torch.linalg.vector_norm(self.values, 1, dim=1)
+                sums = rows.new_zeros(len(self)).index_add_(0, self.features.owner, rows)
+                self._bound = (sums + largest(self.rest)).cpu().double()
+        return self._bound
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return the weighted sum of the rows."""
+        if self._sum is None or not torch.equal(self._sum[0], weights):
+            self._sum = (weights, self._added(weights))
+        return self._sum[1].clone()  # who asked may add to it
+
+    def _added(self, weights: Tensor) -> Tensor:
         features, weights = self.features, weights.to(self.values.device)
         each = weights.index_select(0, features.owner)  # (used,)
         covered = each.new_zeros(features.num_features).index_add_(0, features.feature, each)
@@ -300,7 +387,8 @@ class _CompactStack(Stacked):
         if not bool(weights.all()):  # who has no weight may hold anything, NaN too
             values = torch.where((each != 0.0).unsqueeze(1), values, 0.0)
         rows = collected.with_values(each.float().index_select(0, collected.pattern.col)).matmul(values)
-        left = (weights.sum() - covered).clamp_(min=0.0)
+        # Of a feature that occurs everywhere, `rest` says nothing.
+        left = (weights.sum() - covered).clamp_(min=0.0).masked_fill_(features.everywhere, 0.0)
         return torch.addcmul(rows.double(), self.rest.double(), left.unsqueeze(1)).cpu()
 
 
@@ -330,8 +418,8 @@ class Span(FeatureLayout):
         return coordinates
 
     def _nothing(self, like: Start) -> Tensor:
-        one = like if isinstance(like, Tensor) else like[0]
-        return one.new_zeros(self.features.matrix.shape[0] + (1 if self.drift is None else 2), one.shape[1])
+        rows = self.features.matrix.shape[0] + (1 if self.drift is None else 2)
+        return self.features.matrix.values.new_zeros(rows, next(shapes_of(like))[1])
 
     def installed(self, live: Tensor, start: Start) -> SpanWeight:
         """Return the coordinates with what they start from."""
@@ -345,62 +433,49 @@ class Span(FeatureLayout):
         return features.compact.matmul(CompactRows(features).live(origin))
 
     def finished(self, live: Tensor, start: Start) -> Stacked:
-        """Return the start, scaled, plus what was added."""
+        """Return what was added, plus the start and the drift as far as they are in it."""
         rows = self.features.matrix.shape[0]
-        coordinates, scale = live[:rows], live[rows]
-        found: Stacked
-        if isinstance(start, Tensor):
-            found = _SpanStack(coordinates, scale, start, self.features)
-        else:
-            added = self.features.compact.t().matmul(coordinates)[: len(self.features.used)]  # (used, out)
-            values = rows_of(start) * scale  # (clients, features, out)
-            values.view(-1, values.shape[2]).index_add_(0, self.features.used, added)
-            found = StackedTensor(values)
-        if self.drift is None:
-            return found
-        drift = self.drift if isinstance(self.drift, Tensor) else StackedTensor(rows_of(self.drift))
-        return Combination([(1.0, found), (float(live[-1, 0]), drift)])
+        terms: list[tuple[float, Stacked | Tensor]] = [(1.0, SpanStack(live[:rows], self.features))]
+        origins = [origin for origin in (start, self.drift) if origin is not None]
+        shares = live[rows:, 0].tolist()
+        return Combination([*terms, *zip(shares, map(term_of, origins), strict=True)])
 
 
-class _SpanStack(Stacked):
-    """c W_0 + X_k^T A_k for each client k."""
+class SpanStack(Sized):
+    """X_k^T A_k for each client k."""
 
-    def __init__(self, coordinates: Tensor, scale: Tensor, start: Tensor, features: StackedFeatures) -> None:
-        self.coordinates, self.scale = coordinates, scale
-        self.start, self.features = start, features
+    def __init__(self, coordinates: Tensor, features: StackedFeatures) -> None:
+        super().__init__((features.num_features, coordinates.shape[1]), coordinates.dtype, features.num_clients)
+        self.coordinates, self.features = coordinates, features
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.start.shape)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.start.dtype
-
-    def __len__(self) -> int:
-        return self.features.num_clients
+    def added(self, terms: Sequence[tuple[float, Stacked | Tensor]]) -> Stacked | None:
+        """Return a sum with a row for each feature that occurs at a client."""
+        return compact_sum(terms, self.features)
 
     def member(self, position: int) -> Tensor:
+        """Return one client's product."""
         pattern = self.features.matrix.pattern
         rows = pattern.shape[0] // len(self)
         first, last = pattern.crow[[position * rows, (position + 1) * rows]].tolist()
         entries = self.features.matrix.values[first:last].unsqueeze(1)
         added = entries * self.coordinates.index_select(0, pattern.row[first:last])  # (entries, out)
-        return (self.start * self.scale).index_add_(0, pattern.col[first:last], added)
+        return added.new_zeros(self.shape).index_add_(0, pattern.col[first:last], added)
 
     def whole(self) -> Tensor:
-        added = self.features.compact.t().matmul(self.coordinates)[: len(self.features.used)]  # (used, out)
-        values = (self.start * self.scale).repeat(len(self), 1).index_add_(0, self.features.used, added)
+        """Return each client's product."""
+        added = self.features.spread(self.coordinates)
+        values = added.new_zeros(len(self) * self.shape[0], self.shape[1]).index_copy_(0, self.features.used, added)
         return values.view(len(self), *self.shape)
 
     def bound(self) -> Tensor:
+        """Return what no entry of X^T A exceeds; where it is too much, the weights themselves are looked at."""
         by_client = self.coordinates.view(len(self), -1)
-        # No entry of X^T A is larger than this; where it is not enough, the weights themselves are looked at. They are
-        # rounded on the way, so close to the largest number there is they may overflow below it.
-        bound = by_client.abs().sum(dim=1, dtype=torch.float64) * largest(self.features.matrix.values)
-        return 2.0 * (bound.cpu() + largest(self.start) * largest(self.scale))
+        # They are rounded on the way, so close to the largest number there is they may overflow below it.
+        sums: Tensor = torch.linalg.vector_norm(by_client, 1, dim=1)
+        return 2.0 * sums.cpu().double() * self.features.magnitude
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return one product with the features of all."""
         by_client = self.coordinates.view(len(self), -1, self.coordinates.shape[1])
         weights = weights.to(by_client.device)
         each = weights.float().view(-1, 1, 1)
@@ -409,9 +484,32 @@ class _SpanStack(Stacked):
             by_client = torch.where(each != 0.0, by_client, 0.0)
             owner = matrix.pattern.row.long().div(by_client.shape[1], rounding_mode="floor")
             matrix = matrix.with_values(torch.where(weights[owner] != 0.0, matrix.values, 0.0))
-        added = matrix.t().matmul((by_client * each).flatten(0, 1))
-        start, scale = self.start.double(), self.scale.double()
-        return torch.addcmul(added.double(), start, scale, value=float(weights.sum())).cpu()
+        return matrix.t().matmul((by_client * each).flatten(0, 1)).double().cpu()
+
+
+def compact_sum(terms: Sequence[tuple[float, Stacked | Tensor]], features: StackedFeatures) -> CompactStack | None:
+    """Return a sum as rows of the features that occur at each client; None where a term is not known to be such."""
+    if len(terms) == 1 and terms[0][0] == 1.0 and isinstance(terms[0][1], CompactStack):
+        return terms[0][1] if terms[0][1].features is features else None
+    values: list[tuple[float, Tensor]] = []
+    rests: list[tuple[float, Tensor]] = []
+    common: list[tuple[float, Tensor]] = []
+    for factor, each in Combination(terms).terms:
+        if isinstance(each, Tensor):
+            common.append((factor, each))
+        elif isinstance(each, CompactStack) and each.features is features:
+            values.append((factor, each.values))
+            rests.append((factor, each.rest))
+        elif isinstance(each, SpanStack) and each.features is features:
+            values.append((factor, features.spread(each.coordinates)))
+        else:
+            return None
+    if common:
+        shared = combined(common)  # (features, out)
+        values.append((1.0, shared.index_select(0, features.feature)))
+        rests.append((1.0, shared))
+    rest = combined(rests) if rests else values[0][1].new_zeros(features.num_features, values[0][1].shape[1])
+    return CompactStack(combined(values), rest, features)
 
 
 # Layers, with the parameters that multiply what goes in.

@@ -8,6 +8,7 @@ and an optimiser that are known to allow it, are put together (`blocks.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeAlias
@@ -37,14 +38,17 @@ from isthmus.learn.together.layouts import (
     FullRows,
     Layout,
     Plain,
-    Rows,
     Span,
     StackedFeatures,
     Start,
     drops_features,
     feature_weights,
+    is_compact,
     replaced,
     rows_of,
+    shapes_of,
+    start_sum,
+    term_of,
 )
 from isthmus.learn.together.weights import Weights, counts_steps_only, moving, stacked_state, starts_of, states_apart
 from isthmus.models.parts import Streams
@@ -174,6 +178,7 @@ class GraphCohort:
         own = [penalty for penalty in penalties if penalty is not None and not isinstance(penalty, Pull)]
         states = None if first.optimizer_state is None else [work.optimizer_state for work in works]
         loss = self._loss_of([work.loss for work in works])
+        data = None if first.prepared is None else self._data_of([work.prepared for work in works])
         fitted = self.fit(
             starts[0] if all(start is starts[0] for start in starts) else starts,
             steps=first.steps,
@@ -181,16 +186,20 @@ class GraphCohort:
             optimizer=first.optimizer,
             proximal=pulls[0].strength if pulls else 0.0,
             pulled=pulls[0].anchor if pulls else (),
-            drifts=self._drifts(pulls, starts, [work.drift for work in works]),
+            drifts=self._drifts(pulls, starts, [work.drift for work in works], data),
             sum_gradients=first.sum_gradients,
             purpose=first.purpose,
             penalties=own,
             optimizer_states=states,
             loss=loss,
-            data=None if first.prepared is None else self._data_of([work.prepared for work in works]),
+            data=data,
             alters_features=getattr(first.loss, "alters_features", False),
         )
         return fitted.members()
+
+    def terms_of(self, params: Sequence[Params]) -> dict[str, Tensor | Stacked]:
+        """Return each parameter of the clients as it can be a part of a sum."""
+        return {name: term_of(start) for name, start in self._compacted(starts_of(params), None).items()}
 
     def _loss_of(self, losses: Sequence[Any]) -> StackedLoss | None:
         first = losses[0]
@@ -209,30 +218,38 @@ class GraphCohort:
         return known[1]
 
     def _drifts(
-        self, pulls: Sequence[Pull], starts: Sequence[Params], drifts: Sequence[Params | None]
+        self,
+        pulls: Sequence[Pull],
+        starts: Sequence[Params],
+        drifts: Sequence[Params | None],
+        data: StackedData | None,
     ) -> dict[str, Start] | None:
         """Return what is added to the gradients at every step: the handlers' own drifts, or what pulls add."""
-        offsets = self._offsets(pulls, starts)
+        offsets = self._offsets(pulls, starts, data)
         if drifts[0] is None:
             return offsets
         if offsets is not None:
             raise NotTogether("it has a drift and a pull")
         return starts_of(drifts)  # type: ignore[arg-type]
 
-    def _offsets(self, pulls: Sequence[Pull], starts: Sequence[Params]) -> dict[str, Start] | None:
+    def _offsets(
+        self, pulls: Sequence[Pull], starts: Sequence[Params], data: StackedData | None
+    ) -> dict[str, Start] | None:
         """Return what pulls add to the gradients beyond strength (w - start): strength (start - anchor) + linear."""
         if not pulls or all(p.anchor is start and p.linear is None for p, start in zip(pulls, starts, strict=True)):
             return None
-        begun, anchor = starts_of(starts), starts_of([pull.anchor for pull in pulls])
-        linear = {} if pulls[0].linear is None else starts_of([pull.linear for pull in pulls])  # type: ignore[misc]
+        begun, anchor, linear = (
+            self._compacted(starts_of(each), data)
+            for each in (starts, [pull.anchor for pull in pulls], [pull.linear or {} for pull in pulls])
+        )
+        strength = pulls[0].strength
         found: dict[str, Start] = {}
         for name in anchor:
             if name not in self._buffers and name in begun:
-                parts = [begun[name], anchor[name], *([linear[name]] if name in linear else [])]
-                first, second, *rest = (part if isinstance(part, Tensor) else rows_of(part) for part in parts)
-                offset = pulls[0].strength * (first - second)
-                offset = offset + rest[0] if rest else offset
-                found[name] = offset if all(isinstance(part, Tensor) for part in parts) else Rows(offset)
+                near = [] if begun[name] is anchor[name] else [(strength, begun[name]), (-strength, anchor[name])]
+                terms = [*near, *([(1.0, linear[name])] if name in linear else [])]
+                if terms:
+                    found[name] = start_sum([(factor, term_of(each)) for factor, each in terms])
         return found
 
     def fit(
@@ -273,19 +290,20 @@ class GraphCohort:
             observe:          called after the last step with the trained model and the data; what it returns is kept
             alters_features:  whether the loss runs the model on other features than the clients' own
         """
-        same = isinstance(params, dict)
         given_each = [params] if isinstance(params, dict) else params
         given = frozenset(given_each[0])
         starts = self._in_order({**self._personal(given), **starts_of(given_each)})
         if all(client.num_examples == 0 for client in self.clients):
             return self._sent(self._untrained(starts, optimizer, optimizer_states), given)
+        self._check(starts)
         states = self._states(optimizer, optimizer_states)
         data = self.data if data is None else data
-        asked = _Asked(drifts or {}, bool(penalties), sum_gradients, alters_features)
-        layouts, x = self._layouts(data, optimizer, given if same else frozenset(), states, asked)
-        self._check(starts)
+        starts, drifts = self._compacted(starts, data), self._compacted(drifts or {}, data)
+        asked = _Asked(drifts, bool(penalties), alters_features)
+        same = frozenset(name for name, start in starts.items() if is_compact(start))
+        layouts, x = self._layouts(data, optimizer, same, states, asked)
         weights = Weights(starts, layouts, self._buffers)
-        moved, terms = weights.moved, weights.terms(proximal, pulled, drifts or {})
+        moved, terms = weights.moved, weights.terms(proximal, pulled, drifts)
         state = stacked_state(optimizer, moved, states, weights.layouts)
         lr = optimizer.lr * optimizer.schedule.factor(max(self.clients[0].position.round, 1))
         streams = self._streams(purpose, data)
@@ -376,7 +394,7 @@ class GraphCohort:
     ) -> tuple[dict[str, Layout], Any]:
         """Return how each parameter is held, and the features in the form that goes with it.
 
-        Parameters in `same` begin as the same for all clients.
+        Parameters in `same` begin as the same for all clients, but for rows of features that occur at them.
         """
         layouts: dict[str, Layout] = dict.fromkeys(self.model.state_dict(), Plain(len(self)))
         features = self._features_of(data)
@@ -391,17 +409,27 @@ class GraphCohort:
         if linear and bare and features.span_pays:
             spans = {name: Span(features, asked.drifts.get(name)) for name in names}
             return layouts | spans, features.span
-        # A drift may move every row.
-        compact = same.issuperset(names) and bare and not asked.drifts and not asked.sums
+        # A drift that is each client's own may move every row.
+        drifts = [asked.drifts[name] for name in names if name in asked.drifts]
+        compact = same.issuperset(names) and bare and all(map(is_compact, drifts))
         layout = CompactRows(features) if compact else FullRows(features)
         return layouts | dict.fromkeys(names, layout), layout.x
+
+    def _compacted(self, starts: Mapping[str, Start], data: StackedData | None) -> dict[str, Start]:
+        """Return the same, and of weights that multiply sparse features what clients have in common only once."""
+        # Batches do not see all of a client's features.
+        features = self._features_of(self.data if data is None else data) if type(self) is GraphCohort else None
+        if features is None:
+            return dict(starts)
+        names = feature_weights(self.model)
+        return {name: features.compacted(start) if name in names else start for name, start in starts.items()}
 
     def _check(self, starts: dict[str, Start]) -> None:
         slots = self.model.state_dict()
         if starts.keys() != slots.keys():
             raise BadInput("the parameters do not belong to this model")
         for name, start in starts.items():
-            if any(tensor.shape != slots[name].shape for tensor in ([start] if isinstance(start, Tensor) else start)):
+            if any(shape != slots[name].shape for shape in shapes_of(start)):
                 raise BadInput(f"parameter {name!r} has another shape than this model's {tuple(slots[name].shape)}")
 
     def _streams(self, purpose: str, data: StackedData) -> Streams:
@@ -414,21 +442,26 @@ class GraphCohort:
         self, models: Sequence[Params], splits: tuple[str, ...]
     ) -> list[tuple[dict[str, dict[str, float]], dict[str, int]]]:
         """Return metrics and example counts of each client's model on its own graph."""
+        with self.holding(models) as data:
+            return self.task.evaluate_stacked(self.model, data, splits)
+
+    @contextmanager
+    def holding(self, models: Sequence[Params]) -> Iterator[StackedData]:
+        """Let the module be each client's model, to look at and not to train; yield the data that it is to run on."""
         if not self.clients[0].own and all(model is models[0] for model in models):
             load_params(self.model, models[0])
-            return self.task.evaluate_stacked(self.model, self.data, splits)
-        given = frozenset(models[0])
-        starts = {**self._personal(given), **starts_of(models)}
-        plain, features = Plain(len(self)), self._features
-        layouts: dict[str, Layout] = dict.fromkeys(starts, plain)
-        data = self.data
+            yield self.data
+            return
+        starts = {**self._personal(frozenset(models[0])), **starts_of(models)}
+        layouts: dict[str, Layout] = dict.fromkeys(starts, Plain(len(self)))
+        data, features = self.data, self._features
         if features is not None:
             rows = CompactRows(features)
             layouts |= dict.fromkeys(feature_weights(self.model), rows)
             data = data.with_features(rows.x)
         self._check(dict(starts))
         with replaced(self.model, {name: layouts[name].live(start) for name, start in starts.items()}):
-            return self.task.evaluate_stacked(self.model, data, splits)
+            yield data
 
 
 @dataclass(frozen=True)
@@ -438,11 +471,9 @@ class _Asked:
     Fields:
         drifts:          what is added to gradients, by parameter
         penalties:       whether there are terms that may look at every weight
-        sums:            whether gradients are added up
         alters_features: whether the loss runs the model on other features than the clients' own
     """
 
     drifts: Mapping[str, Start]
     penalties: bool = False
-    sums: bool = False
     alters_features: bool = False

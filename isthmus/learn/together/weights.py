@@ -106,7 +106,7 @@ def starts_of(params: Sequence[Params]) -> dict[str, Start]:
         return dict(first)
     stack = common_stack(params)
     if stack is not None:
-        return {name: Rows(stack.whole(name)) for name in stack.each}
+        return {name: Rows(each) for name, each in stack.each.items()}
     return {name: [each[name] for each in params] for name in first}
 
 
