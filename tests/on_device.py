@@ -104,15 +104,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "graphs, numbers": lambda: by_graphs(GraphRegression(), MiniBatch(4), "max"),
     "monitors": lambda: by_algorithm("fedavg", "auto", False, monitors=("cka", "hidden_error", "gradient_smoothness")),
 }
-# Those of the default set: about a second of the processor each.
-QUICK = (
-    "fedavg, one by one",
-    "fedavg, together, sparse",
-    "neighbourhoods",
-    "adam",
-    "links, disjoint",
-    "graphs, numbers",
-)
+# Those of the default set, about a second of the processor each: one by one and together, and every kind of data.
+QUICK = ("neighbourhoods", "adam", "links, disjoint", "graphs, numbers")
 EVERY_METRIC = NodeClassification.known_metrics
 MODELS = {f"{gnn}, {runtime}": (gnn, runtime) for gnn in GNNS for runtime in ("loop", "auto")}
 

@@ -1,4 +1,4 @@
-"""Commands of `isthmus` in processes of their own, without a start of Python and torch for each.
+"""Commands (`python -m isthmus`, or another module) in processes of their own, without a start of torch for each.
 
 One process imports everything, has no threads and waits; each command is done in a copy of it (`os.fork`), with its
 own folder, environment, files, session and signals, and ends as any program of Python does. The processes in which
@@ -36,8 +36,11 @@ from typing import IO, Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
+# Processor seconds of all copies that have ended, of their own processes too (tools/test_times.py adds them up).
+spent = [0.0]
 # What commands import only when they need it, besides the package itself.
 ALSO = ("pandas", "safetensors.torch")
+WHERE_INSTALLED = ("distributed.cli.dask_worker",)
 
 
 class Process:
@@ -58,12 +61,12 @@ class Process:
         text: bool = False,
         start_new_session: bool = False,
     ) -> None:
-        assert list(args[:3]) == [sys.executable, "-m", "isthmus"], args
+        assert list(args[:2]) == [sys.executable, "-m"], args
         self.args, self.text, self.returncode = args, text, None
         self.stdin: io.FileIO | None = None
         self._kept = [_scratch() if given == subprocess.PIPE else None for given in (stdout, stderr)]
         request = {
-            "words": list(args[3:]),
+            "words": list(args[2:]),
             "cwd": os.fspath(cwd or Path.cwd()),
             "env": dict(os.environ if env is None else env),
             "session": start_new_session,
@@ -91,10 +94,12 @@ class Process:
         if self.returncode is None:
             self._ends.settimeout(timeout)
             try:
-                self.returncode = os.waitstatus_to_exitcode(int(self._ends.recv(16)))
+                status, seconds = self._ends.recv(64).split()
             except TimeoutError:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0) from None
             self._ends.close()
+            self.returncode = os.waitstatus_to_exitcode(int(status))
+            spent[0] += float(seconds)
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
@@ -133,6 +138,12 @@ class Process:
         self.wait()
 
 
+# What stands for `subprocess` where processes are started.
+COPIES = SimpleNamespace(
+    Popen=Process, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired
+)
+
+
 def isthmus(
     *words: str,
     cwd: Path,
@@ -155,8 +166,12 @@ def isthmus(
 
 def copy_silos(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the silos of a rehearsal be copies."""
-    with_copies = SimpleNamespace(Popen=Process, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)
-    monkeypatch.setattr("isthmus.sites.up.subprocess", with_copies)
+    monkeypatch.setattr("isthmus.sites.up.subprocess", COPIES)
+
+
+def copy_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the workers of a course be copies."""
+    monkeypatch.setattr("isthmus.runtime.cluster.subprocess", COPIES)
 
 
 def _scratch() -> IO[bytes]:
@@ -223,13 +238,16 @@ def _import_everything() -> None:
             importlib.import_module(module.name)
     for name in ALSO:
         importlib.import_module(name)
+    for name in WHERE_INSTALLED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()  # else a copy goes through all of it when it ends, and so copies the memory too
     assert threading.active_count() == 1, "a copy of a process with threads has locks that nobody opens"
 
 
 def _serve(listening: socket.socket) -> list[str]:
-    """Wait for commands; return in a copy, with the words of its command."""
+    """Wait for commands; return in a copy, with the module and the words of its command."""
     _import_everything()
     clients: list[socket.socket] = []
     while True:
@@ -275,9 +293,9 @@ def _keep(request: Mapping[str, Any], descriptors: Sequence[int], others: Sequen
         for descriptor in files:
             os.close(descriptor)
         ended.send(str(pid).encode())
-        _, status = os.waitpid(pid, 0)
+        _, status, usage = os.wait4(pid, 0)
         with contextlib.suppress(OSError):  # who asked may be gone by now
-            ended.send(str(status).encode())
+            ended.send(f"{status} {usage.ru_utime + usage.ru_stime}".encode())
         return False
     ended.close()
     for number, descriptor in enumerate(files):
@@ -297,5 +315,5 @@ def _keep(request: Mapping[str, Any], descriptors: Sequence[int], others: Sequen
 
 
 if __name__ == "__main__":
-    sys.argv[1:] = _serve(socket.socket(fileno=int(sys.argv[1])))
-    runpy.run_module("isthmus", run_name="__main__", alter_sys=True)
+    module, *sys.argv[1:] = _serve(socket.socket(fileno=int(sys.argv[1])))
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

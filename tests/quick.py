@@ -5,14 +5,20 @@ Two steps are a first one and one that follows from it; what a third would show,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from isthmus.algorithms import ALGORITHMS, FedSagePlus
 from isthmus.algorithms.fedgrl.downstream import Finetune
 from isthmus.algorithms.fedgrl.encoder_learning import EncoderLearning
 from isthmus.core.protocol import Algorithm
 
+# One of each kind: a mean of models, memories on both sides, personal models, requests that differ by client and are
+# answered by many at once, own heads and no labels, several exchanges in a round and in the setup.
+KINDS = ("fedavg", "scaffold", "ditto", "fedgl", "fedgrl", "gfl_appnp")
 STEPS = ("local_steps", "head_steps", "inner_steps", "tune_steps")
 
 
@@ -27,3 +33,8 @@ def quick(name: str, **fields: Any) -> Algorithm[Any]:
     if isinstance(made, FedSagePlus):
         made = replace(made, pretrain_steps=2, cross_rounds=1, latent=16, hidden=16)
     return made
+
+
+def by_kind(names: Iterable[str] = ALGORITHMS) -> list[Any]:
+    """Return names for a test of what is a runtime's rather than a method's: the default set has one of each kind."""
+    return [name if name in KINDS else pytest.param(name, marks=pytest.mark.slow) for name in names]

@@ -6,10 +6,13 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import isthmus as ist
+from isthmus import run
 from tests.cli.command import call
 from tests.processes import copy_silos, isthmus
 
@@ -87,6 +90,13 @@ def test_the_rehearsal_of_the_readme_works(tmp_path: Path) -> None:
     assert done.returncode == 0 and "all clients, own graphs" in done.stdout, done.stderr
 
 
+@pytest.fixture
+def two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let courses end soon, all else as it was."""
+    monkeypatch.setattr(ist, "run", lambda course: run(replace(course, rounds=2)))
+
+
+@pytest.mark.usefixtures("two_rounds")
 @pytest.mark.parametrize("number", range(len(blocks(README, "python"))))
 def test_the_python_of_the_readme_runs(number: int) -> None:
     space: dict[str, object] = {"__name__": "readme"}
@@ -97,6 +107,7 @@ def test_the_python_of_the_readme_runs(number: int) -> None:
 EXTENDING = [block for block in blocks((ROOT / "docs" / "extending.md").read_text(), "python") if "ist.run(" in block]
 
 
+@pytest.mark.usefixtures("two_rounds")
 @pytest.mark.parametrize("block", EXTENDING, ids=["cohort", "splitter", "dataset", "model"])
 def test_the_python_of_docs_extending_runs(block: str) -> None:
     space: dict[str, object] = {"__name__": "extending"}

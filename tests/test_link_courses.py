@@ -24,20 +24,12 @@ from isthmus.learn.tasks import LinkClassification, LinkPrediction, Task
 from isthmus.models import GCN, HadamardMLPDecoder, ModelSpec
 from isthmus.runs.simulation import Scenario, Simulation
 from tests.learn.tasks.link_toys import toy_facts, toy_ratings
+from tests.quick import by_kind
 
-GENERAL = ("fedavg", "fedprox", "fedopt", "local", "global")
+GENERAL = ("fedavg", "local", "global", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedprox", "fedopt")))
 OTHERS = (
-    "scaffold",
-    "fednova",
-    "moon",
-    "feddyn",
-    "fedrep",
-    "ditto",
-    "pfedme",
-    "apfl",
-    "fedavg_ft",
-    "gcfl",
-    "gcfl_plus",
+    *("fedrep", "gcfl"),
+    *by_kind(("scaffold", "fednova", "moon", "feddyn", "ditto", "pfedme", "apfl", "fedavg_ft", "gcfl_plus")),
 )
 TASKS: dict[str, Task] = {
     "classification": LinkClassification(metrics=("accuracy", "loss", "hits@1", "mrr")),

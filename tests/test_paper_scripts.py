@@ -60,8 +60,8 @@ def test_fedgrl_tables_keep_the_last_encoder_and_tell_trainings_apart(
 ) -> None:
     script = loaded(FEDGRL / "tables.py")
     setting = script.Setting(
-        {"name": "cora", "normalize_features": True},
-        {"name": "community"},
+        {"name": "csbm"},
+        {"name": "random"},
         2,
         {"name": "ratio", "train": 0.6, "val": 0.2, "test": 0.2},
         {"edges": 0.2, "features": 0.2},

@@ -50,9 +50,10 @@ def digest(points: Iterable[Point], keys: Collection[str]) -> str:
     assert "seed" in keys
     for point in points:
         plain = replace(point.course, seed=0)
-        if repr(plain) not in of_any_seed:
-            of_any_seed[repr(plain)] = published(plain, keys)
-        settings = {**of_any_seed[repr(plain)], "seed": point.course.seed}
+        told = repr(plain)
+        if told not in of_any_seed:
+            of_any_seed[told] = published(plain, keys)
+        settings = {**of_any_seed[told], "seed": point.course.seed}
         total.update(json.dumps([point.cell, point.searched, point.seed, settings], sort_keys=True).encode())
     return total.hexdigest()[:16]
 

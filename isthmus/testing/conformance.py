@@ -158,7 +158,7 @@ def check_stacked_equals_loop(
 
     A course on graphs or links needs `scenarios` of its own in the place of the toy ones.
     """
-    for scenario in _odd_scenarios() if scenarios is None else scenarios:
+    for scenario in odd_scenarios() if scenarios is None else scenarios:
         changes = {"num_clients": len(scenario.parts)}
         loop = _clean(_trace(algorithm, course, scenario, runtime="loop", **changes))
         stacked = _clean(_trace(algorithm, course, scenario, runtime="auto", **changes))
@@ -172,7 +172,7 @@ def check_stacked_equals_loop(
         _require_sizes(loop, stacked)
 
 
-def _odd_scenarios() -> list[Scenario]:
+def odd_scenarios() -> list[Scenario]:
     """Return toy clients, ragged and odd."""
     odd = {"client_without_training": True, "client_with_one_training_node": True, "client_without_edges": True}
     return [

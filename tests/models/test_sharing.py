@@ -24,7 +24,7 @@ from isthmus.runs.simulation import Scenario, Simulation
 from isthmus.testing import check_algorithm
 from isthmus.testing.toys import toy_client, toy_course, toy_scenario
 from isthmus.testing.traces import require_close, require_same, trace_course
-from tests.quick import quick
+from tests.quick import by_kind, quick
 from tests.runs.personal.wire import Wire
 
 MODEL = ModelSpec(GCN(hidden=5, dropout=0.5, batch_norm=True), decoder=MLPDecoder(hidden=4, dropout=0.0))
@@ -107,7 +107,7 @@ def test_missing_parameters_are_trained_and_stay_and_given_ones_come_back() -> N
 
 
 # Hidden representations are those of the whole encoder.
-PARTLY_SHARED = [name for name in ALGORITHMS if name != "gfl_appnp"]
+PARTLY_SHARED = by_kind(name for name in ALGORITHMS if name != "gfl_appnp")
 
 
 @pytest.mark.parametrize("name", PARTLY_SHARED)

@@ -19,7 +19,7 @@ from isthmus.runtime.envelope import BLANK, LEFT
 from isthmus.runtime.reasons import KINDS, Reasons, Refusal, refused_as
 from isthmus.runtime.remote import RemoteRuntime
 from isthmus.testing import toy_course
-from tests.quick import quick
+from tests.quick import by_kind, quick
 
 from .test_remote import Notes, Wire
 
@@ -58,7 +58,7 @@ def four_rounds(algorithm: Any) -> Course:
     return toy_course(algorithm, rounds=4, checkpoint_every=1)
 
 
-@pytest.mark.parametrize("name", [name for name, kind in ALGORITHMS.items() if not kind.pooled])
+@pytest.mark.parametrize("name", by_kind(name for name, kind in ALGORITHMS.items() if not kind.pooled))
 def test_a_silo_whose_memory_is_lost_starts_anew_or_leaves_in_one_step(name: str, tmp_path: Path) -> None:
     course = four_rounds(quick(name))
     wire, said = Wire(course, tmp_path), []

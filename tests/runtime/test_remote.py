@@ -21,7 +21,7 @@ from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.runtime.reasons import Reasons, Refusal
 from isthmus.runtime.remote import RemoteRuntime
 from isthmus.testing import toy_course, toy_scenario
-from tests.quick import quick
+from tests.quick import by_kind, quick
 
 Tamper = Callable[[str, Envelope, bytes], bytes | Failure]
 
@@ -98,7 +98,7 @@ def equal_values(one: Any, two: Any) -> bool:
     return encode(one) == encode(two)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", by_kind())
 def test_every_algorithm_gives_the_same_bits_as_the_loop_with_silos_restarted_at_will(
     name: str, tmp_path: Path
 ) -> None:

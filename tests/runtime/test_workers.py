@@ -28,6 +28,7 @@ from isthmus.runtime.workers import WorkersRuntime, _Look, _stack, divided
 from isthmus.testing.conformance import check_workers_equal_loop
 from isthmus.testing.toys import toy_course, toy_graph, toy_scenario
 from isthmus.testing.traces import Trace, require_same, trace_course
+from tests.processes import copy_workers
 from tests.quick import quick
 
 pytest.importorskip("distributed")
@@ -37,9 +38,11 @@ FEW = ("fedavg", "scaffold", "gcfl", "local")
 
 @pytest.fixture(scope="module")
 def crew() -> Iterator[Crew]:
-    """Two processes for all tests."""
-    with crew_of(2, None) as found:
-        yield found
+    """Two processes for all tests, copies of one that has imported everything."""
+    with pytest.MonkeyPatch.context() as patch:
+        copy_workers(patch)
+        with crew_of(2, None) as found:
+            yield found
 
 
 @pytest.mark.parametrize(
@@ -299,8 +302,9 @@ def test_a_sum_is_folded_as_the_replies_would_be_and_looked_behind_only_where_ne
     assert behind.dropped == ["0.0"]
 
 
-def test_processes_of_ours_end_with_the_course(crew: Crew) -> None:
-    assert isinstance(crew, OwnWorkers)
+@pytest.mark.parametrize("start", [copy_workers, pytest.param(lambda patch: None, id="real", marks=pytest.mark.slow)])
+def test_processes_of_ours_end_with_the_course(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    start(monkeypatch)
     with crew_of(1, None) as own:
         assert isinstance(own, OwnWorkers)
         (process,) = own.processes

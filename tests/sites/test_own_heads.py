@@ -101,7 +101,7 @@ def failures(result: ist.Result) -> list[Any]:
     return [failure for event in result.events if event["event"] == "exchange" for failure in event["failures"]]
 
 
-@pytest.mark.meet(2)
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("named", [True, False], ids=["classes named", "no names"])
 @pytest.mark.parametrize("masks", [RatioSplit(), PublicSplit()], ids=["ratio", "public"])
 @pytest.mark.parametrize("bare", ["client-2", "client-0"])

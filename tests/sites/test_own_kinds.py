@@ -42,6 +42,7 @@ from isthmus.sites.up import Rehearsal
 from isthmus.testing import toy_graph
 from tests.learn.tasks.graph_toys import BONDS, NODES, PLAIN, toy_set
 from tests.learn.tasks.link_toys import toy_facts
+from tests.quick import by_kind
 from tests.sites.in_process import SECRET, FakeHub
 
 NAMES = ("p", "q", "r")
@@ -142,7 +143,7 @@ def test_silos_end_with_the_parameters_and_scores_of_the_loop(name: str, tmp_pat
 
 
 @pytest.mark.meet(1)
-@pytest.mark.parametrize("algorithm", ["fedprox", "fedopt", "local", "scaffold", "ditto", "gcfl_plus"])
+@pytest.mark.parametrize("algorithm", by_kind(["fedprox", "fedopt", "local", "scaffold", "ditto", "gcfl_plus"]))
 @pytest.mark.parametrize("name", ["pairs", "class"])
 def test_other_general_algorithms_run_too(name: str, algorithm: str, tmp_path: Path) -> None:
     found = on_sites(course(name, algorithm), hub_of(scenario(name), tmp_path / "silos"), tmp_path / "run")

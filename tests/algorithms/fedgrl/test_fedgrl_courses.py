@@ -54,10 +54,16 @@ from tests.algorithms.fedgrl.fedgrl_toys import (
 )
 from tests.algorithms.reference import assert_equal
 
+# Both protocols, with and without others, with a gate and without; the slow set has the rest.
+SOME = [
+    name if name in ("lp1", "lp2, gated", "lp2, alone") else pytest.param(name, marks=pytest.mark.slow)
+    for name in MODES
+]
+
 # ---- heads stay
 
 
-@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize("name", SOME)
 def test_no_message_holds_a_head(name: str) -> None:
     """Neither by its name, nor its numbers at any time, in the bytes of any record that passes."""
     trace = traced(MODES[name])
@@ -83,7 +89,7 @@ def test_no_message_holds_a_head(name: str) -> None:
     assert b"decoder" not in encode(state) and not any(head in encode(state) for head in heads)
 
 
-@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize("name", SOME)
 def test_every_client_ends_with_a_head_of_its_own_and_with_the_shared_encoder(name: str) -> None:
     algorithm = MODES[name]
     trace = traced(algorithm)
@@ -321,7 +327,7 @@ def test_without_steps_the_shared_encoder_is_the_initial_one_and_heads_are_still
 HALF = {"sampling": UniformSampling(fraction=0.5), "rounds": 4}
 
 
-@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize("name", SOME)
 def test_target_moments_and_head_survive_absence(name: str) -> None:
     """Nothing of a client changes in a round without it, and it goes on from there."""
     trace = traced(MODES[name], with_idle(4), **HALF)
@@ -342,7 +348,7 @@ def test_target_moments_and_head_survive_absence(name: str) -> None:
 
 @pytest.mark.meet(1)
 @pytest.mark.parametrize(("fields", "num_clients"), [(HALF, 4), ({}, 3)], ids=["half", "all"])
-@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize("name", SOME)
 def test_a_course_can_be_resumed_in_the_middle_of_its_schedules(
     name: str, fields: dict[str, Any], num_clients: int
 ) -> None:
@@ -374,7 +380,7 @@ def test_a_run_that_is_resumed_from_its_folder_gives_the_same_bits(
 
 @pytest.mark.meet(1)
 @pytest.mark.parametrize("fields", [HALF, {}], ids=["half", "all"])
-@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize("name", SOME)
 def test_clients_that_forget_all_but_their_memory_end_the_same(name: str, fields: dict[str, Any]) -> None:
     scenario = with_idle(4)
     loop = traced(MODES[name], scenario, **fields)
@@ -385,7 +391,7 @@ def test_clients_that_forget_all_but_their_memory_end_the_same(name: str, fields
 
 @pytest.mark.meet(1)
 @pytest.mark.parametrize("runtime", ["loop", "strict", "auto"])
-@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize("name", SOME)
 def test_clients_may_have_classes_of_their_own(name: str, runtime: str) -> None:
     algorithm = MODES[name]
     result = run(
@@ -412,6 +418,7 @@ def test_norms_may_stay_with_the_clients_too() -> None:
     assert "gnn.norms.0.running_mean" in memory(trace, "client-0")["objective"]
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "bgrl"])
 @pytest.mark.parametrize("protocol", ["lp1", "lp2"])
 def test_every_objective_makes_a_course(name: str, protocol: str) -> None:
@@ -439,7 +446,7 @@ def test_configurations_pass_the_checks_of_all_algorithms(algorithm: FedGRL) -> 
     check_algorithm(algorithm, toy_course(algorithm, model=MODEL), skip=("parameters_move",))
 
 
-@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize("name", SOME)
 def test_all_parameters_move_that_something_reaches(name: str) -> None:
     algorithm = replace(MODES[name], optimizer=AdamW(lr=0.02, weight_decay=0.0))
     plain = ModelSpec(GCN(hidden=5, dropout=0.5), decoder=MLPDecoder(hidden=4))

@@ -19,7 +19,7 @@ from isthmus.runs.folder import load_model_file
 from isthmus.runs.simulation import Scenario
 from isthmus.sites.courses.site_course import Patience, SiteCourse
 from isthmus.sites.silo.policy import Policy
-from tests.quick import quick
+from tests.quick import by_kind, quick
 from tests.sites.in_process import FakeHub, fake_hub, scenario, site_course, write_silos
 
 QUICK = Patience(start_seconds=0.1, pause_seconds=0.3)
@@ -35,7 +35,7 @@ def equal(one: ist.Params, two: ist.Params) -> bool:
     return all(torch.equal(one[name], two[name]) for name in one)
 
 
-@pytest.mark.parametrize("name", [name for name, kind in ALGORITHMS.items() if not kind.pooled])
+@pytest.mark.parametrize("name", by_kind(name for name, kind in ALGORITHMS.items() if not kind.pooled))
 def test_every_algorithm_ends_with_the_parameters_and_scores_of_the_loop(name: str, tmp_path: Path) -> None:
     course = site_course(quick(name))
     hub = fake_hub(tmp_path, simulated=course.seed)

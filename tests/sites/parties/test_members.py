@@ -14,6 +14,8 @@ from isthmus.core.errors import BadInput
 from isthmus.sites.parties.kit import make_federation, open_kit
 from tests.cli.command import call
 
+pytestmark = pytest.mark.usefixtures("keys_of_before")
+
 
 def facts(folder: Path) -> dict[str, object]:
     found: dict[str, object] = json.loads((folder / "kit.json").read_text())
