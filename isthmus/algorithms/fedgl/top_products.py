@@ -23,8 +23,8 @@ class TopProducts:
     """For each row, the columns of its largest positive products, in CSR form; within a row in no order.
 
     Fields:
-        start:    (rows + 1,), int64; entries of row r are those from start[r] to start[r + 1]
-        column:   (entries,), int64
+        start:    (rows + 1,), whole numbers; entries of row r are those from start[r] to start[r + 1]
+        column:   (entries,), whole numbers
         products: (entries,), float32, all positive
     """
 
@@ -93,13 +93,12 @@ def _largest(
 
 def _in_order(rows: Tensor, counts: Tensor, column: Tensor, products: Tensor) -> TopProducts:
     """Return rows that were found in any order one after the other."""
-    first = counts.cumsum(0) - counts  # where each row's entries are
-    place = torch.argsort(rows)
-    length = counts[place]
-    ends = torch.cat([length.new_zeros(1), length.cumsum(0)])
-    entry = torch.arange(len(column))
-    entry += torch.from_numpy(np.repeat((first[place] - ends[:-1]).numpy(), length.numpy()))
-    return TopProducts(ends, column.index_select(0, entry), products.index_select(0, entry))
+    from scipy.sparse import csr_matrix  # it copies whole rows; imported here: algorithms must load quickly
+
+    start = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    parts = (products.numpy(), column.numpy(), start.numpy())
+    found = csr_matrix(parts, (len(rows), len(rows)), copy=False)[torch.argsort(rows).numpy()]
+    return TopProducts(*(torch.from_numpy(part) for part in (found.indptr, found.indices, found.data)))
 
 
 def approximate_top_products(

@@ -180,26 +180,20 @@ class SparseMatrix:
 
         A number of -1 stands for a row and a column without entries.
         """
-        chosen, device = nodes.cpu().numpy(), self.values.device
-        known = np.flatnonzero(chosen >= 0)
-        position = np.full(self.shape[1], -1, dtype=np.int32)
-        position[chosen[known]] = known
-        crow, col = self.pattern.crow.cpu().numpy(), self.pattern.col.cpu().numpy()
-        first = crow[np.where(chosen < 0, 0, chosen)]
-        length = np.where(chosen < 0, 0, crow[np.where(chosen < 0, -1, chosen + 1)] - first)
-        ends = np.concatenate([[0], np.cumsum(length)])
-        entry = np.arange(ends[-1])  # of these rows, one after the other
-        entry += np.repeat(first - ends[:-1], length)
-        column = position.take(col.take(entry))
-        kept = column >= 0
-        before = np.concatenate([[0], np.cumsum(kept, dtype=np.int32)]).take(ends)  # how many entries stay before a row
-        size = (len(chosen), len(chosen))
-        pattern = Pattern(torch.from_numpy(before).to(device), torch.from_numpy(column[kept]).to(device), size)
-        return SparseMatrix(pattern, torch.from_numpy(self.values.cpu().numpy().take(entry[kept])).to(device))
+        from scipy.sparse import csr_matrix  # it copies whole rows; imported here: models must load quickly
+
+        values, col, crow = (part.cpu().numpy() for part in (self.values, self.pattern.col, self.pattern.crow))
+        bare = np.append(crow, crow[-1:])  # one more row and column, without entries
+        chosen, last = nodes.cpu().numpy(), self.shape[0]
+        chosen = np.where(chosen < 0, last, chosen)
+        found = csr_matrix((values, col, bare), (last + 1, last + 1), copy=False)[chosen][:, chosen]
+        device = self.values.device
+        starts, columns, kept = (torch.from_numpy(p).to(device) for p in (found.indptr, found.indices, found.data))
+        return SparseMatrix(Pattern(starts, columns, (len(chosen), len(chosen))), kept)
 
     def row_sums(self) -> Tensor:
         """Return the sum of each row, (rows,)."""
-        return self.values.new_zeros(self.shape[0]).index_add_(0, self.pattern.row, self.values)
+        return self.matmul(self.values.new_ones(self.shape[1], 1)).squeeze(1)
 
     def mark_symmetric(self) -> None:
         """Say that this matrix is its own transpose, which is not checked."""
