@@ -8,8 +8,8 @@ import resource
 import pytest
 import torch
 
-from isthmus.learn.together.blocks import Blocks
 from isthmus.core.memory import KEPT, LARGE
+from isthmus.learn.together.blocks import Blocks
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library cannot be told")
