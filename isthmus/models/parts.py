@@ -196,7 +196,9 @@ def _random_entries(like: Tensor, kind: torch.dtype, bits: int, generator: torch
         drawn = zip(generator.entry_words(bits), generator.entries, strict=True)
         return torch.cat([words.view(kind)[:count] for words, count in drawn])
     width = like.shape[1]
-    entries = generator.words(width, bits).view(kind)[:, : generator.rows * width].reshape(like.shape)
+    entries = generator.words(width, bits).view(kind)[:, : generator.rows * width]
+    given = like.numel() // len(entries)  # of each client: its first rows, where others are not wanted
+    entries = entries[:, :given].reshape(like.shape)
     return entries if generator.order is None else entries.index_select(0, generator.order())
 
 
@@ -438,6 +440,11 @@ class StackSpec:
         return self.module(self, self.all_layers(in_dim, out_dim))
 
 
+def _gives_rows(layer: nn.Module) -> bool:
+    """Whether a layer gives each row by itself, of what an operator or `GraphInput.own` takes together for it."""
+    return bool(getattr(layer, "gives_rows", False)) and "forward" in vars(type(layer))  # a subclass may do otherwise
+
+
 class LayerStack(GNN):
     """Layers one after the other: H' = relu(dropout(norm(layer(H)))) for all but the last, which stands alone."""
 
@@ -457,8 +464,14 @@ class LayerStack(GNN):
         return out
 
     def forward(self, graph: GraphInput, generator: torch.Generator | None) -> Tensor:
-        """Return `last` of `hidden`; a single layer takes sparse features as they are."""
-        return self.last(graph, self._extract(graph, generator), generator)
+        """Return `last` of `hidden`, of the wanted nodes; a single layer takes sparse features as they are."""
+        levels = self._levels(graph)
+        return self.last(levels[-1], self._extract(graph, generator, levels), generator)
+
+    def _levels(self, graph: GraphInput) -> list[GraphInput]:
+        """Return what each layer sees; where only some nodes are wanted, and all layers can, no more than they need."""
+        one_by_one = not self.norms and isinstance(graph.x, Tensor) and all(_gives_rows(part) for part in self.layers)
+        return graph.levels(len(self.layers)) if one_by_one else [graph] * len(self.layers)
 
     def pooled(self, graph: GraphInput, generator: torch.Generator | None, mean: bool) -> Tensor:
         """Return the sums, or means, of the output's rows of each graph, (graphs, out); by a shorter way if any."""
@@ -468,11 +481,13 @@ class LayerStack(GNN):
             return found
         return graph.pooling(mean).matmul(self.last(graph, h, generator))
 
-    def _extract(self, graph: GraphInput, generator: torch.Generator | None) -> Features:
+    def _extract(
+        self, graph: GraphInput, generator: torch.Generator | None, levels: Sequence[GraphInput] | None = None
+    ) -> Features:
         h = dropout(graph.x, self.input_dropout, generator)
         *before, _ = self.layers
         for depth, layer in enumerate(before):
-            out: Tensor = layer(graph, h, generator)  # (nodes, hidden)
+            out: Tensor = layer(graph if levels is None else levels[depth], h, generator)  # (nodes, hidden)
             if self.norms:
                 out = self.norms[depth](out, generator)
             h = dropout(out, self.dropout, generator).relu()
