@@ -287,7 +287,7 @@ TASKS: dict[str, tuple[dict[str, Any], Callable[[int], Any], float]] = {
     "graphs": (
         {
             "task": GraphClassification(),
-            "model": ModelSpec(NETWORK, decoder=MLPDecoder(8, dropout=0), readout=SumReadout()),
+            "model": ModelSpec(NETWORK, decoder=MLPDecoder(8, dropout=0.0), readout=SumReadout()),
         },
         _graphs,
         0.0,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 import torch
@@ -97,9 +97,10 @@ class Streams:
         if slots is None:
             tiles = [1] * len(self) if self.tiles is None else self.tiles
             buffer = torch.zeros(sum(tiles), _num_words(self.rows * width, bits), dtype=torch.int64)
-            runs = torch.split(buffer, list(tiles))
-            sizes = [_num_words(size * width, bits) for size in self.sizes]
-            mine = [run.view(-1)[:size] for run, size in zip(runs, sizes, strict=True)]
+            flat, first = buffer.view(-1), accumulate(tiles, initial=0)
+            begins = (tile * buffer.shape[1] for tile in first)
+            sizes = (_num_words(size * width, bits) for size in self.sizes)
+            mine = [flat[begin : begin + size] for begin, size in zip(begins, sizes, strict=False)]
             slots = self._slots[width, bits] = (buffer, mine)
         self._fill(slots[1])
         return slots[0]
