@@ -22,14 +22,37 @@ from isthmus.core.federation import ExchangeRules, Federation
 from isthmus.core.folds import weighted_mean
 from isthmus.core.protocol import ModelState
 from isthmus.core.training import evaluate
-from isthmus.learn.optimizers import Adam, Optimizer
-from isthmus.learn.tasks import NodeClassification
+from isthmus.learn.batching import LinkBatch, MiniBatch, NeighborBatch
+from isthmus.learn.optimizers import SGD, Adam, Optimizer
+from isthmus.learn.tasks import (
+    GraphClassification,
+    LinkClassification,
+    LinkPrediction,
+    NodeClassification,
+    NodeSamples,
+)
 from isthmus.learn.together.stacked_clients import GraphCohort
-from isthmus.models import APPNP, GAT, GCN, GIN, GPRGNN, SAGE, SGC, ModelSpec
+from isthmus.models import (
+    APPNP,
+    GAT,
+    GCN,
+    GIN,
+    GPRGNN,
+    MLP,
+    SAGE,
+    SGC,
+    DistMultDecoder,
+    DotDecoder,
+    MLPDecoder,
+    ModelSpec,
+    SumReadout,
+)
 from isthmus.runs.simulation import Scenario, Simulation
 from isthmus.runtime.loop import StackedRuntime
 from isthmus.testing import toy_course
 from isthmus.testing.toys import toy_graph
+from tests.learn.tasks.graph_toys import toy_set
+from tests.learn.tasks.link_toys import toy_facts
 
 # What a client draws for itself: its random bits, and the place where they go.
 OF_EACH_CLIENT = {"aten.random_.from", "aten.select.int", "aten.slice.Tensor"}
@@ -239,3 +262,79 @@ def test_own_models_are_evaluated_in_one_run_too() -> None:
     # Each client's own rows are taken out of its own weights; nothing else is done for each.
     assert (counts[1] - counts[0]).keys() <= {"aten.index_select.default"} and counts[0] - counts[1] == Counter()
     assert (counts[1] - counts[0])["aten.index_select.default"] == 24 - 8
+
+
+# ---- other tasks and batches: what each client draws for itself grows with the clients, and nothing else
+
+NETWORK = GCN(hidden=8, dropout=0.0)
+
+
+def _graphs(k: int) -> Any:
+    return toy_set(sizes=(5, 1, 7, 2, 4, 6, 3, 8), seed=k)
+
+
+def _facts(k: int) -> Any:
+    return toy_facts(12, 40, seed=k)
+
+
+def _nodes(k: int) -> Any:
+    return toy_graph(16, num_features=8, seed=k)
+
+
+# Fields of the course, a client's data, and the most operations that a step takes for each further client: what was
+# counted, and a tenth more.
+TASKS: dict[str, tuple[dict[str, Any], Callable[[int], Any], float]] = {
+    "graphs": (
+        {
+            "task": GraphClassification(),
+            "model": ModelSpec(NETWORK, decoder=MLPDecoder(8, dropout=0.0), readout=SumReadout()),
+        },
+        _graphs,
+        0.0,
+    ),
+    "batches of graphs": (
+        {
+            "task": GraphClassification(),
+            "batching": MiniBatch(2),
+            "model": ModelSpec(GIN(hidden=8, dropout=0.0), decoder=MLPDecoder(8, dropout=0.0), readout=SumReadout()),
+        },
+        _graphs,
+        4.0,
+    ),
+    "links": ({"task": LinkPrediction(), "model": ModelSpec(NETWORK, decoder=DotDecoder())}, _facts, 108),
+    "classes of links": (
+        {
+            "task": LinkClassification(),
+            "batching": LinkBatch(8),
+            "model": ModelSpec(NETWORK, decoder=DistMultDecoder()),
+        },
+        _facts,
+        9,
+    ),
+    "neighbourhoods": ({"batching": NeighborBatch(3, (2, 2)), "model": ModelSpec(NETWORK)}, _nodes, 19.3),
+    "samples of nodes": ({"task": NodeSamples(), "model": ModelSpec(MLP(hidden=8, dropout=0.0))}, _nodes, 0),
+}
+
+
+def batched(num_clients: int, name: str, steps: int) -> Simulation:
+    """Return clients of one task that have data of their own."""
+    fields, data, _ = TASKS[name]
+    parts = {f"client-{k:02d}": data(k) for k in range(num_clients)}
+    algorithm = FedAvg(local_steps=steps, optimizer=SGD(lr=0.01))
+    course = toy_course(algorithm, num_clients=num_clients, runtime="auto", **fields)
+    return Simulation(course, Scenario(next(iter(parts.values())), parts))
+
+
+def further_operations(name: str, num_clients: int) -> float:
+    """Return how many operations a further step takes."""
+    two, five = (batched(num_clients, name, steps) for steps in (2, 5))
+    counts = [one_round(of).total for of in (two, five)]
+    for of in (two, five):
+        require_together(of, "TrainModel")
+    return (counts[1] - counts[0]) / 3
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_step_of_any_task_takes_few_operations_for_a_further_client(name: str) -> None:
+    few, many = (further_operations(name, number) for number in (8, 24))
+    assert (many - few) / 16 <= 1.1 * TASKS[name][2]

@@ -135,6 +135,7 @@ def _keys(
 def sample_neighborhoods(
     adjacency: Adjacency,
     owner: Numbers,
+    graphs: Sequence[int],
     seeds: Numbers,
     counts: Sequence[int],
     fanouts: Sequence[int],
@@ -142,21 +143,20 @@ def sample_neighborhoods(
 ) -> Neighborhoods:
     """Grow `seeds` by one hop per fanout; each node's in-edges are sampled once, when it is first reached.
 
-    `owner` says which graph each node belongs to, ascending. The first `counts[0]` seeds are of one graph and draw from
-    the first generator, and so on; graphs come in ascending order.
+    `owner` says which graph each node belongs to, ascending. The first `counts[0]` seeds are of `graphs[0]` and draw
+    from the first generator, and so on; graphs come in ascending order.
     """
     start, source = adjacency.start.cpu().numpy(), adjacency.source.cpu().numpy()
     seen = np.zeros(len(start) - 1, dtype=bool)
     seen[seeds] = True
-    graphs = owner[seeds[np.cumsum(counts) - 1]] if len(seeds) else np.arange(len(counts))
     hops, each, entries, targets, frontier = [seeds], [np.array(counts)], [], [], seeds
     for fanout in fanouts:
         chosen, taken = _in_edges(start, frontier, each[-1].tolist(), fanout, generators)
         entries.append(chosen)
         targets.append(np.repeat(frontier, taken))
-        reached = source[chosen]
-        frontier = np.unique(reached[~seen[reached]])
-        seen[frontier] = True
+        before = seen.copy()
+        seen[source[chosen]] = True
+        frontier = np.flatnonzero(seen & ~before)  # ascending; sorting what was reached takes many times as long
         hops.append(frontier)
         each.append(np.bincount(np.searchsorted(graphs, owner[frontier]), minlength=len(counts)))
     return Neighborhoods(tuple(hops), np.stack(each), np.concatenate(entries), np.concatenate(targets))
@@ -168,7 +168,7 @@ def sample_neighborhood(
     """Grow `seeds` of one graph by one hop per fanout."""
     start, source = adjacency.start.cpu().numpy(), adjacency.source.cpu().numpy()
     owner = np.zeros(len(start) - 1, dtype=np.int64)
-    found = sample_neighborhoods(adjacency, owner, seeds.cpu().numpy(), [len(seeds)], fanouts, [generator])
+    found = sample_neighborhoods(adjacency, owner, [0], seeds.cpu().numpy(), [len(seeds)], fanouts, [generator])
     nodes = np.concatenate(found.hops)
     position = np.empty(len(owner), dtype=np.int64)
     position[nodes] = np.arange(len(nodes))

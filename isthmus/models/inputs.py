@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -27,6 +28,19 @@ from isthmus.models.products.sparse import (
 _STRUCTURE = ("edge_index", "edge_weight", "batch", "num_graphs")
 
 
+@dataclass(frozen=True)
+class Reach:
+    """Of which nodes a model's output is wanted, where those of each client lie in the order of their distance to them.
+
+    Fields:
+        clients: how many clients there are, each with equally many rows
+        rows:    rows of each client that are wanted, then those within one hop of them, and so on
+    """
+
+    clients: int
+    rows: tuple[int, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class GraphInput:
     """A graph, or several side by side, as models read it.
@@ -42,6 +56,8 @@ class GraphInput:
                      None: to the operators "gcn" and "sum" as it is, to "mean" before the mean is taken, and
                      to attention as a factor on the exponential. Its diagonal counts where a layer has loops
         kept:        (edges,), bool: the edges that count, or None for all. What was sorted once serves again
+        reach:       of which nodes the output is wanted, or None for all; a model may leave others out of what it
+                     computes and gives
     """
 
     x: Features
@@ -52,6 +68,7 @@ class GraphInput:
     edge_attr: Tensor | None = None
     complement: SparseMatrix | None = None
     kept: Tensor | None = None
+    reach: Reach | None = None
     _built: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
     _fused: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -105,7 +122,7 @@ class GraphInput:
         """Return this input with other fields; what was built of the edges is kept only if no edge or node changed."""
         fields: dict[str, Any] = {
             name: getattr(self, name)
-            for name in ("x", *_STRUCTURE, "edge_attr", "complement", "kept")
+            for name in ("x", *_STRUCTURE, "edge_attr", "complement", "kept", "reach")
             if name not in changes
         }
         if "batch" in changes and "num_graphs" not in changes:
@@ -162,6 +179,19 @@ class GraphInput:
     def tell_distinct(self, name: str, find: Callable[[], tuple[Tensor, SparseMatrix] | None]) -> None:
         """Say how the distinct rows of S X are found, with an operator S and these features X; done when asked for."""
         self._built["distinct", name] = (self.x, find)
+
+    def own(self, h: Tensor) -> Tensor:
+        """Return the rows of the nodes that a layer gives, of all rows that it reads."""
+        return h
+
+    def levels(self, layers: int) -> list[GraphInput]:
+        """Return what each of so many layers sees: the next one reads no more than the wanted nodes' neighbourhood."""
+        if self.reach is None:
+            return [self] * layers
+        clients, reach = self.reach.clients, self.reach.rows
+        every = self.num_nodes // clients
+        rows = [every, *(reach[left] if left < len(reach) else every for left in reversed(range(layers)))]
+        return [Level(self, clients, read, given) for read, given in pairwise(rows)]
 
     @property
     def asked_for(self) -> tuple[object, ...]:
@@ -265,6 +295,28 @@ class GraphInput:
             f"GraphInput({self.num_nodes} nodes, {self.num_features} {kind} features, "
             f"{self.num_edges}{weighted} directed edges{left}{added}{graphs})"
         )
+
+
+class Level(GraphInput):
+    """The first rows of each client, `given` of them, made of its first `read` ones: what one layer sees of a graph."""
+
+    _of: tuple[GraphInput, int, int, int]
+
+    def __init__(self, whole: GraphInput, clients: int, read: int, given: int) -> None:
+        super().__init__(torch.empty(clients * given, 0), whole.edge_index[:, :0])
+        object.__setattr__(self, "_of", (whole, clients, read, given))
+
+    def operator(self, name: str) -> SparseMatrix:
+        """Return the rows of an operator that are given, and the columns that are read."""
+        whole, clients, read, given = self._of
+        if name not in self._built:
+            self._built[name] = whole.operator(name).corners(clients, given, read)
+        return cast(SparseMatrix, self._built[name])
+
+    def own(self, h: Tensor) -> Tensor:
+        """Return the first rows of each client."""
+        _, clients, read, given = self._of
+        return h if read == given else h.view(clients, read, -1)[:, :given].flatten(0, 1)
 
 
 def stack_graphs(graphs: Sequence[GraphInput]) -> tuple[GraphInput, int]:

@@ -127,7 +127,7 @@ class Model(nn.Module):
 
         Without a decoder that is the graph network's hidden layer, with one the graph network's output.
         """
-        graph = self._encoded(graph, generator)
+        graph = self._encoded(graph if graph.reach is None else graph.replace(reach=None), generator)
         if self.decoder is None:
             return self.gnn.hidden(graph, generator)
         h = self.gnn(graph, generator)

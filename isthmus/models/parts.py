@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 import torch
@@ -97,9 +97,10 @@ class Streams:
         if slots is None:
             tiles = [1] * len(self) if self.tiles is None else self.tiles
             buffer = torch.zeros(sum(tiles), _num_words(self.rows * width, bits), dtype=torch.int64)
-            runs = torch.split(buffer, list(tiles))
-            sizes = [_num_words(size * width, bits) for size in self.sizes]
-            mine = [run.view(-1)[:size] for run, size in zip(runs, sizes, strict=True)]
+            flat, first = buffer.view(-1), accumulate(tiles, initial=0)
+            begins = (tile * buffer.shape[1] for tile in first)
+            sizes = (_num_words(size * width, bits) for size in self.sizes)
+            mine = [flat[begin : begin + size] for begin, size in zip(begins, sizes, strict=False)]
             slots = self._slots[width, bits] = (buffer, mine)
         self._fill(slots[1])
         return slots[0]
@@ -196,7 +197,9 @@ def _random_entries(like: Tensor, kind: torch.dtype, bits: int, generator: torch
         drawn = zip(generator.entry_words(bits), generator.entries, strict=True)
         return torch.cat([words.view(kind)[:count] for words, count in drawn])
     width = like.shape[1]
-    entries = generator.words(width, bits).view(kind)[:, : generator.rows * width].reshape(like.shape)
+    entries = generator.words(width, bits).view(kind)[:, : generator.rows * width]
+    given = like.numel() // len(entries)  # of each client: its first rows, where others are not wanted
+    entries = entries[:, :given].reshape(like.shape)
     return entries if generator.order is None else entries.index_select(0, generator.order())
 
 
@@ -438,6 +441,11 @@ class StackSpec:
         return self.module(self, self.all_layers(in_dim, out_dim))
 
 
+def _gives_rows(layer: nn.Module) -> bool:
+    """Whether a layer gives each row by itself, of what an operator or `GraphInput.own` takes together for it."""
+    return bool(getattr(layer, "gives_rows", False)) and "forward" in vars(type(layer))  # a subclass may do otherwise
+
+
 class LayerStack(GNN):
     """Layers one after the other: H' = relu(dropout(norm(layer(H)))) for all but the last, which stands alone."""
 
@@ -457,8 +465,14 @@ class LayerStack(GNN):
         return out
 
     def forward(self, graph: GraphInput, generator: torch.Generator | None) -> Tensor:
-        """Return `last` of `hidden`; a single layer takes sparse features as they are."""
-        return self.last(graph, self._extract(graph, generator), generator)
+        """Return `last` of `hidden`, of the wanted nodes; a single layer takes sparse features as they are."""
+        levels = self._levels(graph)
+        return self.last(levels[-1], self._extract(graph, generator, levels), generator)
+
+    def _levels(self, graph: GraphInput) -> list[GraphInput]:
+        """Return what each layer sees; where only some nodes are wanted, and all layers can, no more than they need."""
+        one_by_one = not self.norms and isinstance(graph.x, Tensor) and all(_gives_rows(part) for part in self.layers)
+        return graph.levels(len(self.layers)) if one_by_one else [graph] * len(self.layers)
 
     def pooled(self, graph: GraphInput, generator: torch.Generator | None, mean: bool) -> Tensor:
         """Return the sums, or means, of the output's rows of each graph, (graphs, out); by a shorter way if any."""
@@ -468,11 +482,13 @@ class LayerStack(GNN):
             return found
         return graph.pooling(mean).matmul(self.last(graph, h, generator))
 
-    def _extract(self, graph: GraphInput, generator: torch.Generator | None) -> Features:
+    def _extract(
+        self, graph: GraphInput, generator: torch.Generator | None, levels: Sequence[GraphInput] | None = None
+    ) -> Features:
         h = dropout(graph.x, self.input_dropout, generator)
         *before, _ = self.layers
         for depth, layer in enumerate(before):
-            out: Tensor = layer(graph, h, generator)  # (nodes, hidden)
+            out: Tensor = layer(graph if levels is None else levels[depth], h, generator)  # (nodes, hidden)
             if self.norms:
                 out = self.norms[depth](out, generator)
             h = dropout(out, self.dropout, generator).relu()

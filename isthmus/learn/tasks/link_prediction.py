@@ -202,6 +202,15 @@ class LinkPrediction(LinkTask):
         found: KnownLinks = prepared.kept["known"]
         return found
 
+    def _rooms(self, prepared: PreparedLinks) -> Tensor:
+        """Return how many nodes could replace the head, and the tail, of each link, (2, links), counted once."""
+        if "rooms" not in prepared.kept:
+            data = prepared.data
+            relation = self.relations(data, torch.arange(data.num_items, device=data.links.device))
+            prepared.kept["rooms"] = self.known(prepared).rooms(data.links, relation.clamp(min=0))
+        found: Tensor = prepared.kept["rooms"]
+        return found
+
     def relations(self, data: LinkGraph, links: Tensor) -> Tensor:
         """Return which score of the decoder is a link's, (links,)."""
         return data.label[links] if self.by_relation else torch.zeros_like(links)
@@ -210,10 +219,11 @@ class LinkPrediction(LinkTask):
         self, prepared: PreparedLinks, links: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the links and the given negatives among them, or the links, then negatives drawn for them."""
-        ends, relation = prepared.data.links[:, links], self.relations(prepared.data, links)
+        ends, relation = prepared.data.links.index_select(1, links), self.relations(prepared.data, links)
         if self._are_given(prepared, "train"):
             return ends, relation, prepared.data.is_link[links].float()
-        wrong, kind = self.known(prepared).negatives(ends, relation, self.num_negatives, generator)
+        rooms = self._rooms(prepared).index_select(1, links)
+        wrong, kind = self.known(prepared).negatives(ends, relation, self.num_negatives, generator, rooms)
         target = torch.cat([torch.ones(len(links)), torch.zeros(len(kind))]).to(links.device)
         return torch.cat([ends, wrong], dim=1), torch.cat([relation, kind]), target
 

@@ -43,6 +43,12 @@ class PreparedNodes:
     labels: dict[str, Tensor]
     adjacency: Adjacency | None = field(default=None, repr=False)
 
+    def in_edges(self) -> Adjacency:
+        """Return the in-edges of every node, sorted at the first call."""
+        if self.adjacency is None:
+            self.adjacency = Adjacency.of(self.data.edge_index, self.data.num_nodes)
+        return self.adjacency
+
 
 @dataclass(frozen=True)
 class NodeClassification(Task):
@@ -87,19 +93,21 @@ class NodeClassification(Task):
     def batches(self, prepared: PreparedNodes, batching: Batching, generator: torch.Generator) -> Iterator[NodeBatch]:
         """Yield the whole graph again and again, or sampled neighbourhoods of shuffled training nodes."""
         train, labels = prepared.index["train"], prepared.labels["train"]
-        if len(train) == 0:
-            return
         if isinstance(batching, FullBatch):
-            while True:
+            while len(train):
                 yield NodeBatch(prepared.graph, train, labels)
+            return
         if not isinstance(batching, NeighborBatch):
             raise BadInput(self.batching_problem(batching))
-        if prepared.adjacency is None:
-            prepared.adjacency = Adjacency.of(prepared.data.edge_index, prepared.data.num_nodes)
-        while True:
+        for chunk in self.draws(prepared, batching, generator):
+            yield _sampled(prepared, train[chunk], labels[chunk], batching, generator)
+
+    def draws(self, prepared: PreparedNodes, batching: NeighborBatch, generator: torch.Generator) -> Iterator[Tensor]:
+        """Yield which training nodes each batch is about, in an order drawn for each epoch."""
+        train = prepared.index["train"]
+        while len(train):
             order = torch.randperm(len(train), generator=generator).to(train.device)
-            for chunk in torch.split(order, batching.batch_size):
-                yield _sampled(prepared, train[chunk], labels[chunk], batching, generator)
+            yield from torch.split(order, batching.batch_size)
 
     def loss(self, model: nn.Module, batch: NodeBatch, generator: torch.Generator) -> Tensor:
         """Return the mean cross-entropy over the batch's nodes."""
@@ -209,8 +217,7 @@ def _sampled(
     generator: torch.Generator,
 ) -> NodeBatch:
     data = prepared.data
-    assert prepared.adjacency is not None
-    hood = sample_neighborhood(prepared.adjacency, seeds, batching.fanouts, generator)
+    hood = sample_neighborhood(prepared.in_edges(), seeds, batching.fanouts, generator)
     weight = None if data.edge_weight is None else data.edge_weight[hood.edges]
     graph = GraphInput(x=select_rows(data.x, hood.nodes), edge_index=hood.edge_index, edge_weight=weight)
     return NodeBatch(graph, torch.arange(hood.num_seeds, device=labels.device), labels)

@@ -7,18 +7,22 @@ graph that is the same in every step, as the message edges of a link task mostly
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from isthmus.core.client import NotTogether
+from isthmus.data.graph import select_rows, spans
 from isthmus.learn.batching import Batching, NeighborBatch
 from isthmus.learn.metrics.classification import IGNORED, cross_entropy
+from isthmus.learn.neighbors import Adjacency, Numbers, sample_neighborhoods
 from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated, Placed, StackedBatch
-from isthmus.models.inputs import GraphInput, stack_graphs
+from isthmus.models.inputs import GraphInput, Reach, stack_graphs
 from isthmus.models.parts import Streams, of_items
-from isthmus.models.products.sparse import Pattern, SparseMatrix
+from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
 
 if TYPE_CHECKING:  # which import this file
     from isthmus.learn.tasks.link_task import LinkExamples, LinkTask, PreparedLinks
@@ -75,26 +79,106 @@ class StackedGraphs(BatchStack):
 
 
 class NodeBatchStack(StackedGraphs):
-    """Sampled neighbourhoods of training nodes."""
+    """Sampled neighbourhoods of training nodes, of all clients in one go.
+
+    The nodes of a client lie in the order in which its hops reached them: what was asked for first.
+    """
 
     task: NodeClassification
     prepared: Sequence[PreparedNodes]
+    batching: NeighborBatch
 
-    def batch(self, owners: Sequence[int], drawn: Sequence[Any]) -> StackedBatch:
+    @cached_property
+    def _adjacency(self) -> Adjacency:
+        return Adjacency.side_by_side([each.in_edges() for each in self.prepared])
+
+    @cached_property
+    def _first(self) -> Numbers:
+        """The first node of each client among those of all, and the number of all."""
+        return np.cumsum([0, *(each.graph.num_nodes for each in self.prepared)])
+
+    @cached_property
+    def _owner(self) -> Numbers:
+        return np.repeat(np.arange(len(self.prepared)), np.diff(self._first))
+
+    @cached_property
+    def _edge_weight(self) -> Tensor | None:
+        weights = [each.graph.edge_weight for each in self.prepared]
+        if all(weight is None for weight in weights):
+            return None
+        parts = zip(weights, self.prepared, strict=True)
+        return torch.cat([torch.ones(each.graph.num_edges) if w is None else w for w, each in parts])
+
+    def draws(self, owner: int, generator: torch.Generator) -> Iterator[tuple[Tensor, torch.Generator]]:
+        """Yield which training nodes each batch is about, and what its neighbourhoods are drawn from."""
+        for chunk in self.task.draws(self.prepared[owner], self.batching, generator):
+            yield chunk, generator
+
+    def batch(self, owners: Sequence[int], drawn: Sequence[tuple[Tensor, torch.Generator]]) -> StackedBatch:
         """Return the neighbourhoods side by side; only their first nodes, those that were asked for, have a label."""
-        graph, rows = stacked_input([each.graph for each in drawn])
-        nodes, entries = self.placed([each.graph for each in drawn], rows)
-        target = torch.full((graph.num_nodes,), IGNORED)
-        for k, each in enumerate(drawn):
-            target[each.index + k * rows] = each.labels
-        return StackedBatch(graph, nodes, entries, None, target)
+        place = np.argsort(owners)  # in the order of all nodes
+        graphs = [owners[k] for k in place]
+        seeds = [self.prepared[owners[k]].index["train"][drawn[k][0]].numpy() + self._first[owners[k]] for k in place]
+        found = sample_neighborhoods(
+            self._adjacency,
+            self._owner,
+            graphs,
+            np.concatenate(seeds),
+            [len(each) for each in seeds],
+            self.batching.fanouts,
+            [drawn[k][1] for k in place],
+        )
+        sizes = np.empty(len(owners), dtype=np.int64)
+        sizes[place] = found.counts.sum(axis=0)
+        rows, row = int(sizes.max()), np.empty(self._first[-1], dtype=np.int64)
+        begin = place * rows  # where the nodes of each hop begin, client by client
+        for nodes, counts in zip(found.hops, found.counts, strict=True):
+            row[nodes] = spans(begin, counts)
+            begin = begin + counts
+        nodes = np.concatenate(found.hops)
+        node = np.empty(len(owners) * rows, dtype=np.int64)
+        node[row[nodes]] = nodes
+        ends = np.stack([row[self._adjacency.source.numpy()[found.entries]], row[found.targets]])
+        x, entries = self._features(owners, node, sizes, rows)
+        weight = self._edge_weight
+        graph = GraphInput(
+            x,
+            torch.from_numpy(ends),
+            None if weight is None else weight[self._adjacency.edge[torch.from_numpy(found.entries)]],
+            reach=Reach(len(owners), tuple(np.cumsum(found.counts, axis=0).max(axis=1).tolist())),
+        )
+        target = torch.full((len(owners), max(len(chunk) for chunk, _ in drawn)), IGNORED)
+        for k, (chunk, _) in enumerate(drawn):
+            target[k, : len(chunk)] = self.prepared[owners[k]].labels["train"].index_select(0, chunk)
+        return StackedBatch(graph, Placed(tuple(sizes.tolist()), rows), entries, None, target)
+
+    def _features(
+        self, owners: Sequence[int], node: Numbers, sizes: Numbers, rows: int
+    ) -> tuple[Features, tuple[int, ...]]:
+        """Return the features of each client's nodes, padded, and their numbers of entries where they are sparse."""
+        own = [
+            torch.from_numpy(node[k * rows : k * rows + sizes[k]] - self._first[owner])
+            for k, owner in enumerate(owners)
+        ]
+        if self.is_sparse:
+            parts = [select_rows(self.prepared[owner].data.x, mine) for owner, mine in zip(owners, own, strict=True)]
+            inputs = [GraphInput(part, torch.zeros(2, 0, dtype=torch.int64)) for part in parts]
+            return stacked_input(inputs)[0].x, self.placed(inputs, rows)[1]
+        x = torch.empty(len(owners), rows, self.prepared[0].graph.num_features)
+        for k, (owner, mine) in enumerate(zip(owners, own, strict=True)):
+            features = self.prepared[owner].graph.x
+            assert isinstance(features, Tensor)
+            torch.index_select(features, 0, mine, out=x[k, : len(mine)])
+            x[k, len(mine) :] = 0.0
+        return x.flatten(0, 1), ()
 
     def losses(self, model: nn.Module, batch: StackedBatch, streams: Streams) -> Tensor:
         """Return the mean cross-entropy over each client's nodes, (clients,)."""
-        each = cross_entropy(model(batch.graph, streams), batch.target, reduction="none")
-        by_client = (len(batch.nodes.sizes), -1)
-        counts: Tensor = (batch.target != IGNORED).view(by_client).sum(dim=1)
-        return each.view(by_client).sum(dim=1) / counts
+        clients, most = batch.target.shape
+        logits = model(batch.graph, streams).view(clients, -1, self.task.output_dim(self.prepared[0].data))[:, :most]
+        each = cross_entropy(logits.flatten(0, 1), batch.target.flatten(), reduction="none")
+        counts: Tensor = (batch.target != IGNORED).sum(dim=1)
+        return each.view(clients, -1).sum(dim=1) / counts
 
     def evaluate(self, model: nn.Module, splits: tuple[str, ...], stacked: bool) -> list[Evaluated]:
         """Run the model once over all whole graphs and measure every split of every client."""

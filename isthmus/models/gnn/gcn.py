@@ -35,6 +35,8 @@ class GCN(StackSpec):
 class GCNLayer(Part):
     """S H W + b with S = D^-1/2 (A + I) D^-1/2 (Kipf and Welling, 2017)."""
 
+    gives_rows = True
+
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
         self.weight = glorot(in_dim, out_dim)

@@ -103,6 +103,11 @@ class GINLayer(_GINPart):
             return pool.matmul(self(graph, h, generator))
         return pooled_affine(pool, pool.matmul(self._mixed(graph, h).relu()), self.second.weight, self.second.bias)
 
+    @property
+    def gives_rows(self) -> bool:
+        """Whether each row is given by itself, as without norms."""
+        return self.eps is None and not self.norms
+
     def _mixed(self, graph: GraphInput, h: Features) -> Tensor:
         """Return ((1 + eps) H + A H) W_1 + b_1, (nodes, hidden)."""
         if self.eps is None:

@@ -35,6 +35,8 @@ class SAGELayer(Part):
     With edge weights the mean is weighted.
     """
 
+    gives_rows = True
+
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
         self.neighbor_weight = glorot(in_dim, out_dim)
@@ -44,7 +46,8 @@ class SAGELayer(Part):
     def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
         """Return (nodes, out)."""
         neighbors = aggregated_affine(graph.operator("mean"), h, self.neighbor_weight)
-        return neighbors + affine(h, self.own_weight, self.bias)
+        own = graph.own(h) if isinstance(h, Tensor) else h
+        return neighbors + affine(own, self.own_weight, self.bias)
 
     def extra_repr(self) -> str:
         """Fields shown in the repr."""

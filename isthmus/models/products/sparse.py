@@ -191,6 +191,26 @@ class SparseMatrix:
         starts, columns, kept = (torch.from_numpy(p).to(device) for p in (found.indptr, found.indices, found.data))
         return SparseMatrix(Pattern(starts, columns, (len(chosen), len(chosen))), kept)
 
+    def corners(self, blocks: int, rows: int, columns: int) -> SparseMatrix:
+        """Return the first rows and columns of each of the blocks along the diagonal, (blocks rows, blocks columns)."""
+        block_rows, block_columns = (size // blocks for size in self.shape)
+        if (rows, columns) == (block_rows, block_columns):
+            return self
+        crow, col = self.pattern.crow.cpu().numpy().astype(np.int64), self.pattern.col.cpu().numpy()
+        starts = crow[:-1].reshape(blocks, block_rows)[:, :rows].flatten()
+        lengths = np.diff(crow).reshape(blocks, block_rows)[:, :rows].flatten()
+        ends = np.cumsum(lengths)
+        entry = np.repeat(starts - (ends - lengths), lengths)
+        entry += np.arange(len(entry))
+        block = np.repeat(np.arange(blocks), lengths.reshape(blocks, rows).sum(axis=1))
+        place = col[entry] - block * block_columns
+        kept = place < columns
+        before = np.concatenate([[0], np.cumsum(kept)])[np.concatenate([[0], ends])]  # entries that stay before a row
+        found = torch.from_numpy((place + block * columns)[kept]), torch.from_numpy(entry[kept])
+        column, chosen = (each.to(self.values.device) for each in found)
+        pattern = Pattern(torch.from_numpy(before).to(column.device), column, (blocks * rows, blocks * columns))
+        return SparseMatrix(pattern, self.values.index_select(0, chosen))
+
     def row_sums(self) -> Tensor:
         """Return the sum of each row, (rows,)."""
         return self.matmul(self.values.new_ones(self.shape[1], 1)).squeeze(1)

@@ -14,18 +14,21 @@ from isthmus.core.federation import Position
 from isthmus.core.random import seeded
 from isthmus.learn.batching import Batching, FullBatch, LinkBatch, NeighborBatch
 from isthmus.learn.graph_client import Evaluate, GraphClient
-from isthmus.learn.optimizers import Adam
+from isthmus.learn.optimizers import SGD, Adam
 from isthmus.learn.tasks import LinkClassification, LinkPrediction, NodeClassification
 from isthmus.learn.together.batch_cohort import BatchCohort
 from isthmus.models import (
     GAT,
     GCN,
+    GIN,
     SAGE,
     DistMultDecoder,
     DotDecoder,
     HadamardMLPDecoder,
+    MLPDecoder,
     ModelSpec,
 )
+from isthmus.models.inputs import Level
 from isthmus.testing.toys import toy_graph
 from tests.learn.tasks.link_toys import toy_facts
 from tests.learn.together.test_batch_cohort import close, require_same_fit, start_of, work_of
@@ -92,6 +95,61 @@ def test_neighbourhoods_are_learned_the_same(gnn: Any, sparse: bool) -> None:
     optimizer = Adam(lr=0.01, eps=1e-3)
     tolerance = 3e-5
     require_same_fit(clients, [work_of(start_of(clients), steps=1, optimizer=optimizer)] * len(clients), tolerance)
+
+
+NETWORKS = {
+    "gcn": GCN(hidden=8),
+    "gcn, one layer": GCN(layers=1),
+    "gcn, three layers": GCN(hidden=8, layers=3),
+    "sage": SAGE(hidden=8),
+    "sage, three layers": SAGE(hidden=8, layers=3, input_dropout=0.2),
+    "gin": GIN(hidden=8),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_layers_leave_out_what_no_later_one_reads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int]] = []
+    operator = Level.operator
+
+    def seeing(level: Level, kind: str) -> Any:
+        found = operator(level, kind)
+        seen.append(found.shape)
+        return found
+
+    monkeypatch.setattr(Level, "operator", seeing)
+    clients = node_clients(ModelSpec(NETWORKS[name]), NeighborBatch(3, (2, 2)))
+    data = clients[0].data
+    clients[0].data = replace(data, edge_weight=torch.rand(data.num_edges, generator=torch.Generator().manual_seed(3)))
+    require_same_fit(clients, [work_of(start_of(clients), optimizer=SGD(lr=0.01))] * len(clients))
+    assert any(rows < columns for rows, columns in seen)
+
+
+def test_networks_that_need_all_rows_have_them() -> None:
+    parts = {"with a decoder": ModelSpec(GCN(hidden=8), decoder=MLPDecoder(8))}
+    parts["with learnt eps"] = ModelSpec(GIN(hidden=8, train_eps=True))
+    parts["with norms"] = ModelSpec(GIN(hidden=8, mlp_norm=True))
+    for spec in parts.values():
+        clients = node_clients(spec, NeighborBatch(5, (2, 2)))
+        require_same_fit(clients, [work_of(start_of(clients), steps=1, optimizer=SGD(lr=0.01))] * len(clients))
+
+
+def test_each_client_samples_with_its_own_draws_whoever_else_samples() -> None:
+    clients = node_clients(ModelSpec(GCN(hidden=8)), NeighborBatch(5, (2, 3)))
+    stack = BatchCohort(clients).stack
+    owners = [2, 0, 3]
+    draws = [stack.draws(k, torch.Generator().manual_seed(k)) for k in owners]
+    batch = stack.batch(owners, [next(drawn) for drawn in draws])
+    edges = batch.graph.edge_index
+    for place, k in enumerate(owners):
+        batches = clients[k].task.batches(clients[k].prepared, clients[k].batching, torch.Generator().manual_seed(k))
+        alone = next(iter(batches))
+        rows = slice(place * batch.nodes.rows, place * batch.nodes.rows + alone.graph.num_nodes)
+        assert torch.equal(batch.graph.x[rows], alone.graph.x)
+        mine = edges[:, (edges[1] >= rows.start) & (edges[1] < rows.stop)] - rows.start
+        assert {tuple(pair) for pair in mine.t().tolist()} == {tuple(e) for e in alone.graph.edge_index.t().tolist()}
+        assert mine.shape == alone.graph.edge_index.shape
+        assert batch.target[place, : len(alone.labels)].tolist() == alone.labels.tolist()
 
 
 @pytest.mark.parametrize("sparse", [False, True])

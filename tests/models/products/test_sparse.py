@@ -218,6 +218,16 @@ def test_between_takes_rows_whose_columns_are_in_no_order() -> None:
     assert matrix.between(torch.tensor([2, 0])).to_dense().tolist() == [[4.0, 0.0], [1.0, 2.0]]
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(3, 4), (2, 4), (1, 2), (3, 1), (2, 3)])
+def test_corners_are_the_first_rows_and_columns_of_each_block(rows: int, columns: int) -> None:
+    blocks = [drawn(3, 4, seed, 0.6)[1] for seed in range(3)]
+    whole = torch.block_diag(*blocks).to_sparse_csr()
+    found = SparseMatrix.from_csr(whole).corners(3, rows, columns)
+    expected = torch.block_diag(*(block[:rows, :columns] for block in blocks))
+    assert torch.equal(found.to_dense(), expected)
+    assert torch.equal(found.t().to_dense(), expected.t())
+
+
 def test_row_sums_are_the_dense_ones_also_of_rows_without_entries() -> None:
     matrix, full = drawn(6, 4, 0, 0.3)
     torch.testing.assert_close(matrix.row_sums(), full.sum(dim=1))
