@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from isthmus.algorithms import FedAvg, FedProx
+from isthmus.algorithms import MOON, Ditto, FedAvg, FedDyn, FedProx, FedRep, PFedMe, Scaffold
 from isthmus.algorithms.fedavg import TrainModel
 from isthmus.core.federation import ExchangeRules, Federation
 from isthmus.core.folds import weighted_mean
@@ -89,7 +89,7 @@ def counted(call: Callable[[], Any]) -> Counting:
 
 def simulation(
     num_clients: int,
-    algorithm: FedAvg | None = None,
+    algorithm: Any = None,
     *,
     model: ModelSpec | None = None,
     sparse: bool = False,
@@ -188,6 +188,44 @@ def test_only_the_drawing_of_random_bits_grows_with_the_clients(sparse: bool) ->
     assert grown.total() - grown["aten.random_.from"] <= 24 - 8  # once for each client, not in each step
 
 
+HEADED = ModelSpec(GCN(dropout=0.0), decoder=MLPDecoder(dropout=0.0))
+# Methods whose clients remember something, with the request by which they train and the model.
+REMEMBERING: dict[str, tuple[Any, str, ModelSpec]] = {
+    "fedrep": (FedRep(head_steps=2), "TrainModel", HEADED),
+    "ditto": (Ditto(), "TrainModel", MODELS["gcn"]),
+    "ditto, adam": (Ditto(optimizer=Adam(lr=0.01)), "TrainModel", MODELS["gcn"]),
+    "pfedme": (PFedMe(inner_steps=2), "TrainModel", MODELS["gcn"]),
+    "scaffold": (Scaffold(), "TrainCorrected", MODELS["gcn"]),
+    "feddyn": (FedDyn(), "TrainModel", MODELS["gcn"]),
+    "moon": (MOON(), "TrainModel", MODELS["gcn"]),
+}
+
+
+def later_round(of: Simulation) -> Counting:
+    """Return what a whole round costs once clients have something to remember."""
+    algorithm: Any = of.course.algorithm
+    states = [algorithm.setup(federation(of))]
+
+    def play() -> None:
+        states.append(algorithm.round(states[-1], federation(of)))
+        of.runtime.mark(len(states))
+
+    play()
+    return counted(play)
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("name", REMEMBERING)
+def test_so_does_a_round_of_clients_that_remember_something(name: str, sparse: bool) -> None:
+    algorithm, request, model = REMEMBERING[name]
+    counts = []
+    for num_clients in (8, 24):
+        of = simulation(num_clients, algorithm, model=model, sparse=sparse, share=0.05)
+        counts.append(later_round(of).operations)
+        require_together(of, request)
+    assert counts[0] == counts[1]
+
+
 def test_a_round_together_takes_far_fewer_operations_than_one_by_one() -> None:
     together, alone = one_round(simulation(24)), one_round(simulation(24, runtime="loop"))
     assert together.total < alone.total / 8
@@ -232,8 +270,17 @@ def test_the_first_layers_of_clients_with_sparse_features_are_not_copied_for_eac
     assert counted(lambda: cohort.evaluate(own, ("val",))).largest < whole / 2
 
 
+@pytest.mark.parametrize("name", REMEMBERING)
+def test_nor_are_those_that_clients_remember(name: str) -> None:
+    algorithm, request, model = REMEMBERING[name]
+    num_clients, num_features, hidden = 20, 700, 64
+    of = simulation(num_clients, algorithm, model=model, sparse=True, num_features=num_features, share=0.01)
+    assert later_round(of).largest < num_clients * num_features * hidden / 2
+    require_together(of, request)
+
+
 def test_dense_features_do_need_a_copy_for_each() -> None:
-    """Otherwise the test above could not fail."""
+    """Otherwise the tests above could not fail."""
     of = simulation(20, num_features=700)
     assert one_round(of).largest >= 20 * 700 * 64
 

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
 from isthmus.core.errors import refuse
 from isthmus.core.federation import Federation
 from isthmus.core.protocol import ModelState, on
 from isthmus.core.record import Params
-from isthmus.learn.graph_client import GraphClient, load_params, read_params, take_step
+from isthmus.learn.graph_client import Envelope, GraphClient
 from isthmus.learn.optimizers import check_pull
 
 
@@ -44,7 +43,7 @@ class PFedMe(FedAvg):
 
     A client that has not trained yet, or has no training examples, uses the global model. Parameters that the course
     does not share belong to theta_k alone: nothing draws on them. Buffers (batch norm statistics) are those of theta_k,
-    and the server takes their mean. Clients answer one by one in simulation.
+    and the server takes their mean. On other than full batches of nodes, clients answer one by one in simulation.
 
     A client's memory: `model` (theta_k), and `personal`, its values of what is not shared.
 
@@ -99,32 +98,14 @@ class PFedMe(FedAvg):
     @on(TrainModel)
     def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
         """Move the received model towards the client's own one, which is found anew at every step."""
-        load_params(client.model, client.complete(request.params))
-        theta = {name: slot for name, slot in client.model.named_parameters() if slot.requires_grad}
-        w = {name: slot.detach().clone() for name, slot in theta.items() if name in request.params}
-        generator = client.generator("fit")
-        epoch = client.task.batches_per_epoch(client.prepared, client.batching) if self.step_unit == "epoch" else 1
-        batches = client.task.batches(client.prepared, client.batching, generator)
-        for _, batch in zip(range(self.local_steps * epoch), batches, strict=False):
-            with torch.no_grad():
-                for name, tensor in w.items():
-                    theta[name].copy_(tensor)
-            self._approach(client, theta, w, batch, generator)
-            w = {name: torch.lerp(tensor, theta[name].detach(), self.eta * self.strength) for name, tensor in w.items()}
-        own = read_params(client.model)
-        shared = client.keep_personal(own, request.params)
+        fitted = client.fit(
+            request.params,
+            steps=self.local_steps,
+            step_unit=self.step_unit,
+            optimizer=self.optimizer,
+            envelope=Envelope(self.strength, self.inner_steps, self.eta * self.strength),
+            prepared=self.data_of(client),
+        )
         if client.num_examples:
-            client.state["model"] = own
-        return ModelUpdate({**shared, **w}, self.weight(client))
-
-    def _approach(
-        self, client: GraphClient, theta: Mapping[str, Tensor], w: Params, batch: Any, generator: torch.Generator
-    ) -> None:
-        """Take the inner steps, which change `theta` in place."""
-        live = list(theta.values())
-        state = self.optimizer.start(live)
-        lr = self.optimizer.lr * self.optimizer.schedule.factor(max(client.position.round, 1))
-        for _ in range(self.inner_steps):
-            loss = client.task.loss(client.model, batch, generator)
-            squares = [(theta[name] - tensor).square().sum() for name, tensor in w.items()]
-            take_step(live, loss + 0.5 * self.strength * torch.stack(squares).sum(), self.optimizer, state, lr)
+            client.state["model"] = client.complete(fitted.params)
+        return ModelUpdate(fitted.params if fitted.centre is None else fitted.centre, self.weight(client))

@@ -47,6 +47,7 @@ class Fitted:
         steps:      steps that were taken
         make_state: gives the optimiser's state at the end; of many clients' it is made only for those that want it
         gradients:  the sum over the steps of the loss's gradients, decay that is part of them included, where asked for
+        centre:     where the centre of an envelope went, with buffers as in `params`, where there is one
     """
 
     params: Params
@@ -54,6 +55,7 @@ class Fitted:
     steps: int
     make_state: Callable[[], OptimizerState]
     gradients: Params | None = None
+    centre: Params | None = None
 
     @cached_property
     def optimizer_state(self) -> OptimizerState:
@@ -98,25 +100,45 @@ def fit(
     loss: Loss | None = None,
     drift: Params | None = None,
     sum_gradients: bool = False,
+    envelope: Envelope | None = None,
+    shared: Collection[str] = (),
 ) -> Fitted:
-    """Take `steps` optimiser steps from `params`; a client without training examples gives its parameters back."""
+    """Take `steps` optimiser steps from `params`; a client without training examples gives its parameters back.
+
+    With an envelope, over what is `shared`, each of them is as many as it says.
+    """
     load_params(model, params)
     named = {name: slot for name, slot in model.named_parameters() if slot.requires_grad}
     live: list[Tensor] = list(named.values())
     state = optimizer.start(live) if optimizer_state is None else copied(optimizer_state)
     sums = [torch.zeros_like(slot) for slot in live] if sum_gradients else None
     losses: list[Tensor] = []
+    centre = {} if envelope is None else {n: slot.detach().clone() for n, slot in named.items() if n in shared}
+    penalty = penalty if envelope is None else Pull(envelope.strength, centre)
     for _, batch in zip(range(steps), task.batches(prepared, batching, generator), strict=False):
-        found = (loss or task.loss)(model, batch, generator)
-        losses.append(found.detach())
-        grads = step_gradients(found, None if penalty is None else penalty(named), live, sums, optimizer)
-        with torch.no_grad():
-            if drift is not None:
-                grads = [g + drift[name] if name in drift else g for name, g in zip(named, grads, strict=True)]
-            optimizer.step(live, grads, state, lr)
+        if envelope is not None:
+            _put(named, centre)
+            state = optimizer.start(live)
+        for _ in range(1 if envelope is None else envelope.steps):
+            found = (loss or task.loss)(model, batch, generator)
+            losses.append(found.detach())
+            grads = step_gradients(found, None if penalty is None else penalty(named), live, sums, optimizer)
+            with torch.no_grad():
+                if drift is not None:
+                    grads = [g + drift[name] if name in drift else g for name, g in zip(named, grads, strict=True)]
+                optimizer.step(live, grads, state, lr)
+        if envelope is not None:
+            for name, w in centre.items():
+                w.lerp_(named[name].detach(), envelope.rate)
     mean = float(torch.stack(losses).mean()) if losses else float("nan")
     summed = None if sums is None else dict(zip(named, sums, strict=True))
-    return Fitted(read_params(model), mean, len(losses), lambda: state, summed)
+    return Fitted(read_params(model), mean, len(losses), lambda: state, summed, None if envelope is None else centre)
+
+
+def _put(named: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, tensor in values.items():
+            named[name].copy_(tensor)
 
 
 def step_gradients(
@@ -204,6 +226,19 @@ class Pull:
 def proximal(strength: float, anchor: Params) -> Pull | None:
     """Return strength/2 |w - anchor|^2 over the trained parameters that are in `anchor`; None without strength."""
     return None if strength == 0 else Pull(strength, anchor)
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """Descent on the Moreau envelope  G(w) = min over theta of F(theta) + strength/2 |theta - w|^2  of a loss F.
+
+    A step of w, the centre, is `steps` of the optimiser on one batch, begun anew at w and drawn to it, and then
+    w <- w + rate (theta - w)  with theta where they led; G'(w) = strength (w - theta) at the minimum's place.
+    """
+
+    strength: float
+    steps: int
+    rate: float
 
 
 STEP_UNITS = ("batch", "epoch")
@@ -315,6 +350,7 @@ class GraphClient(Client):
         drift: Params | None = None,
         sum_gradients: bool = False,
         purpose: str = "fit",
+        envelope: Envelope | None = None,
     ) -> Fitted:
         """Train from `params` on the client's own graph; the learning rate is the schedule's for this round.
 
@@ -324,7 +360,8 @@ class GraphClient(Client):
         they are trained with the others and stay in its memory.
 
         `drift` is added to the gradients of these parameters at every step; with `sum_gradients` the gradients without
-        it, and without those of a penalty, come back added up. `purpose` names the random stream.
+        it, and without those of a penalty, come back added up. `purpose` names the random stream. With an `envelope`,
+        in the place of a penalty, `params` is the centre, and what comes back are the last theta and the centre.
         """
         work = Fit(
             params,
@@ -338,6 +375,7 @@ class GraphClient(Client):
             drift,
             sum_gradients,
             purpose,
+            envelope,
         )
         fitted: Fitted = self.do(work)
         return fitted
@@ -382,6 +420,7 @@ class Fit(Work):
     drift: Params | None
     sum_gradients: bool
     purpose: str
+    envelope: Envelope | None = None
 
     def kind(self) -> Hashable:
         """Return what is the same for all clients that are trained together."""
@@ -399,6 +438,7 @@ class Fit(Work):
             self.drift is None,
             self.sum_gradients,
             self.purpose,
+            self.envelope,
         )
 
     def alone(self, client: GraphClient) -> Fitted:
@@ -420,8 +460,11 @@ class Fit(Work):
             loss=self.loss,
             drift=self.drift,
             sum_gradients=self.sum_gradients,
+            envelope=self.envelope,
+            shared=self.params,
         )
-        return replace(fitted, params=client.keep_personal(fitted.params, self.params))
+        params = client.keep_personal(fitted.params, self.params)
+        return replace(fitted, params=params, centre=None if fitted.centre is None else {**params, **fitted.centre})
 
     @staticmethod
     def together(clients: Any, works: Sequence[Fit]) -> Sequence[Fitted]:

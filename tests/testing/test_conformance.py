@@ -803,7 +803,7 @@ def test_a_loss_for_one_client_is_no_fault() -> None:
 # What the clients of a method train by a request that is none of these is done by each alone.
 TOGETHER = ("TrainModel", "TrainAlone", "TrainCorrected", "TrainNormalized", "TrainWithGuidance", "TrainWithAggregates")
 # They train in a way of their own; their evaluation is done together.
-ONE_BY_ONE = {"pfedme", "apfl", "fedgrl", "local_grl"}
+ONE_BY_ONE = {"apfl", "fedgrl", "local_grl"}
 
 
 @pytest.mark.meet(1)

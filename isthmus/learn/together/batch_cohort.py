@@ -20,7 +20,7 @@ from isthmus.core.client import NotTogether
 from isthmus.core.record import Params
 from isthmus.core.replies import Stacked, StackedTensor
 from isthmus.core.stacked_params import own_tensor
-from isthmus.learn.graph_client import Penalty, load_params, step_gradients
+from isthmus.learn.graph_client import Envelope, Penalty, load_params, step_gradients
 from isthmus.learn.optimizers import Only, Optimizer, OptimizerState
 from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated
 from isthmus.learn.together.layouts import (
@@ -96,10 +96,13 @@ class BatchCohort(GraphCohort):
         data: Any = None,
         observe: Callable[[nn.Module, Any], Any] | None = None,
         alters_features: bool = False,
+        envelope: Envelope | None = None,
     ) -> StackedFit:
         """Train all clients; what is asked for is as in `GraphCohort.fit`."""
         if loss is not None or observe is not None:
             raise NotTogether("a loss of its own is taken together on full batches of nodes alone")
+        if envelope is not None:
+            raise NotTogether("several steps on one batch are taken together on full batches of nodes alone")
         given_each = [params] if isinstance(params, dict) else params
         given = frozenset(given_each[0])
         starts = self._in_order({**self._personal(given), **starts_of(given_each)})

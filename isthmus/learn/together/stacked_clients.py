@@ -23,6 +23,7 @@ from isthmus.core.replies import Stacked, StackedTensor
 from isthmus.core.stacked_params import StackedParams, own_tensor
 from isthmus.learn.graph_client import (
     BothWays,
+    Envelope,
     Fit,
     Fitted,
     GraphClient,
@@ -75,6 +76,7 @@ class StackedFit:
         make_states: gives each client's optimiser state
         gradients:   the sums of each client's gradients, where they were asked for
         observed:    what `observe` returned; None for clients that had nothing to train on
+        centre:      where the centre of an envelope went, of the parameters that it is over
         steps_each:  steps of each client, where they are not the same for all
     """
 
@@ -84,6 +86,7 @@ class StackedFit:
     make_states: Callable[[], tuple[OptimizerState, ...]]
     gradients: dict[str, Stacked] | None = None
     observed: Any = None
+    centre: dict[str, Stacked] | None = None
     steps_each: tuple[int, ...] | None = None
 
     @cached_property
@@ -102,9 +105,19 @@ class StackedFit:
         sums: list[Any] = [None] * len(losses)
         if self.gradients is not None:
             sums = list(StackedParams(self.gradients, len(losses)).members())
+        centres: list[Any] = [None] * len(losses)
+        if self.centre is not None:
+            centres = list(StackedParams({**self.params, **self.centre}, len(losses)).members())
         steps = self.steps_each or (self.steps,) * len(losses)
         return [
-            Fitted(mine, losses[position], steps[position], partial(self._state, position), sums[position])
+            Fitted(
+                mine,
+                losses[position],
+                steps[position],
+                partial(self._state, position),
+                sums[position],
+                centres[position],
+            )
             for position, mine in enumerate(params)
         ]
 
@@ -194,6 +207,7 @@ class GraphCohort:
             loss=loss,
             data=data,
             alters_features=getattr(first.loss, "alters_features", False),
+            envelope=first.envelope,
         )
         return fitted.members()
 
@@ -270,6 +284,7 @@ class GraphCohort:
         data: StackedData | None = None,
         observe: Callable[[nn.Module, StackedData], Any] | None = None,
         alters_features: bool = False,
+        envelope: Envelope | None = None,
     ) -> StackedFit:
         """Train all clients, from the same parameters or each from its own; missing ones are personal.
 
@@ -289,6 +304,7 @@ class GraphCohort:
             data:             takes the place of the clients' own
             observe:          called after the last step with the trained model and the data; what it returns is kept
             alters_features:  whether the loss runs the model on other features than the clients' own
+            envelope:         its centre is what is trained, over the given parameters, in the place of a pull
         """
         given_each = [params] if isinstance(params, dict) else params
         given = frozenset(given_each[0])
@@ -303,6 +319,8 @@ class GraphCohort:
         same = frozenset(name for name, start in starts.items() if is_compact(start))
         layouts, x = self._layouts(data, optimizer, same, states, asked)
         weights = Weights(starts, layouts, self._buffers)
+        if envelope is not None:
+            proximal, pulled = envelope.strength, given
         moved, terms = weights.moved, weights.terms(proximal, pulled, drifts)
         state = stacked_state(optimizer, moved, states, weights.layouts)
         lr = optimizer.lr * optimizer.schedule.factor(max(self.clients[0].position.round, 1))
@@ -312,7 +330,12 @@ class GraphCohort:
         losses: list[Tensor] = []
         sums = [torch.zeros_like(each) for each in moved] if sum_gradients else None
         with replaced(self.model, weights.installed()):
-            for _ in range(steps):
+            inner = 1 if envelope is None else envelope.steps
+            for number in range(steps * inner):
+                if envelope is not None and number % inner == 0:
+                    with torch.no_grad():
+                        terms.begin(moved)
+                        state = optimizer.start(moved)
                 each = loss(self.model, data, streams, weights.frozen)  # (clients,)
                 losses.append(each.detach())
                 extra = [penalty(weights.of(k)) for k, penalty in enumerate(penalties)]
@@ -321,11 +344,15 @@ class GraphCohort:
                 with torch.no_grad():
                     terms.join(grads, moved)
                     optimizer.step(moved, grads, state, lr)
+                    if envelope is not None and (number + 1) % inner == 0:
+                        terms.follow(moved, envelope.rate)
             with torch.no_grad():
                 observed = None if observe is None else observe(self.model, data)
         kept = partial(states_apart, optimizer, state, states, len(self), weights, steps)
         summed = None if sums is None else weights.named(sums)
-        fitted = StackedFit(weights.finished(), torch.stack(losses).mean(dim=0), steps, kept, summed, observed)
+        centre = None if envelope is None else weights.placed(terms.anchors)
+        means = torch.stack(losses).mean(dim=0)
+        fitted = StackedFit(weights.finished(), means, len(losses), kept, summed, observed, centre)
         return self._sent(fitted, given)
 
     def _task_loss(self, model: nn.Module, data: StackedData, streams: Streams, frozen: Frozen) -> Tensor:

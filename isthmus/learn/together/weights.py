@@ -56,6 +56,11 @@ class Weights:
         pairs = zip(self._trained if names is None else names, tensors, strict=True)
         return {name: self._layouts[name].finished(tensor, self._starts[name]) for name, tensor in pairs}
 
+    def placed(self, tensors: Mapping[int, Tensor]) -> dict[str, Stacked]:
+        """Return tensors by the place of the trained parameters that they are held like, by name and client."""
+        places = list(tensors)
+        return self.named([tensors[i] for i in places], [self._trained[i] for i in places])
+
     def chosen(self, optimizer: Optimizer) -> list[str]:
         """Return the parameters that have a place in an optimiser's state."""
         return optimizer.chosen(self._trained) if isinstance(optimizer, Only) else self._trained
@@ -90,6 +95,16 @@ class Terms:
         """Return what joins the gradients of the first clients."""
         anchors = {i: layouts[i].some(anchor, 0, count) for i, anchor in self.anchors.items()}
         return Terms(self.proximal, anchors, {i: layouts[i].some(drift, 0, count) for i, drift in self.drifts.items()})
+
+    def begin(self, moved: list[Tensor]) -> None:
+        """Put the parameters to where they are pulled."""
+        for i, anchor in self.anchors.items():
+            moved[i].copy_(anchor)
+
+    def follow(self, moved: list[Tensor], rate: float) -> None:
+        """Let what pulls the parameters go some of the way to them."""
+        for i, anchor in self.anchors.items():
+            anchor.lerp_(moved[i], rate)
 
     def join(self, grads: list[Tensor], moved: list[Tensor]) -> None:
         """Add the terms to the gradients."""

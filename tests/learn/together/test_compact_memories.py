@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from isthmus.algorithms import MOON, Ditto, FedDyn, Scaffold
+from isthmus.algorithms import MOON, Ditto, FedDyn, PFedMe, Scaffold
 from isthmus.core.federation import ExchangeRules, Federation
 from isthmus.core.stacked_params import MemberParams
 from isthmus.learn.optimizers import SGD, Adam
@@ -33,6 +33,9 @@ METHODS: dict[str, tuple[Any, str]] = {
     "feddyn, adam": (FedDyn(optimizer=ADAM, alpha=0.5), "linear"),
     "ditto": (Ditto(optimizer=SGD_, strength=0.4), "model"),
     "ditto, adam": (Ditto(optimizer=ADAM, strength=0.4, personal_steps=2), "model"),
+    "pfedme": (PFedMe(optimizer=SGD_, inner_steps=3), "model"),
+    "pfedme, momentum": (PFedMe(optimizer=MOMENTUM, strength=0.5), "model"),
+    "pfedme, adam": (PFedMe(optimizer=ADAM, inner_steps=3), "model"),
     "moon": (MOON(optimizer=SGD_), "previous"),
     "moon, adam": (MOON(optimizer=ADAM), "previous"),
 }
