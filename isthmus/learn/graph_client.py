@@ -482,7 +482,7 @@ class Evaluate(Work):
 
     def kind(self) -> Hashable:
         """Return what is the same for all clients that are evaluated together."""
-        return (type(self), self.splits)
+        return (type(self), self.splits, frozenset(self.params))
 
     def alone(self, client: GraphClient) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
         """Evaluate one client's model."""

@@ -5,7 +5,7 @@ Wu, Wu, Cao, Lyu, Huang and Xie (2021), "FedGNN: Federated graph neural network 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -19,6 +19,7 @@ from isthmus.algorithms.fedgnn.user_items import (
     UserItems,
     embedded,
     expanded,
+    expanded_together,
     interactions,
     located,
     matched,
@@ -30,8 +31,10 @@ from isthmus.core.federation import Federation
 from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, ModelState, Request, on
 from isthmus.core.record import Params, Record, State
 from isthmus.learn.batching import FullBatch, LinkBatch
-from isthmus.learn.graph_client import Fitted, GraphClient, load_params
+from isthmus.learn.graph_client import BothWays, Fitted, GraphClient, load_params
 from isthmus.learn.optimizers import SGD, Optimizer
+from isthmus.learn.together.batch_cohort import SeenThrough
+from isthmus.learn.together.stacked_clients import GraphCohort
 
 TABLE = "encoder.weight"
 
@@ -332,7 +335,13 @@ class FedGNN(FedAvg):
         def loss(model: nn.Module, batch: Any, generator: torch.Generator) -> Tensor:
             return client.task.loss(ExpandedModel(model, others.embeddings), batch, generator)
 
-        return self.fit(request.params, client, loss=loss, prepared=expanded(client.prepared, others))
+        both = BothWays(loss, _loss_together, others)
+        return self.fit(request.params, client, loss=both, prepared=expanded(client.prepared, others))
+
+
+def _loss_together(clients: GraphCohort, others: Sequence[UserItems]) -> SeenThrough:
+    """Return the loss on expanded graphs for many clients side by side."""
+    return SeenThrough(expanded_together(others))
 
 
 def _tokens(client: GraphClient, nodes: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ FedGNN (Wu et al., 2021). A node's attribute "side" says what it is: 0 for a use
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from isthmus.core.record import Params
 from isthmus.data.graph import spans
 from isthmus.data.link_graph import LinkGraph
 from isthmus.learn.tasks.link_task import PreparedLinks
+from isthmus.learn.tasks.stacked_batches import StackedBatch
 from isthmus.models.encoders import EmbeddingSum
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
@@ -203,24 +204,43 @@ class ExpandedModel(nn.Module):
     """A model that reads a graph whose last nodes are other clients' users, with embeddings that nothing changes.
 
     It gives the representations of the client's own nodes, so that a link task can be trained and measured with it.
+
+    Args:
+        model:      the model
+        embeddings: (users, width)
+        place:      rows of the graph that they stand at, where many clients' graphs lie side by side: then the
+                    representations of all rows are given
     """
 
-    def __init__(self, model: nn.Module, embeddings: Tensor) -> None:
+    def __init__(self, model: nn.Module, embeddings: Tensor, place: Tensor | None = None) -> None:
         super().__init__()
         assert isinstance(model, Model) and model.encoder is not None
         self.encoder = model.encoder
         self.decoder = model.decoder
-        self.embeddings = embeddings
+        self.embeddings, self.place = embeddings, place
         self.behind = Model(None, model.gnn, None, model.decoder, model.activation)
 
     def embed(self, graph: GraphInput, generator: torch.Generator | None) -> Tensor:
         """Return the representations of the client's own nodes, (nodes, width)."""
         own = graph.num_nodes - len(self.embeddings)
-        rows = self.encoder(graph, graph.x, generator)[:own]
+        rows = self.encoder(graph, graph.x, generator)
         if rows.shape[1] != self.embeddings.shape[1]:
             raise BadInput(
                 f"other clients' users have embeddings of {self.embeddings.shape[1]} numbers, this client's encoder "
                 f"gives {rows.shape[1]}; all clients need encoders of one width"
             )
-        rows = torch.cat([rows, self.embeddings])
-        return self.behind.embed(graph.replace(x=rows), generator)[:own]
+        if self.place is not None:
+            return self.behind.embed(graph.replace(x=rows.index_copy(0, self.place, self.embeddings)), generator)
+        return self.behind.embed(graph.replace(x=torch.cat([rows[:own], self.embeddings])), generator)[:own]
+
+
+def expanded_together(others: Sequence[UserItems]) -> Callable[[nn.Module, StackedBatch, Sequence[int]], nn.Module]:
+    """Return what makes `ExpandedModel`s of many clients one, whose graphs lie side by side."""
+
+    def seen(model: nn.Module, batch: StackedBatch, owners: Sequence[int]) -> nn.Module:
+        rows = [others[k].embeddings for k in owners]
+        ends = [place * batch.nodes.rows + size for place, size in enumerate(batch.nodes.sizes)]
+        places = [torch.arange(end - len(mine), end) for end, mine in zip(ends, rows, strict=True)]
+        return ExpandedModel(model, torch.cat(rows), torch.cat(places))
+
+    return seen

@@ -120,7 +120,7 @@ class FedGRL(EncoderLearning):
 
     def weight(self, client: GraphClient) -> float:
         """Return n_c; zero for a client that neither term is about."""
-        if not self._self_supervised and not client.num_examples:
+        if not self.self_supervised and not client.num_examples:
             return 0.0
         sizes = {"nodes": float(client.num_nodes), "examples": float(client.num_examples), "uniform": 1.0}
         return sizes[self.weighting]

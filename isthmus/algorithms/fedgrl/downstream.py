@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from isthmus.algorithms.fedgrl.together import Learners
+from isthmus.core.client import Work
 from isthmus.core.device import CPU, moved
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import improves
@@ -17,6 +20,8 @@ from isthmus.core.record import Params
 from isthmus.learn.graph_client import GraphClient, fit, load_params
 from isthmus.learn.optimizers import AdamW, Optimizer
 from isthmus.learn.tasks.node_classification import NodeClassification
+from isthmus.learn.together.layouts import replaced
+from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models.model import Model
 from isthmus.models.parts import Perceptron, require_count
 
@@ -160,31 +165,73 @@ class Finetune(Downstream):
 
     def train(self, client: GraphClient, params: Params) -> Params:
         """Return the model that does best on the client's validation nodes."""
-        model, prepared = self.check(client), client.prepared
-        best = running = client.complete(params)
-        if not len(prepared.index["train"]):
-            return best
+        self.check(client)
+        whole = client.complete(params)
+        if not len(client.prepared.index["train"]):
+            return whole
+        tuned: Params = client.do(Tune(self, whole))
+        return tuned
+
+    def lengths(self) -> list[int]:
+        """Return the steps before each look."""
+        every = self.evaluate_every or self.steps
+        return [min(every, self.steps - done) for done in range(0, self.steps, every)]
+
+
+@dataclass(frozen=True, eq=False)
+class Tune(Work):
+    """Fine-tuning of one client's whole model."""
+
+    way: Finetune
+    params: Params
+
+    def kind(self) -> Hashable:
+        """Return what is the same for all clients whose models are tuned together."""
+        return (type(self), self.way, tuple(self.params))
+
+    def alone(self, client: GraphClient) -> Params:
+        """Tune one client's model."""
+        way, prepared = self.way, client.prepared
+        best = running = self.params
         generator, state, score = client.generator("finetune"), None, None
-        done = 0
-        while done < self.steps:
-            length = min(self.evaluate_every or self.steps, self.steps - done)
+        for length in way.lengths():
             fitted = fit(
-                model,
+                client.model,
                 running,
                 client.task,
                 prepared,
                 steps=length,
-                optimizer=self.optimizer,
-                lr=self.optimizer.lr,
+                optimizer=way.optimizer,
+                lr=way.optimizer.lr,
                 batching=client.batching,
                 generator=generator,
                 optimizer_state=state,
             )
-            running, state, done = fitted.params, fitted.optimizer_state, done + length
-            found = client.task.evaluate(model, prepared, ("val",))[0]["val"].get("accuracy")
+            running, state = fitted.params, fitted.optimizer_state
+            found = client.task.evaluate(client.model, prepared, ("val",))[0]["val"].get("accuracy")
             if found is None or improves("accuracy", found, score):
                 best, score = running, found
-        return running if not self.evaluate_every else best
+        return best if way.evaluate_every else running
+
+    @staticmethod
+    def together(clients: GraphCohort, works: Sequence[Tune]) -> Sequence[Params]:
+        """Tune many clients' models as one."""
+        way, task, model = works[0].way, clients.task, clients.model
+        stack = Learners(clients, [work.params for work in works], lambda name: True)
+        stack.begin(way.optimizer, [None] * len(works), way.optimizer.lr)
+        streams = stack.streams("finetune")
+        scores: list[float | None] = [None] * len(works)
+        best = {name: live.detach().clone() for name, live in stack.of_model().items()}
+        with replaced(model, stack.of_model()):
+            for length in way.lengths():
+                for _ in range(length):
+                    stack.step(task.stacked_loss(model, stack.data, streams))
+                for k, (metrics, _) in enumerate(task.evaluate_stacked(model, stack.data, ("val",))):
+                    found = metrics["val"].get("accuracy")
+                    if found is None or not way.evaluate_every or improves("accuracy", found, scores[k]):
+                        stack.copy_member(best, k)
+                        scores[k] = found
+        return stack.members(best)
 
 
 def _two_sided(weight: np.ndarray, bias: np.ndarray) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ self-supervision".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from isthmus.algorithms.fedgrl.downstream import Downstream, Finetune
 from isthmus.algorithms.fedgrl.selfsup import BGRL, SelfSupervision
+from isthmus.algorithms.fedgrl.together import OWN, Learners
+from isthmus.core.client import NotTogether, Work
 from isthmus.core.errors import BadInput, CourseFailed, refuse
 from isthmus.core.federation import Federation
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Request, on
@@ -22,9 +24,11 @@ from isthmus.core.random import seeded
 from isthmus.core.record import Params, Record
 from isthmus.learn.batching import FullBatch
 from isthmus.learn.graph_client import GraphClient, copied, load_params, read_params, take_step
-from isthmus.learn.metrics.classification import cross_entropy
-from isthmus.learn.optimizers import AdamW, Cosine, Optimizer
-from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification
+from isthmus.learn.optimizers import AdamW, Cosine, Optimizer, OptimizerState
+from isthmus.learn.tasks.node_classification import NodeClassification
+from isthmus.learn.together.layouts import replaced
+from isthmus.learn.together.stacked_clients import GraphCohort
+from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
 
 PROTOCOLS = ("lp1", "lp2")
@@ -90,10 +94,11 @@ class EncoderLearning(Algorithm[FedGRLState]):
     @property
     def learns_without_labels(self) -> bool:
         """Whether graphs without labels count."""
-        return self._self_supervised
+        return self.self_supervised
 
     @property
-    def _self_supervised(self) -> bool:
+    def self_supervised(self) -> bool:
+        """Whether L~_c counts."""
         return self.protocol == "lp1" or self.strength > 0
 
     def num_own_parameters(self, model: Any, input_dim: int) -> int:
@@ -110,7 +115,7 @@ class EncoderLearning(Algorithm[FedGRLState]):
         if not widths:
             raise CourseFailed("no client said how many columns its encoder gives")
         with seeded(fed.generator("objective").initial_seed(), "objective"):
-            return read_params(self.objective.build(widths.pop())) if self._self_supervised else {}
+            return read_params(self.objective.build(widths.pop())) if self.self_supervised else {}
 
     # ---- client
 
@@ -143,31 +148,23 @@ class EncoderLearning(Algorithm[FedGRLState]):
     def trained(self, client: GraphClient, params: Params, objective: Params) -> tuple[Params, Params]:
         """Take the local steps; return encoder and objective, and leave the rest in the client's memory."""
         model = _able(client)
-        load_params(model, client.complete(params))
-        own = self._parts(model, objective)
-        memory = client.state.get("objective") or self.objective.memory(model)
-        memory = {name: tensor.clone() for name, tensor in memory.items()}
-        live = [*self._live(model, client), *own.parameters()]
-        state = client.state.get("optimizer")
-        state = self.optimizer.start(live) if state is None else copied(state)
-        round = max(client.position.round, 1)
-        lr = self.optimizer.lr * self.optimizer.schedule.factor(round)
-        views = client.generator("views")
-        supervised = self._supervision(client, model)
-        for _ in range(self.local_steps if live else 0):
-            terms: list[Tensor] = [] if supervised is None else [supervised()]
-            if self._self_supervised:
-                found = self.objective.loss(model, own, client.prepared.graph, memory, views)
-                terms.append(found if self.protocol == "lp1" else self.strength * found)
-            take_step(live, torch.stack(terms).sum() if len(terms) > 1 else terms[0], self.optimizer, state, lr)
-            memory = self.objective.remember(memory, model, round)
-        client.state = {**client.state, "optimizer": state, "objective": memory}
-        # A client that leaves the objective out gives its parts back as they came.
-        parts = read_params(own) if self._self_supervised else objective
-        return client.keep_personal(read_params(model), params), parts
+        memory = client.state.get("objective")
+        if not memory:
+            load_params(model, client.complete(params))
+            memory = self.objective.memory(model)
+        learned: Learned = client.do(Learn(self, params, objective, memory, client.state.get("optimizer")))
+        client.state = {**client.state, "optimizer": learned.state, "objective": learned.memory}
+        if learned.personal:
+            client.state = {**client.state, "personal": learned.personal}
+        return learned.params, learned.parts
 
-    def _parts(self, model: Model, objective: Params) -> nn.Module:
-        if not self._self_supervised:
+    def lr(self, client: GraphClient) -> float:
+        """Return the learning rate of the round."""
+        return self.optimizer.lr * self.optimizer.schedule.factor(max(client.position.round, 1))
+
+    def parts_for(self, model: Model, objective: Params) -> nn.Module:
+        """Return the objective's own parts, as they were sent."""
+        if not self.self_supervised:
             return nn.ModuleDict()
         with torch.random.fork_rng(devices=[]):
             own = self.objective.build(_width(model)).to(next(model.parameters()).device)
@@ -179,27 +176,137 @@ class EncoderLearning(Algorithm[FedGRLState]):
         load_params(own, objective)
         return own
 
-    def _live(self, model: Model, client: GraphClient) -> list[Tensor]:
-        """Return the parameters of the model that some term reaches."""
-        labels = self.protocol == "lp2" and client.num_examples > 0
-        encoder = self._self_supervised or (labels and not self.copy_gate)
-        return [slot for name, slot in model.named_parameters() if (labels if name.startswith(HEAD) else encoder)]
+    def moves(self, name: str, client: GraphClient) -> bool:
+        """Whether some term reaches a parameter of the client's model, or of the objective."""
+        if name.startswith(HEAD):
+            return self.learns_from_labels(client)
+        return self.self_supervised or (self.learns_from_labels(client) and not self.copy_gate)
 
-    def _supervision(self, client: GraphClient, model: Model) -> Any:
-        """Return what gives L_c at every step, or None where it does not count."""
-        if self.protocol == "lp1" or not client.num_examples:
-            return None
-        generator = client.generator("fit")
-        batches = client.task.batches(client.prepared, client.batching, generator)
-        return lambda: self._labelled_loss(client, model, next(batches), generator)
+    def learns_from_labels(self, client: GraphClient) -> bool:
+        """Whether L_c counts while the encoder learns."""
+        return self.protocol == "lp2" and client.num_examples > 0
 
-    def _labelled_loss(self, client: GraphClient, model: Model, batch: NodeBatch, generator: torch.Generator) -> Tensor:
-        if not self.copy_gate:
-            return client.task.loss(model, batch, generator)
+    def labelled(self, model: Model) -> nn.Module:
+        """Return the model as L_c sees it."""
+        return Gated(model) if self.copy_gate else model
+
+    def added(self, labelled: Tensor | None, own: Tensor | None) -> Tensor:
+        """Return L_c + lambda_c L~_c, of one client or of each, where the terms count."""
+        if own is not None and self.protocol == "lp2":
+            own = self.strength * own
+        terms = [term for term in (labelled, own) if term is not None]
+        return torch.stack(terms).sum(dim=0)
+
+
+class Gated(nn.Module):
+    """A model whose head alone is trained: it reads a copy of what the encoder gives."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, graph: GraphInput, generator: torch.Generator | None) -> Tensor:
+        """Return the head's scores."""
         with torch.no_grad():
-            copy = model.embed(batch.graph, None)
-        scores = model.classify(batch.graph, copy, generator)
-        return cross_entropy(scores.index_select(0, batch.index), batch.labels)
+            copy = self.model.embed(graph, None)
+        return self.model.classify(graph, copy, generator)
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What local training gives back.
+
+    Fields:
+        params:   the encoder
+        personal: what else of the model there is
+        parts:    the objective's own parts
+        memory:   what the objective remembers
+        state:    the optimiser's state
+    """
+
+    params: Params
+    personal: Params
+    parts: Params
+    memory: Params
+    state: OptimizerState
+
+
+@dataclass(frozen=True, eq=False)
+class Learn(Work):
+    """The local steps of one client: from what it was sent, and what it remembers."""
+
+    algorithm: EncoderLearning
+    params: Params
+    objective: Params
+    memory: Params
+    state: OptimizerState | None
+
+    def kind(self) -> Hashable:
+        """Return what is the same for all clients that learn together; optimisers count their steps."""
+        return (type(self), tuple(self.params), None if self.state is None else self.state["step"])
+
+    def alone(self, client: GraphClient) -> Learned:
+        """Take the steps of one client."""
+        algorithm, model, round = self.algorithm, _able(client), max(client.position.round, 1)
+        load_params(model, client.complete(self.params))
+        own = algorithm.parts_for(model, self.objective)
+        memory = {name: tensor.clone() for name, tensor in self.memory.items()}
+        reached = (slot for name, slot in model.named_parameters() if algorithm.moves(name, client))
+        live: list[Tensor] = [*reached, *own.parameters()]
+        state = algorithm.optimizer.start(live) if self.state is None else copied(self.state)
+        views, fit = client.generator("views"), client.generator("fit")
+        batches = client.task.batches(client.prepared, client.batching, fit)
+        for _ in range(algorithm.local_steps if live else 0):
+            labelled = found = None
+            if algorithm.learns_from_labels(client):
+                labelled = client.task.loss(algorithm.labelled(model), next(batches), fit)
+            if algorithm.self_supervised:
+                found = algorithm.objective.loss(model, own, client.prepared.graph, memory, views)
+            take_step(live, algorithm.added(labelled, found), algorithm.optimizer, state, algorithm.lr(client))
+            memory = algorithm.objective.remember(memory, dict(model.named_parameters()), round)
+        whole = read_params(model)
+        # A client that leaves the objective out gives its parts back as they came.
+        parts = read_params(own) if algorithm.self_supervised else self.objective
+        sent = {name: whole[name] for name in self.params}
+        return Learned(sent, {n: whole[n] for n in whole if n not in sent}, parts, memory, state)
+
+    @staticmethod
+    def together(clients: GraphCohort, works: Sequence[Learn]) -> Sequence[Learned]:
+        """Take the steps of many clients as one."""
+        first, one = works[0], clients.clients[0]
+        algorithm, model, round = first.algorithm, _able(one), max(one.position.round, 1)
+        objective = algorithm.objective
+        if algorithm.self_supervised and "losses" not in vars(type(objective)):
+            raise NotTogether(f"{type(objective).__name__} has a loss for one client alone")
+        own = algorithm.parts_for(model, first.objective)
+        stack = Learners(
+            clients,
+            [client.complete(work.params) for client, work in zip(clients, works, strict=True)],
+            lambda name: algorithm.moves(name, one),
+            [work.objective for work in works] if algorithm.self_supervised else (),
+        )
+        stack.begin(algorithm.optimizer, [work.state for work in works], algorithm.lr(one))
+        memory = stack.held([work.memory for work in works])
+        data, views, fit = stack.data, stack.streams("views"), stack.streams("fit")
+        graphs = [client.prepared.graph for client in clients]
+        learned = {name: stack.live[name] for name, _ in model.named_parameters()}
+        with replaced(model, stack.of_model()), replaced(own, stack.of_objective()):
+            for _ in range(algorithm.local_steps if stack.weights.moved else 0):
+                labelled = found = None
+                if algorithm.learns_from_labels(one):
+                    labelled = one.task.stacked_loss(algorithm.labelled(model), data, fit)
+                if algorithm.self_supervised:
+                    found = objective.losses(model, own, data, graphs, memory, views)
+                stack.step(algorithm.added(labelled, found))
+                memory = objective.remember(memory, learned, round)
+        whole = stack.of_model()
+        sent = stack.members({name: whole[name] for name in first.params})
+        personal = stack.members({name: value for name, value in whole.items() if name not in first.params})
+        parts = stack.members({OWN + name: value for name, value in stack.of_objective().items()}, OWN)
+        given = [work.objective for work in works]
+        each = zip(sent, personal, parts if algorithm.self_supervised else given, strict=True)
+        kept = zip(each, stack.members(memory), stack.states(), strict=True)
+        return [Learned(*mine, memory=target, state=state) for mine, target, state in kept]
 
 
 def _width(model: Model) -> int:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from isthmus.algorithms.fedgrl.together import means_of_rows
+from isthmus.core.client import NotTogether
 from isthmus.core.errors import refuse
 from isthmus.core.record import Params
 from isthmus.data.graph import select_rows
-from isthmus.learn.augment import Augmentation
+from isthmus.learn.augment import Augmentation, views_together
 from isthmus.learn.contrast import directions
+from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.together.layouts import replaced
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
-from isthmus.models.parts import Perceptron, glorot, require_count
+from isthmus.models.parts import Perceptron, Streams, glorot, require_count
 from isthmus.models.products.sparse import SparseMatrix
 
 
@@ -43,12 +48,30 @@ class SelfSupervision(ABC):
         `memory` may be changed in place: it is a copy.
         """
 
+    def losses(
+        self,
+        model: Model,
+        own: nn.Module,
+        data: StackedData,
+        graphs: Sequence[GraphInput],
+        memory: Params,
+        streams: Streams,
+    ) -> Tensor:
+        """Return the losses of many clients, (clients,), where an objective has this; it is never inherited.
+
+        Parameters and `memory` are the clients' side by side, as `data` is; `graphs` are the clients' own.
+        """
+        raise NotTogether(f"{type(self).__name__} has a loss for one client alone")
+
     def memory(self, model: nn.Module) -> Params:
         """Return what a client remembers from the start; here nothing."""
         return {}
 
-    def remember(self, memory: Params, model: nn.Module, round: int) -> Params:
-        """Return what a client remembers after a step in a round; here the same."""
+    def remember(self, memory: Params, learned: Mapping[str, Tensor], round: int) -> Params:
+        """Return what a client remembers after a step in a round, of the model's parameters; here the same.
+
+        Number by number: those of many clients may come as one.
+        """
         return memory
 
 
@@ -96,15 +119,24 @@ class BGRL(SelfSupervision):
     ) -> Tensor:
         """Return the loss, scaled as in equation 5 of FedGRL (Suresh et al., 2022)."""
         first, second = self.first.view(graph, generator), self.second.view(graph, generator)
-        found = self._one_way(model, own, first, second, memory, generator)
-        if not self.symmetric:
-            return found
-        return 0.5 * (found + self._one_way(model, own, second, first, memory, generator))
+        return self._of_nodes(model, own, first, second, memory, generator).mean()
 
-    def remember(self, memory: Params, model: nn.Module, round: int) -> Params:
+    def losses(
+        self,
+        model: Model,
+        own: nn.Module,
+        data: StackedData,
+        graphs: Sequence[GraphInput],
+        memory: Params,
+        streams: Streams,
+    ) -> Tensor:
+        """Return the losses of many clients."""
+        first, second = (views_together(rule, graphs, data, streams) for rule in (self.first, self.second))
+        return means_of_rows(self._of_nodes(model, own, first, second, memory, streams), data.sizes)
+
+    def remember(self, memory: Params, learned: Mapping[str, Tensor], round: int) -> Params:
         """Return the target a little nearer to the encoder; its running statistics are its own."""
         share = 1.0 - self.decay_at(round)
-        learned = dict(model.named_parameters())
         with torch.no_grad():
             return {n: t.lerp(learned[n].detach(), share) if n in learned else t for n, t in memory.items()}
 
@@ -113,21 +145,24 @@ class BGRL(SelfSupervision):
         progress = min(1.0, round / self.rounds)
         return 1.0 - (1.0 - self.decay) * (1.0 + math.cos(math.pi * progress)) / 2.0
 
+    def _of_nodes(
+        self, model: Model, own: nn.Module, first: GraphInput, second: GraphInput, memory: Params, generator: Any
+    ) -> Tensor:
+        """Return what each node adds to the mean, (nodes,)."""
+        found = self._one_way(model, own, first, second, memory, generator)
+        if not self.symmetric:
+            return found
+        return 0.5 * (found + self._one_way(model, own, second, first, memory, generator))
+
     def _one_way(
-        self,
-        model: Model,
-        own: nn.Module,
-        seen: GraphInput,
-        other: GraphInput,
-        memory: Params,
-        generator: torch.Generator,
+        self, model: Model, own: nn.Module, seen: GraphInput, other: GraphInput, memory: Params, generator: Any
     ) -> Tensor:
         assert isinstance(own, nn.ModuleDict)
         h = model.embed(seen, generator)  # (nodes, width)
         z = own["predictor"](seen, h, generator)
         with torch.no_grad(), replaced(model, memory):
             target = model.embed(other, generator)
-        return -2.0 * (directions(z) * directions(target)).sum(dim=1).mean()
+        return -2.0 * (directions(z) * directions(target)).sum(dim=1)
 
 
 def _encoder(model: nn.Module) -> Params:
@@ -168,18 +203,44 @@ class GRACE(SelfSupervision):
         self, model: Model, own: nn.Module, graph: GraphInput, memory: Params, generator: torch.Generator
     ) -> Tensor:
         """Return the loss."""
-        assert isinstance(own, nn.ModuleDict)
         views = self.first.view(graph, generator), self.second.view(graph, generator)
-        number = graph.num_nodes
-        chosen = None
-        if number > self.max_nodes:
-            chosen = torch.randperm(number, generator=generator)[: self.max_nodes].to(graph.edge_index.device)
-        pointing = []
-        for view in views:
-            h = model.embed(view, generator)
-            h = h if chosen is None else h.index_select(0, chosen)
-            pointing.append(directions(own["projector"](view, h, generator)))
-        u, v = pointing
+        chosen = self._chosen(graph, generator)
+        u, v = self._pointing(model, own, views, generator)
+        return self._of_pairs(u, v, chosen)
+
+    def losses(
+        self,
+        model: Model,
+        own: nn.Module,
+        data: StackedData,
+        graphs: Sequence[GraphInput],
+        memory: Params,
+        streams: Streams,
+    ) -> Tensor:
+        """Return the losses of many clients."""
+        first, second = (views_together(rule, graphs, data, streams) for rule in (self.first, self.second))
+        chosen = [self._chosen(graph, draw) for graph, draw in zip(graphs, streams.generators, strict=True)]
+        u, v = (torch.split(each, data.rows) for each in self._pointing(model, own, (first, second), streams))
+        sizes = data.sizes
+        return torch.stack([self._of_pairs(u[k][:n], v[k][:n], chosen[k]) for k, n in enumerate(sizes)])
+
+    def _chosen(self, graph: GraphInput, generator: torch.Generator) -> Tensor | None:
+        """Return the nodes that are compared; None for all."""
+        if graph.num_nodes <= self.max_nodes:
+            return None
+        drawn = torch.randperm(graph.num_nodes, generator=generator)[: self.max_nodes]
+        return drawn.to(graph.edge_index.device)
+
+    def _pointing(self, model: Model, own: nn.Module, views: Sequence[GraphInput], generator: Any) -> list[Tensor]:
+        """Return the directions of all nodes in each view, (nodes, width)."""
+        assert isinstance(own, nn.ModuleDict)
+        embedded = (model.embed(view, generator) for view in views)
+        projected = (own["projector"](view, h, generator) for view, h in zip(views, embedded, strict=True))
+        return [directions(rows) for rows in projected]
+
+    def _of_pairs(self, u: Tensor, v: Tensor, chosen: Tensor | None) -> Tensor:
+        if chosen is not None:
+            u, v = u.index_select(0, chosen), v.index_select(0, chosen)
         return 0.5 * (self._told_apart(u, v) + self._told_apart(v, u))
 
     def _told_apart(self, u: Tensor, v: Tensor) -> Tensor:
@@ -203,13 +264,37 @@ class DGI(SelfSupervision):
         self, model: Model, own: nn.Module, graph: GraphInput, memory: Params, generator: torch.Generator
     ) -> Tensor:
         """Return the loss."""
-        assert isinstance(own, Discriminator)
         order = torch.randperm(graph.num_nodes, generator=generator).to(graph.edge_index.device)
+        return self._of_clients(model, own, graph, order, (graph.num_nodes,), generator)[0]
+
+    def losses(
+        self,
+        model: Model,
+        own: nn.Module,
+        data: StackedData,
+        graphs: Sequence[GraphInput],
+        memory: Params,
+        streams: Streams,
+    ) -> Tensor:
+        """Return the losses of many clients."""
+        order = torch.arange(data.graph.num_nodes)
+        for k, (size, draw) in enumerate(zip(data.sizes, streams.generators, strict=True)):
+            order[k * data.rows : k * data.rows + size] = torch.randperm(size, generator=draw) + k * data.rows
+        return self._of_clients(model, own, data.graph, order.to(data.target.device), data.sizes, streams)
+
+    def _of_clients(
+        self, model: Model, own: nn.Module, graph: GraphInput, order: Tensor, sizes: Sequence[int], generator: Any
+    ) -> Tensor:
+        """Return each client's loss, (clients,); one is a stack of one."""
+        assert isinstance(own, Discriminator)
         real = model.embed(graph, generator)
         false = model.embed(graph.replace(x=_rows(graph.x, order)), generator)
-        summary = real.mean(dim=0).sigmoid()
-        direction = own.weight @ summary  # (width,)
-        return 0.5 * (F.softplus(-(real @ direction)).mean() + F.softplus(false @ direction).mean())
+        parts = real.view(len(sizes), -1, real.shape[1])
+        summary = torch.stack([parts[k, :size].mean(dim=0) for k, size in enumerate(sizes)]).sigmoid()
+        direction = own.weight @ summary.unsqueeze(2)  # (clients, width, 1)
+        scores = (rows.view_as(parts).bmm(direction).flatten() for rows in (real, false))
+        found = [means_of_rows(F.softplus(sign * each), sizes) for sign, each in zip((-1, 1), scores, strict=True)]
+        return 0.5 * (found[0] + found[1])
 
 
 class Discriminator(nn.Module):
@@ -250,7 +335,23 @@ class GAE(SelfSupervision):
         self, model: Model, own: nn.Module, graph: GraphInput, memory: Params, generator: torch.Generator
     ) -> Tensor:
         """Return the loss; a graph without edges has pairs to keep apart only."""
-        h = model.embed(graph, generator)
+        return self._of_one(model.embed(graph, generator), graph, generator)
+
+    def losses(
+        self,
+        model: Model,
+        own: nn.Module,
+        data: StackedData,
+        graphs: Sequence[GraphInput],
+        memory: Params,
+        streams: Streams,
+    ) -> Tensor:
+        """Return the losses of many clients."""
+        rows = torch.split(model.embed(data.graph, streams), data.rows)  # type: ignore[arg-type]
+        each = zip(rows, graphs, streams.generators, strict=True)
+        return torch.stack([self._of_one(h[: graph.num_nodes], graph, draw) for h, graph, draw in each])
+
+    def _of_one(self, h: Tensor, graph: GraphInput, generator: torch.Generator) -> Tensor:
         edges, number = graph.edge_index, graph.num_nodes
         if edges.shape[1] > self.max_edges:
             chosen = torch.randint(edges.shape[1], (self.max_edges,), generator=generator)

@@ -22,7 +22,7 @@ from isthmus.core.replies import Stacked, StackedTensor
 from isthmus.core.stacked_params import own_tensor
 from isthmus.learn.graph_client import Envelope, Penalty, load_params, step_gradients
 from isthmus.learn.optimizers import Only, Optimizer, OptimizerState
-from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated
+from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated, StackedBatch
 from isthmus.learn.together.layouts import (
     Layout,
     Plain,
@@ -34,6 +34,17 @@ from isthmus.learn.together.layouts import (
 )
 from isthmus.learn.together.stacked_clients import GraphCohort, StackedFit, StackedLoss
 from isthmus.learn.together.weights import Weights, stacked_state, starts_of
+
+
+@dataclass(frozen=True, eq=False)
+class SeenThrough:
+    """A loss of batches that is the task's, of another model that is made of the clients'.
+
+    Fields:
+        seen: makes it of the model, the batches side by side, and which clients' they are
+    """
+
+    seen: Callable[[nn.Module, StackedBatch, Sequence[int]], nn.Module]
 
 
 class WideRows(Layout):
@@ -88,7 +99,7 @@ class BatchCohort(GraphCohort):
         proximal: float = 0.0,
         pulled: Container[str] = (),
         optimizer_states: Sequence[OptimizerState | None] | None = None,
-        loss: StackedLoss | None = None,
+        loss: StackedLoss | SeenThrough | None = None,
         drifts: Mapping[str, Start] | None = None,
         penalties: Sequence[Penalty] = (),
         sum_gradients: bool = False,
@@ -99,7 +110,7 @@ class BatchCohort(GraphCohort):
         envelope: Envelope | None = None,
     ) -> StackedFit:
         """Train all clients; what is asked for is as in `GraphCohort.fit`."""
-        if loss is not None or observe is not None:
+        if not (loss is None or isinstance(loss, SeenThrough)) or observe is not None:
             raise NotTogether("a loss of its own is taken together on full batches of nodes alone")
         if envelope is not None:
             raise NotTogether("several steps on one batch are taken together on full batches of nodes alone")
@@ -132,7 +143,8 @@ class BatchCohort(GraphCohort):
             for _ in range(number):
                 batch = stack.batch(owners, [next(drawn) for drawn in draws[:active]])
                 with replaced(self.model, self._spread(part.installed(), layouts, batch.nodes.owner)):
-                    each = stack.losses(self.model, batch, batch.streams(generators[:active]))  # (active,)
+                    model = self.model if loss is None else loss.seen(self.model, batch, owners)
+                    each = stack.losses(model, batch, batch.streams(generators[:active]))  # (active,)
                 losses[:active] += each.detach()
                 extra = [penalties[k](part.of(place)) for place, k in enumerate(owners)] if penalties else []
                 total = torch.stack(extra).sum() if extra else None

@@ -180,6 +180,14 @@ class GraphCohort:
             self._other_features = (data.graph.x, self._stacked_features(data))
         return self._other_features[1]
 
+    def held_whole(self) -> tuple[dict[str, Layout], StackedData]:
+        """Return how parameters are held where each client has all of its own, and the data in the form for that."""
+        layouts: dict[str, Layout] = dict.fromkeys(self.model.state_dict(), Plain(len(self)))
+        if self._features is None:
+            return layouts, self.data
+        rows = FullRows(self._features)
+        return layouts | dict.fromkeys(feature_weights(self.model), rows), self.data.with_features(rows.x)
+
     # ---- training
 
     def fit_all(self, works: Sequence[Fit]) -> list[Fitted]:

@@ -28,7 +28,7 @@ from isthmus.data.link_graph import LinkGraph
 from isthmus.data.splitters import SPLITTERS
 from isthmus.data.zoo.cross_scenario import CSR
 from isthmus.data.zoo.links_of import HashedIds
-from isthmus.learn.batching import FullBatch, NeighborBatch
+from isthmus.learn.batching import Batching, FullBatch, LinkBatch, NeighborBatch
 from isthmus.learn.graph_client import GraphClient, load_params, read_params
 from isthmus.learn.optimizers import SGD, Adam, Cosine
 from isthmus.learn.tasks import LinkClassification
@@ -124,6 +124,17 @@ def test_it_keeps_to_the_rules_on_users_and_items(check: str, monkeypatch: pytes
     monkeypatch.setattr(conformance, "toy_scenario", lambda *a, **k: link_scenario(*a, ids=True, **k))
     algorithm = FedGNN(pseudo_items=3, expand_every=2, max_neighbors=6, embedding_noise=0.01)
     CHECKS[check](algorithm, course_of(algorithm, TABLE, rounds=2))
+
+
+@pytest.mark.parametrize("ids", [False, True], ids=["features", "table"])
+@pytest.mark.parametrize("batching", [FullBatch(), LinkBatch(8)], ids=["full", "batches"])
+def test_clients_train_on_their_expanded_graphs_together(batching: Batching, ids: bool) -> None:
+    algorithm = FedGNN(**PLAIN, expand_every=2, local_steps=2, step_unit="epoch", optimizer=SGD(lr=0.1))
+    scenario = link_scenario(4, ids=ids, client_without_training=True)
+    course = course_of(algorithm, TABLE if ids else MODEL, rounds=2, batching=batching, num_clients=4)
+    CHECKS["stacked_equals_loop"](algorithm, course, scenarios=[scenario])  # type: ignore[call-arg]
+    trace = trace_course(replace(course, runtime="auto"), scenario)
+    assert trace.pausing.together["Fit"] == 6 and "Fit" not in trace.notes
 
 
 # ---- the server half

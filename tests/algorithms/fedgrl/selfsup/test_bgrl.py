@@ -121,7 +121,7 @@ def test_the_target_moves_by_the_average_alone(round: int) -> None:
     model, _ = build(NORMED, objective)
     before = {name: tensor for name, tensor in noisy(model, 8).items() if not name.startswith("decoder.")}
     kept = {name: tensor.clone() for name, tensor in before.items()}
-    after = objective.remember(before, model, round)
+    after = objective.remember(before, dict(model.named_parameters()), round)
     share = 1.0 - 0.4 * 0.5 * (1.0 + math.cos(math.pi * min(round, 100) / 100))
     for name, tensor in after.items():
         slot = model.state_dict()[name]
@@ -146,9 +146,9 @@ def test_decay_rises_from_its_start_to_one_as_half_a_cosine() -> None:
 def test_decay_one_holds_the_target_and_decay_zero_at_the_start_gives_the_encoder() -> None:
     model, _ = build(SPECS["plain"], BGRL())
     memory = {name: tensor for name, tensor in noisy(model, 8).items() if not name.startswith("decoder.")}
-    still = BGRL(decay=1.0).remember(memory, model, 1)
+    still = BGRL(decay=1.0).remember(memory, dict(model.named_parameters()), 1)
     assert all(torch.equal(still[name], tensor) for name, tensor in memory.items())
-    led = BGRL(decay=0.0, rounds=10**9).remember(memory, model, 1)
+    led = BGRL(decay=0.0, rounds=10**9).remember(memory, dict(model.named_parameters()), 1)
     for name, tensor in led.items():
         torch.testing.assert_close(tensor, model.state_dict()[name])
 
