@@ -39,7 +39,8 @@ def at_hand(words: list[str], folder: Path) -> bool:
 
 
 def runs(words: list[str]) -> None:
-    code, output = call("run", *words, "rounds=1", "evaluate_every=1")  # the last word counts
+    few = ["algorithm.pretrain_steps=1"] if "algorithm.name=fedsage_plus" in words else []
+    code, output = call("run", *words, "rounds=1", "evaluate_every=1", *few)  # the last word counts
     assert code == 0, output
     assert "answered one by one" not in output, "a handler for many clients failed"
     assert "not_finite" not in output, f"a model diverged: {output}"

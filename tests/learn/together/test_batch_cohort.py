@@ -156,6 +156,7 @@ MODELS: dict[str, ModelSpec] = {
 }
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("batching", [MiniBatch(3), MiniBatch(100), FullBatch()], ids=["mini", "one for all", "full"])
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_trains_the_same_with_dropout_and_different_numbers_of_batches(
@@ -168,6 +169,7 @@ def test_every_model_trains_the_same_with_dropout_and_different_numbers_of_batch
     require_same_fit(clients, [work_of(params)] * len(clients))
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("target", TASKS)
 @pytest.mark.parametrize("kind", ["dense", "sparse", "categorical"])
 def test_every_task_and_every_kind_of_features(target: str, kind: str) -> None:
@@ -186,6 +188,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 }
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("sparse", [False, True])
 def test_optimisers_go_on_from_states_with_different_numbers_of_steps(name: str, sparse: bool) -> None:
@@ -272,6 +275,7 @@ def test_a_loss_of_ones_own_is_refused_with_the_reason() -> None:
 # ---- evaluation
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("target", TASKS)
 @pytest.mark.parametrize("kind", ["dense", "sparse", "categorical"])
 @pytest.mark.parametrize("alike", [True, False])

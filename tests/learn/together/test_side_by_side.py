@@ -64,6 +64,7 @@ def placed(parts: Sequence[Any], task: Any, spec: ModelSpec, batching: Batching,
 BATCHINGS: dict[str, Batching] = {"links": LinkBatch(7), "full": FullBatch(), "neighbours": NeighborBatch(7, (2, 3))}
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("batching", BATCHINGS)
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("disjoint", [False, True])
@@ -73,6 +74,7 @@ def test_links_are_predicted_the_same(batching: str, decoder: str, disjoint: boo
     require_same_fit(clients, [work_of(start_of(clients), steps=1)] * len(clients))
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("batching", BATCHINGS)
 @pytest.mark.parametrize("decoder", ["distmult", "mlp"])
 @pytest.mark.parametrize("sparse", [False, True])
@@ -84,6 +86,7 @@ def test_links_are_classified_the_same(batching: str, decoder: str, sparse: bool
     require_same_fit(clients, [work_of(start_of(clients), steps=2)] * len(clients))
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("gnn", [GCN(hidden=8, input_dropout=0.2), SAGE(hidden=8, batch_norm=True), GAT(hidden=8)])
 def test_neighbourhoods_are_learned_the_same(gnn: Any, sparse: bool) -> None:
@@ -94,6 +97,7 @@ def test_neighbourhoods_are_learned_the_same(gnn: Any, sparse: bool) -> None:
     require_same_fit(clients, [work_of(start_of(clients), steps=1, optimizer=optimizer)] * len(clients), tolerance)
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("alike", [True, False])
 @pytest.mark.parametrize("kind", ["link prediction", "link classification", "nodes"])
