@@ -34,10 +34,13 @@ def covering(choices: Sequence[Choice], number: int) -> set[Choice]:
 
 
 def mark_the_others_slow(items: Sequence[pytest.Item]) -> None:
-    """Mark tests slow that are not needed for the meetings that their marks ask for."""
+    """Mark tests slow that are not needed for the meetings that their marks ask for.
+
+    What is slow already is no part of it, or a value would be met there alone.
+    """
     groups: dict[Any, list[Any]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("meet"):
+        if item.get_closest_marker("meet") and not item.get_closest_marker("slow"):
             groups[item.nodeid.partition("[")[0]].append(item)
     for group in groups.values():
         (number,) = group[0].get_closest_marker("meet").args

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from isthmus.config.build import name_of
 from isthmus.config.load import load_course
 from isthmus.learn.tasks import TASKS
 from tests.cli.command import call
+from tests.quick import KINDS
 
 ROOT = Path(__file__).parents[1]
 
@@ -39,7 +41,8 @@ def at_hand(words: list[str], folder: Path) -> bool:
 
 
 def runs(words: list[str]) -> None:
-    code, output = call("run", *words, "rounds=1", "evaluate_every=1")  # the last word counts
+    few = ["algorithm.pretrain_steps=1"] if "algorithm.name=fedsage_plus" in words else []
+    code, output = call("run", *words, "rounds=1", "evaluate_every=1", *few)  # the last word counts
     assert code == 0, output
     assert "answered one by one" not in output, "a handler for many clients failed"
     assert "not_finite" not in output, f"a model diverged: {output}"
@@ -56,7 +59,16 @@ def test_every_algorithm_has_a_command_whose_data_is_at_hand(tmp_path: Path) -> 
     assert all(at_hand(words, tmp_path) for words in METHODS)
 
 
-@pytest.mark.parametrize("words", METHODS, ids=label)
+def by_kind(commands: list[list[str]]) -> list[Any]:
+    """Return commands of which the default set runs one of each kind of method; it reads them all."""
+    some = {f"algorithm.name={name}" for name in KINDS}
+    return [
+        pytest.param(words, id=label(words), marks=[] if some & set(words) else [pytest.mark.slow])
+        for words in commands
+    ]
+
+
+@pytest.mark.parametrize("words", by_kind(METHODS))
 def test_a_command_of_the_methods_runs(words: list[str]) -> None:
     runs(words)
 
@@ -64,7 +76,9 @@ def test_a_command_of_the_methods_runs(words: list[str]) -> None:
 CUTTING = [words for words in METHODS + GRAPH_TASKS if any(word.startswith("algorithm.name=gcfl") for word in words)]
 
 
-@pytest.mark.parametrize("words", CUTTING, ids=label)
+@pytest.mark.parametrize(
+    "words", [CUTTING[0], *(pytest.param(words, marks=pytest.mark.slow) for words in CUTTING[1:])], ids=label
+)
 def test_the_commands_of_gcfl_cut_clusters(words: list[str]) -> None:
     code, output = call("run", *words)
     assert code == 0 and "was cut in two" in " ".join(output.split()), output

@@ -104,7 +104,7 @@ def plain_training(graph: Graph, model: ModelSpec, steps: int, lr: float, weight
     return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
 
 
-@pytest.mark.parametrize("source", ["toy", "cora"])
+@pytest.mark.parametrize("source", ["toy", pytest.param("cora", marks=pytest.mark.slow)])
 def test_fedavg_with_one_client_is_plain_training(source: str) -> None:
     graph = toy_graph() if source == "toy" else Cora().load(Path("unused"))
     algorithm = FedAvg(local_steps=4, optimizer=SGD(lr=0.3, weight_decay=1e-3))

@@ -156,6 +156,7 @@ MODELS = {
 }
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_round_takes_as_many_operations_for_many_clients_as_for_few(name: str, sparse: bool) -> None:
@@ -167,6 +168,7 @@ def test_a_round_takes_as_many_operations_for_many_clients_as_for_few(name: str,
     assert counts[0] == counts[1]
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("algorithm", [FedProx(mu=0.1), FedAvg(optimizer=Adam(lr=0.01))], ids=["fedprox", "adam"])
 def test_so_does_one_with_a_penalty_or_with_moments(algorithm: FedAvg, sparse: bool) -> None:
@@ -288,6 +290,7 @@ def test_dense_features_do_need_a_copy_for_each() -> None:
 # ---- evaluation
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("name", MODELS)
 def test_one_model_is_evaluated_for_all_clients_in_one_run(name: str, sparse: bool) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from isthmus.algorithms.fedgrl.downstream import Finetune
 from isthmus.core.codec import decode
 from isthmus.core.errors import BadInput
 from isthmus.core.record import State
@@ -69,6 +70,7 @@ def test_fedgrl_tables_keep_the_last_encoder_and_tell_trainings_apart(
         hidden=8,
     )
     monkeypatch.setitem(script.SETTINGS, "twitch", setting)
+    monkeypatch.setattr(script, "Finetune", lambda: Finetune(steps=3))
     monkeypatch.setattr(script, "client_names", lambda scenario, setting: {name: name for name in scenario.parts})
     command = ["twitch", "--out", str(tmp_path), "--splits", "1", "--only", "Self-Finetune", "--looks", "2"]
     script.main([*command, "--rounds", "4"])

@@ -58,7 +58,18 @@ def digest(points: Iterable[Point], keys: Collection[str]) -> str:
     return total.hexdigest()[:16]
 
 
-@pytest.mark.parametrize("path", SUITES, ids=[str(path.relative_to(PAPERS)) for path in SUITES])
+# Thousands of courses, of methods and data that smaller suites have too.
+LARGE = {"fs_g/tables2_3.yaml", "fs_g/table4.yaml"}
+NAMES = [str(path.relative_to(PAPERS)) for path in SUITES]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=name, marks=[pytest.mark.slow] if name in LARGE else [])
+        for path, name in zip(SUITES, NAMES, strict=True)
+    ],
+)
 def test_every_suite_can_be_read_with_its_published_settings_and_every_expectation_is_met_by_a_cell(path: Path) -> None:
     suite = load_suite(path)
     points = suite.points()

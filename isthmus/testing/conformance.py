@@ -90,7 +90,8 @@ def check_frozen(algorithm: Algorithm[Any], course: Course | None = None) -> Non
     except TypeError as error:
         raise AssertionError(f"{kind.__name__} cannot be hashed: {error}; use tuples in place of lists") from None
     notes = places_for_notes(algorithm)
-    _clean(_trace(algorithm, course))
+    _seen.clear()  # a course of now, which the checks that come next look at too
+    _clean(_plain_trace(algorithm, course))
     after = places_for_notes(algorithm)
     changed = sorted(place for place in notes.keys() | after.keys() if notes.get(place) != after.get(place))
     if changed:

@@ -60,6 +60,7 @@ def memory(trace: Trace, client: str, round: int | None = None) -> State:
 # ---- numbers
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("alpha_lr", [0.0, 0.03, 10.0])
 @pytest.mark.parametrize("cohorts", [["abc"], ["abc", "abc", "abc"], ["ac", "b", "bc", "ac"]], ids=["1", "3", "absent"])
 def test_a_course_is_the_papers(cohorts: list[str], alpha_lr: float) -> None:
@@ -151,6 +152,7 @@ def test_one_round_on_a_graph_by_hand() -> None:
     assert client.state["alpha"] == pytest.approx(alpha, abs=1e-5) and abs(alpha - 0.4) > 1e-3
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("fields", COURSES, ids=["full", "sampled", "head"])
 @pytest.mark.parametrize("algorithm", [APFL(alpha=0.0), APFL(alpha=0.6, alpha_lr=0.2)], ids=["zero", "mixed"])
 def test_the_global_model_is_that_of_fedavg_to_the_bit(fields: dict[str, Any], algorithm: APFL) -> None:
@@ -163,6 +165,7 @@ def test_the_global_model_is_that_of_fedavg_to_the_bit(fields: dict[str, Any], a
     assert same == (algorithm.alpha == 0.0)  # alpha = 0 is FedAvg for the clients as well
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("fields", COURSES, ids=["full", "sampled", "head"])
 @pytest.mark.parametrize(
     ("optimizer", "keep_moments"),

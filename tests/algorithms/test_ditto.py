@@ -59,6 +59,7 @@ def memory(trace: Trace, client: str, round: int | None = None) -> State:
 # ---- numbers
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("personal_steps", [None, 1, 7])
 @pytest.mark.parametrize("cohorts", [["abc"], ["abc", "abc", "abc"], ["ac", "b", "bc", "ac"]], ids=["1", "3", "absent"])
 def test_a_course_is_the_papers(cohorts: list[str], personal_steps: int | None) -> None:

@@ -157,7 +157,7 @@ OWN_HEADS = {"model": HEADED, "shared": ("*", "!decoder.*")}
 HALF = {"sampling": UniformSampling(fraction=0.5)}
 
 
-@pytest.mark.meet(2)
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("algorithm", [FedAvg, FedProx], ids=["fedavg", "fedprox"])
 @pytest.mark.parametrize("optimizer", [SGD(lr=0.05, momentum=0.9), BLUNT], ids=["momentum", "adam"])
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ def reference(algorithm: FedDyn, cohorts: list[str]) -> tuple[float, float, dict
     return w, h, own
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("weighting", ["examples", "uniform"])
 @pytest.mark.parametrize("cohorts", [["abc"], ["abc", "abc", "abc"], ["ac", "b", "bc", "ac"]], ids=["1", "3", "absent"])
 def test_a_course_is_the_papers(cohorts: list[str], weighting: str) -> None:

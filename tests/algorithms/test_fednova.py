@@ -55,6 +55,7 @@ def reference(algorithm: FedNova, cohorts: list[list[str]]) -> float:
     return w
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("fields", [{}, {"mu": 0.4}], ids=["plain", "proximal"])
 @pytest.mark.parametrize("cohorts", [["abc"], ["abc", "abc", "abc"], ["ac", "b", "bc"]], ids=["one", "three", "absent"])
 def test_a_course_is_the_papers(cohorts: list[str], fields: dict[str, float]) -> None:

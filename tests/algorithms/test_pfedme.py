@@ -52,6 +52,7 @@ def reference(algorithm: PFedMe, cohorts: list[str]) -> tuple[float, dict[str, f
 # ---- numbers
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("fields", [{}, {"beta": 1.7, "weighting": "uniform"}, {"eta": 0.2, "inner_steps": 1}])
 @pytest.mark.parametrize("cohorts", [["abc"], ["abc", "abc", "abc"], ["ac", "b", "bc", "ac"]], ids=["1", "3", "absent"])
 def test_a_course_is_the_papers(cohorts: list[str], fields: dict[str, Any]) -> None:

@@ -48,6 +48,7 @@ def reference(
 ALL, TWO = ["a", "b", "c"], ["a", "c"]
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("weighting", ["examples", "uniform"])
 @pytest.mark.parametrize("server_lr", [1.0, 0.6])
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.quick import by_kind
+
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 SHIPPED = ("fedavg", "fedprox", "scaffold", "moon", "ditto", "fedgl", "links", "neighbors")  # whose data ship
 
@@ -24,7 +26,7 @@ def methods(monkeypatch: pytest.MonkeyPatch):
             del sys.modules[name]
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", by_kind(SHIPPED))
 def test_bare_loop_does_what_the_method_does(methods, name: str) -> None:
     method = methods.METHODS[name]
     found = methods.apart(method, 3, Path(), rounds=2)

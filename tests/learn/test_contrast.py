@@ -110,6 +110,7 @@ def test_the_own_view_is_a_positive() -> None:
 # ---- against loops
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("tau", [0.1, 0.5, 3.0])
 @pytest.mark.parametrize("name", LABELS)
 def test_the_loss_and_its_gradient_are_those_of_the_loops(name: str, tau: float) -> None:
@@ -236,10 +237,11 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 
 
+@pytest.mark.slow  # the test above counts the same matrices
 @pytest.mark.parametrize(
     ("number", "options"),
     [
-        pytest.param(20_000, "sample=torch.randperm(20_000, generator=draw)[:1000]", marks=pytest.mark.slow),
+        (20_000, "sample=torch.randperm(20_000, generator=draw)[:1000]"),
         (6000, "block_bytes=2**21"),
     ],
     ids=["20,000 nodes with 1,000 each", "6,000 nodes, all"],

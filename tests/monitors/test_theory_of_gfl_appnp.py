@@ -103,6 +103,7 @@ def test_the_monitor_of_connectivity_gives_one_number() -> None:
 WEIGHTS = {f"client-{k:02d}": float(k % 4) for k in range(12)}
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("weights", [{}, WEIGHTS, dict.fromkeys(WEIGHTS, 0.0)], ids=["none", "given", "all zero"])
 @pytest.mark.parametrize(
     ("algorithm", "recursion"),

@@ -118,6 +118,7 @@ def test_clients_that_failed_are_absent_and_no_nan_is_written(runtime: str, tmp_
     assert "NaN" not in line and json.loads(line) == event
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("runtime", ["loop", "auto", "strict"])
 @pytest.mark.parametrize("algorithm", [ist.FedAvg(), ist.Local()], ids=["fedavg", "local"])
 def test_a_course_has_the_same_bits_with_and_without(algorithm: Any, runtime: str) -> None:

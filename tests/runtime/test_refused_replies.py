@@ -31,6 +31,7 @@ ONCE = SGD(lr=1e29, schedule=StepDecay(every=1, gamma=1e-30))
 HEADED = ModelSpec(GCN(hidden=5, dropout=0.0), decoder=LinearDecoder())
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("runtime", ["loop", "auto", "strict"])
 @pytest.mark.parametrize("name", ["scaffold", "moon", "fedavg"])
 def test_a_client_that_diverged_once_answers_again(name: str, runtime: str) -> None:

@@ -104,26 +104,34 @@ def test_files_outside_of_a_run_folder_are_refused(tmp_path: Path) -> None:
 # ---- a campaign moves
 
 
-def moved(suite_file: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a comparison without its runs."""
+    place = tmp_path_factory.mktemp("finished")
+    (place / "small.yaml").write_text(SUITE)
+    compared(load_suite(place / "small.yaml"), place / "out", workers=1)
+    shutil.rmtree(place / "out" / "runs")
+    return place / "out"
+
+
+@pytest.fixture
+def moved(finished: Path, tmp_path: Path) -> Path:
     """Return the folder of a comparison of which only runs.csv is left."""
-    folder = tmp_path / "out"
-    compared(load_suite(suite_file), folder, workers=1)
-    shutil.rmtree(folder / "runs")
-    return folder
+    return Path(shutil.copytree(finished, tmp_path / "out"))
 
 
 def test_rows_with_the_digest_of_the_course_count_as_finished(
-    suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    suite_file: Path, moved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = moved(suite_file, tmp_path)
+    folder = moved
     before = told(folder)
     monkeypatch.setattr(runner, "finish_course", never)
     found = compared(load_suite(suite_file), folder, workers=1)
     assert told(folder) == before and BY_ROW in found.notes and not found.has_errors
 
 
-def test_a_row_of_another_course_does_not_count_and_is_named(suite_file: Path, tmp_path: Path) -> None:
-    folder = moved(suite_file, tmp_path)
+def test_a_row_of_another_course_does_not_count_and_is_named(suite_file: Path, moved: Path) -> None:
+    folder = moved
     text = (folder / "runs.csv").read_text()
     digest = told(folder)[0]["digest"]
     (folder / "runs.csv").write_text(text.replace(digest, "0" * 16))
@@ -133,14 +141,14 @@ def test_a_row_of_another_course_does_not_count_and_is_named(suite_file: Path, t
     assert note.startswith("FedAvg seed=0: the row in runs.csv is of another course (digest 0000000000000000, now")
 
 
-def test_more_rounds_are_another_course(suite_file: Path, tmp_path: Path) -> None:
-    folder = moved(suite_file, tmp_path)
+def test_more_rounds_are_another_course(suite_file: Path, moved: Path) -> None:
+    folder = moved
     compared(part_of(suite_file, (), ["rounds=3"]), folder, workers=1)
     assert len(list((folder / "runs").iterdir())) == 4
 
 
-def test_rows_without_digests_do_not_count_and_the_reader_is_told(suite_file: Path, tmp_path: Path) -> None:
-    folder = moved(suite_file, tmp_path)
+def test_rows_without_digests_do_not_count_and_the_reader_is_told(suite_file: Path, moved: Path) -> None:
+    folder = moved
     with (folder / "runs.csv").open(newline="") as file:
         rows = [row[:-2] for row in csv.reader(file)]
     with (folder / "runs.csv").open("w", newline="") as file:
@@ -150,8 +158,8 @@ def test_rows_without_digests_do_not_count_and_the_reader_is_told(suite_file: Pa
     assert "rows of runs.csv without a digest do not count: their courses were run" in found.notes
 
 
-def test_a_row_of_a_course_that_failed_is_run_again(suite_file: Path, tmp_path: Path) -> None:
-    folder = moved(suite_file, tmp_path)
+def test_a_row_of_a_course_that_failed_is_run_again(suite_file: Path, moved: Path) -> None:
+    folder = moved
     first, *others = (folder / "runs.csv").read_text().splitlines()
     header = first.split(",")
     row = dict(zip(header, others[0].split(","), strict=True)) | {"error": "it failed"}
@@ -160,8 +168,8 @@ def test_a_row_of_a_course_that_failed_is_run_again(suite_file: Path, tmp_path: 
     assert len(list((folder / "runs").iterdir())) == 1
 
 
-def test_a_part_of_a_suite_keeps_the_rows_of_the_others(suite_file: Path, tmp_path: Path) -> None:
-    folder = moved(suite_file, tmp_path)
+def test_a_part_of_a_suite_keeps_the_rows_of_the_others(suite_file: Path, moved: Path) -> None:
+    folder = moved
     before = told(folder)
     compared(part_of(suite_file, ["method=Local"], ()), folder, workers=1)
     after = told(folder)

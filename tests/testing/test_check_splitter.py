@@ -85,6 +85,7 @@ def test_splitter_of_the_table_passes_on_links(name: str) -> None:
     check_splitter(splitter_of(name), data=toy_links())
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("tasks", [0, 2])
 @pytest.mark.parametrize("name", [name for name in SPLITTERS if "graph" in SPLITTERS[name].items])
 def test_splitter_of_the_table_passes_on_sets_of_graphs(name: str, tasks: int) -> None:

@@ -105,6 +105,7 @@ DIVISIONS: dict[str, dict[str, list[int]]] = {
 }
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("fusion", ["sum", "mean"])
 @pytest.mark.parametrize("division", DIVISIONS)
 def test_guidance_is_the_dense_formula_projected_on_the_clients_nodes(division: str, fusion: str) -> None:
@@ -618,6 +619,7 @@ def test_setup_asks_everybody_which_nodes_it_holds_and_the_first_round_has_no_gu
         assert request.guidance.start.tolist() == [0] * (len(HELD[client]) + 1) and not len(request.guidance.weights)
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("late", [(), ("c", "d")], ids=["all in time", "two late"])
 @pytest.mark.parametrize("embeddings", ["output", "hidden"])
 @pytest.mark.parametrize("views", ["round", "latest"])
@@ -1302,6 +1304,7 @@ def play_with(fault: str, algorithm: FedGL, since: int, rounds: int = 4) -> tupl
     return state, clients
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("views", ["round", "latest"])
 @pytest.mark.parametrize(
     ("fault", "embeddings", "since"),

@@ -135,6 +135,7 @@ FIELDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("rate", [0.0, 0.5], ids=["still", "dropout"])
 @pytest.mark.parametrize("name", FIELDS)
 def test_the_loss_is_that_of_the_paper(name: str, rate: float) -> None:

@@ -94,12 +94,15 @@ GRAPHS = {
     "many samples": with_samples(toy_graph(9, seed=3), 3),
     "labelled samples": with_samples(toy_graph(9, seed=4), 10, labelled=True),
 }
+# Edges of one weight and nodes of several samples with one label are between these; the slow set has them too.
+SOME = ("weighted edges", "labelled samples")
+NAMES = [name if name in SOME else pytest.param(name, marks=pytest.mark.slow) for name in GRAPHS]
 
 
 # ---- the formulas
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("name", NAMES)
 def test_with_one_local_step_the_mean_gradient_is_that_of_centralised_appnp(name: str) -> None:
     graph = GRAPHS[name]
     trace = watch(GFLAPPNP(local_steps=1, optimizer=PLAIN, weighting="examples"), hosts(graph))
@@ -107,7 +110,7 @@ def test_with_one_local_step_the_mean_gradient_is_that_of_centralised_appnp(name
     assert_close(moved(trace, PLAIN.lr), expected, 1e-5)
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_graph_is_predicted_as_its_nodes_are_scored_in_a_course(name: str) -> None:
     graph = GRAPHS[name]
     trace = watch(GFLAPPNP(), hosts(graph))
@@ -133,7 +136,7 @@ def test_clients_that_no_edge_joins_are_told_that_nothing_is_mixed() -> None:
 
 @pytest.mark.meet(1)
 @pytest.mark.parametrize("num_clients", [1, 3, 7])
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("name", NAMES)
 def test_who_hosts_a_node_does_not_change_the_first_gradient(name: str, num_clients: int) -> None:
     graph = GRAPHS[name]
     trace = watch(GFLAPPNP(local_steps=1, optimizer=PLAIN, weighting="examples"), hosts(graph, num_clients))
@@ -141,7 +144,7 @@ def test_who_hosts_a_node_does_not_change_the_first_gradient(name: str, num_clie
     assert_close(moved(trace, PLAIN.lr), expected, 1e-5)
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("name", NAMES)
 def test_local_updates_are_those_of_the_equations(name: str) -> None:
     graph = GRAPHS[name]
     trace = watch(GFLAPPNP(local_steps=4, optimizer=PLAIN), hosts(graph))
@@ -228,7 +231,7 @@ def test_a_client_with_several_nodes_keeps_its_own_current() -> None:
 
 @pytest.mark.meet(1)
 @pytest.mark.parametrize("num_clients", [None, 4])
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("name", NAMES)
 def test_aggregates_are_products_with_the_dense_matrix(name: str, num_clients: int | None) -> None:
     graph = GRAPHS[name]
     scenario = hosts(graph, num_clients)
@@ -332,7 +335,7 @@ def test_noise_has_the_variance_that_is_asked_for() -> None:
 @pytest.mark.meet(1)
 @pytest.mark.parametrize("num_clients", [None, 5])
 @pytest.mark.parametrize("runtime", ["loop", "auto"])
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("name", NAMES)
 def test_evaluations_are_those_of_the_global_model_on_the_whole_graph(
     name: str, runtime: str, num_clients: int | None
 ) -> None:
@@ -807,7 +810,7 @@ def test_other_configurations_keep_to_the_rules(algorithm: GFLAPPNP) -> None:
     ],
     ids=repr,
 )
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("num_clients", [None, 4])
 def test_clients_that_answer_together_give_what_they_give_alone(
     name: str, algorithm: GFLAPPNP, num_clients: int | None

@@ -50,6 +50,7 @@ def slow_ranks(
     return ranks
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("numbers", [50, 2_000_000])
 @pytest.mark.parametrize("filtered", [True, False])
 @pytest.mark.parametrize("self_pairs", [True, False])

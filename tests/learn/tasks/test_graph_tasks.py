@@ -48,6 +48,7 @@ def one_by_one(model: nn.Module, data: GraphSet, positions: Tensor) -> Tensor:
     return torch.cat(rows)
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("target", TASKS)
 @pytest.mark.parametrize("limit", [1, 20, 10_000])
 def test_evaluation_in_blocks_equals_graph_by_graph(target: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,6 +68,7 @@ def test_evaluation_in_blocks_equals_graph_by_graph(target: str, limit: int, mon
             assert found[split].get(name, math.nan) == pytest.approx(expected, abs=1e-5, nan_ok=True)
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("gnn", [GCN(hidden=8), GIN(hidden=8), GAT(hidden=8), SAGE(hidden=8)])
 @pytest.mark.parametrize("readout", READOUTS)
 @pytest.mark.parametrize("sparse", [False, True])
@@ -153,6 +155,7 @@ def test_one_mini_batch_of_all_graphs_trains_as_a_full_batch_does() -> None:
         torch.testing.assert_close(value, trained(FullBatch())[name], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("target", TASKS)
 @pytest.mark.parametrize("categorical", [False, True])
 def test_training_lowers_the_loss(target: str, categorical: bool) -> None:

@@ -289,6 +289,7 @@ def test_the_loss_of_a_prediction_tells_links_from_negatives(task: LinkPredictio
     assert task.loss(model, step, torch_generator(0, "drop")).item() == pytest.approx(sum(by_hand) / 72, rel=1e-5)
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("undirected", [False, True])
 @pytest.mark.parametrize("filtered", [False, True])
 @pytest.mark.parametrize("numbers", [4, 4_000_000])

@@ -161,6 +161,7 @@ MODELS: dict[str, ModelSpec] = {
 }
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("batching", [MiniBatch(3), MiniBatch(100), FullBatch()], ids=["mini", "one for all", "full"])
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_trains_the_same_with_dropout_and_different_numbers_of_batches(
@@ -227,6 +228,7 @@ def test_tiles_take_fewer_rows_than_padding_to_the_largest_and_hold_every_row() 
     assert graphs.sums(rows).tolist() == list(graphs.sizes)
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("target", TASKS)
 @pytest.mark.parametrize("kind", ["dense", "sparse", "categorical"])
 def test_every_task_and_every_kind_of_features(target: str, kind: str) -> None:
@@ -245,6 +247,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 }
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("sparse", [False, True])
 def test_optimisers_go_on_from_states_with_different_numbers_of_steps(name: str, sparse: bool) -> None:
@@ -331,6 +334,7 @@ def test_a_loss_of_ones_own_is_refused_with_the_reason() -> None:
 # ---- evaluation
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("target", TASKS)
 @pytest.mark.parametrize("kind", ["dense", "sparse", "categorical"])
 @pytest.mark.parametrize("alike", [True, False])

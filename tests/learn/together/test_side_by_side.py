@@ -67,6 +67,7 @@ def placed(parts: Sequence[Any], task: Any, spec: ModelSpec, batching: Batching,
 BATCHINGS: dict[str, Batching] = {"links": LinkBatch(7), "full": FullBatch(), "neighbours": NeighborBatch(7, (2, 3))}
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("batching", BATCHINGS)
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("disjoint", [False, True])
@@ -76,6 +77,7 @@ def test_links_are_predicted_the_same(batching: str, decoder: str, disjoint: boo
     require_same_fit(clients, [work_of(start_of(clients), steps=1)] * len(clients))
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("batching", BATCHINGS)
 @pytest.mark.parametrize("decoder", ["distmult", "mlp"])
 @pytest.mark.parametrize("sparse", [False, True])
@@ -87,6 +89,7 @@ def test_links_are_classified_the_same(batching: str, decoder: str, sparse: bool
     require_same_fit(clients, [work_of(start_of(clients), steps=2)] * len(clients))
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("gnn", [GCN(hidden=8, input_dropout=0.2), SAGE(hidden=8, batch_norm=True), GAT(hidden=8)])
 def test_neighbourhoods_are_learned_the_same(gnn: Any, sparse: bool) -> None:
@@ -152,6 +155,7 @@ def test_each_client_samples_with_its_own_draws_whoever_else_samples() -> None:
         assert batch.target[place, : len(alone.labels)].tolist() == alone.labels.tolist()
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("alike", [True, False])
 @pytest.mark.parametrize("kind", ["link prediction", "link classification", "nodes"])

@@ -231,6 +231,7 @@ def test_other_models_train_together_as_they_do_alone(name: str, optimizer: str,
     check_fit(clients_of(VARIANTS[name], is_sparse), OPTIMIZERS[optimizer], starts)
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize("is_sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("name", ["gcn", "sage", "gin", "gat", "appnp"])
 def test_weights_of_edges_count_at_their_client(name: str, is_sparse: bool) -> None:
@@ -387,6 +388,7 @@ def test_weights_of_sparse_features_are_held_in_the_cheapest_way_that_is_exact()
     assert {type(layout) for layout in dense.values()} == {Plain} and isinstance(x, Tensor)
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("pays", [False, True])
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 @pytest.mark.parametrize("starts", ["shared", "own"])
@@ -674,6 +676,7 @@ def check_evaluation(clients: list[GraphClient]) -> list[Any]:
     return shared
 
 
+@pytest.mark.meet(1)
 @pytest.mark.parametrize(("is_sparse", "weighted"), [(False, True), (True, False)], ids=["dense", "sparse"])
 @pytest.mark.parametrize("name", [*ZOO, *VARIANTS])
 def test_evaluating_together_is_evaluating_alone(name: str, is_sparse: bool, weighted: bool) -> None:

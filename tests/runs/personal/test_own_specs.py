@@ -24,7 +24,7 @@ from isthmus.testing.toys import toy_course, toy_scenario
 from isthmus.testing.traces import require_same, trace_course
 from tests.cli.command import call
 from tests.models.test_sharing import with_own_classes
-from tests.quick import quick
+from tests.quick import by_kind, quick
 from tests.runs.personal.test_own_inputs import with_fewer_features
 from tests.runs.personal.wire import Wire
 
@@ -137,7 +137,7 @@ def test_a_client_may_be_the_only_one_with_something_personal() -> None:
 # ---- whole courses
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "scaffold", "ditto", "fedrep", "local", "fedavg_ft"])
+@pytest.mark.parametrize("name", ["fedrep", *by_kind(["fedavg", "fedprox", "scaffold", "ditto", "local", "fedavg_ft"])])
 def test_loop_and_strict_give_the_same_bits(name: str) -> None:
     traces = [trace_course(course(algorithm=quick(name), runtime=kind), toy_scenario()) for kind in ("loop", "strict")]
     assert not any(report.failures for trace in traces for report in trace.exchanges)

@@ -192,6 +192,7 @@ def one_more(reply: Record) -> list[Lie]:
     return [lie for lie in lies_about(reply) if lie.how == "one more"]
 
 
+@pytest.mark.slow
 def test_an_algorithm_that_says_nothing_of_its_replies_is_seen(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="and nobody noticed"):
         check_lies_in_bytes(Loose(), lies=one_more)

@@ -33,7 +33,7 @@ def test_no_siege_gets_through(name: str, tmp_path: Path) -> None:
     assert siege.counted >= 50
 
 
-@pytest.mark.parametrize("name", ["fedgnn", "gfl_appnp", "fedsage_plus"])
+@pytest.mark.parametrize("name", ["gfl_appnp", pytest.param("fedgnn", marks=pytest.mark.slow)])
 def test_no_siege_gets_through_but_for_the_longest_which_the_slow_set_has(name: str, tmp_path: Path) -> None:
     besiege(noisy(name), tmp_path, world_of(name), skip=("sizes", "proposals"))
 
@@ -93,6 +93,7 @@ def test_refusals_that_tell_more_than_their_kind_are_seen(tmp_path: Path, monkey
         SIEGES["memories"](lay_siege(FedAvg(), tmp_path))
 
 
+@pytest.mark.slow
 def test_a_silo_without_bounds_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     siege = lay_siege(FedAvg(), tmp_path)
     monkeypatch.setattr("isthmus.sites.silo.policy.Policy._of_sizes", lambda self, course: "")
@@ -116,6 +117,7 @@ def test_steps_within_steps_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyP
         check_steps(PFedMe(), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_request_that_is_done_as_often_as_it_says_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EvaluateModel, "__post_init__", lambda self: None)
     with pytest.raises(AssertionError, match=r"splits: repeated: EvaluateModel: .* operations"):

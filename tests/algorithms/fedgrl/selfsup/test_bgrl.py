@@ -47,6 +47,7 @@ def one_way(first: GraphInput, second: GraphInput, p: Params, s: Params, target:
     return -2.0 / first.num_nodes * total
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("symmetric", [False, True], ids=["one way", "symmetric"])
 @pytest.mark.parametrize("views", VIEWS)
 @pytest.mark.parametrize("graph", GRAPHS)

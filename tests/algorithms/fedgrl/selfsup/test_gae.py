@@ -45,6 +45,7 @@ def one_direction() -> GraphInput:
 CASES: dict[str, Any] = {**GRAPHS, "all joined": complete, "one direction": one_direction}
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("max_edges", [50_000, 16, 15, 1])
 @pytest.mark.parametrize("graph", CASES)
 @pytest.mark.parametrize("spec", SPECS)

@@ -61,6 +61,7 @@ def reference(objective: GRACE, graph: GraphInput, p: Params, s: Params, draw: t
     return 0.5 * (told_apart(u, v, objective.tau) + told_apart(v, u, objective.tau))
 
 
+@pytest.mark.meet(2)
 @pytest.mark.parametrize("name", FIELDS)
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("spec", SPECS)
