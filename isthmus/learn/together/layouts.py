@@ -26,7 +26,7 @@ from isthmus.core.client import NotTogether
 from isthmus.core.record import largest
 from isthmus.core.replies import Stacked, StackedTensor
 from isthmus.core.stacked_params import Combination
-from isthmus.models.decoders import DistMult, Dot, HadamardMLP
+from isthmus.models.decoders import Bilinear, DistMult, Dot, HadamardMLP
 from isthmus.models.encoders import EmbeddingSum
 from isthmus.models.gnn.appnp import APPNPStack
 from isthmus.models.gnn.bias_free import BiasFreeAPPNPStack, BiasFreeMLPStack
@@ -440,6 +440,7 @@ OTHERS: frozenset[type[nn.Module]] = frozenset(
         BiasFreeAPPNPStack,
         SGCStack,
         BatchNorm,
+        Bilinear,
         Dot,
         DistMult,
         HadamardMLP,
