@@ -131,13 +131,17 @@ class Bilinear(LinkPart):
     def forward(self, head: Tensor, tail: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return (pairs, relations)."""
         outer = head.unsqueeze(2) * tail.unsqueeze(1)  # (pairs, dim, dim)
-        return outer.flatten(1) @ self.weight.flatten(1).t()
+        return affine(outer.flatten(1), self.weight.flatten(-2).transpose(-1, -2))
 
     def of(self, head: Tensor, tail: Tensor, relation: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return (pairs,); pairs of one relation are multiplied together, so that no matrix is copied."""
+        weight: Tensor = self.weight
+        if weight.ndim == 4:  # of many clients: each has relations of its own
+            owner = torch.arange(len(weight)).repeat_interleave(len(relation) // len(weight))
+            relation, weight = relation + owner * weight.shape[1], weight.flatten(0, 1)
         order = torch.argsort(relation, stable=True)
-        sizes = torch.bincount(relation, minlength=len(self.weight)).tolist()
-        parts = [rows @ self.weight[r] for r, rows in enumerate(torch.split(head[order], sizes)) if len(rows)]
+        sizes = torch.bincount(relation, minlength=len(weight)).tolist()
+        parts = [rows @ weight[r] for r, rows in enumerate(torch.split(head[order], sizes)) if len(rows)]
         scores = (torch.cat(parts) * tail[order]).sum(dim=1) if parts else head.new_zeros(0)
         return torch.zeros_like(scores).index_copy(0, order, scores)
 

@@ -26,7 +26,7 @@ from isthmus.core.client import NotTogether
 from isthmus.core.record import largest
 from isthmus.core.replies import Sized, Stacked, StackedTensor
 from isthmus.core.stacked_params import Combination, combined
-from isthmus.models.decoders import DistMult, Dot, HadamardMLP
+from isthmus.models.decoders import Bilinear, DistMult, Dot, HadamardMLP
 from isthmus.models.encoders import EmbeddingSum
 from isthmus.models.gnn.appnp import APPNPStack
 from isthmus.models.gnn.bias_free import BiasFreeAPPNPStack, BiasFreeMLPStack
@@ -538,6 +538,7 @@ OTHERS: frozenset[type[nn.Module]] = frozenset(
         BiasFreeAPPNPStack,
         SGCStack,
         BatchNorm,
+        Bilinear,
         Dot,
         DistMult,
         HadamardMLP,

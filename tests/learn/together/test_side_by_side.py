@@ -22,6 +22,7 @@ from isthmus.models import (
     GCN,
     GIN,
     SAGE,
+    BilinearDecoder,
     DistMultDecoder,
     DotDecoder,
     HadamardMLPDecoder,
@@ -37,6 +38,7 @@ SIZES = ((14, 60), (9, 25), (20, 80), (12, 33))
 DECODERS = {
     "dot": DotDecoder(),
     "distmult": DistMultDecoder(),
+    "bilinear": BilinearDecoder(),
     "mlp": HadamardMLPDecoder(8, dropout=0.5),
     "three maps": HadamardMLPDecoder(8, layers=3, dropout=0.3, batch_norm=True),
 }
@@ -72,14 +74,14 @@ BATCHINGS: dict[str, Batching] = {"links": LinkBatch(7), "full": FullBatch(), "n
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("disjoint", [False, True])
 def test_links_are_predicted_the_same(batching: str, decoder: str, disjoint: bool) -> None:
-    task = LinkPrediction(disjoint=disjoint, by_relation=decoder in ("distmult", "mlp"), num_negatives=2)
+    task = LinkPrediction(disjoint=disjoint, by_relation=decoder in ("distmult", "bilinear", "mlp"), num_negatives=2)
     clients = link_clients(task, ModelSpec(GCN(hidden=8), decoder=DECODERS[decoder]), BATCHINGS[batching])
     require_same_fit(clients, [work_of(start_of(clients), steps=1)] * len(clients))
 
 
 @pytest.mark.meet(2)
 @pytest.mark.parametrize("batching", BATCHINGS)
-@pytest.mark.parametrize("decoder", ["distmult", "mlp"])
+@pytest.mark.parametrize("decoder", ["distmult", "bilinear", "mlp"])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_links_are_classified_the_same(batching: str, decoder: str, sparse: bool) -> None:
     spec = ModelSpec(SAGE(hidden=8, input_dropout=0.2), decoder=DECODERS[decoder])
