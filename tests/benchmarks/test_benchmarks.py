@@ -243,3 +243,10 @@ def test_contrast_prints_a_line_for_each_size_and_sample() -> None:
     text = run("contrast.py", "--nodes 300 --sampled 50")
     lines = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()[2:]]
     assert [line[:2] for line in lines] == [["300", "50"], ["300", "300"]]
+
+
+@pytest.mark.slow
+def test_encoders_prints_a_round_and_an_evaluation_for_each_number_of_clients() -> None:
+    text = run("encoders.py", "--clients 3 --repeats 1")
+    lines = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()[2:]]
+    assert [line[:2] for line in lines] == [["3", "a round"], ["3", "an evaluation"]]
