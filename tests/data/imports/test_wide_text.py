@@ -122,6 +122,10 @@ ODD = {
     "a word for a number": PLAIN.replace("n7,7,", "n7,much,"),
     "a short row": PLAIN.replace("n7,7,", "n7,"),
     "a short row before a long one": PLAIN.replace("n7,7,", "n7,").replace("n8,8,", "n8,8,8,"),
+    "numbers alone, a short row before a long one": HEAD
+    + "1,2,3,4,5\n" * 9
+    + "1,2,3,4\n1,2,3,4,5,6\n"
+    + "1,2,3,4,5\n" * 9,
     "an empty line": PLAIN.replace("\nn3,", "\n\nn3,"),
     "an empty line at the start": "\n" + PLAIN,
     "lines that end in a carriage return": PLAIN.replace("\n", "\r"),
