@@ -91,6 +91,9 @@ def main() -> None:
     parser.add_argument("--longest", type=float, default=60.0, metavar="SECONDS")
     parser.add_argument("--data-root", type=Path, metavar="DATA")
     chosen = parser.parse_args()
+    for path in chosen.suites:
+        if not kept(path).is_file():
+            parser.error(f"{path}: there are no kept rows of it, {kept(path)} is missing")
     suites = chosen.suites or sorted(path for path in PAPERS.glob("*/*.yaml") if kept(path).is_file())
     print("| suite | course | seed | kept | now | differs |\n| --- | --- | --- | --- | --- | --- |", flush=True)
     with tempfile.TemporaryDirectory() as place:
