@@ -23,8 +23,8 @@ class TopProducts:
     """For each row, the columns of its largest positive products, in CSR form; within a row in no order.
 
     Fields:
-        start:    (rows + 1,), whole numbers; entries of row r are those from start[r] to start[r + 1]
-        column:   (entries,), whole numbers
+        start:    (rows + 1,), int64; entries of row r are those from start[r] to start[r + 1]
+        column:   (entries,), int64
         products: (entries,), float32, all positive
     """
 
@@ -98,7 +98,8 @@ def _in_order(rows: Tensor, counts: Tensor, column: Tensor, products: Tensor) ->
     start = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
     parts = (products.numpy(), column.numpy(), start.numpy())
     found = csr_matrix(parts, (len(rows), len(rows)), copy=False)[torch.argsort(rows).numpy()]
-    return TopProducts(*(torch.from_numpy(part) for part in (found.indptr, found.indices, found.data)))
+    place, column = (torch.from_numpy(part).long() for part in (found.indptr, found.indices))
+    return TopProducts(place, column, torch.from_numpy(found.data))
 
 
 def approximate_top_products(

@@ -76,7 +76,7 @@ def test_the_largest_products_of_each_row_in_blocks_of_any_size(kind: str, count
     for mine, other in zip(rows_of(found), by_hand(vectors, count), strict=True):
         assert mine.keys() == other.keys()
         assert [mine[j] for j in other] == pytest.approx(list(other.values()), rel=1e-4)
-    assert found.start.dtype == found.column.dtype and found.products.dtype == torch.float32
+    assert found.start.dtype == found.column.dtype == torch.int64 and found.products.dtype == torch.float32
 
 
 def test_rows_that_are_done_with_the_longest_vectors_and_rows_that_are_not_are_both_right() -> None:

@@ -33,7 +33,9 @@ def test_no_siege_gets_through(name: str, tmp_path: Path) -> None:
     assert siege.counted >= 50
 
 
-@pytest.mark.parametrize("name", ["gfl_appnp", pytest.param("fedgnn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["gfl_appnp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedgnn", "fedsage_plus"))]
+)
 def test_no_siege_gets_through_but_for_the_longest_which_the_slow_set_has(name: str, tmp_path: Path) -> None:
     besiege(noisy(name), tmp_path, world_of(name), skip=("sizes", "proposals"))
 
