@@ -40,10 +40,10 @@ class Rows:
     def why_not(self, point: Point) -> str:
         """Return why a point's row does not count, if there is one; else nothing."""
         row = self._row(point)
-        if row is None or row.get("error"):
+        if row is None or row["error"]:
             return ""
         label = f"{', '.join(point.cell.values())} seed={point.seed}"
-        if not row.get("digest"):
+        if not row["digest"]:
             return f"rows of {self.path.name} without a digest do not count: their courses were run"
         if row["digest"] != point.digest:
             return (
@@ -53,27 +53,29 @@ class Rows:
         return ""
 
     def _row(self, point: Point) -> dict[str, str] | None:
-        wanted = {**point.cell, "searched": searched_text(point), "seed": str(point.seed)}
+        """Return what the row of a point says beside its choices; nothing of what the file has no column for."""
+        names = self.suite.columns
+        wanted = {**point.cell, names["searched"]: searched_text(point), names["seed"]: str(point.seed)}
         mine = (row for row in self.rows if all(row.get(key) == value for key, value in wanted.items()))
-        return next(mine, None)
+        row = next(mine, None)
+        return None if row is None else {fact: row.get(name, "") for fact, name in names.items()}
 
     def _run(self, point: Point) -> Run | None:
         row = self._row(point)
-        if row is None or row.get("error") or row.get("digest") != point.digest:
+        if row is None or row["error"] or row["digest"] != point.digest:
             return None
-        score = "score" if self.suite.measured else self.suite.metric
         try:
             return Run(
                 point=point,
-                score=_number(row[score]),
+                score=_number(row["score"]),
                 validation=_number(row["validation"]),
                 num_rounds=int(row["rounds"]),
                 seconds=float(row["seconds"]),
                 missing=tuple(row["missing"].split()),
                 note=BY_ROW,
             )
-        except (KeyError, ValueError) as error:
-            raise BadInput(f"{self.path}: the row of {row.get('run')!r} cannot be read: {error}") from None
+        except ValueError as error:
+            raise BadInput(f"{self.path}: the row of {row['run']!r} cannot be read: {error}") from None
 
 
 def with_others(suite: Suite, runs: Sequence[Run], folder: Path) -> str:
@@ -86,7 +88,7 @@ def with_others(suite: Suite, runs: Sequence[Run], folder: Path) -> str:
     new = csv.DictReader(io.StringIO(text))
     if header != new.fieldnames:
         return text
-    keys = [*suite.axes, "searched", "seed"]
+    keys = [*suite.axes, suite.columns["searched"], suite.columns["seed"]]
     mine = {tuple(row[key] for key in keys) for row in new}
     others = [row for row in rows if tuple(row[key] for key in keys) not in mine and _has(suite, row)]
     return text + as_csv(row.values() for row in others)

@@ -225,6 +225,14 @@ class Suite:
         """Axes whose choices are metrics of the same courses."""
         return tuple(axis for axis, choices in self.axes.items() if all(c.metric for c in choices.values()))
 
+    @cached_property
+    def columns(self) -> dict[str, str]:
+        """What runs.csv says of a run beside its choices, by the column that says it: that of an axis is the axis's."""
+        score = "score" if self.measured else self.metric
+        facts = ("searched", "seed", "score", "validation", "rounds", "seconds", "error", "run", "missing", "digest")
+        names = {fact: score if fact == "score" else fact for fact in facts}
+        return {fact: f"run_{name}" if name in self.axes else name for fact, name in names.items()}
+
     def cells(self) -> list[dict[str, str]]:
         """Return every combination of one choice per axis that is not skipped, the last axis running fastest."""
         every = (dict(zip(self.axes, choice, strict=True)) for choice in itertools.product(*self.axes.values()))

@@ -207,3 +207,24 @@ def test_a_process_that_is_killed_leaves_what_is_finished(
     monkeypatch.setattr(runner, "wait", broken)
     with pytest.raises(CourseFailed, match="what is finished stays"):
         run_suite(load_suite(suite_file), tmp_path / "out", workers=2)
+
+
+def test_axes_may_be_named_like_what_a_row_tells_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, folder = tmp_path / "names.yaml", tmp_path / "out"
+    axes = "rounds: {one: {rounds: 1}, two: {rounds: 2}}\n  accuracy: {all: {}}\n  seed: {same: {}}\n  digest: {no: {}}"
+    path.write_text(f"{SUITE[: SUITE.index('  method:')]}  {axes}\n")
+    suite = load_suite(path)
+    before = compared(suite, folder, workers=1).runs
+    rows = told(folder)
+    assert [(row["rounds"], row["run_rounds"]) for row in rows] == [
+        ("one", "1"),
+        ("one", "1"),
+        ("two", "2"),
+        ("two", "2"),
+    ]
+    assert [row["run_seed"] for row in rows] == ["0", "1", "0", "1"] and {row["accuracy"] for row in rows} == {"all"}
+    shutil.rmtree(folder / "runs")
+    monkeypatch.setattr(runner, "finish_course", never)
+    assert [run.score for run in run_suite(suite, folder, workers=1)] == [run.score for run in before]
+    compared(part_of(path, ["rounds=two"], ()), folder, workers=1)  # the rows of the other part stay
+    assert told(folder)[:2] == rows[2:] and told(folder)[2:] == rows[:2]

@@ -23,10 +23,10 @@ title: two numbers of one course
 seeds: 2
 base: {rounds: 2}
 axes:
-  score: {Accuracy: {metric: accuracy}, Loss: {metric: loss}}
+  number: {Accuracy: {metric: accuracy}, Loss: {metric: loss}}
   method: {FedAvg: {algorithm.name: fedavg}, Local: {algorithm.name: local}}
 expected:
-  - {score: Loss, method: Local, value: 1.0}
+  - {number: Loss, method: Local, value: 1.0}
 """
 
 
@@ -123,7 +123,7 @@ def test_a_suite_may_print_the_95_percent_interval_of_the_mean(tmp_path: Path) -
 def test_an_axis_of_metrics_has_nothing_but_metrics(choice: str, tmp_path: Path) -> None:
     path = tmp_path / "suite.yaml"
     path.write_text(METRICS.replace("{metric: loss}", choice))
-    with pytest.raises(BadInput, match=r"axes\.score\.Loss is .*has `metric` and nothing else"):
+    with pytest.raises(BadInput, match=r"axes\.number\.Loss is .*has `metric` and nothing else"):
         load_suite(path)
 
 
