@@ -1,25 +1,27 @@
 """Runs some courses of the papers' suites again and puts their scores beside those that are kept as CSV.
 
-    python tools/rerun.py [SUITE.yaml ...] [--out FOLDER] [--longest 60] [--data-root DATA]
+    python tools/rerun.py [SUITE.yaml ...] [--set KEY=VALUE] [--out FOLDER] [--longest 60] [--data-root DATA]
 
 Without suites, those of all papers. Of each, for each choice of its last axis (its methods, mostly), the course whose
 kept row took the least time, where that is at most so many seconds. Scores are the same to the last digit that is kept
-where nothing rounds otherwise than it did; the table says by how much they differ where something does. What is in the
-folder is not run again, so that a table that was cut short goes on.
+where nothing rounds otherwise than it did; the table says by how much they differ where something does. Kept rows do
+not say what was set when they were made: RESULTS.md beside the suite has the command, and `--set` takes its words, or
+others, such as runtime=loop, to see what rounding does. What is in the folder is not run again, so that a table that
+was cut short goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from redraw import kept_rows
 
 from isthmus.suites.outcomes import Run, outcome, read_run
-from isthmus.suites.part import narrowed
+from isthmus.suites.part import changed, narrowed
 from isthmus.suites.same_data import LastScenario, finish_course
 from isthmus.suites.spec import Point, Suite, load_suite
 from isthmus.suites.table import searched_text
@@ -59,9 +61,11 @@ def quickest(suite: Suite, rows: list[Row], longest: float) -> Iterator[Row]:
             yield rows[min(seconds)[1]]
 
 
-def again(path: Path, folder: Path, longest: float, data_root: Path | None) -> Iterator[tuple[str, ...]]:
+def again(
+    path: Path, changes: Sequence[str], folder: Path, longest: float, data_root: Path | None
+) -> Iterator[tuple[str, ...]]:
     """Yield a line for each course of a suite that is run again: its choices, the kept score, the new one."""
-    suite = load_suite(path)
+    suite = changed(load_suite(path), changes)
     rows = [row for row in kept_rows(suite, kept(path)) if row.get("seconds") and not row.get("error")]
     for row in quickest(suite, rows, longest):
         words = [f"{axis}={row[axis]}" for axis in suite.axes if axis in row]
@@ -87,6 +91,7 @@ def main() -> None:
     """Run, and print the table line by line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", type=Path, nargs="*", metavar="SUITE.yaml")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as `isthmus compare --set`")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where runs are kept; else they are not")
     parser.add_argument("--longest", type=float, default=60.0, metavar="SECONDS")
     parser.add_argument("--data-root", type=Path, metavar="DATA")
@@ -98,7 +103,7 @@ def main() -> None:
     print("| suite | course | seed | kept | now | differs |\n| --- | --- | --- | --- | --- | --- |", flush=True)
     with tempfile.TemporaryDirectory() as place:
         for path in suites:
-            for line in again(path, chosen.out or Path(place), chosen.longest, chosen.data_root):
+            for line in again(path, chosen.set, chosen.out or Path(place), chosen.longest, chosen.data_root):
                 print(f"| {' | '.join(line)} |", flush=True)
 
 
