@@ -127,8 +127,12 @@ def test_a_model_of_one_s_own_is_found_by_its_name_as_docs_extending_says(tmp_pa
     assert json.loads(done.stdout)["metrics"]["global_model/global_graph"]["accuracy"] > 0.2
 
 
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), *ROOT.glob("papers/**/*.md")]
+PAGES += [*ROOT.glob("benchmarks/*.md"), *ROOT.glob("examples/*.md"), *ROOT.glob("tests/*.md")]
+
+
 def test_links_between_documents_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#\s]+)\)", page.read_text()):
             if not target.startswith("http"):
-                assert (page.parent / target).exists(), f"{page.name}: {target}"
+                assert (page.parent / target).exists(), f"{page.relative_to(ROOT)}: {target}"
