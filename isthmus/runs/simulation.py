@@ -35,6 +35,7 @@ from isthmus.core.record import Params, State
 from isthmus.data.conventions import SPLITS
 from isthmus.data.dividing import PublicSplit, has_split
 from isthmus.data.features import feature_facts, input_names
+from isthmus.data.fingerprint import fingerprint
 from isthmus.data.folders.own_folder import OwnFolder
 from isthmus.data.folders.own_kinds import Folders
 from isthmus.data.graph import Graph
@@ -314,6 +315,12 @@ class Simulation:
             if len({dims[end] for dims in alike.values()}) > 1 or len(names) > 1:
                 numbers = [f"{name}: {dims[end]}" for name, dims in alike.items()][:6]
                 require(self.course.model, other, shared, numbers)
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells the data from other data of the same size; folders may have no whole, so each of them counts."""
+        parts = self.scenario.parts.values() if isinstance(self.course.dataset, Folders) else ()
+        return fingerprint(self.scenario.whole, *parts)
 
     @property
     def client_dims(self) -> dict[str, tuple[int, int]]:

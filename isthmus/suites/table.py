@@ -130,12 +130,12 @@ def _plus_minus(mean: float | None, std: float | None) -> str:
 def runs_csv(suite: Suite, runs: Sequence[Run]) -> str:
     """Return every run as a line of CSV."""
     score = "score" if suite.measured else suite.metric
-    facts = ["validation", "rounds", "seconds", "error", "run", "missing", "digest"]
+    facts = ["validation", "rounds", "seconds", "error", "run", "missing", "digest", "data"]
     rows: list[list[Any]] = [[*suite.axes, "searched", "seed", score, *facts]]
     for run in runs:
         found = [run.score, run.validation, run.num_rounds, run.seconds, run.error, run.point.key]
         # With these a row stands for its run where the run's folder is not: isthmus/suites/moving.py.
-        proof = [" ".join(run.missing), run.point.digest]
+        proof = [" ".join(run.missing), run.point.digest, run.data]
         rows.append([*run.point.cell.values(), searched_text(run.point), run.point.seed, *found, *proof])
     return as_csv(rows)
 
