@@ -105,6 +105,34 @@ def test_a_digest_alone_is_compared_and_a_schema_beside_it_says_what_differs(tra
     assert code == 2 and "schema.yaml" in text
 
 
+def scaled(root: Path, name: str, mean: float) -> Path:
+    """Write the folder of toys with a schema whose first column has another mean: the names say nothing of that."""
+    graph = replace(toy_graph(), feature_names=NAMES, class_names=CLASSES)
+    write_graph_folder(graph, root / name)
+    features = (Number(NAMES[0], mean, 2.0), *(Number(other) for other in NAMES[1:]))
+    write_schema(Schema(features, CLASSES), root / name / "schema.yaml")
+    return root / name
+
+
+def test_columns_of_the_same_names_on_another_scale_are_noted(tmp_path: Path) -> None:
+    here, like_it, other = (scaled(tmp_path, name, mean) for name, mean in (("a", 1.0), ("b", 1.0), ("c", 7.0)))
+    small = ["rounds=1", "model.gnn.hidden=4"]
+    words = ["dataset.name=folder", f"dataset.path={here}", "num_clients=2", *small]
+    assert call("run", "-q", "--out", str(tmp_path / "run"), *words)[0] == 0
+    for folder in (here, like_it):
+        code, text, _ = predicted(tmp_path, folder.name)
+        assert code == 0 and "scale" not in text
+    code, text, _ = predicted(tmp_path, other.name)
+    assert code == 0 and "another schema than the training data" in text and "scale" in text
+    # Folders as clients: their models are as they are, and the global one where all have one schema.
+    words = ["dataset.name=folders", f"dataset.paths=[{here}, {like_it}]", *small]
+    assert call("run", "-q", "--out", str(tmp_path / "alike"), *words)[0] == 0
+    assert "scale" in predicted(tmp_path, other.name, run="alike")[1]
+    words = ["dataset.name=folders", f"dataset.paths=[{here}, {other}]", *small]
+    assert call("run", "-q", "--out", str(tmp_path / "unlike"), *words)[0] == 0
+    assert "scale" not in predicted(tmp_path, other.name, run="unlike")[1]
+
+
 def test_columns_of_links_and_of_graphs_and_of_their_edges_are_compared_too(tmp_path: Path) -> None:
     from isthmus.runs.predicting import predictions
 
