@@ -25,16 +25,18 @@ from isthmus.sites.courses.ledger import MAX_EVENTS, STATUS_FILE, Ledger, read_s
 from isthmus.sites.courses.messages import (
     AskPart,
     CourseEvent,
+    Courses,
     CourseStatus,
     FollowCourse,
     News,
     Submission,
+    desk_answer,
     open_answer,
 )
 from isthmus.sites.courses.site_course import Patience
 from isthmus.sites.serve import CourseRunner, leave_alone
 from isthmus.sites.silo.policy import Policy
-from isthmus.sites.submit import finished
+from isthmus.sites.submit import MAX_SAID, Line, Operator, finished
 from tests.sites.courses.test_site_course import equal
 from tests.sites.in_process import FakeHub, fake_hub, submitted_course
 from tests.sites.lines import SITES, LossyLine, desk_at
@@ -450,6 +452,20 @@ def test_an_operator_hears_every_event_once_and_those_of_a_server_that_began_to_
         ("first life", 3),
         ("second life", 1),
     ]
+
+
+def test_texts_of_a_server_that_reach_an_operator_are_cut_and_printable(house: House) -> None:
+    honest = house.submit()
+    told = replace(house.operator.find(honest.course_id), reason="\x1b[2J\n" + "x" * 10**5, operator="[red]\r")
+
+    def send(kind: str, ident: str, data: bytes) -> str:
+        line.heard("answer", ident, desk_answer("", Courses((told,), ("bank\x07",))))
+        return ""
+
+    line = Line(send)
+    (found,) = Operator(line).courses()
+    assert found.reason.startswith("?[2J?xxx") and len(found.reason) == MAX_SAID
+    assert found.operator == "[red]?" and Operator(line).sites() == ("bank?",)
 
 
 def test_what_an_operator_is_told_is_on_disk_already(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
