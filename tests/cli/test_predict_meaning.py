@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,22 @@ def test_a_digest_alone_is_compared_and_a_schema_beside_it_says_what_differs(tra
     write_schema(Schema((Number("x"),)), folder.path / "schema.yaml")  # not the one of the run
     code, text, _ = predicted(trained, "permuted", run="digest")
     assert code == 2 and "schema.yaml" in text
+
+
+def test_a_run_that_came_from_a_server_names_installed_parts_only(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The course in such a folder was written elsewhere: reading it must not import what it names."""
+    shutil.copytree(trained / "run", trained / "own")
+    course = trained / "own" / "course.yaml"
+    (tmp_path / "theirs.py").write_text('from isthmus.models import GCN\n\n\nclass Mine(GCN):\n    """Own."""\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    course.write_text(course.read_text().replace("name: gcn", "name: theirs:Mine"))
+    (trained / "own" / "course_id").write_text("ab" * 16)
+    code, text, _ = predicted(trained, "mine", run="own")
+    assert code == 2 and "theirs:Mine" in text and "theirs" not in sys.modules
+    (trained / "own" / "course_id").unlink()
+    assert predicted(trained, "mine", run="own")[0] == 0  # a run of one's own may
 
 
 def scaled(root: Path, name: str, mean: float) -> Path:
