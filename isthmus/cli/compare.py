@@ -59,7 +59,7 @@ def compare(
     folder = out or Path("results") / suite.stem
     check_folder(folder)
     compared = Comparison(loaded, _carried_out(loaded, folder, workers, cluster, data_root, json))
-    figures = compared.write(folder)
+    figures = compared.write(folder, lambda text: typer.echo(printable(f"note: {text}"), err=True))
     if json:
         print_json({**compared.facts(), "folder": str(folder), "figures": [str(path) for path in figures]})
     else:

@@ -14,7 +14,7 @@ import typer
 from isthmus.cli.federation import SchemaFile, follow_schema, interruptible, keep_schema, say, show_folder
 from isthmus.cli.output import Json, Out, Words, examples, print_json, print_table
 from isthmus.cli.run import course_title, new_run, split_words
-from isthmus.core.errors import BadInput, nearest, quoted
+from isthmus.core.errors import BadInput, CourseFailed, nearest, quoted
 
 if TYPE_CHECKING:
     from isthmus.sites.courses.messages import CourseEvent, CourseStatus
@@ -167,11 +167,16 @@ def _place(status: CourseStatus) -> str:
 
 @contextmanager
 def _going_on(kit: Path, course_id: str) -> Iterator[None]:
-    """Say after Ctrl-C that the course goes on at the server, and what can be done with it."""
+    """Say after Ctrl-C that the course goes on, after a failure that it stays at the server, and what can be done."""
+    command, short = f"isthmus courses {quoted(kit)}", course_id[:8]
     try:
         yield
+    except CourseFailed as error:
+        raise CourseFailed(
+            f"{error}. What there is of it stays at the server; bring its folder here: {command} fetch {short} --out "
+            f"FOLDER; let it go on from its checkpoint: {command} resume {short}"
+        ) from None
     except KeyboardInterrupt:
-        command, short = f"isthmus courses {quoted(kit)}", course_id[:8]
         say(
             f"the course {short} goes on at the server. Watch it: {command} attach {short}; end it: {command} cancel "
             f"{short}; bring its folder here when it is done: {command} fetch {short} --out FOLDER"

@@ -107,11 +107,9 @@ def split(
     from isthmus.data.folders.own_kinds import write_divided
     from isthmus.data.folders.schema.schema import SCHEMA_FILE
     from isthmus.data.link_graph import item_word
-    from isthmus.data.zoo import DATASETS
 
     chosen = _names(names)
-    own_folder = Path(dataset).is_dir() and dataset not in DATASETS
-    source = data_show.own_folders([dataset]) if own_folder else {"dataset": dataset}
+    source = data_show.own_folders([dataset]) if data_show.is_own_folder(dataset) else {"dataset": dataset}
     course = isthmus.load_course(source, [f"num_clients={len(chosen) or clients}", *(words or [])])
     if out.exists() and any(out.iterdir()):
         raise BadInput(f"{out} exists already; choose another folder")

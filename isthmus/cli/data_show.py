@@ -58,7 +58,7 @@ def show(
     course, divided = _course(dataset, words or [], given)
     with torch_threads(course.threads):
         scenario = isthmus.load_scenario(course, locate_data(data_root)) if divided else undivided(course)
-        facts = {"origin": origin(course), **survey(scenario.whole, scenario.parts, course.seed)}
+        facts = {"origin": origin(course, divided), **survey(scenario.whole, scenario.parts, course.seed)}
     if html is not None:
         page = data_page.data_page(facts, None if all_clients else data_page.MAX_CLIENTS)
         replace_file(html, page.encode())
@@ -84,10 +84,24 @@ def _check_page(html: Path) -> None:
 
 def _course(dataset: str, words: list[str], given: list[str]) -> tuple[isthmus.Course, bool]:
     """Return the course whose data is shown, and whether they are to be divided: own folders are what silos hold."""
-    folders = [word for word in (dataset, *words) if "=" not in word and Path(word).is_dir()]
+    folders = [word for word in (dataset, *words) if "=" not in word and is_own_folder(word)]
     changes = [*given, *(word for word in words if word not in folders)]
     course = isthmus.load_course(own_folders(folders) if dataset in folders else {"dataset": dataset}, changes)
     return course, dataset not in folders or any(word.startswith(("splitter", "num_clients")) for word in changes)
+
+
+def is_own_folder(word: str) -> bool:
+    """Whether a word is a folder of one's own; a dataset's name is that dataset, and `./cora` a folder called so.
+
+    Raises BadInput for a path at which there is none.
+    """
+    from isthmus.data.zoo import DATASETS
+
+    if word in DATASETS or Path(word).is_dir():
+        return word not in DATASETS
+    if len(Path(word).parts) > 1:
+        raise BadInput(f"there is no folder {word!r}; give a folder of your own, or a dataset (isthmus list datasets)")
+    return False
 
 
 def tell_doubt(data: Holding) -> None:
@@ -110,8 +124,8 @@ def own_folders(paths: list[str]) -> dict[str, Any]:
     return {"dataset": {"name": "folders", "paths": paths}}
 
 
-def origin(course: isthmus.Course) -> str:
-    """Return in words what the figures depend on."""
+def origin(course: isthmus.Course, divided: bool = True) -> str:
+    """Return in words what the figures depend on; data that are shown as they are have no splitter."""
     from isthmus.config.load import course_to_dict
 
     plain = course_to_dict(course)
@@ -121,10 +135,8 @@ def origin(course: isthmus.Course) -> str:
         settings = ", ".join(f"{name} {value}" for name, value in fields.items())
         return f"{plain[key]['name']} ({settings})" if settings else str(plain[key]["name"])
 
-    return (
-        f"dataset {part('dataset')}; masks {part('masks')}; splitter {part('splitter')}; "
-        f"{course.num_clients} clients; seed {course.seed}"
-    )
+    how = f"splitter {part('splitter')}; {course.num_clients} clients; " if divided else ""
+    return f"dataset {part('dataset')}; masks {part('masks')}; {how}seed {course.seed}"
 
 
 def _print(facts: dict[str, Any], all_clients: bool) -> None:

@@ -94,11 +94,15 @@ def names_digest(names: Sequence[str]) -> str:
     return "f" + hashlib.sha256(json.dumps(list(names)).encode()).hexdigest()[:31] if names else ""
 
 
-def feature_facts(names: Sequence[str], digest: str = "") -> dict[str, str]:
-    """Return what a model file says of the columns its model reads; a digest alone where the names are not known."""
+def feature_facts(names: Sequence[str], digest: str = "", schema: str = "") -> dict[str, str]:
+    """Return what a model file says of the columns its model reads; a digest alone where the names are not known.
+
+    `schema` is the digest of the schema that they follow, where all have one: it has their scale too.
+    """
+    scale = {"schema": schema} if schema else {}
     if not names:
-        return {"features": digest} if digest else {}
-    return {"features": names_digest(names), "feature_names": json.dumps(list(names))}
+        return {"features": digest, **scale} if digest else scale
+    return {"features": names_digest(names), "feature_names": json.dumps(list(names)), **scale}
 
 
 def name_differences(own: Sequence[str], wanted: Sequence[str], theirs: str) -> list[str]:

@@ -16,7 +16,7 @@ from isthmus.core.record import Params
 from isthmus.data.features import in_order, name_differences, names_digest
 from isthmus.data.folders.own_folder import OwnFolder
 from isthmus.data.folders.own_kinds import kind_at, kind_for
-from isthmus.data.folders.schema.schema import SCHEMA_FILE, read_schema
+from isthmus.data.folders.schema.schema import SCHEMA_FILE, digest_at, read_schema
 from isthmus.data.zoo import DATASETS, Dataset, GraphSetFolder, data_root
 from isthmus.learn.graph_client import load_params
 from isthmus.learn.tasks.graph_task import GraphTask
@@ -51,6 +51,7 @@ def predictions(
         raise BadInput(f"{graph} has {course.task.input_dim(data)} features, the model was trained on {kept.width}")
     if not by_position:
         data = _by_name(kept, graph, data, note)
+        _note_scale(kept, graph, note)
     found = kept.predict(data, graph)
     if found.num_not_finite:
         raise BadInput(
@@ -138,6 +139,17 @@ def _by_name(kept: _Kept, graph: str, data: Any, note: Callable[[str], None]) ->
         f"names: {differences[0]}"
     )
     return in_order(data, wanted)
+
+
+def _note_scale(kept: _Kept, graph: str, note: Callable[[str], None]) -> None:
+    """Note that columns follow another schema than those of the training data: the same names, another meaning."""
+    own, trained = digest_at(Path(graph)), kept.facts.get("schema", "")
+    if own and trained and own != trained:
+        note(
+            f"{graph} follows another schema than the training data ({own}, not {trained}): columns of the same names "
+            "may be on another scale, by other means or deviations; import it by the schema of the training data "
+            "(isthmus data import --schema)"
+        )
 
 
 def _names_of(folder: RunFolder, facts: dict[str, str]) -> tuple[str, ...]:

@@ -156,6 +156,12 @@ def _checked_events(folder: RunFolder, simulation: Simulation) -> list[dict[str,
                 f"{now.get(client, 'nothing')!r}; the data changed, or the way in which this version divides it. "
                 "Start it anew" + (", with splitter.method=igraph_louvain for igraph's communities" * by_louvain)
             )
+    found = next((entry.get("data") for entry in events if entry["event"] == "course"), None)
+    if found not in (None, simulation.fingerprint):
+        raise BadInput(
+            f"{folder.path}: the data changed since the run started: clients hold as much as before, but not the same "
+            "(other features, labels, edges or splits). Put the data back, or start it anew"
+        )
     return events
 
 
@@ -187,7 +193,8 @@ class SimulatedRun(Life):
 
     def begin(self) -> None:
         """Write what a journal begins with: the course, and who holds what."""
-        self.introduce(python=platform.python_version())
+        facts = {} if self.folder is None else {"data": self.simulation.fingerprint}
+        self.introduce(python=platform.python_version(), **facts)
         for client, text in _holdings(self.simulation).items():
             self.journal.write("client", client=client, text=text)
 

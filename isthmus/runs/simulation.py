@@ -35,8 +35,10 @@ from isthmus.core.record import Params, State
 from isthmus.data.conventions import SPLITS
 from isthmus.data.dividing import PublicSplit, has_split
 from isthmus.data.features import feature_facts, input_names
+from isthmus.data.fingerprint import fingerprint
 from isthmus.data.folders.own_folder import OwnFolder
 from isthmus.data.folders.own_kinds import Folders
+from isthmus.data.folders.schema.schema import digest_at
 from isthmus.data.graph import Graph
 from isthmus.data.joining import merged
 from isthmus.learn.graph_client import (
@@ -316,6 +318,12 @@ class Simulation:
                 require(self.course.model, other, shared, numbers)
 
     @property
+    def fingerprint(self) -> str:
+        """What tells the data from other data of the same size; folders may have no whole, so each of them counts."""
+        parts = self.scenario.parts.values() if isinstance(self.course.dataset, Folders) else ()
+        return fingerprint(self.scenario.whole, *parts)
+
+    @property
     def client_dims(self) -> dict[str, tuple[int, int]]:
         """The numbers of inputs and outputs of each client's model."""
         return {name: dims_of(self.course, data, name) for name, data in self.holdings.items()}
@@ -338,10 +346,18 @@ class Simulation:
 
     def features(self) -> dict[str | None, dict[str, str]]:
         """Return what a model file says of its columns: of each client's model, and under None of one for the whole."""
-        return {
-            None: feature_facts(columns_of(self.course, self.scenario.whole)),
-            **{name: feature_facts(columns_of(self.course, data)) for name, data in self.holdings.items()},
-        }
+        held: list[tuple[str | None, Any]] = [(None, self.scenario.whole), *self.holdings.items()]
+        schemas = self._schemas()
+        return {name: feature_facts(columns_of(self.course, data), schema=schemas.get(name, "")) for name, data in held}
+
+    def _schemas(self) -> dict[str | None, str]:
+        """Return the digests of the schemas that folders of one's own follow; for the whole the one that all have."""
+        dataset = self.course.dataset
+        if isinstance(dataset, Folders):
+            own: dict[str | None, str] = {name: digest_at(place) for name, place in dataset.places.items()}
+            return {**own, None: next(iter(own.values())) if len(set(own.values())) == 1 else ""}
+        found = digest_at(Path(dataset.path)) if isinstance(dataset, OwnFolder) else ""
+        return dict.fromkeys((None, *self.holdings), found)
 
     @property
     def has_personal_models(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from isthmus.core.errors import BadInput
 from isthmus.core.outside import replace_file
 from isthmus.report.summary import Table
 from isthmus.suites.figures import write_figures
-from isthmus.suites.moving import with_others
+from isthmus.suites.moving import write_rows
 from isthmus.suites.outcomes import Run
 from isthmus.suites.settings import Settings, notes, settings
 from isthmus.suites.spec import Point, Suite
@@ -71,10 +71,12 @@ class Comparison:
         """Return the course that stands for a cell: at the point that was chosen, or at its first where none was."""
         return next(run.point for run in (*cell.runs, *self.runs) if run.point.cell == cell.choices)
 
-    def write(self, folder: Path) -> list[Path]:
-        """Write tables, settings and figures; return where the figures are."""
+    def write(self, folder: Path, say: Callable[[str], None] = lambda text: None) -> list[Path]:
+        """Write tables, settings and figures; return where the figures are. `say` hears of rows that are set aside."""
+        aside = write_rows(self.suite, self.runs, folder)
+        if aside:
+            say(aside)
         texts = {
-            "runs.csv": with_others(self.suite, self.runs, folder),
             "table.csv": cells_csv(self.suite, self.cells),
             "settings.csv": self.settings.as_csv(),
             "table.md": self.markdown(),

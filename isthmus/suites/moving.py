@@ -1,8 +1,10 @@
 """A suite that was begun elsewhere: rows of its runs.csv stand for runs whose folders are not here.
 
-A row counts when its digest is that of the present course: then anything that decides the result is the same. One with
-another digest is not counted, and its run says so; rows of files that have no digests, as they were written before
-there were any, are not counted either.
+A row counts when its digest is that of the present course: then anything that decides the result is the same, but for
+what folders of one's own hold, of which a row has a digest too; where that differs, a note says so. One with another
+digest of the course is not counted, and its run says so; rows of files that have no digests, as they were written
+before there were any, are not counted either. A row that is all there is of a run is never written over: a file with
+rows that no longer have a place is set aside.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from isthmus.core.errors import BadInput
+from isthmus.core.outside import replace_file
 from isthmus.report.summary import as_csv
+from isthmus.runs.folder import set_aside
 from isthmus.suites.outcomes import Run
 from isthmus.suites.spec import Point, Suite
 from isthmus.suites.table import runs_csv, searched_text
 
-RUNS_FILE = "runs.csv"
+RUNS_FILE, RUNS_FOLDER = "runs.csv", "runs"
 BY_ROW = (
     "runs without a folder here count by their rows in runs.csv; figures of rounds and of clients have nothing of them"
 )
@@ -73,9 +77,25 @@ class Rows:
                 seconds=float(row["seconds"]),
                 missing=tuple(row["missing"].split()),
                 note=BY_ROW,
+                data=row["data"],
             )
         except ValueError as error:
             raise BadInput(f"{self.path}: the row of {row['run']!r} cannot be read: {error}") from None
+
+
+def write_rows(suite: Suite, runs: Sequence[Run], folder: Path) -> str:
+    """Write runs.csv; one whose rows would be lost with it is set aside first. Return what to say of that, if so."""
+    path, text = folder / RUNS_FILE, with_others(suite, runs, folder)
+    run, error = suite.columns["run"], suite.columns["error"]
+    kept = {row[run] for row in csv.DictReader(io.StringIO(text))}
+    names = [row.get(run) or "" for row in _read(path)[1] if not row.get(error)]
+    lost = [name for name in names if name not in kept and not (folder / RUNS_FOLDER / name).is_dir()]
+    aside = set_aside(path, "its rows have no place in the suite") if lost else None
+    replace_file(path, text.encode())
+    if aside is None:
+        return ""
+    rows = f"{len(lost)} rows of {RUNS_FILE} have" if len(lost) > 1 else f"1 row of {RUNS_FILE} has"
+    return f"{rows} no place in this suite and no run folder here; they are kept in {aside}"
 
 
 def with_others(suite: Suite, runs: Sequence[Run], folder: Path) -> str:

@@ -18,9 +18,8 @@ from typing import Any
 
 from isthmus.config.course import Course
 from isthmus.core.errors import BadInput, CourseFailed
-from isthmus.core.outside import replace_file
 from isthmus.suites import elsewhere
-from isthmus.suites.moving import RUNS_FILE, Rows, with_others
+from isthmus.suites.moving import Rows, write_rows
 from isthmus.suites.outcomes import Run, outcome, read_run
 from isthmus.suites.same_data import Finishing, LastScenario, finish_course, side_by_side
 from isthmus.suites.spec import Point, Suite
@@ -111,8 +110,7 @@ class _Campaign:
     def keep_rows(self) -> None:
         """Write what is finished of a suite that is cut short, so that it can go on without the run folders."""
         if self.found and any(point.key not in self.found for point in self.points):
-            text = with_others(self.suite, self.runs(), self.folder)
-            replace_file(self.folder / RUNS_FILE, text.encode())
+            write_rows(self.suite, self.runs(), self.folder)
 
 
 # ---- in this process and in others of this machine

@@ -10,7 +10,7 @@ from isthmus.config.build import brief
 from isthmus.config.load import course_to_dict, leaf_values
 from isthmus.core.outside import some
 from isthmus.report.summary import Table, as_csv
-from isthmus.suites.outcomes import Run
+from isthmus.suites.outcomes import Run, on_other_data
 from isthmus.suites.spec import Point, Suite
 
 # How a course is run and watched, which no result hangs on.
@@ -145,6 +145,7 @@ def notes(suite: Suite, found: Settings, runs: Sequence[Run]) -> list[str]:
             lost.setdefault(note, []).append({axis: run.point.cell[axis] for axis in axes})
     told = [f"{note} ({found.named(rows)})" for note, rows in lost.items()]
     told += found.unequal()
+    told += on_other_data(runs)
     for run in runs:
         if run.missing:
             row = " ".join(f"{axis}={run.point.cell[axis]}" for axis in axes)

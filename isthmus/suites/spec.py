@@ -229,7 +229,19 @@ class Suite:
     def columns(self) -> dict[str, str]:
         """What runs.csv says of a run beside its choices, by the column that says it: that of an axis is the axis's."""
         score = "score" if self.measured else self.metric
-        facts = ("searched", "seed", "score", "validation", "rounds", "seconds", "error", "run", "missing", "digest")
+        facts = (
+            "searched",
+            "seed",
+            "score",
+            "validation",
+            "rounds",
+            "seconds",
+            "error",
+            "run",
+            "missing",
+            "digest",
+            "data",
+        )
         names = {fact: score if fact == "score" else fact for fact in facts}
         return {fact: f"run_{name}" if name in self.axes else name for fact, name in names.items()}
 

@@ -133,7 +133,7 @@ def runs_csv(suite: Suite, runs: Sequence[Run]) -> str:
     for run in runs:
         found = [run.score, run.validation, run.num_rounds, run.seconds, run.error, run.point.key]
         # With these a row stands for its run where the run's folder is not: isthmus/suites/moving.py.
-        proof = [" ".join(run.missing), run.point.digest]
+        proof = [" ".join(run.missing), run.point.digest, run.data]
         rows.append([*run.point.cell.values(), searched_text(run.point), run.point.seed, *found, *proof])
     return as_csv(rows)
 

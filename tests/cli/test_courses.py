@@ -132,6 +132,8 @@ def test_a_course_that_failed_ends_attach_with_its_reason_and_code_1(
 ) -> None:
     code, text = call("courses", str(kits["operator"]), "attach", "cccc", "--out", str(tmp_path / "mine"))
     assert code == 1 and "the course cccc3333 failed: no silo" in text
+    for what in ("resume cccc3333", "fetch cccc3333 --out FOLDER"):  # nothing of it is lost, and how to go on is said
+        assert f"isthmus courses {kits['operator']} {what}" in text
 
 
 def test_cancelling_is_told_with_the_way_back(kits: dict[str, Path], fake: FakeOperator) -> None:

@@ -72,8 +72,18 @@ def test_a_folder_without_labels_is_shown_too(tmp_path: Path) -> None:
 
 
 def test_what_is_neither_a_folder_nor_a_dataset_is_told(tmp_path: Path) -> None:
+    code, text = call("data", "show", "nowhere")
+    assert code == 2 and "dataset.name is 'nowhere'" in text
     code, text = call("data", "show", str(tmp_path / "nowhere"))
-    assert code == 2 and "dataset.name is" in text
+    assert code == 2 and f"there is no folder '{tmp_path}/nowhere'" in text.replace("\n", "")
+
+
+def test_what_is_shown_as_it_is_says_nothing_of_how_a_course_would_divide_it(tmp_path: Path) -> None:
+    write_graph_folder(toy_graph(), tmp_path / "mine")
+    (first, *_) = call("data", "show", str(tmp_path / "mine"))[1].splitlines()
+    assert "dataset folder" in first and "splitter" not in first and "clients" not in first
+    (first, *_) = call("data", "show", str(tmp_path / "mine"), "--clients", "2")[1].splitlines()
+    assert "splitter community" in first and "2 clients" in first
 
 
 def edges_told(text: str) -> int:
@@ -108,3 +118,20 @@ def test_check_and_show_count_the_same_edges_of_a_written_folder(what: str, tmp_
     kind_for(type(HELD[what])).write(HELD[what], tmp_path / "mine")
     code, text = call("data", "check", str(tmp_path / "mine"))
     assert code == 0 and edges_told(text) == edges_shown(tmp_path / "mine") > 0
+
+
+@pytest.mark.parametrize("words", [("show", "g/north"), ("show", "cora", "g/north"), ("split", "g/north")])
+def test_a_folder_that_is_not_there_is_told_as_such(words: tuple[str, ...]) -> None:
+    code, text = call("data", *words)
+    assert code == 2 and "there is no folder 'g/north'; give a folder of your own" in " ".join(text.split())
+
+
+def test_the_name_of_a_dataset_is_the_dataset_also_beside_a_folder_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`data split` makes folders called as one likes; both commands must mean the same by a name."""
+    write_graph_folder(toy_graph(), tmp_path / "cora")
+    monkeypatch.chdir(tmp_path)
+    assert "dataset cora " in call("data", "show", "cora", "--clients", "2")[1]
+    assert "path cora" in call("data", "show", "./cora")[1]
+    assert call("data", "split", "./cora", "--clients", "2", "--out", "parts")[0] == 0

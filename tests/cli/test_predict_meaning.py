@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,50 @@ def test_a_digest_alone_is_compared_and_a_schema_beside_it_says_what_differs(tra
     write_schema(Schema((Number("x"),)), folder.path / "schema.yaml")  # not the one of the run
     code, text, _ = predicted(trained, "permuted", run="digest")
     assert code == 2 and "schema.yaml" in text
+
+
+def test_a_run_that_came_from_a_server_names_installed_parts_only(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The course in such a folder was written elsewhere: reading it must not import what it names."""
+    shutil.copytree(trained / "run", trained / "own")
+    course = trained / "own" / "course.yaml"
+    (tmp_path / "theirs.py").write_text('from isthmus.models import GCN\n\n\nclass Mine(GCN):\n    """Own."""\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    course.write_text(course.read_text().replace("name: gcn", "name: theirs:Mine"))
+    (trained / "own" / "course_id").write_text("ab" * 16)
+    code, text, _ = predicted(trained, "mine", run="own")
+    assert code == 2 and "theirs:Mine" in text and "theirs" not in sys.modules
+    (trained / "own" / "course_id").unlink()
+    assert predicted(trained, "mine", run="own")[0] == 0  # a run of one's own may
+
+
+def scaled(root: Path, name: str, mean: float) -> Path:
+    """Write the folder of toys with a schema whose first column has another mean: the names say nothing of that."""
+    graph = replace(toy_graph(), feature_names=NAMES, class_names=CLASSES)
+    write_graph_folder(graph, root / name)
+    features = (Number(NAMES[0], mean, 2.0), *(Number(other) for other in NAMES[1:]))
+    write_schema(Schema(features, CLASSES), root / name / "schema.yaml")
+    return root / name
+
+
+def test_columns_of_the_same_names_on_another_scale_are_noted(tmp_path: Path) -> None:
+    here, like_it, other = (scaled(tmp_path, name, mean) for name, mean in (("a", 1.0), ("b", 1.0), ("c", 7.0)))
+    small = ["rounds=1", "model.gnn.hidden=4"]
+    words = ["dataset.name=folder", f"dataset.path={here}", "num_clients=2", *small]
+    assert call("run", "-q", "--out", str(tmp_path / "run"), *words)[0] == 0
+    for folder in (here, like_it):
+        code, text, _ = predicted(tmp_path, folder.name)
+        assert code == 0 and "scale" not in text
+    code, text, _ = predicted(tmp_path, other.name)
+    assert code == 0 and "another schema than the training data" in text and "scale" in text
+    # Folders as clients: their models are as they are, and the global one where all have one schema.
+    words = ["dataset.name=folders", f"dataset.paths=[{here}, {like_it}]", *small]
+    assert call("run", "-q", "--out", str(tmp_path / "alike"), *words)[0] == 0
+    assert "scale" in predicted(tmp_path, other.name, run="alike")[1]
+    words = ["dataset.name=folders", f"dataset.paths=[{here}, {other}]", *small]
+    assert call("run", "-q", "--out", str(tmp_path / "unlike"), *words)[0] == 0
+    assert "scale" not in predicted(tmp_path, other.name, run="unlike")[1]
 
 
 def test_columns_of_links_and_of_graphs_and_of_their_edges_are_compared_too(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from isthmus.core.training import (
     UniformSampling,
     finished,
     run_course,
+    scorers_of,
     weighted_metric,
 )
 from isthmus.runtime.loop import LoopRuntime
@@ -517,6 +518,12 @@ def test_the_metric_is_the_mean_over_clients_weighted_by_their_examples() -> Non
     assert math.isnan(weighted_metric(found, "test", "accuracy"))
     assert math.isnan(weighted_metric(found, "val", "f1"))
     assert math.isnan(weighted_metric({}, "val", "accuracy"))
+
+
+def test_who_has_no_examples_is_no_scorer_whatever_it_says() -> None:
+    """More scorers beat fewer, so one that has nothing to score by must not count."""
+    found = {"b": evaluation(1.0, 3), "a": evaluation(0.5, 1), "c": evaluation(None, 2), "d": evaluation(0.9, 0)}
+    assert scorers_of(found, "val", "accuracy") == ("a", "b")
 
 
 def test_a_server_state_that_no_checkpoint_could_bring_back_is_refused_at_once() -> None:

@@ -229,3 +229,34 @@ def test_an_address_is_the_same_however_it_is_spelt() -> None:
     assert _parse_peer("ipv6:%5B::1%5D:80") == ("::1", 80)
     assert _parse_peer("ipv6:%5B::ffff:10.0.0.1%5D:80") == ("10.0.0.1", 80)
     assert _parse_peer("unix:") == ("", 0)
+
+
+def test_only_the_connection_that_was_too_old_is_hung_up_and_not_one_that_has_its_number_by_now() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as far:
+        near, _ = server.accept()
+        with near:
+            host, port = far.getsockname()
+            gate_file._hang_up(near.fileno(), (host, port + 1))
+            far.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                far.recv(1)  # it is still there
+            gate_file._hang_up(near.fileno(), (host, port))
+            assert far.recv(1) == b""
+
+
+def test_the_process_raises_its_own_limit_of_descriptors_as_far_as_it_may() -> None:
+    told = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import resource; soft = min(256, resource.getrlimit(resource.RLIMIT_NOFILE)[0]);"
+            "resource.setrlimit(resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1]));"
+            "from isthmus.runtime.flare.gate import raise_descriptor_limit;"
+            "print(raise_descriptor_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    said, soft, hard = map(int, told.stdout.split())
+    assert said == soft and soft == (min(hard, gate_file.MAX_DESCRIPTORS) if hard > 0 else gate_file.MAX_DESCRIPTORS)

@@ -158,6 +158,22 @@ def test_a_memory_is_found_by_its_own_course_and_algorithm_only(tmp_path: Path) 
     assert MemoryStore(tmp_path, "one").load(name)["w"].sum() == 3
 
 
+def test_a_memory_is_not_found_by_the_same_algorithm_with_other_kinds_of_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An installed algorithm of the same name that answers something more could hand out what it never was kept for."""
+    kind = ALGORITHMS["fedavg"]
+    before, handlers = memory_owner(kind(), "a"), kind.handlers()
+
+    class ShareMemory(next(iter(handlers))):  # type: ignore[misc]
+        pass
+
+    monkeypatch.setattr(kind, "handlers", classmethod(lambda cls: {**handlers, ShareMemory: "share"}))
+    assert memory_owner(kind(), "a") != before
+    monkeypatch.setattr(kind, "handlers", classmethod(lambda cls: dict(reversed(handlers.items()))))
+    assert memory_owner(kind(), "a") == before  # in whatever order they are
+
+
 def test_a_store_that_keeps_nothing_leaves_no_folder(tmp_path: Path) -> None:
     store = MemoryStore(tmp_path / "course")
     assert store.save({}, BLANK, {}) == BLANK

@@ -228,3 +228,49 @@ def test_axes_may_be_named_like_what_a_row_tells_of_a_run(tmp_path: Path, monkey
     assert [run.score for run in run_suite(suite, folder, workers=1)] == [run.score for run in before]
     compared(part_of(path, ["rounds=two"], ()), folder, workers=1)  # the rows of the other part stay
     assert told(folder)[:2] == rows[2:] and told(folder)[2:] == rows[:2]
+
+
+def test_rows_that_a_changed_suite_has_no_place_for_are_set_aside_and_not_written_over(
+    suite_file: Path, tmp_path: Path
+) -> None:
+    """Their runs are on another machine: the rows are all that there is of them here."""
+    compared(load_suite(suite_file), tmp_path / "there", workers=1)
+    out, said = tmp_path / "out", list[str]()
+    out.mkdir()
+    moved = (tmp_path / "there" / "runs.csv").read_bytes()
+    (out / "runs.csv").write_bytes(moved)
+    compared(load_suite(suite_file), out, workers=1)
+    assert not list(out.glob("runs.csv.*")) and not (out / "runs").exists()
+    suite_file.write_text(SUITE.replace("axes:", "axes:\n  steps: {one: {algorithm.local_steps: 1}}"))
+    wider = load_suite(suite_file)
+    found = Comparison(wider, run_suite(wider, out, workers=1))
+    found.write(out, said.append)
+    (aside,) = out.glob("runs.csv.*")
+    assert {row["run"] for row in csv.DictReader(aside.read_text().splitlines())} == {
+        row["run"] for row in csv.DictReader(moved.decode().splitlines())
+    }
+    assert said == [f"4 rows of runs.csv have no place in this suite and no run folder here; they are kept in {aside}"]
+    found.write(out, said.append)  # those that have a folder are not lost
+    assert len(said) == 1 and len(list(out.glob("runs.csv.*"))) == 1
+
+
+def test_rows_of_other_courses_are_set_aside_when_a_suite_is_cut_short_too(
+    suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared(load_suite(suite_file), tmp_path / "there", workers=1)
+    out = tmp_path / "out"
+    out.mkdir()
+    moved = (tmp_path / "there" / "runs.csv").read_bytes()
+    (out / "runs.csv").write_bytes(moved)
+    suite_file.write_text(SUITE.replace("rounds: 2", "rounds: 3"))
+
+    def one_then_stop(points: Any, *more: Any) -> Any:
+        yield from elsewhere_once(points[:1], *more)
+        raise KeyboardInterrupt
+
+    elsewhere_once = runner._one_by_one
+    monkeypatch.setattr(runner, "_one_by_one", one_then_stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_suite(load_suite(suite_file), out, workers=1)
+    (aside,) = out.glob("runs.csv.*")
+    assert aside.read_bytes() == moved

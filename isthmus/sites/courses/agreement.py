@@ -49,6 +49,7 @@ class Agreement:
     inputs: dict[str, int] = field(default_factory=dict)  # site -> its features, where it may have its own
     features: str = ""  # digest of the names of the feature columns; empty where they have none or need not agree
     notes: dict[str, str] = field(default_factory=dict)  # site -> what is odd about it, though it takes part
+    schema: str = ""  # digest of the schema that all follow; empty where they do not follow one
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,7 @@ def _agreement_of(agreed: Mapping[str, Terms], first: Terms, refused: dict[str, 
     output_dim, class_names = outputs_of(first)
     own_outputs: Container[str] = agreed if free.classes else free.models
     own_inputs: Container[str] = agreed if free.features else free.models
+    schemas = {found.schema for found in agreed.values()}
     return Agreement(
         input_dim=first.input_dim,
         output_dim=output_dim,
@@ -143,6 +145,7 @@ def _agreement_of(agreed: Mapping[str, Terms], first: Terms, refused: dict[str, 
         inputs={site: found.input_dim for site, found in agreed.items() if site in own_inputs},
         features="" if free.features else first.features,
         notes={} if free.features else _scale_notes(agreed),
+        schema=first.schema if len(schemas) == 1 else "",
     )
 
 

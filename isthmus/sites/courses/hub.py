@@ -190,7 +190,7 @@ class SiteTransport:
             else:
                 self._agreed[site] = generations[site]
                 self.holdings.setdefault(site, terms.holdings)
-                self.note(site, "takes part again")
+                self.note(site, f"takes part again{_other_data(self.agreement.holds.get(site), terms.holds)}")
         self._tell(verdicts)
 
     def _change(self, site: str, terms: Terms) -> str:
@@ -301,6 +301,13 @@ def _check_holdings(held: Holdings) -> None:
 def _exceeds(now: Holdings, before: Holdings) -> bool:
     more = [count > before.examples.get(split, 0) for split, count in now.examples.items()]
     return now.nodes > before.nodes or any(more)
+
+
+def _other_data(before: str | None, now: str) -> str:
+    """Return what to add where a site came back with other data than it had, as far as sizes tell."""
+    if before in (None, now):
+        return ""
+    return f", and holds other data: {now}, before {before}; its scores before and after are of other examples"
 
 
 def receipts(answers: Iterator[tuple[str, bytes | Failure]]) -> dict[str, str]:

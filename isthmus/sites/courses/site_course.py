@@ -214,7 +214,8 @@ class SiteCourse(Life):
             input_dim=self.agreement.input_dim,
             output_dim=self.agreement.output_dim,
             class_names={None: self.agreement.class_names},
-            features={None: feature_facts((), self.agreement.features)},  # their names only the silos know
+            # The names of the columns only the silos know.
+            features={None: feature_facts((), self.agreement.features, self.agreement.schema)},
         )
 
     def _finish(self, result: Result) -> None:

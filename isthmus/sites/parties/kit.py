@@ -34,6 +34,11 @@ from isthmus.sites.parties.certificates import open_authority as open_authority
 KIT_FILE = "kit.json"
 SITE = "site"
 WATCH_SECONDS = 0.5
+# An operator whose one command watches a course wants to list, or to submit the next one, from another terminal.
+WATCHING = (
+    "if that one watches a course, Ctrl-C ends the watching and not the course (isthmus courses KIT attach ID watches "
+    "again), or use another operator's kit (isthmus federation add --operators NAME makes one)"
+)
 log = logging.getLogger("isthmus.watch")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
@@ -104,7 +109,8 @@ def _names(found: object) -> tuple[str, ...]:
 def hold(kit: Kit) -> Iterator[None]:
     """Hold the kit's lock: a second process with the same name would push the first one out."""
     kit.path.joinpath("state").mkdir(exist_ok=True)
-    with locked(kit.path / "state" / "lock", f"{kit.path} is in use by another process"):
+    remedy = WATCHING if kit.role == OPERATOR else "end that one first"
+    with locked(kit.path / "state" / "lock", f"{kit.path} is in use by another process; {remedy}"):
         yield
 
 

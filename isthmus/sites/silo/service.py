@@ -28,6 +28,7 @@ from isthmus.core.record import Params, Record
 from isthmus.data.features import feature_facts, name_differences
 from isthmus.data.folders.graph_folder import GraphFolder
 from isthmus.data.folders.own_folder import OwnData
+from isthmus.data.folders.schema.schema import digest_at
 from isthmus.learn.graph_client import ForeignEdges, GraphClient
 from isthmus.runs.folder import ID_FILE, RunFolder, save_model_file
 from isthmus.runs.simulation import build_model, columns_of, known_parameters, output_dim, personal_start, torch_threads
@@ -292,7 +293,7 @@ class SiloService:
                 "input_dim": str(course.task.input_dim(data)),
                 "output_dim": str(output_dim(course, data, self.name)),
                 "class_names": json.dumps(list(course.task.output_names(data))),
-                **feature_facts(columns_of(course, data)),
+                **feature_facts(columns_of(course, data), schema=digest_at(self.data)),
                 "client": self.name,
             }
             path = self.state / "models" / f"{finish.course_id}.safetensors"

@@ -195,6 +195,24 @@ def test_a_folder_that_follows_another_s_scale_tells_its_own_mean(tmp_path: Path
         assert mine.mean == pytest.approx(alone.mean, rel=1e-5) and mine.std == pytest.approx(alone.std, rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("rules", "stands"),
+    [
+        (("other", "drop", "refuse"), "other"),
+        (("refuse", "drop"), "drop"),
+        (("refuse", "other"), "other"),
+        (("refuse", "refuse"), "refuse"),
+    ],
+)
+def test_what_is_unknown_is_kept_where_one_keeps_it_and_refused_only_where_all_refuse_it(
+    rules: tuple[str, ...], stands: str
+) -> None:
+    silos = {f"silo-{i}": schema(Category("country", ("AT", "CH"), rule)) for i, rule in enumerate(rules)}
+    for owners in (silos, dict(reversed(silos.items()))):
+        (joint,) = union(owners).features
+        assert isinstance(joint, Category) and joint.unknown == stands
+
+
 def test_counts_are_told_only_if_wanted_and_change_no_digest(tmp_path: Path) -> None:
     imported(tmp_path / "north", "north", "--text", "notes")
     told, kept = of_folder(tmp_path / "north"), of_folder(tmp_path / "north", counts=False)

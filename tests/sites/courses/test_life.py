@@ -15,17 +15,28 @@ import pytest
 
 import isthmus as ist
 from isthmus.config.load import course_to_yaml
+from isthmus.core.codec import encode
 from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.core.protocol import Failure
 from isthmus.runs.folder import load_model_file
 from isthmus.sites.courses import desk as desks
 from isthmus.sites.courses.desk import Desk
 from isthmus.sites.courses.ledger import MAX_EVENTS, STATUS_FILE, Ledger, read_status
-from isthmus.sites.courses.messages import CourseEvent, CourseStatus, FollowCourse, News, Submission, open_answer
+from isthmus.sites.courses.messages import (
+    AskPart,
+    CourseEvent,
+    Courses,
+    CourseStatus,
+    FollowCourse,
+    News,
+    Submission,
+    desk_answer,
+    open_answer,
+)
 from isthmus.sites.courses.site_course import Patience
 from isthmus.sites.serve import CourseRunner, leave_alone
 from isthmus.sites.silo.policy import Policy
-from isthmus.sites.submit import finished
+from isthmus.sites.submit import MAX_SAID, Line, Operator, finished
 from tests.sites.courses.test_site_course import equal
 from tests.sites.in_process import FakeHub, fake_hub, submitted_course
 from tests.sites.lines import SITES, LossyLine, desk_at
@@ -404,9 +415,68 @@ def test_a_folder_is_fetched_only_when_the_course_is_over(house: House, tmp_path
     ):
         house.operator.fetch(course.course_id, tmp_path / "mine")
     assert not (tmp_path / "mine").exists()
+    # Whoever asks for a part without the list of files gets none either: files change while the course runs.
+    asked = encode(AskPart(course.course_id, "course.yaml", 0))
+    problem, _ = open_answer(house.desk.answer("operator", desks.PART, asked))
+    assert problem == "the course is queued; its folder can be fetched when it is over"
 
 
 # ---- news
+
+
+def test_an_operator_hears_every_event_once_and_those_of_a_server_that_began_to_count_anew(house: House) -> None:
+    course = house.submit()
+    house.serve()
+    status = house.operator.find(course.course_id)
+    told = [CourseEvent(number, f"event {number}", 0, None, None, 0, 0) for number in range(1, 4)]
+    running = replace(status, state="running")
+    answers = [
+        News("first life", running, tuple(told)),
+        News("first life", running, tuple(told[1:])),  # of a server that repeats itself
+        News("second life", running, (replace(told[0], text="anew"),)),
+        News("second life", status, (replace(told[0], text="anew"), replace(told[1], text="done"))),
+    ]
+    asked: list[FollowCourse] = []
+
+    def ask(kind: str, question: FollowCourse, *more: Any, **limits: Any) -> News:
+        asked.append(question)
+        return answers[len(asked) - 1]
+
+    house.operator.line.ask = ask  # type: ignore[assignment, method-assign]
+    events: list[CourseEvent] = []
+    assert house.operator.follow(course.course_id, events.append) == status
+    assert [event.text for event in events] == ["event 1", "event 2", "event 3", "anew", "done"]
+    assert [(question.life, question.after) for question in asked] == [
+        ("", 0),
+        ("first life", 3),
+        ("first life", 3),
+        ("second life", 1),
+    ]
+
+
+def test_texts_of_a_server_that_reach_an_operator_are_cut_and_printable(house: House) -> None:
+    honest = house.submit()
+    told = replace(house.operator.find(honest.course_id), reason="\x1b[2J\n" + "x" * 10**5, operator="[red]\r")
+
+    def send(kind: str, ident: str, data: bytes) -> str:
+        line.heard("answer", ident, desk_answer("", Courses((told,), ("bank\x07",))))
+        return ""
+
+    line = Line(send)
+    (found,) = Operator(line).courses()
+    assert found.reason.startswith("?[2J?xxx") and len(found.reason) == MAX_SAID
+    assert found.operator == "[red]?" and Operator(line).sites() == ("bank?",)
+
+
+def test_what_an_operator_is_told_is_on_disk_already(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between the two, a server must not have said what it does not know any more when it is back."""
+    course = house.submit()
+    entry = house.ledger.find(course.course_id)
+    monkeypatch.setattr(entry, "_changed", kill)
+    with pytest.raises(Killed):
+        entry.become("failed", "no silo takes part")
+    house.start()
+    assert house.state(course) == "failed"
 
 
 def follow(house: House, course: CourseStatus) -> list[CourseEvent]:

@@ -216,6 +216,26 @@ def test_the_models_of_a_course_between_sites_say_what_their_columns_are(tmp_pat
     assert tuple(json.loads(facts["feature_names"])) == COLUMNS
     shared = load_model_file(tmp_path / "run" / "model.safetensors")[1]
     assert shared["features"] == facts["features"] and "feature_names" not in shared
+    assert "schema" not in shared and "schema" not in facts
+
+
+def test_the_models_of_a_course_between_sites_say_which_schema_their_columns_follow(tmp_path: Path) -> None:
+    hub, schemas = fake_hub(tmp_path / "silos"), []
+    for name, silo in hub.silos.items():
+        schema = Schema(tuple(Number(c, mean=1.0 if name == "client-1" else 0.0) for c in COLUMNS), CLASSES)
+        (silo.data / "schema.yaml").write_text(to_yaml(schema))
+        schemas.append(schema.digest)
+
+    def facts_in(folder: Path) -> dict[str, str]:
+        return load_model_file(folder / "model.safetensors")[1]
+
+    run(hub, tmp_path / "unlike")
+    assert "schema" not in facts_in(tmp_path / "unlike")
+    own = {name: load_model_file(next((silo.state / "models").iterdir()))[1] for name, silo in hub.silos.items()}
+    assert [own[name]["schema"] for name in hub.silos] == schemas
+    (hub.silos["client-1"].data / "schema.yaml").write_bytes((hub.silos["client-0"].data / "schema.yaml").read_bytes())
+    run(hub, tmp_path / "alike")
+    assert facts_in(tmp_path / "alike")["schema"] == schemas[0]
 
 
 def test_no_silo_left_is_told_with_every_reason(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import isthmus as ist
 from isthmus.algorithms import ALGORITHMS
 from isthmus.core.errors import BadInput, CourseFailed, TooFewReplies
 from isthmus.core.protocol import Failure
+from isthmus.learn.tasks import NodeClassification
 from isthmus.report.summary import headline
 from isthmus.runs.folder import load_model_file
 from isthmus.runs.simulation import Scenario
@@ -265,6 +266,27 @@ def test_a_silo_that_comes_back_with_more_data_than_it_agreed_to_is_refused(
     refused = "client-1 is refused: it came back with more data than it agreed to hold"
     assert any(text.startswith(refused) for text in said) is named
     assert ("client-1" not in result.client_scores) is named
+
+
+@pytest.mark.parametrize(("part", "told"), [("client-0", True), ("client-1", False)])
+def test_a_silo_that_comes_back_with_other_data_is_noted(part: str, told: bool, tmp_path: Path) -> None:
+    """Its scores before and after are not of the same examples, and everybody who reads them should know."""
+    hub, said = fake_hub(tmp_path), []
+    made = Scenario(scenario().whole, {"client-1": scenario().parts[part]})
+    other = write_silos(tmp_path / "other", made)
+
+    def change(site: str, kind: str, data: bytes) -> None:
+        if site == "client-0" and hub.log.count(("client-0", "exchange")) == 3 and hub.generations["client-1"] == 1:
+            hub.silos["client-1"].data = other["client-1"]
+            hub.restart("client-1")
+
+    hub.hook = change
+    result = on_sites(site_course(rounds=4), hub, tmp_path / "run", said).run()
+    back = [text for text in said if text.startswith("client-1 takes part again")]
+    assert len(back) == 1 and back[0] in result.notes
+    holds = [NodeClassification().holds(scenario().parts[name]) for name in (part, "client-1")]
+    more = f", and holds other data: {holds[0]}, before {holds[1]}; its scores before and after are of other examples"
+    assert back == [f"client-1 takes part again{more * told}"]
 
 
 def test_a_round_that_fails_although_everybody_is_there_is_tried_again_and_then_ends_the_course(tmp_path: Path) -> None:

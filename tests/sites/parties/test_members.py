@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("nvflare", reason="install it with: pip install 'isthmus[sites]'")
 
 from isthmus.core.errors import BadInput
-from isthmus.sites.parties.kit import make_federation, open_kit
+from isthmus.sites.parties.kit import hold, make_federation, open_kit
 from tests.cli.command import call
 
 pytestmark = pytest.mark.usefixtures("keys_of_before")
@@ -124,6 +124,21 @@ def test_the_authority_keeps_no_key_but_its_own(tmp_path: Path) -> None:
     for path in (tmp_path / "authority").rglob("*"):
         assert path.is_dir() or key not in path.read_text()
         assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("party", "role", "remedy"),
+    [
+        ("operator", "operator", "isthmus courses KIT attach ID.*another operator's kit.*--operators NAME"),
+        ("north", "site", "end that one first"),
+        ("server", "server", "end that one first"),
+    ],
+)
+def test_a_kit_that_is_in_use_is_told_with_what_would_do(tmp_path: Path, party: str, role: str, remedy: str) -> None:
+    make_federation(tmp_path / "out", "localhost:8443", ["north"])
+    kit = open_kit(tmp_path / "out" / party, role)
+    with hold(kit), pytest.raises(BadInput, match=rf"is in use by another process.*{remedy}"), hold(kit):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,13 @@ def test_the_course_under_way_and_the_latest_others_are_kept(tmp_path: Path) -> 
     assert forgotten not in kept and over not in kept
 
 
+def test_memories_of_courses_that_did_not_end_are_kept_for_days_however_few_they_are(tmp_path: Path) -> None:
+    paused = course(tmp_path, 1, finished=False, age_days=POLICY.keep_days - 1)
+    forgotten = course(tmp_path, 2, finished=False, age_days=POLICY.keep_days + 1)
+    assert prune(tmp_path, POLICY) == 1
+    assert paused.exists() and not forgotten.exists()
+
+
 def test_the_last_finished_course_keeps_its_memories_until_another_begins(tmp_path: Path) -> None:
     before, last = course(tmp_path, 1), course(tmp_path, 2)
     prune(tmp_path, POLICY)  # as at a restart of the silo

@@ -15,6 +15,7 @@ from isthmus.config.load import course_to_dict, course_to_yaml
 from isthmus.core.codec import decode, encode, pack
 from isthmus.core.errors import BadInput, BadMessage
 from isthmus.core.federation import Position
+from isthmus.core.protocol import Holdings
 from isthmus.runs.simulation import Scenario
 from isthmus.runtime.envelope import Answer, Envelope
 from isthmus.sites.courses.agreement import agree
@@ -184,6 +185,12 @@ def test_terms_with_impossible_numbers_or_control_characters_do_no_harm() -> Non
     for number in (-1, 10**9):
         with pytest.raises(BadMessage, match="outputs"):
             checked_terms(replace(GOOD, output_dim=number))
+        with pytest.raises(BadMessage, match=r"it states -?1(e\+11)? nodes"):
+            checked_terms(replace(GOOD, holdings=Holdings(-1 if number < 0 else 10**11, {})))
+        with pytest.raises(BadMessage, match=r"it states -?1(e\+11)? train"):
+            checked_terms(replace(GOOD, holdings=Holdings(5, {"train": -1 if number < 0 else 10**11})))
+    with pytest.raises(BadMessage, match="examples of 'x'; known: train, val, test"):
+        checked_terms(replace(GOOD, holdings=Holdings(5, {"x": 1})))
     shown = checked_terms(replace(GOOD, holds="\x1b[31mred" + "x" * 1000, class_names=("a\nb",)))
     assert "\x1b" not in shown.holds and len(shown.holds) <= 300 and shown.class_names == ("a?b",)
 

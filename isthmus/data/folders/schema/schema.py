@@ -220,6 +220,14 @@ def read_schema(path: str | Path) -> Schema:
     return parse_schema(read_yaml(path), str(path))
 
 
+def digest_at(folder: Path) -> str:
+    """Return the digest of the schema in a folder; nothing where it has none that can be read."""
+    try:
+        return read_schema(folder / SCHEMA_FILE).digest if (folder / SCHEMA_FILE).is_file() else ""
+    except BadInput:  # whoever reads the folder says so
+        return ""
+
+
 def parse_schema(raw: Any, source: str) -> Schema:
     """Return the schema that plain values describe; `source` is what errors name."""
     problems = Problems(source)
