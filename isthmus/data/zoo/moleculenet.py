@@ -19,7 +19,7 @@ from isthmus.data.features import normalized_rows, one_hot
 from isthmus.data.graph import directed
 from isthmus.data.graph_set import GraphSet
 from isthmus.data.zoo.molecules import ATOM_FEATURES, BOND_FEATURES, Molecules, rdkit_version, read_molecules
-from isthmus.data.zoo.raw import UNREADABLE, RawDataset, RawFolder, sha256_of, whole_file
+from isthmus.data.zoo.raw import UNREADABLE, RawDataset, sha256_of, whole_file
 
 # Part of the name of kept files: raise it whenever `Molecules` or what fills it changes.
 EDITION = 1
@@ -52,27 +52,26 @@ class MoleculeNet(RawDataset):
 
     task: ClassVar[str] = "graph"
     licence: ClassVar[str] = "MIT (MoleculeNet); for research, cite Wu et al. (2018)"
-    folder: ClassVar[str]
-    file: ClassVar[str]
+    published: ClassVar[str] = "moleculenet.org/datasets-1 (deepchemdata.s3-us-west-1.amazonaws.com/datasets/)"
+    file: ClassVar[str] = ""  # where it is not called <name>.csv
     smiles: ClassVar[str] = "smiles"
     target: ClassVar[str] = "binary"
-    tasks: ClassVar[tuple[str, ...]]  # columns of the csv file; empty: all but the SMILES
+    tasks: ClassVar[tuple[str, ...]] = ()  # columns of the csv file; empty: all but the SMILES
 
     one_hot: bool = False
 
     @property
-    def raw(self) -> RawFolder:
+    def needs(self) -> tuple[str, ...]:
         """The file of this set."""
-        published = "moleculenet.org/datasets-1 (deepchemdata.s3-us-west-1.amazonaws.com/datasets/)"
-        return RawFolder(self.folder, f"moleculenet/{self.folder}/raw", (self.file,), published)
+        return (f"moleculenet/{self.name}/raw/{self.file or f'{self.name}.csv'}",)
 
     def load(self, root: Path) -> GraphSet:
         """Return the molecules; their file is looked for in `root`."""
-        check_scale(self.folder, self.one_hot, self.normalize_features)
-        path = self.raw.verified(root) / self.file
+        check_scale(self.name, self.one_hot, self.normalize_features)
+        (path,) = self.verified(root)
         smiles, labels, tasks = read_table(path, self.smiles, self.tasks)
-        found = kept_molecules(path, self.folder, smiles)
-        graphs = as_graphs(found, labels, tasks, self.target, self.folder)
+        found = kept_molecules(path, self.name, smiles)
+        graphs = as_graphs(found, labels, tasks, self.target, self.name)
         return in_columns(graphs, self.normalize_features) if self.one_hot else graphs
 
 
@@ -185,7 +184,7 @@ def _keep(path: Path, found: Molecules) -> None:
 class HIV(MoleculeNet):
     """41,120 molecules (7 of 41,127 cannot be parsed): those that keep HIV from replicating."""
 
-    folder = "hiv"
+    name = "hiv"
     file = "HIV.csv"
     tasks = ("HIV_active",)
     summary = "41,120 molecules, 1 task: keeps HIV from replicating"
@@ -194,8 +193,7 @@ class HIV(MoleculeNet):
 class BACE(MoleculeNet):
     """1,513 molecules: those that inhibit human beta-secretase 1."""
 
-    folder = "bace"
-    file = "bace.csv"
+    name = "bace"
     smiles = "mol"
     tasks = ("Class",)
     summary = "1,513 molecules, 1 task: inhibits beta-secretase 1"
@@ -204,7 +202,7 @@ class BACE(MoleculeNet):
 class BBBP(MoleculeNet):
     """2,039 molecules (11 of 2,050 cannot be parsed): those that pass from blood into the brain."""
 
-    folder = "bbbp"
+    name = "bbbp"
     file = "BBBP.csv"
     tasks = ("BBBP",)
     summary = "2,039 molecules, 1 task: passes from blood into the brain"
@@ -213,8 +211,7 @@ class BBBP(MoleculeNet):
 class ClinTox(MoleculeNet):
     """1,480 drugs (4 of 1,484 cannot be parsed), 2 tasks: approved by the FDA; failed in trials for toxicity."""
 
-    folder = "clintox"
-    file = "clintox.csv"
+    name = "clintox"
     tasks = ("FDA_APPROVED", "CT_TOX")
     summary = "1,480 drugs, 2 tasks: approved, failed for toxicity"
 
@@ -222,17 +219,14 @@ class ClinTox(MoleculeNet):
 class SIDER(MoleculeNet):
     """1,427 drugs, 27 tasks: side effects on each system of organs."""
 
-    folder = "sider"
-    file = "sider.csv"
-    tasks = ()
+    name = "sider"
     summary = "1,427 drugs, 27 tasks: side effects by system of organs"
 
 
 class Tox21(MoleculeNet):
     """7,823 molecules (8 of 7,831 cannot be parsed), 12 tasks: toxicity measurements, some missing."""
 
-    folder = "tox21"
-    file = "tox21.csv"
+    name = "tox21"
     tasks = (
         *("NR-AR", "NR-AR-LBD", "NR-AhR", "NR-Aromatase", "NR-ER", "NR-ER-LBD", "NR-PPAR-gamma"),
         *("SR-ARE", "SR-ATAD5", "SR-HSE", "SR-MMP", "SR-p53"),
@@ -243,7 +237,7 @@ class Tox21(MoleculeNet):
 class ESOL(MoleculeNet):
     """1,128 molecules: logarithm of the solubility in water, in mols per litre."""
 
-    folder = "esol"
+    name = "esol"
     file = "delaney-processed.csv"
     target = "value"
     tasks = ("measured log solubility in mols per litre",)
@@ -253,7 +247,7 @@ class ESOL(MoleculeNet):
 class Lipo(MoleculeNet):
     """4,200 molecules: lipophilicity, the logarithm of the octanol/water distribution at pH 7.4."""
 
-    folder = "lipo"
+    name = "lipo"
     file = "Lipophilicity.csv"
     target = "value"
     tasks = ("exp",)
@@ -263,7 +257,7 @@ class Lipo(MoleculeNet):
 class FreeSolv(MoleculeNet):
     """642 molecules: free energy of hydration, measured, in kcal/mol."""
 
-    folder = "freesolv"
+    name = "freesolv"
     file = "SAMPL.csv"
     target = "value"
     tasks = ("expt",)

@@ -41,7 +41,7 @@ class MultiTaskMol(Dataset):
 
     def load(self, root: Path) -> GraphSet:
         """Return all molecules; the files of the sets are looked for in `root`."""
-        sets = {kind.tu_name: kind(use_attributes=False).load(root) for kind in self.members}
+        sets = {kind.name: kind(use_attributes=False).load(root) for kind in self.members}
         bare = {name: replace(graphs, edge_attr=None, attribute_names={}) for name, graphs in sets.items()}
         tasks = {name: _as_task(graphs, name) for name, graphs in bare.items()}
         joined = join(tasks, "multi_task_mol", x=on_the_diagonal([graphs.x for graphs in bare.values()]))
@@ -75,7 +75,7 @@ class MultiTaskMoleculeNet(Dataset):
         """Return all molecules; the files of the sets are looked for in `root`."""
         name = "multi_task_moleculenet"
         check_scale(name, self.one_hot, self.normalize_features)
-        joined = join({kind.folder: kind().load(root) for kind in self.members}, name)
+        joined = join({kind.name: kind().load(root) for kind in self.members}, name)
         return in_columns(joined, self.normalize_features) if self.one_hot else joined
 
     def present(self, root: Path) -> bool:
