@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.data.graph import Graph, count_pairs
-from isthmus.data.splitters import RandomSplitter, cross_edges, split_with_cross_edges
+from isthmus.data.splitters import RandomSplitter
+from isthmus.data.splitters.cross_edges import cross_edges, split_with_cross_edges
 from isthmus.data.survey.statistics import missing_edge_fraction
 
 from ..strategies import graphs, many, pairs_by_id, rng, seeds
