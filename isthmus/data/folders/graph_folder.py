@@ -27,7 +27,7 @@ from isthmus.data.folders.own_folder import OwnData, OwnFolder
 from isthmus.data.folders.schema.schema import SCHEMA_FILE, Schema, compare_columns, read_schema
 from isthmus.data.folders.tables import columns, writing
 from isthmus.data.folders.tables.attributes import attribute_columns, read_attributes
-from isthmus.data.folders.tables.reading import Problems, Table, find_table, read_table, text
+from isthmus.data.folders.tables.reading import Problems, Table, find_table, read_table
 from isthmus.data.graph import Graph, directed, undirected_pairs
 from isthmus.data.graph import undirected as both_directions
 from isthmus.data.on_demand import pa
@@ -82,20 +82,20 @@ def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undir
     nodes = read_table(path, "nodes", columns.NODE_COLUMNS, problems)
     links = read_table(path, "edges", columns.EDGE_COLUMNS, problems)
     if nodes is not None and nodes.num_rows == 0:
-        problems.add(nodes.file, "the table is empty; at least one node is needed")
+        nodes.note("the table is empty; at least one node is needed")
         nodes = None
     schema = _schema(path, problems)
     ids: Any = None
     x = ends = weight = foreign = None
     if nodes is not None:
-        ids = columns.node_ids(nodes, problems)
-        x = columns.features(path, nodes, problems)
-        names = _feature_names(columns.names_of_features(path, nodes, problems), schema, x, problems)
-        facts, numbered = _facts(nodes, class_names, schema, problems)
+        ids = columns.node_ids(nodes)
+        x, names = columns.features(path, nodes)
+        names = _feature_names(names, schema, x, problems)
+        facts, numbered = _facts(nodes, class_names, schema)
         foreign = read_neighbors(path, ids, nodes.file, problems)
     if links is not None:
-        ends = columns.end_places(links, ids, nodes.file if nodes else "nodes", problems)
-        weight = columns.weights_of(links, ends, undirected, problems)
+        ends = columns.end_places(links, ids, nodes.file if nodes else "nodes")
+        weight = columns.weights_of(links, ends, undirected)
     problems.raise_if_any()
     if x is None or ends is None:
         raise AssertionError("whatever is absent has been noted as a problem")
@@ -114,14 +114,12 @@ def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undir
     return GraphFolder(graph, {"id": named}, named, numbered, schema=schema, foreign=foreign)
 
 
-def _facts(
-    nodes: Table, class_names: tuple[str, ...], schema: Schema | None, problems: Problems
-) -> tuple[dict[str, Any], bool]:
+def _facts(nodes: Table, class_names: tuple[str, ...], schema: Schema | None) -> tuple[dict[str, Any], bool]:
     """Return classes, splits and attributes as a `Graph` has them, and whether labels are numbers of classes."""
     own_names = schema.classes if schema else ()
-    y, class_names = columns.labels(nodes, class_names or own_names, problems, own_names)
-    facts = {"y": torch.from_numpy(y), "masks": columns.split_masks(nodes, y, problems)}
-    facts |= columns.class_facts(y, class_names) | read_attributes(nodes, columns.NODE_COLUMNS, False, problems)
+    y, class_names = columns.labels(nodes, class_names or own_names, own_names)
+    facts = {"y": torch.from_numpy(y), "masks": columns.split_masks(nodes, y)}
+    facts |= columns.class_facts(y, class_names) | read_attributes(nodes, columns.NODE_COLUMNS, False)
     return facts, columns.are_numbered(nodes, (*class_names, *own_names))
 
 
@@ -221,21 +219,20 @@ def read_neighbors(folder: Path, ids: Any, nodes_file: str, problems: Problems) 
     table = read_table(folder, STEM, NEIGHBOR_COLUMNS, problems)
     if table is None:
         return None
-    node = columns.places(table, "id", ids, nodes_file, problems)
-    column = text(table, "neighbor", problems)
+    node = columns.places(table, "id", ids, nodes_file)
+    column = table.text("neighbor")
     if node is None or column is None:
         return None
     named: list[str] = column.to_pylist()
     composed = list(map(_composed, named))
     own = set(map(_composed, ids.to_pylist())) - {""}
-    problems.add_rows(table.file, (row for row, name in enumerate(named) if not name), lambda row: "neighbor is empty")
-    problems.add_rows(
-        table.file,
+    table.note_rows((row for row, name in enumerate(named) if not name), lambda row: "neighbor is empty")
+    table.note_rows(
         (row for row, name in enumerate(composed) if name in own),
         lambda row: f"neighbor {named[row]!r} is an id of {nodes_file}; an edge between own nodes goes into edges",
     )
     _, other = np.unique(np.array(composed, dtype=object).astype(str), return_inverse=True)
-    weight = columns.weights_of(table, np.stack([node, other.reshape(-1)]), False, problems)
+    weight = columns.weights_of(table, np.stack([node, other.reshape(-1)]), False)
     return ForeignNeighbors(torch.from_numpy(node), tuple(named), _tensor(weight))
 
 

@@ -29,7 +29,7 @@ from isthmus.data.folders.tables import columns, writing
 from isthmus.data.folders.tables.attributes import attribute_columns, read_attributes, stated_attributes
 from isthmus.data.folders.tables.columns import EDGE_COLUMNS, Integers
 from isthmus.data.folders.tables.graph_targets import NO_TASKS, TARGETS, likely_target, read_targets
-from isthmus.data.folders.tables.reading import Problems, Table, read_table, text
+from isthmus.data.folders.tables.reading import Problems, Table, read_table
 from isthmus.data.graph import directed, select_rows
 from isthmus.data.graph import undirected as both_directions
 from isthmus.data.graph_set import GraphSet
@@ -89,10 +89,10 @@ def read_graph_set_folder(
     links = read_table(path, "edges", EDGE_TABLE_COLUMNS, problems)
     members = joined = None
     if table is not None:
-        ids, facts = _graphs(table, target, class_names, problems)
-        find = partial(columns.places, name="graph", ids=ids, nodes_file=table.file, problems=problems)
-        members = None if nodes is None else _members(path, nodes, find, x_sizes, problems)
-        joined = None if links is None else _joined(links, find, members, undirected, edge_sizes, problems)
+        ids, facts = _graphs(table, target, class_names)
+        find = partial(columns.places, name="graph", ids=ids, nodes_file=table.file)
+        members = None if nodes is None else _members(path, nodes, find, x_sizes)
+        joined = None if links is None else _joined(links, find, members, undirected, edge_sizes)
     problems.raise_if_any()
     if table is None or members is None or joined is None:
         raise AssertionError("whatever is absent has been noted as a problem")
@@ -102,14 +102,14 @@ def read_graph_set_folder(
     return OwnData(data, {"id": tuple(ids.to_pylist())}, None, numbered)
 
 
-def _graphs(table: Table, target: str, class_names: tuple[str, ...], problems: Problems) -> tuple[Any, dict[str, Any]]:
+def _graphs(table: Table, target: str, class_names: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
     """Return the ids of the graphs, and what their table says of them, as a `GraphSet` has it."""
     if table.num_rows == 0:
-        problems.add(table.file, "the table is empty; at least one graph is needed")
-    ids = columns.node_ids(table, problems)
-    facts = read_targets(table, target, class_names, problems)
+        table.note("the table is empty; at least one graph is needed")
+    ids = columns.node_ids(table)
+    facts = read_targets(table, target, class_names)
     reserved = GRAPH_COLUMNS if target == "class" else (*NO_TASKS, *facts["class_names"])
-    return ids, facts | read_attributes(table, reserved, True, problems)
+    return ids, facts | read_attributes(table, reserved, True)
 
 
 def _assembled(
@@ -135,57 +135,48 @@ def _assembled(
     )
 
 
-def _members(path: Path, nodes: Table, find: Find, x_sizes: tuple[int, ...], problems: Problems) -> _Members | None:
-    columns.note_misplaced(nodes, (*ELSEWHERE, *stated_attributes(nodes)), "the table of graphs", problems)
+def _members(path: Path, nodes: Table, find: Find, x_sizes: tuple[int, ...]) -> _Members | None:
+    columns.note_misplaced(nodes, (*ELSEWHERE, *stated_attributes(nodes)), "the table of graphs")
     graph_of = find(nodes)
-    ids = text(nodes, "id", problems)
-    x = columns.features(path, nodes, problems, (*NODE_COLUMNS, *ELSEWHERE), constant=True)
+    ids = nodes.text("id")
+    x, feature_names = columns.features(path, nodes, (*NODE_COLUMNS, *ELSEWHERE), constant=True)
     if x is not None:
-        _check_categories(nodes.file, x, x_sizes, "x_sizes", problems)
+        _check_categories(nodes, x, x_sizes, "x_sizes")
     if graph_of is None or ids is None or x is None:
         return None
     names = _within(graph_of, ids)
-    columns.note_repeated(nodes, ids, names, problems, " of the same graph")
-    feature_names = columns.names_of_features(path, nodes, problems, (*NODE_COLUMNS, *ELSEWHERE))
+    columns.note_repeated(nodes, ids, names, " of the same graph")
     return _Members(graph_of, names, x, feature_names)
 
 
 def _joined(
-    links: Table,
-    find: Find,
-    members: _Members | None,
-    undirected: bool,
-    edge_sizes: tuple[int, ...],
-    problems: Problems,
+    links: Table, find: Find, members: _Members | None, undirected: bool, edge_sizes: tuple[int, ...]
 ) -> _Joined | None:
-    columns.note_misplaced(links, stated_attributes(links), "the table of graphs", problems)
+    columns.note_misplaced(links, stated_attributes(links), "the table of graphs")
     graph_of = find(links)
-    found = [_ends(links, name, graph_of, members, problems) for name in EDGE_COLUMNS]
+    found = [_ends(links, name, graph_of, members) for name in EDGE_COLUMNS]
     names = columns.feature_names(links, EDGE_TABLE_COLUMNS)
-    columns.note_stray_text(links, EDGE_TABLE_COLUMNS, problems)
-    attr = columns.finite_numbers(links, names, problems) if names else None
-    _check_categories(links.file, torch.empty(0, 0) if attr is None else attr, edge_sizes, "edge_sizes", problems)
+    columns.note_stray_text(links, EDGE_TABLE_COLUMNS)
+    attr = columns.finite_numbers(links, names) if names else None
+    _check_categories(links, torch.empty(0, 0) if attr is None else attr, edge_sizes, "edge_sizes")
     known = [end for end in found if end is not None]
     if len(known) < len(EDGE_COLUMNS):
         return None
     ends = np.stack(known)
     if attr is not None and len(attr):
-        _note_contradictions(links, ends, attr, undirected, problems)
+        _note_contradictions(links, ends, attr, undirected)
     return _Joined(ends, attr, names)
 
 
-def _ends(
-    links: Table, name: str, graph_of: Integers | None, members: _Members | None, problems: Problems
-) -> Integers | None:
+def _ends(links: Table, name: str, graph_of: Integers | None, members: _Members | None) -> Integers | None:
     """Return the rows of the table of nodes that one end of each edge is, -1 where there is none."""
-    column = text(links, name, problems)
+    column = links.text(name)
     if column is None or graph_of is None or members is None:
         return None
     found = compute.fill_null(compute.index_in(_within(graph_of, column), members.names, skip_nulls=True), -1)
     rows: Integers = found.to_numpy(zero_copy_only=False).astype(np.int64)
-    problems.add_rows(
-        links.file,
-        np.flatnonzero((rows < 0) & (graph_of >= 0)).tolist(),  # an unknown graph has been noted
+    links.note_rows(
+        (rows < 0) & (graph_of >= 0),  # an unknown graph has been noted
         lambda row: f"{name} {column[row].as_py()!r} is no id of a node of its graph",
     )
     return rows
@@ -196,29 +187,26 @@ def _within(graph_of: Integers, ids: Any) -> Any:
     return compute.binary_join_element_wise(pa.array(graph_of, mask=graph_of < 0).cast(pa.string()), ids, " ")
 
 
-def _note_contradictions(links: Table, ends: Integers, attr: Tensor, undirected: bool, problems: Problems) -> None:
+def _note_contradictions(links: Table, ends: Integers, attr: Tensor, undirected: bool) -> None:
     earlier, known = columns.first_told(ends, undirected)
     differ = (attr != attr[torch.from_numpy(earlier)]).any(dim=1).numpy() & attr.isfinite().all(dim=1).numpy()
-    problems.add_rows(
-        links.file,
-        np.flatnonzero(known & differ).tolist(),
-        lambda row: f"tells the same edge as row {earlier[row] + 1}, but with other features",
+    links.note_rows(
+        known & differ, lambda row: f"tells the same edge as row {earlier[row] + 1}, but with other features"
     )
 
 
-def _check_categories(file: str, x: Tensor, sizes: tuple[int, ...], field: str, problems: Problems) -> None:
+def _check_categories(table: Table, x: Tensor, sizes: tuple[int, ...], field: str) -> None:
     """Note where columns are to be numbers of categories and are not."""
     if not sizes:
         return
     if x.shape[1] != len(sizes):
-        problems.add(file, f"has {x.shape[1]} feature columns; dataset.{field} has {len(sizes)} numbers of categories")
+        table.note(f"has {x.shape[1]} feature columns; dataset.{field} has {len(sizes)} numbers of categories")
         return
     dense = x.to_dense()
     wrong = ~((dense >= 0) & (dense < torch.tensor(sizes)) & (dense == dense.floor()))
     column = wrong.int().argmax(dim=1)
-    problems.add_rows(
-        file,
-        wrong.any(dim=1).nonzero().flatten().tolist(),
+    table.note_rows(
+        wrong.any(dim=1).numpy(),
         lambda row: (
             f"feature {int(column[row])} is {float(dense[row, column[row]]):g}; a category from 0 to "
             f"{sizes[int(column[row])] - 1} is needed"

@@ -27,7 +27,7 @@ from isthmus.data.folders.schema.vocabulary import is_whole
 from isthmus.data.folders.tables import columns, writing
 from isthmus.data.folders.tables.attributes import PREFIX, attribute_columns, read_attributes
 from isthmus.data.folders.tables.columns import EDGE_COLUMNS, Integers, first_told
-from isthmus.data.folders.tables.reading import Problems, Table, listed, read_table, text
+from isthmus.data.folders.tables.reading import Problems, Table, listed, read_table
 from isthmus.data.link_graph import LinkGraph
 from isthmus.data.on_demand import pa
 
@@ -64,16 +64,17 @@ def read_link_folder(
     ids: Any = None
     x = ends = None
     if nodes is not None:
-        columns.note_misplaced(nodes, ("label", "split"), "the table of links", problems)
-        columns.note_misplaced(nodes, (f"{PREFIX}side",), "the column 'side'", problems)
-        ids = columns.node_ids(nodes, problems)
-        x = columns.features(path, nodes, problems, NO_FEATURES, constant=True)
-        node_facts = _node_facts(path, nodes, problems)
+        columns.note_misplaced(nodes, ("label", "split"), "the table of links")
+        columns.note_misplaced(nodes, (f"{PREFIX}side",), "the column 'side'")
+        ids = columns.node_ids(nodes)
+        x, feature_names = columns.features(path, nodes, NO_FEATURES, constant=True)
+        node_facts = {f"node_{name}": held for name, held in read_attributes(nodes, NO_FEATURES, False).items()}
+        node_facts["node_attributes"] |= _sides(nodes)
     if links is not None:
         if links.num_rows == 0:
-            problems.add(links.file, "the table is empty; at least one link is needed")
-        ends = columns.end_places(links, ids, nodes.file if nodes else "nodes", problems)
-        told = _told(links, ends, class_names, negatives, undirected, problems)
+            links.note("the table is empty; at least one link is needed")
+        ends = columns.end_places(links, ids, nodes.file if nodes else "nodes")
+        told = _told(links, ends, class_names, negatives, undirected)
     problems.raise_if_any()
     if x is None or ends is None or links is None:
         raise AssertionError("whatever is absent has been noted as a problem")
@@ -85,6 +86,7 @@ def read_link_folder(
         negatives=negatives,
         undirected=undirected,
         name=path.resolve().name,
+        feature_names=feature_names,
         **node_facts,
         **told,
     )
@@ -94,29 +96,16 @@ def read_link_folder(
     return OwnData(data, by_end, tuple(named.tolist()), columns.are_numbered(links, data.class_names))
 
 
-def _node_facts(path: Path, nodes: Table, problems: Problems) -> dict[str, Any]:
-    """Return the names of features and the attributes of nodes, as a `LinkGraph` has them."""
-    feature_names = columns.names_of_features(path, nodes, problems, NO_FEATURES)
-    facts = {f"node_{name}": held for name, held in read_attributes(nodes, NO_FEATURES, False, problems).items()}
-    facts["node_attributes"] |= _sides(nodes, problems)
-    return facts | {"feature_names": feature_names}
-
-
 def _told(
-    links: Table,
-    ends: Integers | None,
-    class_names: tuple[str, ...],
-    negatives: str,
-    undirected: bool,
-    problems: Problems,
+    links: Table, ends: Integers | None, class_names: tuple[str, ...], negatives: str, undirected: bool
 ) -> dict[str, Any]:
     """Return what a table says of its links, as a `LinkGraph` has it."""
-    label, class_names, linked = _labels(links, class_names, negatives, problems)
+    label, class_names, linked = _labels(links, class_names, negatives)
     if linked is not None and ends is not None:
-        note_contradictions(links, ends, linked, undirected, problems)
-    masks = columns.split_masks(links, None, problems)
+        note_contradictions(links, ends, linked, undirected)
+    masks = columns.split_masks(links, None)
     told = {"label": torch.from_numpy(label), "linked": linked, "masks": masks}
-    return told | columns.class_facts(label, class_names) | read_attributes(links, LINK_COLUMNS, True, problems)
+    return told | columns.class_facts(label, class_names) | read_attributes(links, LINK_COLUMNS, True)
 
 
 def _doubtful(links: Table, data: LinkGraph, all_links: bool) -> str:
@@ -126,17 +115,17 @@ def _doubtful(links: Table, data: LinkGraph, all_links: bool) -> str:
 
 
 def _labels(
-    links: Table, class_names: tuple[str, ...], negatives: str, problems: Problems
+    links: Table, class_names: tuple[str, ...], negatives: str
 ) -> tuple[Integers, tuple[str, ...], Tensor | None]:
     """Return the classes, their names, and with `negatives` which pairs are links."""
     told = "label" in links.columns
     if told or len(class_names) > 1:
-        label, class_names = columns.labels(links, class_names, problems)
+        label, class_names = columns.labels(links, class_names)
     else:
         label = np.zeros(links.num_rows, dtype=np.int64)
     if not negatives:
         return label, class_names, None
-    number = number_of(negatives, label[:0] if not told else label, class_names, links.file, problems)
+    number = number_of(negatives, label if told else label[:0], class_names, links)
     if told:
         return label, class_names, truth(label, number)
     # All rows are links, and none may be written with the class that says that it is none.
@@ -146,13 +135,12 @@ def _labels(
     return label, class_names, torch.ones(links.num_rows, dtype=torch.int64)
 
 
-def _sides(nodes: Table, problems: Problems) -> dict[str, Tensor]:
-    column = text(nodes, "side", problems) if "side" in nodes.columns else None
+def _sides(nodes: Table) -> dict[str, Tensor]:
+    column = nodes.text_if_any("side")
     if column is None:
         return {}
     values = column.to_pylist()
-    problems.add_rows(
-        nodes.file,
+    nodes.note_rows(
         (row for row, value in enumerate(values) if value not in SIDES),
         lambda row: f"side is {values[row]!r}; user (or 0) and item (or 1) are known",
     )
@@ -193,7 +181,7 @@ def doubtful_class(class_names: Sequence[str], num_classes: int) -> str:
     return next((small[no] for no, yes in NO_AND_YES if len(names) == 2 and small.keys() == {no, yes}), "")
 
 
-def number_of(negatives: str, label: Integers, class_names: tuple[str, ...], file: str, problems: Problems) -> int:
+def number_of(negatives: str, label: Integers, class_names: tuple[str, ...], links: Table) -> int:
     """Return the number of the class whose pairs are no links, -1 where no row has it; notes a name that is unknown.
 
     A table without such a row is fine where all of its rows are of one class: there are only links in it. With two
@@ -205,8 +193,7 @@ def number_of(negatives: str, label: Integers, class_names: tuple[str, ...], fil
         return class_names.index(name) if class_names else int(name)
     of_another_kind = bool(known) and is_whole(known[0]) != is_whole(negatives)
     if len(known) > 1 or of_another_kind or negatives == "-1":
-        problems.add(
-            file,
+        links.note(
             f"dataset.negatives is {negatives!r}, which is no class of its links (an empty label, or -1, is none); "
             f"known: {listed(known)}",
         )
@@ -225,7 +212,7 @@ def truth(label: Integers, number: int) -> Tensor:
     return torch.from_numpy(np.where(label < 0, -1, (label != number).astype(np.int64)))
 
 
-def note_contradictions(links: Table, ends: Integers, linked: Tensor, undirected: bool, problems: Problems) -> None:
+def note_contradictions(links: Table, ends: Integers, linked: Tensor, undirected: bool) -> None:
     """Note the rows that say of a pair the opposite of the first row that says something of it."""
     rows = np.flatnonzero(linked.numpy() >= 0)
     if len(rows) == 0:
@@ -235,8 +222,7 @@ def note_contradictions(links: Table, ends: Integers, linked: Tensor, undirected
     wrong = np.flatnonzero(known & (said != said[earlier]))
     first = {int(rows[place]): int(rows[earlier[place]]) for place in wrong.tolist()}
     source, target = (links.columns[name] for name in ("source", "target"))
-    problems.add_rows(
-        links.file,
+    links.note_rows(
         sorted(first),
         lambda row: (
             f"says that {str(source[row].as_py())!r} and {str(target[row].as_py())!r} are "

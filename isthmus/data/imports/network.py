@@ -33,8 +33,8 @@ def read_network(path: Path, id_attribute: str, label_attribute: str, problems: 
     shown = "label" if KINDS[path.suffix.lower()] == "GEXF" and label_attribute != "label" else ""
     columns = {"id": as_column(list(ids.values())), **_columns(nodes.values(), ("id", own, shown))}
     return RawGraph(
-        Table(f"{path.name} nodes", columns, len(nodes), {"id": own} if own else {}),
-        Table(f"{path.name} edges", _edge_columns(edges, ids), len(edges)),
+        Table(f"{path.name} nodes", columns, len(nodes), problems, {"id": own} if own else {}),
+        Table(f"{path.name} edges", _edge_columns(edges, ids), len(edges), problems),
         tuple(_notes(graph.is_directed(), shown in attributes)),
     )
 

@@ -46,7 +46,9 @@ def read_pyg(path: Path, problems: Problems) -> RawGraph | None:
     others = sorted(str(key) for key in found if key not in TAKEN)
     notes = (f"left out: {', '.join(others)}",) if others else ()
     return RawGraph(
-        Table(f"{path.name} nodes", nodes, x.shape[0]), Table(f"{path.name} edges", edges, edge_index.shape[1]), notes
+        Table(f"{path.name} nodes", nodes, x.shape[0], problems),
+        Table(f"{path.name} edges", edges, edge_index.shape[1], problems),
+        notes,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from isthmus.data.folders.tables.reading import Problems, Table, is_numeric, is_text, numbers, text
+from isthmus.data.folders.tables.reading import Table, is_numeric, is_text, numbers
 from isthmus.data.on_demand import pa, torch
 
 PREFIX = "attribute."
@@ -22,7 +22,7 @@ def stated_attributes(table: Table) -> tuple[str, ...]:
     return tuple(name for name in table.columns if name.startswith(PREFIX))
 
 
-def read_attributes(table: Table, reserved: tuple[str, ...], numeric: bool, problems: Problems) -> dict[str, Any]:
+def read_attributes(table: Table, reserved: tuple[str, ...], numeric: bool) -> dict[str, Any]:
     """Return the `attributes` in a table and, of those of text, the names of the categories, `attribute_names`.
 
     A column of text, days or times has a number for each distinct value, in alphabetical order, an empty one among
@@ -36,12 +36,11 @@ def read_attributes(table: Table, reserved: tuple[str, ...], numeric: bool, prob
             continue
         name = column_name.removeprefix(PREFIX)
         if name in found:
-            what = f"has the attribute {name!r} twice, as {name!r} and {PREFIX + name!r}; remove one, or rename it"
-            problems.add(table.file, what)
+            table.note(f"has the attribute {name!r} twice, as {name!r} and {PREFIX + name!r}; remove one, or rename it")
         elif is_numeric(column):
             found[name] = _numbers(column)
         else:
-            strings = text(table, column_name, problems)
+            strings = table.text(column_name)
             told = [] if strings is None else strings.to_pylist()  # what is wrong with it has been noted
             values, codes = np.unique(np.asarray(told, dtype=str), return_inverse=True)
             found[name], names[name] = torch.from_numpy(codes.astype(np.int64)), tuple(values.tolist())
