@@ -19,7 +19,6 @@ class Dataset(ABC):
     """
 
     task: ClassVar[str] = "node"
-    summary: ClassVar[str] = ""
     licence: ClassVar[str] = ""
 
     normalize_features: bool = False

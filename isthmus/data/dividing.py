@@ -129,7 +129,7 @@ class Splitter(ABC):
     """Cuts data into the parts of several clients: a graph by nodes, a link graph by links, a set by graphs.
 
     A subclass says who holds which items (`assign`). A client's graph is the one induced by its nodes, so edges between
-    clients are lost (`split_with_cross_edges` tells which). A subclass may also change each client's part
+    clients are lost. A subclass may also change each client's part
     (`after_cut`), and says in `items` what it can divide.
     """
 

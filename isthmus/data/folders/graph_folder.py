@@ -61,11 +61,6 @@ class GraphFolder(OwnData[Graph]):
         return self.node_ids or ()
 
 
-def is_graph_folder(path: str | Path) -> bool:
-    """Return whether the folder holds a table of nodes and a table of edges."""
-    return bool(find_table(Path(path), "nodes")) and bool(find_table(Path(path), "edges"))
-
-
 def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undirected: bool = True) -> GraphFolder:
     """Return the graph of a folder, or raise one BadInput that tells all problems by row.
 
@@ -272,7 +267,6 @@ class Folder(OwnFolder):
         schema_digest: what `isthmus data check` tells of the schema that the folder must follow; "" for any or none
     """
 
-    summary: ClassVar[str] = "your own graph: a folder with nodes.parquet (or .csv) and edges.parquet (or .csv)"
     called: ClassVar[str] = "graph folder"
     data_type: ClassVar[type[Any]] = Graph
     tables: ClassVar[tuple[str, ...]] = ("nodes", "edges")

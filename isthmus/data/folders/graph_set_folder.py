@@ -271,9 +271,6 @@ class GraphSetFolder(OwnFolder):
     """
 
     task: ClassVar[str] = "graph"
-    summary: ClassVar[str] = (
-        "your own set of graphs: a folder with graphs.parquet, nodes.parquet, edges.parquet (or .csv)"
-    )
     called: ClassVar[str] = "graph set folder"
     data_type: ClassVar[type[Any]] = GraphSet
     tables: ClassVar[tuple[str, ...]] = ("nodes", "edges", "graphs")

@@ -248,7 +248,6 @@ class LinkFolder(OwnFolder):
     """
 
     task: ClassVar[str] = "link"
-    summary: ClassVar[str] = "your own links: a folder with nodes.parquet (or .csv) and links.parquet (or .csv)"
     called: ClassVar[str] = "link folder"
     data_type: ClassVar[type[Any]] = LinkGraph
     tables: ClassVar[tuple[str, ...]] = ("nodes", "links")

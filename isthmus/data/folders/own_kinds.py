@@ -119,7 +119,6 @@ class Folders(Dataset):
                sites has it; null for what lies at the first path
     """
 
-    summary: ClassVar[str] = "your own folders, each of them a client: a federation rehearsed with its real data"
     licence: ClassVar[str] = "your own"
 
     paths: tuple[str, ...] = ()

@@ -68,7 +68,6 @@ class AmazonCopurchase(Dataset):
         binary_words:  whether a feature says if the product's reviews have the word, not how often
     """
 
-    summary: ClassVar[str] = "graphs built from raw Amazon files: products of six segments bought together"
     licence: ClassVar[str] = "that of the raw files: for research"
 
     segments: tuple[str, ...] = tuple(SEGMENTS)

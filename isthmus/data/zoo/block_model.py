@@ -146,7 +146,6 @@ class FedcSBM(Dataset):
         graph_seed:   seed of all that is drawn
     """
 
-    summary: ClassVar[str] = "synthetic: 8 clients of 800 nodes, features alike, homophily from 0.52 to 0.99"
     licence: ClassVar[str] = "none needed: drawn at random"
 
     phis: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)

@@ -30,7 +30,6 @@ class Cora(Dataset):
     The masks are Planetoid's public split: 140 training, 500 validation, 1,000 test nodes.
     """
 
-    summary: ClassVar[str] = "2,708 machine learning papers, 5,278 links, 1,433 words, 7 classes; ships with us"
     licence: ClassVar[str] = "Apache-2.0, as part of graphdatascience 2.2"
 
     def load(self, root: Path) -> Graph:
@@ -83,7 +82,6 @@ class SubCora(Dataset):
         graph_seed: place in the pool of seeds
     """
 
-    summary: ClassVar[str] = "300 papers of Cora around a connected training set, 1,433 words, 7 classes"
     licence: ClassVar[str] = Cora.licence
 
     graph_seed: int = 0

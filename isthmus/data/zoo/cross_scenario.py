@@ -55,7 +55,6 @@ class CSR(Dataset):
     """
 
     task: ClassVar[str] = "link"
-    summary: ClassVar[str] = "generated: clicks of users on items in several scenarios that share users"
     licence: ClassVar[str] = "Apache-2.0, as part of isthmus: generated"
 
     num_scenarios: int = 3

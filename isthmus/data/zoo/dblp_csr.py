@@ -38,7 +38,6 @@ class DBLPCSR(RawDataset):
                   "degree": one column, the logarithm of 1 + the number of edges, as nothing else is known of a paper
     """
 
-    summary: ClassVar[str] = "148,521 papers of 81 conferences, 2,923,072 links by author, 4 areas as classes"
     needs = (FILE,)
     name = "dblp_csr"
     published = f"https://github.com/SijingYu/Hypergraphs (hypergraphs/DBLP-CSR, as arrays {', '.join(KEYS)})"

@@ -49,7 +49,6 @@ class FedDBLP(Dataset):
         binary_words: whether a feature says if the abstract has the word, not how often
     """
 
-    summary: ClassVar[str] = "a graph built from a dump of DBLP citations: abstracts, topics, venues, publishers"
     licence: ClassVar[str] = "that of the dump; AMiner's is for research"
 
     dump: str = "dblp.jsonl.gz"

@@ -142,7 +142,6 @@ class WN18(KnowledgeGraph):
     Most held-out facts have their inverse among the training facts, which is why later work prefers WN18RR.
     """
 
-    summary = "40,943 WordNet senses, 18 relations, 151,442 facts; official split"
     licence = "WordNet licence"
     read = staticmethod(read_numbered)
     name = "WN18"
@@ -153,7 +152,6 @@ class WN18(KnowledgeGraph):
 class FB15k237(KnowledgeGraph):
     """14,541 entities of Freebase, 237 relations, 310,116 facts: 272,115 to train on, 17,535 and 20,466 held out."""
 
-    summary = "14,541 Freebase entities, 237 relations, 310,116 facts; official split"
     licence = "CC BY 2.5 (Freebase)"
     read = staticmethod(read_named)
     name = "FB15k-237"

@@ -32,7 +32,6 @@ class LinksOf(Dataset):
     """
 
     task: ClassVar[str] = "link"
-    summary: ClassVar[str] = "the edges of a node dataset as links, for link prediction"
     licence: ClassVar[str] = "that of the dataset"
 
     dataset: Dataset = Cora()
@@ -86,7 +85,6 @@ class HashedIds(Dataset):
     """
 
     task: ClassVar[str] = "link"
-    summary: ClassVar[str] = "users and items of another dataset, with hashed ids as features"
     licence: ClassVar[str] = "that of the dataset"
 
     dataset: Dataset = CSR()

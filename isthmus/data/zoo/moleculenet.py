@@ -187,7 +187,6 @@ class HIV(MoleculeNet):
     name = "hiv"
     file = "HIV.csv"
     tasks = ("HIV_active",)
-    summary = "41,120 molecules, 1 task: keeps HIV from replicating"
 
 
 class BACE(MoleculeNet):
@@ -196,7 +195,6 @@ class BACE(MoleculeNet):
     name = "bace"
     smiles = "mol"
     tasks = ("Class",)
-    summary = "1,513 molecules, 1 task: inhibits beta-secretase 1"
 
 
 class BBBP(MoleculeNet):
@@ -205,7 +203,6 @@ class BBBP(MoleculeNet):
     name = "bbbp"
     file = "BBBP.csv"
     tasks = ("BBBP",)
-    summary = "2,039 molecules, 1 task: passes from blood into the brain"
 
 
 class ClinTox(MoleculeNet):
@@ -213,14 +210,12 @@ class ClinTox(MoleculeNet):
 
     name = "clintox"
     tasks = ("FDA_APPROVED", "CT_TOX")
-    summary = "1,480 drugs, 2 tasks: approved, failed for toxicity"
 
 
 class SIDER(MoleculeNet):
     """1,427 drugs, 27 tasks: side effects on each system of organs."""
 
     name = "sider"
-    summary = "1,427 drugs, 27 tasks: side effects by system of organs"
 
 
 class Tox21(MoleculeNet):
@@ -231,7 +226,6 @@ class Tox21(MoleculeNet):
         *("NR-AR", "NR-AR-LBD", "NR-AhR", "NR-Aromatase", "NR-ER", "NR-ER-LBD", "NR-PPAR-gamma"),
         *("SR-ARE", "SR-ATAD5", "SR-HSE", "SR-MMP", "SR-p53"),
     )
-    summary = "7,823 molecules, 12 tasks: toxicity, partly measured"
 
 
 class ESOL(MoleculeNet):
@@ -241,7 +235,6 @@ class ESOL(MoleculeNet):
     file = "delaney-processed.csv"
     target = "value"
     tasks = ("measured log solubility in mols per litre",)
-    summary = "1,128 molecules, regression: solubility in water"
 
 
 class Lipo(MoleculeNet):
@@ -251,7 +244,6 @@ class Lipo(MoleculeNet):
     file = "Lipophilicity.csv"
     target = "value"
     tasks = ("exp",)
-    summary = "4,200 molecules, regression: lipophilicity"
 
 
 class FreeSolv(MoleculeNet):
@@ -261,4 +253,3 @@ class FreeSolv(MoleculeNet):
     file = "SAMPL.csv"
     target = "value"
     tasks = ("expt",)
-    summary = "642 molecules, regression: free energy of hydration"

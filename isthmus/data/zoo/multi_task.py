@@ -35,7 +35,6 @@ class MultiTaskMol(Dataset):
     """
 
     task: ClassVar[str] = "graph"
-    summary: ClassVar[str] = "8,270 molecules of 7 TU sets, one task of two classes each; one client per set"
     licence: ClassVar[str] = TU.licence
     members: ClassVar[tuple[type[TU], ...]] = (MUTAG, BZR, COX2, DHFR, PTCMR, AIDS, NCI1)
 
@@ -65,7 +64,6 @@ class MultiTaskMoleculeNet(Dataset):
     """
 
     task: ClassVar[str] = "graph"
-    summary: ClassVar[str] = "14,282 molecules of 5 MoleculeNet sets, 43 tasks; one client per set"
     licence: ClassVar[str] = MoleculeNet.licence
     members: ClassVar[tuple[type[MoleculeNet], ...]] = (BACE, BBBP, ClinTox, SIDER, Tox21)
 

@@ -79,7 +79,6 @@ class AmazonComputers(NpzGraph):
     name = "amazon_computers"
     needs = ("amazon/Computers/raw/amazon_electronics_computers.npz",)
     counts = (13752, 245861, 767, 10)
-    summary = "13,752 computer goods bought together, 245,861 links, 767 words, 10 classes"
     licence = "MIT, as part of gnn-benchmark; the reviews are Amazon's"
 
 
@@ -93,7 +92,6 @@ class AmazonPhoto(NpzGraph):
     name = "amazon_photo"
     needs = ("amazon/Photo/raw/amazon_electronics_photo.npz",)
     counts = (7650, 119081, 745, 8)
-    summary = "7,650 photographic goods bought together, 119,081 links, 745 words, 8 classes"
     licence = "MIT, as part of gnn-benchmark; the reviews are Amazon's"
 
 
@@ -109,7 +107,6 @@ class CoauthorCS(NpzGraph):
     name = "coauthor_cs"
     needs = ("coauthor/CS/raw/ms_academic_cs.npz",)
     counts = (18333, 81894, 6805, 15)
-    summary = "18,333 authors in computer science, 81,894 links, 6,805 keywords, 15 classes"
     licence = COAUTHOR_LICENCE
 
 
@@ -122,7 +119,6 @@ class CoauthorPhysics(NpzGraph):
     name = "coauthor_physics"
     needs = ("coauthor/Physics/raw/ms_academic_phy.npz",)
     counts = (34493, 247962, 8415, 5)
-    summary = "34,493 authors in physics, 247,962 links, 8,415 keywords, 5 classes"
     licence = COAUTHOR_LICENCE
 
 
@@ -140,7 +136,6 @@ class CitationDBLP(NpzGraph):
     needs = ("citation_full/dblp/raw/dblp.npz",)
     published = GRAPH2GAUSS
     counts = (17716, 52867, 1639, 4)
-    summary = "17,716 papers of DBLP, 52,867 links, 1,639 TF-IDF words, 4 classes"
     licence = GRAPH2GAUSS_LICENCE
 
 
@@ -154,7 +149,6 @@ class CoraML(NpzGraph):
     needs = ("citation_full/cora_ml/raw/cora_ml.npz",)
     published = GRAPH2GAUSS
     counts = (2995, 8158, 2879, 7)
-    summary = "2,995 machine learning papers, 8,158 links, 2,879 TF-IDF words, 7 classes"
     licence = GRAPH2GAUSS_LICENCE
 
 
@@ -171,5 +165,4 @@ class ACM(NpzGraph):
         "adj_indptr, adj_indices, attr_indptr, attr_indices, attr_data, attr_shape beside labels)"
     )
     counts = (3025, 13128, 1870, 3)
-    summary = "3,025 papers of ACM conferences, 13,128 links by author, 1,870 keywords, 3 classes"
     licence = "MIT, as part of GraphData"

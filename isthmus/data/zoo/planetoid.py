@@ -145,7 +145,6 @@ class CiteSeer(Planetoid):
 
     name = "CiteSeer"
     class_names = ("AI", "ML", "IR", "DB", "Agents", "HCI")
-    summary = "3,327 computer science papers, 4,552 links, 3,703 words, 6 classes"
 
 
 class PubMed(Planetoid):
@@ -153,4 +152,3 @@ class PubMed(Planetoid):
 
     name = "PubMed"
     class_names = ("Experimental", "Type_1", "Type_2")
-    summary = "19,717 papers on diabetes, 44,324 links, 500 TF-IDF words, 3 classes"

@@ -96,7 +96,6 @@ class Ciao(Ratings):
     105 items' entries more than items: a few are in several categories. 1,436 ratings repeat a pair of user and item.
     """
 
-    summary = "7,375 users, 105,114 items in 28 categories, 284,086 ratings from 0 to 5"
     ratings = (0, 1, 2, 3, 4, 5)
     num_categories = 28
     name = "Ciao"
@@ -109,7 +108,6 @@ class Epinions(Ratings):
     600 items' entries more than items: some are in several categories. 9,826 ratings repeat a pair of user and item.
     """
 
-    summary = "22,164 users, 296,277 items in 27 categories, 922,267 ratings from 1 to 5"
     ratings = (1, 2, 3, 4, 5)
     num_categories = 27
     name = "Epinions"

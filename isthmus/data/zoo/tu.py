@@ -160,7 +160,6 @@ class AIDS(TU):
 
     name = "AIDS"
     files = (LABELS, ATTRIBUTES, EDGE_LABELS)
-    summary = "2,000 molecules of 15.7 atoms, 2 classes: active against HIV"
 
 
 class BZR(TU):
@@ -168,7 +167,6 @@ class BZR(TU):
 
     name = "BZR"
     files = (LABELS, ATTRIBUTES)
-    summary = "405 molecules of 35.8 atoms, 2 classes: benzodiazepine receptor"
 
 
 class COX2(TU):
@@ -176,7 +174,6 @@ class COX2(TU):
 
     name = "COX2"
     files = (LABELS, ATTRIBUTES)
-    summary = "467 molecules of 41.2 atoms, 2 classes: cyclooxygenase-2"
 
 
 class DD(TU):
@@ -184,7 +181,6 @@ class DD(TU):
 
     name = "DD"
     files = (LABELS,)
-    summary = "1,178 proteins of 284.3 amino acids, 2 classes: enzymes or not"
 
 
 class DHFR(TU):
@@ -192,7 +188,6 @@ class DHFR(TU):
 
     name = "DHFR"
     files = (LABELS, ATTRIBUTES)
-    summary = "756 molecules of 42.4 atoms, 2 classes: dihydrofolate reductase"
 
 
 class ENZYMES(TU):
@@ -200,21 +195,18 @@ class ENZYMES(TU):
 
     name = "ENZYMES"
     files = (LABELS, ATTRIBUTES)
-    summary = "600 enzymes of 32.6 structures, 6 classes"
 
 
 class IMDBBinary(TU):
     """1,000 networks of actors, of action or romance films; 19.77 actors on average; 136 features, of degree."""
 
     name = "IMDB-BINARY"
-    summary = "1,000 networks of 19.8 actors, 2 genres; degree as feature"
 
 
 class IMDBMulti(TU):
     """1,500 networks of actors, of comedy, romance or science fiction; 13.00 actors on average; 89 features."""
 
     name = "IMDB-MULTI"
-    summary = "1,500 networks of 13.0 actors, 3 genres; degree as feature"
 
 
 class MUTAG(TU):
@@ -222,7 +214,6 @@ class MUTAG(TU):
 
     name = "MUTAG"
     files = (LABELS, EDGE_LABELS)
-    summary = "188 molecules of 17.9 atoms, 2 classes: mutagenic"
 
 
 class NCI1(TU):
@@ -230,7 +221,6 @@ class NCI1(TU):
 
     name = "NCI1"
     files = (LABELS,)
-    summary = "4,110 molecules of 29.9 atoms, 2 classes: active against lung cancer"
 
 
 class PROTEINS(TU):
@@ -238,7 +228,6 @@ class PROTEINS(TU):
 
     name = "PROTEINS"
     files = (LABELS, ATTRIBUTES)
-    summary = "1,113 proteins of 39.1 structures, 2 classes: enzymes or not"
 
 
 class PTCMR(TU):
@@ -246,4 +235,3 @@ class PTCMR(TU):
 
     name = "PTC_MR"
     files = (LABELS, EDGE_LABELS)
-    summary = "344 molecules of 14.3 atoms, 2 classes: carcinogenic for male rats"

@@ -55,7 +55,6 @@ class Twitch(Dataset):
         countries: those that are loaded, in the order of their numbers
     """
 
-    summary: ClassVar[str] = "34,118 streamers of six countries, 429,113 friendships, 3,170 or 128 features, 2 classes"
     licence: ClassVar[str] = "MIT, as part of benedekrozemberczki/datasets"
 
     features: str = "raw"

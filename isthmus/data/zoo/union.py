@@ -41,7 +41,6 @@ class Union(Dataset):
         dim:      columns with "svd"
     """
 
-    summary: ClassVar[str] = "several node datasets in one, each with classes of its own"
     licence: ClassVar[str] = "those of its parts"
 
     datasets: tuple[str, ...] = ("amazon_computers", "amazon_photo")

@@ -102,7 +102,7 @@ def finite_numbers(table: Table, names: tuple[str, ...]) -> torch.Tensor:
         x = np.stack([numbers(table.columns[name]) for name in names], axis=1).astype(np.float32)
     first_wrong = (~np.isfinite(x)).argmax(axis=1)
     table.note_rows(
-        ~np.isfinite(x).all(axis=1),
+        np.asarray(~np.isfinite(x).all(axis=1)),
         lambda row: f"{names[first_wrong[row]]} is {x[row][first_wrong[row]]}; a finite number is needed",
     )
     return torch.from_numpy(x)
