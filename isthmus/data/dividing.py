@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
@@ -17,19 +17,28 @@ from isthmus.core.errors import BadInput, refuse
 from isthmus.data.conventions import SPLITS
 
 
-class Holding(ABC):
+class _Sized(ABC):
+    """What each kind of holding declares in a place of its own."""
+
+    x: Tensor
+    num_classes: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Holding(_Sized):
     """Data that a client holds, seen as a set of items; `Graph`, `LinkGraph` and `GraphSet` are its three kinds.
 
     What masks, attributes and splitters speak of is the item: a node of a graph, a link of a link graph, a graph of a
     set. A part of a holding is a holding of the same kind, with what its items need.
 
     Fields:
-        x:               features of all nodes, (nodes, features)
-        num_classes:     number of classes of the whole dataset; of tasks, where labels are numbers
+        x:               features of all nodes, (nodes, features), float32; dense, or `torch.sparse_csr` if few are set
+        num_classes:     number of classes of the whole dataset, also where a client sees only some; of tasks, where
+                         labels are numbers
         class_names:     names of the classes or tasks, or empty
         feature_names:   names of the feature columns of nodes, or empty
-        masks:           boolean (items,) for each split that is set
-        attributes:      further facts for each item, (items,) or (items, ...)
+        masks:           boolean (items,) for each of "train", "val", "test" that is set
+        attributes:      further facts for each item, (items,) or (items, ...), for splitters that go by attribute
         attribute_names: for attributes that are numbers of categories: the categories' names
         name:            name of the dataset
     """
@@ -39,14 +48,12 @@ class Holding(ABC):
     id_field: ClassVar[str]
     label_field: ClassVar[str]
 
-    x: Tensor
-    num_classes: int
-    class_names: tuple[str, ...]
-    feature_names: tuple[str, ...]
-    masks: Mapping[str, Tensor]
-    attributes: Mapping[str, Tensor]
-    attribute_names: Mapping[str, tuple[str, ...]]
-    name: str
+    masks: Mapping[str, Tensor] = field(default_factory=dict)
+    attributes: Mapping[str, Tensor] = field(default_factory=dict)
+    attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    class_names: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()
+    name: str = ""
 
     @property
     def num_nodes(self) -> int:
@@ -88,12 +95,11 @@ class Holding(ABC):
         """Return the same data with all its tensors on a device; itself where they lie there."""
         if self.x.device == device:
             return self
-        there = {each.name: _on(getattr(self, each.name), device) for each in fields(cast(Any, self))}
-        return cast(Self, replace(cast(Any, self), **there))
+        return replace(self, **{each.name: _on(getattr(self, each.name), device) for each in fields(self)})
 
     def with_masks(self, masks: Mapping[str, Tensor]) -> Self:
         """Return the same data with other masks."""
-        return cast(Self, replace(cast(Any, self), masks=dict(masks)))
+        return replace(self, masks=dict(masks))
 
     @abstractmethod
     def divide(self, parts: Sequence[Tensor]) -> list[Self]:
@@ -290,8 +296,8 @@ class PerClassSplit(MaskRule):
 
     def __post_init__(self) -> None:
         refuse(self.num_per_class < 1, self, "num_per_class", "at least 1 is needed")
-        for field in ("num_val", "num_test"):
-            refuse((getattr(self, field) or 0) < 0, self, field, "it may not be negative")
+        for number in ("num_val", "num_test"):
+            refuse((getattr(self, number) or 0) < 0, self, number, "it may not be negative")
 
     def apply(self, data: Held, rng: np.random.Generator) -> Held:
         """Return the data with random masks of the given sizes."""

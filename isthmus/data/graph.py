@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -85,19 +85,11 @@ class EdgesByNode:
 class Graph(Holding):
     """An attributed graph; an undirected edge is stored in both directions, once each; no self-loops.
 
-    Fields:
-        x:           features, (nodes, features), float32; dense, or `torch.sparse_csr` when few are set
+    Fields: those of `Holding`, where nodes are the items, and
         edge_index:  (2, edges), int64, sorted by source then target
         y:           class of each node, (nodes,), int64; -1 where there is no label
-        num_classes: number of classes of the whole dataset, also where a client sees only some
         node_ids:    (nodes,), int64; index of each node in the graph this one was cut from
-        masks:       boolean (nodes,) for each of "train", "val", "test" that is set
         edge_weight: (edges,), float32, or None for all ones
-        attributes:  further facts per node, (nodes,) or (nodes, ...), for splitters that go by attribute
-        attribute_names: names of the categories of attributes that are numbers of categories
-        class_names: names of the classes, or empty
-        name:        name of the dataset
-        feature_names: names of the feature columns, or empty
     """
 
     item: ClassVar[str] = "node"
@@ -109,13 +101,7 @@ class Graph(Holding):
     y: Tensor
     num_classes: int
     node_ids: Tensor
-    masks: Mapping[str, Tensor] = field(default_factory=dict)
     edge_weight: Tensor | None = None
-    attributes: Mapping[str, Tensor] = field(default_factory=dict)
-    attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    class_names: tuple[str, ...] = ()
-    name: str = ""
-    feature_names: tuple[str, ...] = ()
 
     @property
     def num_edges(self) -> int:

@@ -158,9 +158,7 @@ def write_graph_folder(
     neighbors = neighbors_table(graph) if ids is None else None
     if neighbors is not None:
         tables[STEM] = neighbors
-    writing.write_folder(
-        path, tables, writing.features_archive(graph.x), format=format, feature_names=graph.feature_names
-    )
+    writing.write_holding(graph, path, tables, format)
 
 
 def _nodes_table(graph: Graph, names: list[str | int]) -> Any:

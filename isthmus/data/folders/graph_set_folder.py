@@ -239,9 +239,7 @@ def write_graph_set_folder(data: GraphSet, path: str | Path, format: str = "parq
     if data.edge_attr is not None:
         links |= writing.feature_columns(data.edge_attr, "e", data.edge_feature_names)
     tables = {"graphs": pa.table(graphs), "nodes": pa.table(nodes), "edges": pa.table(links)}
-    writing.write_folder(
-        path, tables, writing.features_archive(data.x), format=format, feature_names=data.feature_names
-    )
+    writing.write_holding(data, path, tables, format)
 
 
 def _target_columns(data: GraphSet) -> dict[str, Any]:

@@ -90,7 +90,8 @@ def read_link_folder(
         **node_facts,
         **told,
     )
-    data = replace(data, doubtful=_doubtful(links, data, all_links))
+    if not (negatives or all_links or "label" not in links.columns):
+        data = replace(data, doubtful=doubtful_class(data.class_names, data.num_classes))
     named = np.asarray(ids.to_pylist(), dtype=object)
     by_end = {name: tuple(named[end].tolist()) for name, end in zip(EDGE_COLUMNS, ends, strict=True)}
     return OwnData(data, by_end, tuple(named.tolist()), columns.are_numbered(links, data.class_names))
@@ -106,12 +107,6 @@ def _told(
     masks = columns.split_masks(links, None)
     told = {"label": torch.from_numpy(label), "linked": linked, "masks": masks}
     return told | columns.class_facts(label, class_names) | read_attributes(links, LINK_COLUMNS, True)
-
-
-def _doubtful(links: Table, data: LinkGraph, all_links: bool) -> str:
-    """Return the class that sounds as if its pairs were no links, where nobody has said whether they are."""
-    sure = data.negatives or all_links or "label" not in links.columns
-    return "" if sure else doubtful_class(data.class_names, data.num_classes)
 
 
 def _labels(
@@ -165,9 +160,7 @@ def write_link_folder(data: LinkGraph, path: str | Path, format: str = "parquet"
         links["label"] = writing.label_column(data.label, data.class_names)
     links |= writing.split_column(data.masks, data.item) | attribute_columns(data.attributes, data.attribute_names)
     tables = {"nodes": pa.table(nodes), "links": pa.table(links)}
-    writing.write_folder(
-        path, tables, writing.features_archive(data.x), format=format, feature_names=data.feature_names
-    )
+    writing.write_holding(data, path, tables, format)
 
 
 # Two classes of these names, in small letters, may well say whether there is a link: no, then yes.

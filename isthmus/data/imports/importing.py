@@ -17,7 +17,15 @@ from isthmus.data.folders.schema.schema import Feature, Number, Schema, Vector, 
 from isthmus.data.folders.schema.vocabulary import categories, is_whole
 from isthmus.data.folders.tables import columns
 from isthmus.data.folders.tables.attributes import PREFIX, stated_attributes
-from isthmus.data.folders.tables.reading import Problems, RawGraph, Table, as_table, is_numeric, parsed_numbers
+from isthmus.data.folders.tables.reading import (
+    Problems,
+    RawGraph,
+    Table,
+    as_table,
+    counted,
+    is_numeric,
+    parsed_numbers,
+)
 from isthmus.data.folders.tables.writing import write_folder
 from isthmus.data.imports.two_tables import Reading
 from isthmus.data.on_demand import compute, pa
@@ -149,14 +157,9 @@ def prepare(raw: RawGraph | None, wishes: Wishes, problems: Problems) -> Prepare
     problems.raise_if_any()
     if encoded is None or table is None:
         raise AssertionError("whatever is absent has been noted as a problem")
-    named = _feature_columns(encoded, schema)
+    named = dict(zip(schema.columns, encoded.T, strict=True)) if named_columns(schema) else {}
     written = _nodes_table(ids, y, class_names, splits, attributes | named)
     return Prepared(written, table, None if named else encoded, schema, tuple(notes))
-
-
-def _feature_columns(encoded: Any, schema: Schema) -> dict[str, Any]:
-    """Return the features that go into the table of nodes: all, or none."""
-    return dict(zip(schema.columns, encoded.T, strict=True)) if named_columns(schema) else {}
 
 
 def _nodes_table(
@@ -232,15 +235,11 @@ def _labels(nodes: Table) -> tuple[Table, list[str]]:
     strings = nodes.text_if_any("label")
     if strings is None:
         return _unlabelled(nodes), []
-    labels = _as_whole(strings.to_pylist())
-    return replace(nodes, columns=nodes.columns | {"label": pa.array(labels, pa.string())}), [x for x in labels if x]
-
-
-def _as_whole(labels: list[str]) -> list[str]:
+    labels: list[str] = strings.to_pylist()
     whole = [label.removesuffix(".0") for label in labels]
-    if not all(is_whole(label) for label in whole if label):
-        return labels
-    return ["" if label == "-1" else label for label in whole]
+    if all(is_whole(label) for label in whole if label):
+        labels = ["" if label == "-1" else label for label in whole]
+    return replace(nodes, columns=nodes.columns | {"label": pa.array(labels, pa.string())}), [x for x in labels if x]
 
 
 def _unlabelled(nodes: Table) -> Table:
@@ -294,7 +293,7 @@ def _edges_table(links: Table, ids: Any, nodes_file: str, rules: EdgeRules, note
     loops = known & (ends[0] == ends[1])
     for count, what in ((int((~known).sum()), "to unknown nodes"), (int(loops.sum()), "from a node to itself")):
         if count:
-            notes.append(f"{links.file}: {count} edge{'' if count == 1 else 's'} {what} dropped")
+            notes.append(f"{links.file}: {counted(count, 'edge')} {what} dropped")
     kept = known & ~loops
     ends, weight = ends[:, kept], None if weight is None else weight[kept]
     ends, weight = _once(ends, weight, len(ids), rules)
@@ -344,8 +343,7 @@ def described(schema: Schema, verbose: bool = False) -> list[str]:
 
 
 def _facts(feature: Feature) -> str:
-    count = len(feature.columns)
-    facts = f"{count} column{'' if count == 1 else 's'}"
+    facts = counted(len(feature.columns), "column")
     if isinstance(feature, Number) and feature.scaled:
         facts += f", standardised by mean {feature.mean:g} and std {feature.std:g}"
     return facts + (" as given" if isinstance(feature, Vector) else "")
@@ -354,10 +352,8 @@ def _facts(feature: Feature) -> str:
 def _summary(kind: str, features: list[Feature]) -> str:
     shown = ", ".join(feature.name for feature in features[:NAMES_SHOWN])
     more = f", ... {features[-1].name}" if len(features) > NAMES_SHOWN else ""
-    count = sum(len(feature.columns) for feature in features)
+    columns_in_all = counted(sum(len(feature.columns) for feature in features), "column")
     scaled = sum(isinstance(f, Number) and f.scaled for f in features)
-    return (
-        f"{kind}: {len(features)} feature{'' if len(features) == 1 else 's'}, {count} column{'' if count == 1 else 's'}"
-        + (f", {scaled} standardised" if scaled else "")
-        + f" ({shown}{more}; --verbose tells all)"
-    )
+    standardised = f", {scaled} standardised" if scaled else ""
+    what = f"{kind}: {counted(len(features), 'feature')}, {columns_in_all}{standardised}"
+    return f"{what} ({shown}{more}; --verbose tells all)"

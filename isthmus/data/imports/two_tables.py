@@ -78,16 +78,11 @@ def read_file(path: Path, delimiter: str, problems: Problems, reading: Reading =
     except (OSError, ValueError) as error:  # pyarrow's errors are kinds of these
         problems.add(str(path), f"cannot be read: {' '.join((getattr(error, 'strerror', '') or str(error)).split())}")
         return None
-    other = _delimiter_in(names)
+    other = next((mark for mark in (";", "\t", "|", ",") if len(names) == 1 and mark in names[0]), "")
     if other:
         problems.add(file, f"has the one column {names[0]!r}; add --delimiter {other!r}")
         return None
     return as_table(file, names, columns, num_rows, problems)
-
-
-def _delimiter_in(names: list[str]) -> str:
-    """Return what seems to separate values in the name of the one column that was found; nothing if it is a name."""
-    return next((mark for mark in (";", "\t", "|", ",") if len(names) == 1 and mark in names[0]), "")
 
 
 Columns = tuple[list[str], list[Any], int]
@@ -167,16 +162,11 @@ def _by_types(read: Callable[[dict[str, Any]], Made], names: list[str], numbers:
         try:
             return read({name: pa.float64() if name in numbers else pa.string() for name in names})
         except pa.ArrowInvalid as error:
-            turned = numbers & _columns_named(str(error), names)
+            turned = {name for place, name in enumerate(names) if f"CSV column #{place}:" in str(error)} & numbers
             if not turned:
                 raise
             numbers -= turned
     return None
-
-
-def _columns_named(error: str, names: list[str]) -> set[str]:
-    """Return the columns that an error of Arrow's names by their places."""
-    return {name for place, name in enumerate(names) if f"CSV column #{place}:" in error}
 
 
 def _read_parquet(path: Path, reading: Reading) -> Columns:

@@ -16,7 +16,7 @@ from isthmus.data.folders.schema.schema import Category, Feature, Number, Schema
 from isthmus.data.folders.schema.vocabulary import words
 from isthmus.data.folders.tables import number_block, reading
 from isthmus.data.folders.tables.number_block import BlockColumn
-from isthmus.data.folders.tables.reading import Table, listed, parsed_numbers
+from isthmus.data.folders.tables.reading import Table, counted, listed, parsed_numbers
 from isthmus.data.on_demand import compute, pa, sparse
 
 # More columns than this, or any of words or vectors, and the features go to features.npz.
@@ -44,7 +44,11 @@ def encode(table: Table, schema: Schema, notes: list[str]) -> Any:
     size = table.num_rows * sum(block.shape[1] for block in blocks)
     counts = [number_block.num_set(block) if isinstance(block, np.ndarray) else block.nnz for block in blocks]
     few = sum(counts) < SPARSE_DENSITY * size
-    return _dense(blocks) if named_columns(schema) or not few else _sparse(blocks)
+    if few and not named_columns(schema):
+        rows = [number_block.sparse_rows_of(block) if isinstance(block, np.ndarray) else block for block in blocks]
+        return sparse.hstack(rows, format="csr", dtype=np.float32)
+    dense = [block if isinstance(block, np.ndarray) else block.toarray() for block in blocks]
+    return dense[0] if len(dense) == 1 else np.concatenate(dense, axis=1)
 
 
 def _blocks(table: Table, schema: Schema, notes: list[str]) -> list[Any]:
@@ -56,16 +60,6 @@ def _blocks(table: Table, schema: Schema, notes: list[str]) -> list[Any]:
         else:
             blocks += [_block(table, feature, notes) for feature in run]
     return blocks
-
-
-def _dense(blocks: list[Any]) -> npt.NDArray[np.float32]:
-    dense = [block if isinstance(block, np.ndarray) else block.toarray() for block in blocks]
-    return dense[0] if len(dense) == 1 else np.concatenate(dense, axis=1)
-
-
-def _sparse(blocks: list[Any]) -> Any:
-    rows = [number_block.sparse_rows_of(block) if isinstance(block, np.ndarray) else block for block in blocks]
-    return sparse.hstack(rows, format="csr", dtype=np.float32)
 
 
 def _is_there(table: Table, feature: Feature) -> bool:
@@ -111,7 +105,9 @@ def _number_block(table: Table, features: Sequence[Feature], notes: list[str]) -
 
 def _taken_over(table: Table, features: Sequence[Feature]) -> tuple[npt.NDArray[np.float32], list[int]]:
     """Return numbers side by side as far as they are read so and stay as they are, and the places of all others."""
-    read = _unscaled(table, features)
+    columns = [table.columns.get(feature.name) for feature in features]
+    plain = [isinstance(feature, Number) and not feature.scaled for feature in features]
+    read = {place: c for place, c in enumerate(columns) if plain[place] and isinstance(c, BlockColumn)}
     if not read:
         return np.zeros((table.num_rows, len(features)), dtype=np.float32), list(range(len(features)))
     matrix = next(iter(read.values())).matrix
@@ -122,17 +118,6 @@ def _taken_over(table: Table, features: Sequence[Feature]) -> tuple[npt.NDArray[
     block = np.zeros((table.num_rows, len(features)), dtype=np.float32)
     block[:, list(read)] = matrix[:, order]
     return block, [place for place in range(len(features)) if place not in read or read[place].place in odd]
-
-
-def _unscaled(table: Table, features: Sequence[Feature]) -> dict[int, BlockColumn]:
-    """Return by place the columns of numbers that are given on as they are and are read side by side with others."""
-    found = {}
-    for place, feature in enumerate(features):
-        column = table.columns.get(feature.name)
-        plain = isinstance(feature, Number) and not feature.scaled
-        if plain and isinstance(column, BlockColumn):
-            found[place] = column
-    return found
 
 
 def _numbers(table: Table, feature: Feature, notes: list[str]) -> npt.NDArray[np.float32] | None:
@@ -149,7 +134,7 @@ def _numbers(table: Table, feature: Feature, notes: list[str]) -> npt.NDArray[np
     missing[stray] = False
     if feature.fill is not None and missing.any():
         values[missing] = feature.fill
-        notes.append(f"{name}: {_count(int(missing.sum()), 'missing number')}, filled in with {feature.fill:g}")
+        notes.append(f"{name}: {counted(int(missing.sum()), 'missing number')}, filled in with {feature.fill:g}")
     with np.errstate(over="ignore"):
         scaled = ((values - feature.mean) / feature.std).astype(np.float32)
     wrong = ~np.isfinite(scaled)
@@ -228,11 +213,11 @@ def _losses(feature: Category, values: list[str], unknown: list[int]) -> Iterato
     """Yield in words what became of values in rows that are not in the vocabulary, and of missing ones."""
     if unknown:
         fate = f"counted in {feature.columns[-1]!r}" if feature.unknown == "other" else "dropped"
-        many = _count(len(unknown), "value")
+        many = counted(len(unknown), "value")
         yield f"{feature.name}: {many} not in the vocabulary, {fate}: {_most(values[row] for row in unknown)}"
     missing = values.count("")
     if missing:
-        yield f"{feature.name}: {_count(missing, 'missing value')}, given on as zeros"
+        yield f"{feature.name}: {counted(missing, 'missing value')}, given on as zeros"
 
 
 def _bags_of_words(feature: Text, texts: list[str], notes: list[str]) -> Any:
@@ -260,7 +245,3 @@ def _most(values: Any) -> str:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     shown = ", ".join(f"{value!r} {count}" for value, count in ordered[:5])
     return f"{shown}, ... ({len(ordered)} in all)" if len(ordered) > 5 else shown
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

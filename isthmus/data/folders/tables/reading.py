@@ -51,8 +51,7 @@ class Problems:
     def raise_if_any(self) -> None:
         """Raise one error with all that was found."""
         if self.lines:
-            count = "1 problem" if self.num_found == 1 else f"{self.num_found} problems"
-            head = f"{self.subject}: {count}"
+            head = f"{self.subject}: {counted(self.num_found, 'problem')}"
             head += " (rows count from 1, without the header)" if self.has_rows else ""
             raise BadInput("\n  ".join([head, *self.lines]))
 
@@ -228,6 +227,11 @@ def _is_number(value: str | None) -> bool:
     except ValueError:
         return False
     return True
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number with the word for what is counted, in the plural but for one."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def listed(names: Iterable[str], most: int = 8) -> str:
