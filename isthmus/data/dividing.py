@@ -183,10 +183,10 @@ class Splitter(ABC):
 Items = npt.NDArray[np.int64]
 
 
-def groups_of(membership: Items) -> list[Items]:
-    """Return the items of each group, ascending; groups are numbered from 0 and none is empty."""
+def groups_of(membership: Items, num_groups: int = 0) -> list[Items]:
+    """Return the items of each group, ascending; groups are numbered from 0, up to `num_groups` at least."""
     order = np.argsort(membership, kind="stable")
-    return np.split(order, np.cumsum(np.bincount(membership))[:-1])
+    return np.split(order, np.cumsum(np.bincount(membership, minlength=num_groups))[:-1])
 
 
 def deal_evenly(groups: Sequence[Items], num_clients: int) -> list[list[Items]]:
@@ -217,9 +217,7 @@ def part_of(items: Sequence[Items]) -> Tensor:
 
 def parts_by_owner(owner: Items, num_clients: int) -> list[Tensor]:
     """Return each client's items, ascending, from the owner of each item."""
-    order = np.argsort(owner, kind="stable")
-    ends = np.cumsum(np.bincount(owner, minlength=num_clients))[:-1]
-    return [torch.from_numpy(items) for items in np.split(order, ends)]
+    return [torch.from_numpy(items) for items in groups_of(owner, num_clients)]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,18 +23,6 @@ def spans(first: Numbers, length: Numbers) -> Numbers:
     numbers = np.repeat(first - before, length)
     numbers += np.arange(len(numbers))
     return numbers
-
-
-class InducedEdges(NamedTuple):
-    """Edges between chosen nodes, sorted by source then target.
-
-    Fields:
-        ends:   (2, kept); source and target, as positions among the chosen nodes
-        column: (kept,); where each edge is in the list it was taken from
-    """
-
-    ends: Numbers
-    column: Numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +51,11 @@ class EdgesByNode:
         target = target if column is None else target[column]
         return EdgesByNode(start, target, column, np.full(num_nodes, -1, dtype=np.int64))
 
-    def between(self, nodes: Numbers) -> InducedEdges:
-        """Return the edges whose both ends are among `nodes` (without repetition)."""
+    def between(self, nodes: Numbers) -> tuple[Numbers, Numbers]:
+        """Return the edges whose both ends are among `nodes` (without repetition), sorted by source then target.
+
+        First both ends, (2, kept), as positions among `nodes`; then where each edge is in the list it was taken from.
+        """
         first = self.start[nodes]
         degree = self.start[nodes + 1] - first
         edge = spans(first, degree)  # (candidates,)
@@ -76,9 +67,7 @@ class EdgesByNode:
         # A stable sort, being by runs, takes one look at what is in order already: nodes that ascend, as most do.
         order = np.argsort(source * len(nodes) + target, kind="stable")
         edge = edge[order]
-        return InducedEdges(
-            np.stack([source[order], target[order]]), edge if self.column is None else self.column[edge]
-        )
+        return np.stack([source[order], target[order]]), edge if self.column is None else self.column[edge]
 
 
 @dataclass(frozen=True, eq=False)

@@ -178,7 +178,7 @@ def _breadth_first(edges: EdgesByNode, nodes: Nodes) -> Nodes:
     """Return the nodes in breadth-first order, component by component, each from its best connected node."""
     if len(nodes) == 1:
         return nodes
-    source, target = edges.between(nodes).ends
+    source, target = edges.between(nodes)[0]
     degree = np.bincount(source, minlength=len(nodes))
     start = np.concatenate([[0], np.cumsum(degree)])
     inside = sparse.csr_matrix((np.ones(len(target)), target, start), shape=(len(nodes), len(nodes)))

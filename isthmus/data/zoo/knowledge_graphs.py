@@ -144,7 +144,6 @@ class WN18(KnowledgeGraph):
 
     licence = "WordNet licence"
     read = staticmethod(read_numbered)
-    name = "WN18"
     needs = tuple(f"WN18/raw/{file}" for file in (*FILES.values(), "entity2id.txt", "relation2id.txt"))
     published = "github.com/villmow/datasets_knowledge_embedding (WN18/original)"
 

@@ -60,6 +60,9 @@ class MoleculeNet(RawDataset):
 
     one_hot: bool = False
 
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.__name__.lower()
+
     @property
     def needs(self) -> tuple[str, ...]:
         """The file of this set."""
@@ -184,7 +187,6 @@ def _keep(path: Path, found: Molecules) -> None:
 class HIV(MoleculeNet):
     """41,120 molecules (7 of 41,127 cannot be parsed): those that keep HIV from replicating."""
 
-    name = "hiv"
     file = "HIV.csv"
     tasks = ("HIV_active",)
 
@@ -192,7 +194,6 @@ class HIV(MoleculeNet):
 class BACE(MoleculeNet):
     """1,513 molecules: those that inhibit human beta-secretase 1."""
 
-    name = "bace"
     smiles = "mol"
     tasks = ("Class",)
 
@@ -200,7 +201,6 @@ class BACE(MoleculeNet):
 class BBBP(MoleculeNet):
     """2,039 molecules (11 of 2,050 cannot be parsed): those that pass from blood into the brain."""
 
-    name = "bbbp"
     file = "BBBP.csv"
     tasks = ("BBBP",)
 
@@ -208,20 +208,16 @@ class BBBP(MoleculeNet):
 class ClinTox(MoleculeNet):
     """1,480 drugs (4 of 1,484 cannot be parsed), 2 tasks: approved by the FDA; failed in trials for toxicity."""
 
-    name = "clintox"
     tasks = ("FDA_APPROVED", "CT_TOX")
 
 
 class SIDER(MoleculeNet):
     """1,427 drugs, 27 tasks: side effects on each system of organs."""
 
-    name = "sider"
-
 
 class Tox21(MoleculeNet):
     """7,823 molecules (8 of 7,831 cannot be parsed), 12 tasks: toxicity measurements, some missing."""
 
-    name = "tox21"
     tasks = (
         *("NR-AR", "NR-AR-LBD", "NR-AhR", "NR-Aromatase", "NR-ER", "NR-ER-LBD", "NR-PPAR-gamma"),
         *("SR-ARE", "SR-ATAD5", "SR-HSE", "SR-MMP", "SR-p53"),
@@ -231,7 +227,6 @@ class Tox21(MoleculeNet):
 class ESOL(MoleculeNet):
     """1,128 molecules: logarithm of the solubility in water, in mols per litre."""
 
-    name = "esol"
     file = "delaney-processed.csv"
     target = "value"
     tasks = ("measured log solubility in mols per litre",)
@@ -240,7 +235,6 @@ class ESOL(MoleculeNet):
 class Lipo(MoleculeNet):
     """4,200 molecules: lipophilicity, the logarithm of the octanol/water distribution at pH 7.4."""
 
-    name = "lipo"
     file = "Lipophilicity.csv"
     target = "value"
     tasks = ("exp",)
@@ -249,7 +243,6 @@ class Lipo(MoleculeNet):
 class FreeSolv(MoleculeNet):
     """642 molecules: free energy of hydration, measured, in kcal/mol."""
 
-    name = "freesolv"
     file = "SAMPL.csv"
     target = "value"
     tasks = ("expt",)

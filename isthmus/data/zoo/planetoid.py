@@ -143,12 +143,10 @@ def _fetch(url: str) -> bytes:
 class CiteSeer(Planetoid):
     """3,327 papers on computer science, 4,552 undirected citation links, 6 classes; 15 have no class."""
 
-    name = "CiteSeer"
     class_names = ("AI", "ML", "IR", "DB", "Agents", "HCI")
 
 
 class PubMed(Planetoid):
     """19,717 papers on diabetes, 44,324 undirected citation links, 3 classes, TF-IDF features."""
 
-    name = "PubMed"
     class_names = ("Experimental", "Type_1", "Type_2")

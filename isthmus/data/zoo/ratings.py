@@ -98,7 +98,6 @@ class Ciao(Ratings):
 
     ratings = (0, 1, 2, 3, 4, 5)
     num_categories = 28
-    name = "Ciao"
     needs = ("recsys/ciao/ratings.npz",)
 
 
@@ -110,7 +109,6 @@ class Epinions(Ratings):
 
     ratings = (1, 2, 3, 4, 5)
     num_categories = 27
-    name = "Epinions"
     needs = ("recsys/epinions/ratings.npz",)
 
 

@@ -84,12 +84,15 @@ def require(dataset: str, root: Path, names: Sequence[str], published: str) -> l
 class RawDataset(Dataset):
     """A dataset in raw files below the data root, which `needs` names.
 
-    name:      what errors call it
+    name:      what errors call it: as its class, unless it says otherwise
     published: where its files are to be had, with {name} for its name
     """
 
     name: ClassVar[str]
     published: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.__dict__.get("name", cls.__name__)
 
     def required(self, root: Path) -> list[Path]:
         """Return its files; raise `MissingData` when one is absent."""
@@ -187,6 +190,14 @@ def read_numbers(
     if len(odd):
         raise BadInput(f"the file {path} has a number that is not finite in line {odd[0] + skip + 1}")
     return table if table.size else np.empty((0, columns or 1), dtype=dtype)
+
+
+def read_pairs(path: Path, delimiter: str | None = None, skip: int = 0) -> npt.NDArray[np.int64]:
+    """Return the pairs of whole numbers in a text file, (lines, 2); `delimiter` None is white space."""
+    try:
+        return np.loadtxt(path, dtype=np.int64, delimiter=delimiter, skiprows=skip, ndmin=2).reshape(-1, 2)
+    except ValueError as error:
+        raise damaged(path, None, f"a line is not two whole numbers ({error})") from error
 
 
 def check_range(path: Path, numbers: npt.NDArray[Any], low: int, high: int, what: str) -> None:

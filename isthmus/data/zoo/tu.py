@@ -73,11 +73,8 @@ def read_tu(folder: Path, name: str, use_attributes: bool = True, max_degree: in
     node_labels = _optional(path("node_labels"), np.int64, path("graph_indicator"), len(indicator))
     attributes = _optional(path("node_attributes"), np.float32, path("graph_indicator"), len(indicator))
     edge_labels = _optional(path("edge_labels"), np.int64, path("A"), num_lines)
-    columns: list[Tensor] = []
-    if node_labels is not None:
-        columns.append(_labels_one_hot(node_labels))
-    if attributes is not None and use_attributes:
-        columns.append(torch.from_numpy(attributes))
+    columns = [] if node_labels is None else [_labels_one_hot(node_labels)]
+    columns += [] if attributes is None or not use_attributes else [torch.from_numpy(attributes)]
     class_values, y = np.unique(classes, return_inverse=True)
     return GraphSet(
         x=_features(columns, edge_index, len(indicator), max_degree),
@@ -158,42 +155,36 @@ LABELS, ATTRIBUTES, EDGE_LABELS = "node_labels", "node_attributes", "edge_labels
 class AIDS(TU):
     """2,000 molecules, active against HIV or not; 15.69 atoms on average, 38 + 4 features, 3 kinds of bonds."""
 
-    name = "AIDS"
     files = (LABELS, ATTRIBUTES, EDGE_LABELS)
 
 
 class BZR(TU):
     """405 ligands of the benzodiazepine receptor; 35.75 atoms on average, 53 + 3 features, 2 classes."""
 
-    name = "BZR"
     files = (LABELS, ATTRIBUTES)
 
 
 class COX2(TU):
     """467 inhibitors of cyclooxygenase-2; 41.22 atoms on average, 35 + 3 features, 2 classes."""
 
-    name = "COX2"
     files = (LABELS, ATTRIBUTES)
 
 
 class DD(TU):
     """1,178 proteins, enzymes or not; 284.32 amino acids on average, 843,046 edges, 89 features, 2 classes."""
 
-    name = "DD"
     files = (LABELS,)
 
 
 class DHFR(TU):
     """756 inhibitors of dihydrofolate reductase; 42.43 atoms on average, 53 + 3 features, 2 classes."""
 
-    name = "DHFR"
     files = (LABELS, ATTRIBUTES)
 
 
 class ENZYMES(TU):
     """600 enzymes of 6 classes; 32.63 secondary structures on average, 3 + 18 features."""
 
-    name = "ENZYMES"
     files = (LABELS, ATTRIBUTES)
 
 
@@ -212,21 +203,18 @@ class IMDBMulti(TU):
 class MUTAG(TU):
     """188 nitroaromatic compounds, mutagenic or not; 17.93 atoms on average, 7 features, 4 kinds of bonds."""
 
-    name = "MUTAG"
     files = (LABELS, EDGE_LABELS)
 
 
 class NCI1(TU):
     """4,110 compounds, active against lung cancer cells or not; 29.87 atoms on average, 37 features."""
 
-    name = "NCI1"
     files = (LABELS,)
 
 
 class PROTEINS(TU):
     """1,113 proteins, enzymes or not; 39.06 secondary structures on average, 3 + 1 features."""
 
-    name = "PROTEINS"
     files = (LABELS, ATTRIBUTES)
 
 

@@ -11,7 +11,16 @@ import torch
 
 from isthmus.data.features import compact, normalized_rows
 from isthmus.data.graph import Graph, undirected
-from isthmus.data.zoo.raw import RawDataset, check_edition, damaged, known_digest, matrix, read_arrays, rows_of
+from isthmus.data.zoo.raw import (
+    RawDataset,
+    check_edition,
+    damaged,
+    known_digest,
+    matrix,
+    read_arrays,
+    read_pairs,
+    rows_of,
+)
 
 FILES = tuple(f"attributed/wiki/raw/{name}" for name in ("attrs.npz", "edgelist.txt", "labels.txt"))
 COUNTS = (2405, 11596, 4973, 17)
@@ -36,7 +45,7 @@ class Wiki(RawDataset):
     def load(self, root: Path) -> Graph:
         """Return the graph."""
         words, links, classes = paths = self.required(root)
-        pairs, label_of = _numbers(links), _numbers(classes)
+        pairs, label_of = read_pairs(links), read_pairs(classes)
         y = np.full(len(label_of), -1, dtype=np.int64)
         arrays = read_arrays(words, ("data", "indices", "indptr", "shape", "format"))
         inner, outer = arrays["indices"], rows_of(arrays["indptr"])
@@ -61,10 +70,3 @@ class Wiki(RawDataset):
         )
         check_edition(graph, COUNTS, paths, root, "come to {}")
         return graph
-
-
-def _numbers(path: Path) -> np.ndarray:
-    try:
-        return np.loadtxt(path, dtype=np.int64, ndmin=2)
-    except ValueError as error:
-        raise damaged(path, None, f"a line is not two whole numbers ({error})") from error

@@ -14,7 +14,6 @@ from pyarrow import parquet
 from scipy import sparse
 
 from isthmus.core.errors import BadInput
-from isthmus.data import on_demand
 from isthmus.data.folders.graph_folder import Folder, read_graph_folder, write_graph_folder
 from isthmus.data.graph import Graph
 from isthmus.data.splitters.facts import value_names
@@ -306,7 +305,7 @@ def test_nothing_is_left_when_writing_fails(tmp_path: Path, monkeypatch: pytest.
     def full(*arguments: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(on_demand.sparse, "save_npz", full)
+    monkeypatch.setattr(np, "savez_compressed", full)
     with pytest.raises(BadInput, match=r"graph' cannot be written: No space left"):
         write_graph_folder(make_graph(3, 3, sparse=True), tmp_path / "graph")
     assert list(tmp_path.iterdir()) == []
