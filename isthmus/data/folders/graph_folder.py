@@ -26,7 +26,7 @@ from isthmus.data.features import compact
 from isthmus.data.folders.own_folder import OwnData, OwnFolder
 from isthmus.data.folders.schema.schema import SCHEMA_FILE, Schema, compare_columns, read_schema
 from isthmus.data.folders.tables import columns, writing
-from isthmus.data.folders.tables.attributes import attribute_columns, read_attributes
+from isthmus.data.folders.tables.columns import attribute_columns, read_attributes
 from isthmus.data.folders.tables.reading import Problems, Table, find_table, read_table
 from isthmus.data.graph import Graph, directed, undirected_pairs
 from isthmus.data.graph import undirected as both_directions

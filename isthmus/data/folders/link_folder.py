@@ -25,8 +25,14 @@ from isthmus.data.features import compact
 from isthmus.data.folders.own_folder import OwnData, OwnFolder
 from isthmus.data.folders.schema.vocabulary import is_whole
 from isthmus.data.folders.tables import columns, writing
-from isthmus.data.folders.tables.attributes import PREFIX, attribute_columns, read_attributes
-from isthmus.data.folders.tables.columns import EDGE_COLUMNS, Integers, first_told
+from isthmus.data.folders.tables.columns import (
+    EDGE_COLUMNS,
+    PREFIX,
+    Integers,
+    attribute_columns,
+    first_told,
+    read_attributes,
+)
 from isthmus.data.folders.tables.reading import Problems, Table, listed, read_table
 from isthmus.data.link_graph import LinkGraph
 from isthmus.data.on_demand import pa

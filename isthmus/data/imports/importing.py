@@ -16,7 +16,7 @@ from isthmus.data.folders.schema.encoding import encode, named_columns
 from isthmus.data.folders.schema.schema import Feature, Number, Schema, Vector, repeated
 from isthmus.data.folders.schema.vocabulary import categories, is_whole
 from isthmus.data.folders.tables import columns
-from isthmus.data.folders.tables.attributes import PREFIX, stated_attributes
+from isthmus.data.folders.tables.columns import PREFIX, stated_attributes
 from isthmus.data.folders.tables.reading import (
     Problems,
     RawGraph,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from isthmus.data.folders.tables.attributes import PREFIX
+from isthmus.data.folders.tables.columns import PREFIX
 from isthmus.data.folders.tables.number_block import BlockColumn, BlockWriter, single_lists
 from isthmus.data.folders.tables.reading import NO_NUMBER, Problems, RawGraph, Table, as_table, is_numeric
 from isthmus.data.imports.wide_text import is_wide, num_line_ends, places, read_wide_text

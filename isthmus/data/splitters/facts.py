@@ -13,7 +13,7 @@ from torch import Tensor
 from isthmus.core.errors import BadInput, nearest
 from isthmus.data.dividing import Holding
 from isthmus.data.features import scipy_rows
-from isthmus.data.folders.tables.attributes import PREFIX
+from isthmus.data.folders.tables.columns import PREFIX
 from isthmus.data.graph import Graph, undirected_pairs
 from isthmus.data.graph_set import GraphSet
 from isthmus.data.link_graph import LinkGraph

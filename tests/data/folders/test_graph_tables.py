@@ -302,7 +302,7 @@ def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: object) -> None:
+    def full(*arguments: object, **named: object) -> None:
         raise OSError("No space left on device")
 
     monkeypatch.setattr(np, "savez_compressed", full)

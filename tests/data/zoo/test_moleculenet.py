@@ -13,8 +13,10 @@ import torch
 from isthmus.core.errors import BadInput, MissingData, MissingExtra
 from isthmus.data.zoo import moleculenet as module
 from isthmus.data.zoo.moleculenet import (
+    ATOM_FEATURES,
     BACE,
     BBBP,
+    BOND_FEATURES,
     ESOL,
     HIV,
     SIDER,
@@ -23,9 +25,9 @@ from isthmus.data.zoo.moleculenet import (
     Lipo,
     MoleculeNet,
     Tox21,
+    read_molecules,
     read_table,
 )
-from isthmus.data.zoo.molecules import ATOM_FEATURES, BOND_FEATURES, read_molecules
 
 pytest.importorskip("rdkit", reason="molecules need rdkit: pip install 'isthmus[molecules]'")
 
