@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -81,9 +81,9 @@ class Graph(Holding):
         edge_weight: (edges,), float32, or None for all ones
     """
 
-    item: ClassVar[str] = "node"
-    id_field: ClassVar[str] = "node_ids"
-    label_field: ClassVar[str] = "y"
+    item = "node"
+    id_field = "node_ids"
+    label_field = "y"
 
     x: Tensor
     edge_index: Tensor

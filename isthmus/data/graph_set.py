@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -30,9 +29,9 @@ class GraphSet(Holding):
         edge_feature_names: names of the columns of `edge_attr`, or empty
     """
 
-    item: ClassVar[str] = "graph"
-    id_field: ClassVar[str] = "graph_ids"
-    label_field: ClassVar[str] = "y"
+    item = "graph"
+    id_field = "graph_ids"
+    label_field = "y"
 
     x: Tensor
     edge_index: Tensor

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -31,9 +30,9 @@ class LinkGraph(Holding):
         undirected:      whether a link means the same in both directions (user and item), or not (a relation)
     """
 
-    item: ClassVar[str] = "link"
-    id_field: ClassVar[str] = "link_ids"
-    label_field: ClassVar[str] = "label"
+    item = "link"
+    id_field = "link_ids"
+    label_field = "label"
 
     x: Tensor
     links: Tensor

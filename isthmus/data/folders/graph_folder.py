@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from isthmus.data.folders.own_folder import OwnData, OwnFolder
 from isthmus.data.folders.schema.schema import SCHEMA_FILE, Schema, compare_columns, read_schema
 from isthmus.data.folders.tables import columns, writing
 from isthmus.data.folders.tables.columns import attribute_columns, read_attributes
-from isthmus.data.folders.tables.reading import Problems, Table, find_table, read_table
+from isthmus.data.folders.tables.reading import Problems, Table, find_table, problems_of, read_table
 from isthmus.data.graph import Graph, directed, undirected_pairs
 from isthmus.data.graph import undirected as both_directions
 from isthmus.data.on_demand import pa
@@ -71,9 +71,7 @@ def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undir
     be empty, a table of nodes may not.
     """
     path = Path(path)
-    if not path.is_dir():
-        raise BadInput(f"no folder {str(path)!r}; a graph folder holds nodes.(parquet|csv) and edges.(parquet|csv)")
-    problems = Problems(f"graph folder {path}")
+    problems = problems_of(path, "graph folder", "nodes.(parquet|csv) and edges.(parquet|csv)")
     nodes = read_table(path, "nodes", columns.NODE_COLUMNS, problems)
     links = read_table(path, "edges", columns.EDGE_COLUMNS, problems)
     if nodes is not None and nodes.num_rows == 0:
@@ -92,8 +90,7 @@ def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undir
         ends = columns.end_places(links, ids, nodes.file if nodes else "nodes")
         weight = columns.weights_of(links, ends, undirected)
     problems.raise_if_any()
-    if x is None or ends is None:
-        raise AssertionError("whatever is absent has been noted as a problem")
+    assert x is not None and ends is not None  # or a problem has been noted
     make = both_directions if undirected else directed
     edge_index, edge_weight = make(torch.from_numpy(ends), len(ids), _tensor(weight))
     graph = Graph(
@@ -265,9 +262,9 @@ class Folder(OwnFolder):
         schema_digest: what `isthmus data check` tells of the schema that the folder must follow; "" for any or none
     """
 
-    called: ClassVar[str] = "graph folder"
-    data_type: ClassVar[type[Any]] = Graph
-    tables: ClassVar[tuple[str, ...]] = ("nodes", "edges")
+    called = "graph folder"
+    data_type = Graph
+    tables = ("nodes", "edges")
     write = staticmethod(write_graph_folder)
 
     schema_digest: str = ""

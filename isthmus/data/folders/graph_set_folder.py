@@ -16,25 +16,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from isthmus.core.errors import BadInput, refuse
+from isthmus.core.errors import refuse
 from isthmus.data.features import compact
 from isthmus.data.folders.own_folder import OwnData, OwnFolder
 from isthmus.data.folders.tables import columns, writing
-from isthmus.data.folders.tables.columns import (
-    EDGE_COLUMNS,
-    Integers,
-    attribute_columns,
-    read_attributes,
-    stated_attributes,
+from isthmus.data.folders.tables.columns import EDGE_COLUMNS, Integers, stated_attributes
+from isthmus.data.folders.tables.reading import (
+    Problems,
+    Table,
+    is_numeric,
+    is_text,
+    listed,
+    parsed_numbers,
+    problems_of,
+    read_table,
 )
-from isthmus.data.folders.tables.reading import Problems, Table, is_numeric, is_text, listed, parsed_numbers, read_table
 from isthmus.data.graph import directed, select_rows
 from isthmus.data.graph import undirected as both_directions
 from isthmus.data.graph_set import GraphSet
@@ -44,12 +47,10 @@ GRAPH_COLUMNS = ("id", "label", "split")
 NODE_COLUMNS = ("graph", "id")
 EDGE_TABLE_COLUMNS = ("graph", *EDGE_COLUMNS)
 ELSEWHERE = ("label", "split")
-# Returns the position of the graph of each row of a table, -1 where it is not known; None without a column of graphs.
-Find = Callable[[Table], Integers | None]
-
-
 TARGETS = ("class", "binary", "value")
 NO_TASKS = ("id", "split")
+# Returns the position of the graph of each row of a table, -1 where it is not known; None without a column of graphs.
+Find = Callable[[Table], Integers | None]
 
 
 def read_targets(graphs: Table, kind: str, names: tuple[str, ...]) -> dict[str, Any]:
@@ -157,12 +158,9 @@ def read_graph_set_folder(
     0. A graph may have no edges, or no nodes.
     """
     path = Path(path)
-    if not path.is_dir():
-        raise BadInput(
-            f"no folder {str(path)!r}; a graph set folder holds graphs.(parquet|csv), nodes.(parquet|csv) and "
-            "edges.(parquet|csv)"
-        )
-    problems = Problems(f"graph set folder {path}")
+    problems = problems_of(
+        path, "graph set folder", "graphs.(parquet|csv), nodes.(parquet|csv) and edges.(parquet|csv)"
+    )
     table = read_table(path, "graphs", GRAPH_COLUMNS, problems)
     nodes = read_table(path, "nodes", NODE_COLUMNS, problems)
     links = read_table(path, "edges", EDGE_TABLE_COLUMNS, problems)
@@ -173,8 +171,7 @@ def read_graph_set_folder(
         members = None if nodes is None else _members(path, nodes, find, x_sizes)
         joined = None if links is None else _joined(links, find, members, undirected, edge_sizes)
     problems.raise_if_any()
-    if table is None or members is None or joined is None:
-        raise AssertionError("whatever is absent has been noted as a problem")
+    assert members is not None and joined is not None and table is not None  # or a problem has been noted
     facts |= {"target": target, "x_sizes": x_sizes, "edge_sizes": edge_sizes, "name": path.resolve().name}
     data = _assembled(members, joined, undirected, len(ids), facts)
     numbered = target == "class" and columns.are_numbered(table, data.class_names)
@@ -188,7 +185,7 @@ def _graphs(table: Table, target: str, class_names: tuple[str, ...]) -> tuple[An
     ids = columns.node_ids(table)
     facts = read_targets(table, target, class_names)
     reserved = GRAPH_COLUMNS if target == "class" else (*NO_TASKS, *facts["class_names"])
-    return ids, facts | read_attributes(table, reserved, True)
+    return ids, facts | columns.read_attributes(table, reserved, True)
 
 
 def _assembled(
@@ -306,7 +303,7 @@ def write_graph_set_folder(data: GraphSet, path: str | Path, format: str = "parq
     known = data.y >= 0 if data.target == "class" else ~data.y.isnan().all(dim=1)
     masks = {split: mask & known for split, mask in data.masks.items()}
     graphs = {"id": pa.array(ids), **_target_columns(data), **writing.split_column(masks, data.item)}
-    graphs |= attribute_columns(data.attributes, data.attribute_names)
+    graphs |= columns.attribute_columns(data.attributes, data.attribute_names)
     nodes = {
         "graph": pa.array(ids[graph_of]),
         "id": pa.array(within),
@@ -347,10 +344,10 @@ class GraphSetFolder(OwnFolder):
         edge_sizes:  the same for the feature columns of edges
     """
 
-    task: ClassVar[str] = "graph"
-    called: ClassVar[str] = "graph set folder"
-    data_type: ClassVar[type[Any]] = GraphSet
-    tables: ClassVar[tuple[str, ...]] = ("nodes", "edges", "graphs")
+    task = "graph"
+    called = "graph set folder"
+    data_type = GraphSet
+    tables = ("nodes", "edges", "graphs")
     write = staticmethod(write_graph_set_folder)
 
     target: str = "class"

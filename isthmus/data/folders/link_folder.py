@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.core.errors import BadInput
 from isthmus.data.features import compact
 from isthmus.data.folders.own_folder import OwnData, OwnFolder
 from isthmus.data.folders.schema.vocabulary import is_whole
@@ -33,7 +32,7 @@ from isthmus.data.folders.tables.columns import (
     first_told,
     read_attributes,
 )
-from isthmus.data.folders.tables.reading import Problems, Table, listed, read_table
+from isthmus.data.folders.tables.reading import Table, listed, problems_of, read_table
 from isthmus.data.link_graph import LinkGraph
 from isthmus.data.on_demand import pa
 
@@ -62,9 +61,7 @@ def read_link_folder(
     without a column of labels, all rows are links. `all_links` says that labels of yes and no mean something else.
     """
     path = Path(path)
-    if not path.is_dir():
-        raise BadInput(f"no folder {str(path)!r}; a link folder holds nodes.(parquet|csv) and links.(parquet|csv)")
-    problems = Problems(f"link folder {path}")
+    problems = problems_of(path, "link folder", "nodes.(parquet|csv) and links.(parquet|csv)")
     nodes = read_table(path, "nodes", NODE_COLUMNS, problems)
     links = read_table(path, "links", LINK_COLUMNS, problems)
     ids: Any = None
@@ -82,8 +79,7 @@ def read_link_folder(
         ends = columns.end_places(links, ids, nodes.file if nodes else "nodes")
         told = _told(links, ends, class_names, negatives, undirected)
     problems.raise_if_any()
-    if x is None or ends is None or links is None:
-        raise AssertionError("whatever is absent has been noted as a problem")
+    assert x is not None and ends is not None and links is not None  # or a problem has been noted
     data = LinkGraph(
         x=compact(x),
         links=torch.from_numpy(ends),
@@ -187,9 +183,10 @@ def number_of(negatives: str, label: Integers, class_names: tuple[str, ...], lin
     classes or more, a name that is none of them is a slip, after which pairs that are no links would count as such.
     """
     known = class_names or tuple(map(str, np.unique(label[label >= 0]).tolist()))
-    name = _same_name(negatives, known)
-    if name:
-        return class_names.index(name) if class_names else int(name)
+    exact = [name for name in known if name == negatives]
+    same = exact or [name for name in known if name.casefold() == negatives.casefold()]
+    if len(same) == 1:
+        return class_names.index(same[0]) if class_names else int(same[0])
     of_another_kind = bool(known) and is_whole(known[0]) != is_whole(negatives)
     if len(known) > 1 or of_another_kind or negatives == "-1":
         links.note(
@@ -197,13 +194,6 @@ def number_of(negatives: str, label: Integers, class_names: tuple[str, ...], lin
             f"known: {listed(known)}",
         )
     return int(negatives) if not class_names and is_whole(negatives) else -1
-
-
-def _same_name(wanted: str, known: Sequence[str]) -> str:
-    """Return the one known name that is the wanted one, or else the one that is so but for capitals; or nothing."""
-    exact = [name for name in known if name == wanted]
-    same = exact or [name for name in known if name.casefold() == wanted.casefold()]
-    return same[0] if len(same) == 1 else ""
 
 
 def truth(label: Integers, number: int) -> Tensor:
@@ -246,10 +236,10 @@ class LinkFolder(OwnFolder):
         all_links:   says that every row is a link, where labels such as 0 and 1 leave it in doubt
     """
 
-    task: ClassVar[str] = "link"
-    called: ClassVar[str] = "link folder"
-    data_type: ClassVar[type[Any]] = LinkGraph
-    tables: ClassVar[tuple[str, ...]] = ("nodes", "links")
+    task = "link"
+    called = "link folder"
+    data_type = LinkGraph
+    tables = ("nodes", "links")
     write = staticmethod(write_link_folder)
 
     undirected: bool = False

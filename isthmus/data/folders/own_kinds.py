@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from isthmus.core.errors import BadInput
 from isthmus.data.dataset import Dataset
@@ -115,7 +115,7 @@ class Folders(Dataset):
                sites has it; null for what lies at the first path
     """
 
-    licence: ClassVar[str] = "your own"
+    licence = "your own"
 
     paths: tuple[str, ...] = ()
     names: tuple[str, ...] = ()

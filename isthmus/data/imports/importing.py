@@ -15,17 +15,9 @@ from isthmus.data.folders.schema.derive import Choices, derive_features, fill_in
 from isthmus.data.folders.schema.encoding import encode, named_columns
 from isthmus.data.folders.schema.schema import Feature, Number, Schema, Vector, repeated
 from isthmus.data.folders.schema.vocabulary import categories, is_whole
-from isthmus.data.folders.tables import columns
+from isthmus.data.folders.tables import columns, reading
 from isthmus.data.folders.tables.columns import PREFIX, stated_attributes
-from isthmus.data.folders.tables.reading import (
-    Problems,
-    RawGraph,
-    Table,
-    as_table,
-    counted,
-    is_numeric,
-    parsed_numbers,
-)
+from isthmus.data.folders.tables.reading import Problems, RawGraph, Table, as_table, counted, parsed_numbers
 from isthmus.data.folders.tables.writing import write_folder
 from isthmus.data.imports.two_tables import Reading
 from isthmus.data.on_demand import compute, pa
@@ -135,7 +127,7 @@ def prepare(raw: RawGraph | None, wishes: Wishes, problems: Problems) -> Prepare
     """Return a graph ready to be written, or raise one BadInput that tells all problems by row."""
     if raw is None:
         problems.raise_if_any()
-        raise AssertionError("a source that gives no tables has noted why")
+    assert raw is not None  # or a problem has been noted
     notes = list(raw.notes)
     nodes = _with_roles(raw.nodes, wishes.roles, columns.NODE_COLUMNS, ("id",))
     links = _with_roles(raw.edges, wishes.roles, (*columns.EDGE_COLUMNS, "weight"), columns.EDGE_COLUMNS)
@@ -155,8 +147,7 @@ def prepare(raw: RawGraph | None, wishes: Wishes, problems: Problems) -> Prepare
     splits = columns.split_names(nodes, y)
     table = _edges_table(links, ids, nodes.file, wishes.edge_rules, notes)
     problems.raise_if_any()
-    if encoded is None or table is None:
-        raise AssertionError("whatever is absent has been noted as a problem")
+    assert encoded is not None and table is not None  # or a problem has been noted
     named = dict(zip(schema.columns, encoded.T, strict=True)) if named_columns(schema) else {}
     written = _nodes_table(ids, y, class_names, splits, attributes | named)
     return Prepared(written, table, None if named else encoded, schema, tuple(notes))
@@ -226,7 +217,7 @@ def _attributes(others: Table, stated: set[str]) -> dict[str, Any]:
         column, plain = others.columns[name], name.removeprefix(PREFIX)
         if PREFIX + plain in attributes:
             others.note(f"has the attribute {plain!r} twice, as {plain!r} and {PREFIX + plain!r}")
-        attributes[PREFIX + plain] = column if is_numeric(column) else others.text(name)
+        attributes[PREFIX + plain] = column if reading.is_numeric(column) else others.text(name)
     return attributes
 
 

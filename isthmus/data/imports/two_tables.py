@@ -172,7 +172,9 @@ def _by_types(read: Callable[[dict[str, Any]], Made], names: list[str], numbers:
 def _read_parquet(path: Path, reading: Reading) -> Columns:
     file = parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
     names, num_rows = file.schema_arrow.names, file.metadata.num_rows
-    flat, lists = _rounded(file.schema_arrow, reading)
+    rounded = [kind for kind in file.schema_arrow if reading.single and reading.may_be_number(kind.name)]
+    flat = [kind.name for kind in rounded if is_numeric(kind)]
+    lists = [kind.name for kind in rounded if _holds_doubles(kind.type)]
     taken = {*flat, *lists}
     if len(set(names)) < len(names) or not taken:
         table = file.read()
@@ -182,13 +184,6 @@ def _read_parquet(path: Path, reading: Reading) -> Columns:
     found |= zip(flat, _side_by_side(file, flat), strict=True)
     found |= {name: _single_lists(file, name) for name in lists}
     return names, [found[name] for name in names], num_rows
-
-
-def _rounded(kinds: Any, reading: Reading) -> tuple[list[str], list[str]]:
-    """Return the columns of numbers and those of lists of numbers that are rounded at once."""
-    chosen = [kind for kind in kinds if reading.single and reading.may_be_number(kind.name)]
-    flat = [kind.name for kind in chosen if is_numeric(kind)]
-    return flat, [kind.name for kind in chosen if _holds_doubles(kind.type)]
 
 
 def _side_by_side(file: Any, names: list[str]) -> list[BlockColumn]:
@@ -204,17 +199,13 @@ def _side_by_side(file: Any, names: list[str]) -> list[BlockColumn]:
 
 def _single_lists(file: Any, name: str) -> Any:
     """Return a column of lists of a Parquet file in single precision, read some rows at a time."""
-    num_rows, num_values = file.metadata.num_rows, _num_values(file.metadata, name)
+    num_rows = file.metadata.num_rows
+    groups = (file.metadata.row_group(number) for number in range(file.metadata.num_row_groups))
+    chunks = (group.column(column) for group in groups for column in range(group.num_columns))
+    num_values = sum(chunk.num_values for chunk in chunks if chunk.path_in_schema.split(".")[0] == name)
     size = max(1, BLOCK_NUMBERS * max(num_rows, 1) // max(num_values, 1))
     batches = file.iter_batches(batch_size=min(size, 1 << 16), columns=[name], use_threads=False)
     return single_lists((batch.column(0) for batch in batches), num_values)
-
-
-def _num_values(metadata: Any, name: str) -> int:
-    """Return how many numbers the lists of a column hold in all."""
-    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
-    chunks = (group.column(column) for group in groups for column in range(group.num_columns))
-    return sum(chunk.num_values for chunk in chunks if chunk.path_in_schema.split(".")[0] == name)
 
 
 def _scanned(path: Path) -> tuple[int, bool]:

@@ -188,9 +188,8 @@ def _link_degree(data: LinkGraph) -> Values:
     return np.asarray(degree[data.links.numpy()].sum(axis=0))
 
 
-def _graph_density(data: GraphSet) -> Values:
-    sizes = data.sizes.numpy()
-    return np.asarray(data.edge_start.diff().numpy() / np.maximum(sizes * (sizes - 1), 1))
+def _edge_share(data: GraphSet, possible: Callable[[Values], Values]) -> Values:
+    return np.asarray(data.edge_start.diff().numpy() / np.maximum(possible(data.sizes.numpy()), 1))
 
 
 # degree:    neighbours of a node; of both ends of a link; of a graph's nodes on average
@@ -207,8 +206,8 @@ MEASURES: dict[str, dict[str, Callable[[Any], Values]]] = {
     },
     "link": {"degree": _link_degree, "principal": lambda data: principal_directions(data, 1)[:, 0]},
     "graph": {
-        "degree": lambda data: np.asarray(data.edge_start.diff().numpy() / np.maximum(data.sizes.numpy(), 1)),
-        "density": _graph_density,
+        "degree": lambda data: _edge_share(data, lambda sizes: sizes),
+        "density": lambda data: _edge_share(data, lambda sizes: sizes * (sizes - 1)),
         "principal": lambda data: principal_directions(data, 1)[:, 0],
         "size": lambda data: data.sizes.numpy(),
     },

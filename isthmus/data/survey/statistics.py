@@ -122,7 +122,7 @@ def _describe(part: Holding, labels: Labels) -> ClientStatistics:
         num_items=part.num_items,
         num_nodes=num_nodes,
         num_edges=edge_index.shape[1] // 2,
-        num_features=_known(part).num_features,
+        num_features=part.num_features,
         num_train=train,
         num_val=val,
         num_test=test,
@@ -140,15 +140,10 @@ def simple_edges(part: Holding) -> tuple[Tensor, int]:
 
     Those of a link graph are the pairs that any link joins; those of a set of graphs are of all graphs together.
     """
-    known = _known(part)
-    ends = known.links[:, known.is_link] if isinstance(known, LinkGraph) else known.edge_index
-    return undirected(ends, known.num_nodes)[0], known.num_nodes
-
-
-def _known(part: Holding) -> Graph | LinkGraph | GraphSet:
-    if isinstance(part, Graph | LinkGraph | GraphSet):
-        return part
-    raise BadInput(f"{part!r} is a {type(part).__name__}; known: Graph, GraphSet, LinkGraph")
+    if not isinstance(part, Graph | LinkGraph | GraphSet):
+        raise BadInput(f"{part!r} is a {type(part).__name__}; known: Graph, GraphSet, LinkGraph")
+    ends = part.links[:, part.is_link] if isinstance(part, LinkGraph) else part.edge_index
+    return undirected(ends, part.num_nodes)[0], part.num_nodes
 
 
 def edge_homophily(graph: Graph) -> float | None:
@@ -321,6 +316,8 @@ def survey(whole: Holding, parts: Mapping[str, Holding], seed: int = 0) -> dict[
         walks                           for the whole and each client: how many walks, and whether these are all
     """
     holdings = list(parts.values())
+    links = [part for part in holdings if isinstance(part, LinkGraph)]
+    graphs = [part for part in holdings if isinstance(part, Graph)]
     total, *each = describe_clients(whole, [whole, *holdings])
     return {
         "dataset": whole.name,
@@ -328,10 +325,10 @@ def survey(whole: Holding, parts: Mapping[str, Holding], seed: int = 0) -> dict[
         "label_names": list(label_names(whole)),
         "whole": _plain(total),
         "clients": {name: _plain(figures) for name, figures in zip(parts, each, strict=True)},
-        "missing_edge_fraction": _missing_edges(whole, holdings),
+        "missing_edge_fraction": missing_edge_fraction(whole, graphs) if isinstance(whole, Graph) else None,
         "missing_item_fraction": missing_item_fraction(whole, holdings),
         "overlap": overlap_matrix([part.item_ids for part in holdings]).tolist(),
-        "node_overlap": _shared_nodes(holdings),
+        "node_overlap": overlap_matrix([part.node_ids for part in links]).tolist() if links else None,
         **_how_far(whole, parts, total, each, seed),
     }
 
@@ -359,17 +356,6 @@ def _how_far(
     }
 
 
-def _missing_edges(whole: Holding, parts: Sequence[Holding]) -> float | None:
-    graphs = [part for part in parts if isinstance(part, Graph)]
-    return missing_edge_fraction(whole, graphs) if isinstance(whole, Graph) else None
-
-
-def _shared_nodes(parts: Sequence[Holding]) -> list[list[int]] | None:
-    links = [part.node_ids for part in parts if isinstance(part, LinkGraph)]
-    found: list[list[int]] | None = overlap_matrix(links).tolist() if links else None
-    return found
-
-
 def _plain(figures: ClientStatistics) -> dict[str, Any]:
     degrees = {degree: nodes for degree, nodes in enumerate(figures.degree_counts) if nodes}
     return {**asdict(figures), "label_counts": list(figures.label_counts), "degree_counts": degrees}
@@ -381,10 +367,10 @@ def _plain_divergences(found: Divergences) -> dict[str, Any]:
         "max": found.max,
         "mean_to_whole": found.mean_to_whole,
         "max_to_whole": found.max_to_whole,
-        "between": [[_or_none(value) for value in row] for row in found.between],
-        "to_whole": [_or_none(value) for value in found.to_whole],
+        "between": [_or_none(row) for row in found.between],
+        "to_whole": _or_none(found.to_whole),
     }
 
 
-def _or_none(value: np.float64) -> float | None:
-    return None if np.isnan(value) else float(value)
+def _or_none(values: Shares) -> list[float | None]:
+    return [None if np.isnan(value) else value for value in values.tolist()]

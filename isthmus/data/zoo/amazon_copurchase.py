@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -68,7 +68,7 @@ class AmazonCopurchase(Dataset):
         binary_words:  whether a feature says if the product's reviews have the word, not how often
     """
 
-    licence: ClassVar[str] = "that of the raw files: for research"
+    licence = "that of the raw files: for research"
 
     segments: tuple[str, ...] = tuple(SEGMENTS)
     num_words: int = 1000

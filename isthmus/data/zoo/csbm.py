@@ -12,7 +12,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -46,7 +45,7 @@ class Synthetic(Dataset):
         feature_seed: seed of features, and of the samples' labels
     """
 
-    licence: ClassVar[str] = "none needed: drawn at random"
+    licence = "none needed: drawn at random"
 
     num_nodes: int = 200
     degree: float = 8.0

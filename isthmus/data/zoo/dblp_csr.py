@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ class DBLPCSR(RawDataset):
     needs = (FILE,)
     name = "dblp_csr"
     published = f"https://github.com/SijingYu/Hypergraphs (hypergraphs/DBLP-CSR, as arrays {', '.join(KEYS)})"
-    licence: ClassVar[str] = "MIT, as part of SijingYu/Hypergraphs; original on Mendeley Data"
+    licence = "MIT, as part of SijingYu/Hypergraphs; original on Mendeley Data"
 
     features: str = "authors"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +43,7 @@ class KnowledgeGraph(RawDataset):
         features: "constant", "degree" or "none"
     """
 
-    task: ClassVar[str] = "link"
+    task = "link"
 
     features: Literal["constant", "degree", "none"] = "constant"
 

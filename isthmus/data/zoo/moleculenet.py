@@ -187,8 +187,8 @@ class MoleculeNet(RawDataset):
                  whose first layer is linear
     """
 
-    task: ClassVar[str] = "graph"
-    licence: ClassVar[str] = "MIT (MoleculeNet); for research, cite Wu et al. (2018)"
+    task = "graph"
+    licence = "MIT (MoleculeNet); for research, cite Wu et al. (2018)"
     published: ClassVar[str] = "moleculenet.org/datasets-1 (deepchemdata.s3-us-west-1.amazonaws.com/datasets/)"
     file: ClassVar[str] = ""  # where it is not called <name>.csv
     smiles: ClassVar[str] = "smiles"

@@ -34,8 +34,8 @@ class MultiTaskMol(Dataset):
     None: four of the sets have no kinds of bonds.
     """
 
-    task: ClassVar[str] = "graph"
-    licence: ClassVar[str] = TU.licence
+    task = "graph"
+    licence = TU.licence
     members: ClassVar[tuple[type[TU], ...]] = (MUTAG, BZR, COX2, DHFR, PTCMR, AIDS, NCI1)
 
     def load(self, root: Path) -> GraphSet:
@@ -63,8 +63,8 @@ class MultiTaskMoleculeNet(Dataset):
         one_hot: as in `MoleculeNet`
     """
 
-    task: ClassVar[str] = "graph"
-    licence: ClassVar[str] = MoleculeNet.licence
+    task = "graph"
+    licence = MoleculeNet.licence
     members: ClassVar[tuple[type[MoleculeNet], ...]] = (BACE, BBBP, ClinTox, SIDER, Tox21)
 
     one_hot: bool = False
@@ -92,7 +92,10 @@ def join(sets: Mapping[str, GraphSet], name: str, x: Tensor | None = None) -> Gr
     if len(targets) != 1 or parts[0].y.dim() != 2:
         raise BadInput(f"sets with labels {', '.join(targets)} cannot be joined; all need tasks of one kind")
     sizes = [part.num_items for part in parts]
-    y = _apart([part.y for part in parts])
+    # The blocks of a diagonal, NaN besides.
+    on_diagonal: Callable[..., Tensor] = torch.block_diag
+    labels = [part.y for part in parts]
+    y = torch.where(on_diagonal(*map(torch.ones_like, labels)) > 0, on_diagonal(*labels), torch.nan)
     attributes, names = _joined_attributes(parts)
     return GraphSet(
         x=torch.cat([part.x for part in parts]) if x is None else x,
@@ -108,12 +111,6 @@ def join(sets: Mapping[str, GraphSet], name: str, x: Tensor | None = None) -> Gr
         class_names=tuple(f"{key}: {task}" for key, part in sets.items() for task in part.class_names),
         name=name,
     )
-
-
-def _apart(labels: Sequence[Tensor]) -> Tensor:
-    """Return matrices as the blocks of a diagonal, NaN besides."""
-    on_diagonal: Callable[..., Tensor] = torch.block_diag
-    return torch.where(on_diagonal(*map(torch.ones_like, labels)) > 0, on_diagonal(*labels), torch.nan)
 
 
 def _as_task(graphs: GraphSet, name: str) -> GraphSet:

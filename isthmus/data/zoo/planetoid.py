@@ -37,7 +37,7 @@ class Planetoid(RawDataset):
 
     published: ClassVar[str] = "github.com/kimiyoung/planetoid (data)"
     class_names: ClassVar[tuple[str, ...]]
-    licence: ClassVar[str] = "none stated; published by LINQS, split by Planetoid"
+    licence = "none stated; published by LINQS, split by Planetoid"
 
     def load(self, root: Path) -> Graph:
         """Return the graph, downloading its files when they are absent."""

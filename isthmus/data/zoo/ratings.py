@@ -45,8 +45,8 @@ class Ratings(RawDataset):
         keep_repeated: whether all ratings of an item by the same user stay
     """
 
-    task: ClassVar[str] = "link"
-    licence: ClassVar[str] = "none stated; for research, cite Tang, Gao and Liu (2012)"
+    task = "link"
+    licence = "none stated; for research, cite Tang, Gao and Liu (2012)"
     published: ClassVar[str] = (
         "www.cse.msu.edu/~tangjili/trust.html (rating_with_timestamp.mat; its columns as arrays "
         f"{', '.join(COLUMNS)} of an npz file)"

@@ -210,15 +210,6 @@ def check_range(path: Path, numbers: npt.NDArray[Any], low: int, high: int, what
         )
 
 
-def check_length(path: Path, length: int, beside: Path, expected: int) -> None:
-    """Raise `BadInput` unless a file has as many lines as the one beside it."""
-    if length != expected:
-        raise BadInput(
-            f"in {path.parent}, {path.name} has {length} lines and {beside.name} has {expected}; they should have as "
-            "many. One of them is cut short: fetch both again"
-        )
-
-
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects of a file; a JSON array with one object to a line is read as well.
 

@@ -15,7 +15,7 @@ from isthmus.core.errors import BadInput, refuse
 from isthmus.data.features import normalized_rows, one_hot
 from isthmus.data.graph import directed
 from isthmus.data.graph_set import GraphSet
-from isthmus.data.zoo.raw import RawDataset, check_length, check_range, read_numbers
+from isthmus.data.zoo.raw import RawDataset, check_range, read_numbers
 
 Numbers = npt.NDArray[np.int64]
 
@@ -36,8 +36,8 @@ class TU(RawDataset):
                         attributes; 0 gives one column of ones, which is what FederatedScope-GNN does
     """
 
-    task: ClassVar[str] = "graph"
-    licence: ClassVar[str] = "none stated; for research, cite Morris et al. (2020) and the set's own authors"
+    task = "graph"
+    licence = "none stated; for research, cite Morris et al. (2020) and the set's own authors"
     published: ClassVar[str] = "www.chrsmrrs.com/graphkerneldatasets/{name}.zip (see chrsmrrs.github.io/datasets)"
     files: ClassVar[tuple[str, ...]] = ()  # beside A, graph_indicator and graph_labels
 
@@ -127,7 +127,11 @@ def _optional(path: Path, dtype: npt.DTypeLike, beside: Path, expected: int) -> 
     if not path.is_file():
         return None
     table = read_numbers(path, dtype)
-    check_length(path, len(table), beside, expected)
+    if len(table) != expected:
+        raise BadInput(
+            f"in {path.parent}, {path.name} has {len(table)} lines and {beside.name} has {expected}; they should have "
+            "as many. One of them is cut short: fetch both again"
+        )
     return table
 
 

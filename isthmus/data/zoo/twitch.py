@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ class Twitch(Dataset):
         countries: those that are loaded, in the order of their numbers
     """
 
-    licence: ClassVar[str] = "MIT, as part of benedekrozemberczki/datasets"
+    licence = "MIT, as part of benedekrozemberczki/datasets"
 
     features: str = "raw"
     countries: tuple[str, ...] = COUNTRIES

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ class Union(Dataset):
         dim:      columns with "svd"
     """
 
-    licence: ClassVar[str] = "those of its parts"
+    licence = "those of its parts"
 
     datasets: tuple[str, ...] = ("amazon_computers", "amazon_photo")
     features: str = "svd"

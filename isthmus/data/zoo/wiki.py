@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -40,7 +39,7 @@ class Wiki(RawDataset):
         "https://github.com/thunlp/TADW (wiki), and in these three files by the class AttributedGraphDataset of "
         "torch_geometric"
     )
-    licence: ClassVar[str] = "MIT, as part of TADW; the text is Wikipedia's, CC BY-SA"
+    licence = "MIT, as part of TADW; the text is Wikipedia's, CC BY-SA"
 
     def load(self, root: Path) -> Graph:
         """Return the graph."""

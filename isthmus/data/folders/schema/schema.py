@@ -26,6 +26,7 @@ import yaml
 
 from isthmus.core.errors import BadInput, nearest
 from isthmus.core.outside import read_yaml, replace_file
+from isthmus.data.conventions import misplaced
 from isthmus.data.folders.schema.vocabulary import words
 from isthmus.data.folders.tables.reading import ROWS_SHOWN, Problems
 
@@ -345,19 +346,12 @@ def repeated(names: Iterable[str]) -> list[str]:
 
 def compare_columns(own: tuple[str, ...], wanted: tuple[str, ...], where: str, problems: Problems) -> None:
     """Note column by column where a folder's feature columns are not those of a schema."""
-    place = {name: number for number, name in enumerate(own)}
-    missing = [number for number, name in enumerate(wanted) if name not in place]
-    extra = [number for number, name in enumerate(own) if name not in set(wanted)]
+    missing, extra, moved = misplaced(own, wanted)
     _note(problems, where, missing, lambda i: f"column {wanted[i]!r} is missing; it is number {i + 1} of the schema")
     _note(problems, where, extra, lambda i: f"column {own[i]!r} (number {i + 1}) is not in the schema")
-    if not missing and not extra:
-        moved = [number for number, name in enumerate(wanted) if place[name] != number]
-        _note(
-            problems,
-            where,
-            moved,
-            lambda i: f"column {wanted[i]!r} is number {place[wanted[i]] + 1}, number {i + 1} in the schema",
-        )
+    place = {name: number for number, name in enumerate(own)}
+    told = "column {!r} is number {}, number {} in the schema"
+    _note(problems, where, moved, lambda i: told.format(wanted[i], place[wanted[i]] + 1, i + 1))
 
 
 def compare_schemas(own: Schema, wanted: Schema, where: str, problems: Problems) -> None:

@@ -56,6 +56,13 @@ class Problems:
             raise BadInput("\n  ".join([head, *self.lines]))
 
 
+def problems_of(path: Path, called: str, holds: str) -> Problems:
+    """Return where problems of a folder go; raise BadInput where there is no such folder, with what it should hold."""
+    if not path.is_dir():
+        raise BadInput(f"no folder {str(path)!r}; a {called} holds {holds}")
+    return Problems(f"{called} {path}")
+
+
 @dataclass(frozen=True)
 class Table:
     """A table: its file's name, its columns by name, and what its maker calls those that have another name here.
