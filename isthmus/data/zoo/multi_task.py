@@ -126,17 +126,11 @@ def _joined_attributes(parts: Sequence[GraphSet]) -> tuple[dict[str, Tensor], di
     attributes: dict[str, Tensor] = {}
     names: dict[str, tuple[str, ...]] = {}
     for key in shared:
+        values = [part.attributes[key] for part in parts]
         if all(key in part.attribute_names for part in parts):
-            attributes[key], names[key] = _joined_categories(parts, key)
-        else:
-            attributes[key] = torch.cat([part.attributes[key] for part in parts])
+            names[key] = tuple(sorted({name for part in parts for name in part.attribute_names[key]}))
+            number = {name: i for i, name in enumerate(names[key])}
+            anew = [torch.tensor([number[name] for name in part.attribute_names[key]]) for part in parts]
+            values = [table[told] for table, told in zip(anew, values, strict=True)]
+        attributes[key] = torch.cat(values)
     return attributes, names
-
-
-def _joined_categories(parts: Sequence[GraphSet], key: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Return the categories of all graphs, numbered anew, and their names."""
-    names = tuple(sorted({name for part in parts for name in part.attribute_names[key]}))
-    number = {name: i for i, name in enumerate(names)}
-    anew = [torch.tensor([number[name] for name in part.attribute_names[key]]) for part in parts]
-    values = [table[part.attributes[key]] for table, part in zip(anew, parts, strict=True)]
-    return torch.cat(values), names
