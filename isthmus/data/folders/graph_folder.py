@@ -151,17 +151,14 @@ def write_graph_folder(
     names = list(graph.node_ids.tolist() if ids is None else ids)
     if len(names) != graph.num_nodes or len(set(map(str, names))) != len(names):
         raise BadInput(f"{len(names)} ids, {len(set(map(str, names)))} distinct, for {graph.num_nodes} nodes")
-    tables = {"nodes": _nodes_table(graph, names), "edges": _edges_table(graph, names)}
+    nodes: dict[str, Any] = {"id": pa.array(names), "label": writing.label_column(graph.y, graph.class_names)}
+    nodes |= writing.split_column(graph.masks, graph.item) | attribute_columns(graph.attributes, graph.attribute_names)
+    nodes |= writing.feature_columns(graph.x, names=graph.feature_names)
+    tables = {"nodes": pa.table(nodes), "edges": _edges_table(graph, names)}
     neighbors = neighbors_table(graph) if ids is None else None
     if neighbors is not None:
         tables[STEM] = neighbors
     writing.write_holding(graph, path, tables, format)
-
-
-def _nodes_table(graph: Graph, names: list[str | int]) -> Any:
-    table: dict[str, Any] = {"id": pa.array(names), "label": writing.label_column(graph.y, graph.class_names)}
-    table |= writing.split_column(graph.masks, graph.item) | attribute_columns(graph.attributes, graph.attribute_names)
-    return pa.table(table | writing.feature_columns(graph.x, names=graph.feature_names))
 
 
 def _edges_table(graph: Graph, names: list[str | int]) -> Any:

@@ -240,7 +240,11 @@ def _joined(
         return None
     ends = np.stack(known)
     if attr is not None and len(attr):
-        _note_contradictions(links, ends, attr, undirected)
+        earlier, known_ends = columns.first_told(ends, undirected)
+        differ = (attr != attr[torch.from_numpy(earlier)]).any(dim=1).numpy() & attr.isfinite().all(dim=1).numpy()
+        links.note_rows(
+            known_ends & differ, lambda row: f"tells the same edge as row {earlier[row] + 1}, but with other features"
+        )
     return _Joined(ends, attr, names)
 
 
@@ -261,14 +265,6 @@ def _ends(links: Table, name: str, graph_of: Integers | None, members: _Members 
 def _within(graph_of: Integers, ids: Any) -> Any:
     """Return names of nodes that differ between graphs: the graph's position and the node's id; null for no graph."""
     return compute.binary_join_element_wise(pa.array(graph_of, mask=graph_of < 0).cast(pa.string()), ids, " ")
-
-
-def _note_contradictions(links: Table, ends: Integers, attr: Tensor, undirected: bool) -> None:
-    earlier, known = columns.first_told(ends, undirected)
-    differ = (attr != attr[torch.from_numpy(earlier)]).any(dim=1).numpy() & attr.isfinite().all(dim=1).numpy()
-    links.note_rows(
-        known & differ, lambda row: f"tells the same edge as row {earlier[row] + 1}, but with other features"
-    )
 
 
 def _check_categories(table: Table, x: Tensor, sizes: tuple[int, ...], field: str) -> None:

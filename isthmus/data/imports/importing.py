@@ -204,21 +204,16 @@ def _without_attributes(others: Table, wishes: Wishes) -> tuple[Table, dict[str,
         if name not in others.columns:
             others.note(f"--attribute names {name!r}; {nearest(name, others.columns)}")
     stated = {*wishes.attributes, *stated_attributes(others)}
-    attributes = _attributes(others, stated)
-    choices, features = wishes.choices, wishes.schema.features if wishes.schema else ()
-    both = {*choices.number, *choices.category, *choices.text, *choices.ignore, *(feature.name for feature in features)}
-    rest = {name: column for name, column in others.columns.items() if name not in stated or name in both}
-    return replace(others, columns=rest), attributes
-
-
-def _attributes(others: Table, stated: set[str]) -> dict[str, Any]:
     attributes: dict[str, Any] = {}
     for name in (name for name in others.columns if name in stated):
         column, plain = others.columns[name], name.removeprefix(PREFIX)
         if PREFIX + plain in attributes:
             others.note(f"has the attribute {plain!r} twice, as {plain!r} and {PREFIX + plain!r}")
         attributes[PREFIX + plain] = column if reading.is_numeric(column) else others.text(name)
-    return attributes
+    choices, features = wishes.choices, wishes.schema.features if wishes.schema else ()
+    both = {*choices.number, *choices.category, *choices.text, *choices.ignore, *(feature.name for feature in features)}
+    rest = {name: column for name, column in others.columns.items() if name not in stated or name in both}
+    return replace(others, columns=rest), attributes
 
 
 def _labels(nodes: Table) -> tuple[Table, list[str]]:

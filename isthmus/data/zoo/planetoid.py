@@ -86,11 +86,20 @@ class Planetoid(RawDataset):
     def _download(self, root: Path) -> Path:
         from torch_geometric.datasets import Planetoid as Source
 
+        contents: dict[str, bytes] = {}
         try:
-            contents = {file: _fetch(f"{Source.url}/{Path(file).name}") for file in self.needs}
+            for file in self.needs:
+                with urlopen(f"{Source.url}/{Path(file).name}", timeout=TIMEOUT_SECONDS) as answer:
+                    contents[file] = answer.read()
             self._try_out(contents)
         except (OSError, HTTPException, BadInput) as error:
-            raise MissingData(self._how_to_get(root, error)) from error
+            names = ", ".join(Path(file).name for file in self.needs)
+            places = " and ".join(str((place / self.needs[0]).parent) for place in _places(root))
+            raise MissingData(
+                f"{self.name}: looked for {names} in {places}; not all are there, and the download failed ({error}). "
+                f"Connect to the internet, or set --data-root or {DATA_VARIABLE} to a folder that holds "
+                f"planetoid/{self.name}/raw/ind.{self.name.lower()}.*"
+            ) from error
         refusals = []
         for place in _places(root):
             try:
@@ -119,25 +128,10 @@ class Planetoid(RawDataset):
                 (Path(folder) / Path(file).name).write_bytes(content)
             self._read(Path(folder))
 
-    def _how_to_get(self, root: Path, error: Exception) -> str:
-        names = ", ".join(Path(file).name for file in self.needs)
-        places = " and ".join(str((place / self.needs[0]).parent) for place in _places(root))
-        return (
-            f"{self.name}: looked for {names} in {places}; not all are there, and the "
-            f"download failed ({error}). Connect to the internet, or set --data-root or {DATA_VARIABLE} to a "
-            f"folder that holds planetoid/{self.name}/raw/ind.{self.name.lower()}.*"
-        )
-
 
 def _places(root: Path) -> list[Path]:
     """Return where files may be: below the root, or below the user's cache folder."""
     return list(dict.fromkeys([root, cache_folder()]))
-
-
-def _fetch(url: str) -> bytes:
-    with urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
-        content: bytes = answer.read()
-    return content
 
 
 class CiteSeer(Planetoid):

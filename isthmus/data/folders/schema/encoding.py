@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -205,19 +205,15 @@ def _categories(table: Table, feature: Category, values: list[str], notes: list[
         return block
     if feature.unknown == "other":
         block[unknown, -1] = 1.0
-    notes += _losses(feature, values, unknown)
-    return block
-
-
-def _losses(feature: Category, values: list[str], unknown: list[int]) -> Iterator[str]:
-    """Yield in words what became of values in rows that are not in the vocabulary, and of missing ones."""
     if unknown:
         fate = f"counted in {feature.columns[-1]!r}" if feature.unknown == "other" else "dropped"
         many = counted(len(unknown), "value")
-        yield f"{feature.name}: {many} not in the vocabulary, {fate}: {_most(values[row] for row in unknown)}"
+        most = _most(values[row] for row in unknown)
+        notes.append(f"{feature.name}: {many} not in the vocabulary, {fate}: {most}")
     missing = values.count("")
     if missing:
-        yield f"{feature.name}: {counted(missing, 'missing value')}, given on as zeros"
+        notes.append(f"{feature.name}: {counted(missing, 'missing value')}, given on as zeros")
+    return block
 
 
 def _bags_of_words(feature: Text, texts: list[str], notes: list[str]) -> Any:
