@@ -124,7 +124,8 @@ def _labels(
         return label, class_names, None
     number = number_of(negatives, label if told else label[:0], class_names, links)
     if told:
-        return label, class_names, truth(label, number)
+        truth = np.where(label < 0, -1, (label != number).astype(np.int64))  # without a label, nothing is said
+        return label, class_names, torch.from_numpy(truth)
     # All rows are links, and none may be written with the class that says that it is none.
     others = [c for c in range(max(len(class_names), 2)) if c != number]
     if len(others) == 1:
@@ -194,11 +195,6 @@ def number_of(negatives: str, label: Integers, class_names: tuple[str, ...], lin
             f"known: {listed(known)}",
         )
     return int(negatives) if not class_names and is_whole(negatives) else -1
-
-
-def truth(label: Integers, number: int) -> Tensor:
-    """Return for each pair 1 if it is a link, 0 if it has the class that says it is none, -1 without a label."""
-    return torch.from_numpy(np.where(label < 0, -1, (label != number).astype(np.int64)))
 
 
 def note_contradictions(links: Table, ends: Integers, linked: Tensor, undirected: bool) -> None:

@@ -37,7 +37,7 @@ class ClientStatistics:
         num_features:  feature columns of the nodes
         num_train:     labelled items of the training mask; `num_val` and `num_test` alike
         num_classes:   classes with at least one labelled item here
-        label_counts:  labelled items of each class of the whole dataset, as `label_names` has them
+        label_counts:  labelled items of each class of the whole dataset, as `Labels.names` has them
         mean_degree:   neighbours of a node, on average
         homophily:     share of the edges between labelled nodes that join nodes of one class, or None
         degree_counts: nodes with 0 neighbours, with 1, with 2, and so on to the largest degree
@@ -99,11 +99,6 @@ class Labels:
         else:
             number = len(QUARTERS) * tasks + (labels.double() > self.borders[:, None]).sum(dim=0)
         return torch.bincount(number[~labels.isnan()], minlength=len(self.names))
-
-
-def label_names(whole: Holding) -> tuple[str, ...]:
-    """Return what each of `ClientStatistics.label_counts` counts."""
-    return Labels.of(whole).names
 
 
 def describe_clients(whole: Holding, parts: Sequence[Holding]) -> list[ClientStatistics]:
@@ -322,7 +317,7 @@ def survey(whole: Holding, parts: Mapping[str, Holding], seed: int = 0) -> dict[
     return {
         "dataset": whole.name,
         "item": item_word(whole),
-        "label_names": list(label_names(whole)),
+        "label_names": list(Labels.of(whole).names),
         "whole": _plain(total),
         "clients": {name: _plain(figures) for name, figures in zip(parts, each, strict=True)},
         "missing_edge_fraction": missing_edge_fraction(whole, graphs) if isinstance(whole, Graph) else None,
