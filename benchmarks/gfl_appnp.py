@@ -17,10 +17,11 @@ import torch
 import isthmus as ist
 from isthmus.algorithms import GFLAPPNP
 from isthmus.core.federation import ExchangeReport
+from isthmus.core.outside import data_root
 from isthmus.core.training import Callback, EarlyStopping, run_course
 from isthmus.data.dividing import PublicSplit
 from isthmus.data.splitters import NodeHostsSplitter
-from isthmus.data.zoo import CSBM, data_root
+from isthmus.data.zoo import CSBM
 from isthmus.learn.tasks import NodeSamples
 from isthmus.models import BiasFreeMLP, ModelSpec
 from isthmus.runs.simulation import Simulation, load_scenario

@@ -65,10 +65,10 @@ if TYPE_CHECKING:
     from isthmus.core.training import EarlyStopping as EarlyStopping
     from isthmus.data.dataset import Dataset as Dataset
     from isthmus.data.dividing import MaskRule as MaskRule
+    from isthmus.data.dividing import Splitter as Splitter
     from isthmus.data.graph import Graph as Graph
     from isthmus.data.graph_set import GraphSet as GraphSet
     from isthmus.data.link_graph import LinkGraph as LinkGraph
-    from isthmus.data.splitters import Splitter as Splitter
     from isthmus.learn.batching import Batching as Batching
     from isthmus.learn.graph_client import BothWays as BothWays
     from isthmus.learn.graph_client import GraphClient as GraphClient
@@ -167,8 +167,7 @@ _PUBLIC = {
     "isthmus.data.graph": ("Graph",),
     "isthmus.data.graph_set": ("GraphSet",),
     "isthmus.data.link_graph": ("LinkGraph",),
-    "isthmus.data.dividing": ("MaskRule",),
-    "isthmus.data.splitters": ("Splitter",),
+    "isthmus.data.dividing": ("MaskRule", "Splitter"),
     "isthmus.learn.batching": ("Batching",),
     "isthmus.learn.graph_client": ("BothWays", "GraphClient", "LocalTraining", "Pull"),
     "isthmus.learn.optimizers": (

@@ -51,10 +51,10 @@ def check(
     negatives: Annotated[str, typer.Option(metavar="CLASS", help="The label of pairs that are no links.")] = "",
 ) -> None:
     """Check a folder of a graph, of links or of graphs, and say everything that is wrong with it, by row."""
-    from isthmus.data.folders.graph_folder import GraphFolder
+    from isthmus.data.folders.graph_folder import Folder, GraphFolder
+    from isthmus.data.folders.link_folder import LinkFolder
     from isthmus.data.folders.own_kinds import kind_at
     from isthmus.data.link_graph import item_word
-    from isthmus.data.zoo import Folder, LinkFolder
 
     names = tuple(comma_list(classes))
     kind = kind_at(folder)

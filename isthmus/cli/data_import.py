@@ -217,8 +217,8 @@ def _refuse_other_kinds(path: Path) -> None:
     stems = {file.stem for file in path.iterdir() if file.suffix.removeprefix(".") in FORMATS}
     if stems <= {"nodes", "edges"}:
         return  # such are graphs; the kinds of folders come with torch, which takes longer than many an import
+    from isthmus.data.folders.graph_folder import Folder
     from isthmus.data.folders.own_kinds import kind_at
-    from isthmus.data.zoo import Folder
 
     kind = kind_at(path)
     if kind is not Folder and kind.is_at(path):

@@ -52,10 +52,10 @@ def schema(
 
 
 def _read(path: Path, counts: bool) -> Schema:
+    from isthmus.data.folders.graph_folder import Folder
     from isthmus.data.folders.own_kinds import kind_at
     from isthmus.data.folders.schema.schema import read_schema
     from isthmus.data.folders.schema.schema_union import of_folder, without_counts
-    from isthmus.data.zoo import Folder
 
     if not path.is_dir():
         found = read_schema(path)

@@ -46,7 +46,7 @@ def show(
     json: Json = False,
 ) -> None:
     """Show who holds what: sizes, labels, degrees, overlap, lost edges, and how far clients are apart."""
-    from isthmus.data.survey.whole import survey
+    from isthmus.data.survey.statistics import survey
     from isthmus.report import data_page
     from isthmus.runs.own_silos import undivided
     from isthmus.runs.simulation import torch_threads

@@ -268,7 +268,7 @@ def up(
     data_root: DataRoot = None,
 ) -> None:
     """Try a federation on this machine: split the course's graph, start a server and silos on loopback, train, stop."""
-    from isthmus.data.zoo import Folders
+    from isthmus.data.folders.own_kinds import Folders
     from isthmus.sites.up import Rehearsal
 
     source, overrides = split_words(words or [])

@@ -12,9 +12,11 @@ from isthmus.core.errors import nearest
 from isthmus.core.federation import ExchangeRules
 from isthmus.core.protocol import Algorithm
 from isthmus.core.training import EarlyStopping, Plan, UniformSampling
-from isthmus.data.dividing import MaskRule, RatioSplit
-from isthmus.data.splitters import CommunitySplitter, Splitter
-from isthmus.data.zoo import Cora, Dataset, Folders
+from isthmus.data.dataset import Dataset
+from isthmus.data.dividing import MaskRule, RatioSplit, Splitter
+from isthmus.data.folders.own_kinds import Folders
+from isthmus.data.splitters.community import CommunitySplitter
+from isthmus.data.zoo.cora import Cora
 from isthmus.learn.batching import Batching, FullBatch
 from isthmus.learn.optimizers import Optimizer
 from isthmus.learn.tasks import NodeClassification, Task

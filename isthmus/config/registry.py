@@ -21,9 +21,10 @@ from isthmus.algorithms.fedgrl.selfsup import SELF_SUPERVISIONS, SelfSupervision
 from isthmus.core.errors import BadInput, nearest
 from isthmus.core.folds import FOLDS, Fold
 from isthmus.core.protocol import Algorithm
-from isthmus.data.dividing import MASKS, MaskRule
-from isthmus.data.splitters import SPLITTERS, Splitter
-from isthmus.data.zoo import DATASETS, Dataset
+from isthmus.data.dataset import Dataset
+from isthmus.data.dividing import MASKS, MaskRule, Splitter
+from isthmus.data.splitters import SPLITTERS
+from isthmus.data.zoo import DATASETS
 from isthmus.learn.batching import BATCHINGS, Batching
 from isthmus.learn.optimizers import OPTIMIZERS, SCHEDULES, Optimizer, Schedule
 from isthmus.learn.tasks import TASKS, Task

@@ -19,12 +19,14 @@ class Dataset(ABC):
     """
 
     task: ClassVar[str] = "node"
-    summary: ClassVar[str] = ""
     licence: ClassVar[str] = ""
-    # Files below the data root that `load` needs.
-    needs: ClassVar[tuple[str, ...]] = ()
 
     normalize_features: bool = False
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Files below the data root that `load` needs."""
+        return ()
 
     @abstractmethod
     def load(self, root: Path) -> Holding:

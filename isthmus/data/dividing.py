@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
@@ -17,19 +17,28 @@ from isthmus.core.errors import BadInput, refuse
 from isthmus.data.conventions import SPLITS
 
 
-class Holding(ABC):
+class _Sized(ABC):
+    """What each kind of holding declares in a place of its own."""
+
+    x: Tensor
+    num_classes: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Holding(_Sized):
     """Data that a client holds, seen as a set of items; `Graph`, `LinkGraph` and `GraphSet` are its three kinds.
 
     What masks, attributes and splitters speak of is the item: a node of a graph, a link of a link graph, a graph of a
     set. A part of a holding is a holding of the same kind, with what its items need.
 
     Fields:
-        x:               features of all nodes, (nodes, features)
-        num_classes:     number of classes of the whole dataset; of tasks, where labels are numbers
+        x:               features of all nodes, (nodes, features), float32; dense, or `torch.sparse_csr` if few are set
+        num_classes:     number of classes of the whole dataset, also where a client sees only some; of tasks, where
+                         labels are numbers
         class_names:     names of the classes or tasks, or empty
         feature_names:   names of the feature columns of nodes, or empty
-        masks:           boolean (items,) for each split that is set
-        attributes:      further facts for each item, (items,) or (items, ...)
+        masks:           boolean (items,) for each of "train", "val", "test" that is set
+        attributes:      further facts for each item, (items,) or (items, ...), for splitters that go by attribute
         attribute_names: for attributes that are numbers of categories: the categories' names
         name:            name of the dataset
     """
@@ -39,14 +48,12 @@ class Holding(ABC):
     id_field: ClassVar[str]
     label_field: ClassVar[str]
 
-    x: Tensor
-    num_classes: int
-    class_names: tuple[str, ...]
-    feature_names: tuple[str, ...]
-    masks: Mapping[str, Tensor]
-    attributes: Mapping[str, Tensor]
-    attribute_names: Mapping[str, tuple[str, ...]]
-    name: str
+    masks: Mapping[str, Tensor] = field(default_factory=dict)
+    attributes: Mapping[str, Tensor] = field(default_factory=dict)
+    attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    class_names: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()
+    name: str = ""
 
     @property
     def num_nodes(self) -> int:
@@ -88,12 +95,11 @@ class Holding(ABC):
         """Return the same data with all its tensors on a device; itself where they lie there."""
         if self.x.device == device:
             return self
-        there = {each.name: _on(getattr(self, each.name), device) for each in fields(cast(Any, self))}
-        return cast(Self, replace(cast(Any, self), **there))
+        return replace(self, **{each.name: _on(getattr(self, each.name), device) for each in fields(self)})
 
     def with_masks(self, masks: Mapping[str, Tensor]) -> Self:
         """Return the same data with other masks."""
-        return cast(Self, replace(cast(Any, self), masks=dict(masks)))
+        return replace(self, masks=dict(masks))
 
     @abstractmethod
     def divide(self, parts: Sequence[Tensor]) -> list[Self]:
@@ -129,7 +135,7 @@ class Splitter(ABC):
     """Cuts data into the parts of several clients: a graph by nodes, a link graph by links, a set by graphs.
 
     A subclass says who holds which items (`assign`). A client's graph is the one induced by its nodes, so edges between
-    clients are lost (`split_with_cross_edges` tells which). A subclass may also change each client's part
+    clients are lost. A subclass may also change each client's part
     (`after_cut`), and says in `items` what it can divide.
     """
 
@@ -177,10 +183,10 @@ class Splitter(ABC):
 Items = npt.NDArray[np.int64]
 
 
-def groups_of(membership: Items) -> list[Items]:
-    """Return the items of each group, ascending; groups are numbered from 0 and none is empty."""
+def groups_of(membership: Items, num_groups: int = 0) -> list[Items]:
+    """Return the items of each group, ascending; groups are numbered from 0, up to `num_groups` at least."""
     order = np.argsort(membership, kind="stable")
-    return np.split(order, np.cumsum(np.bincount(membership))[:-1])
+    return np.split(order, np.cumsum(np.bincount(membership, minlength=num_groups))[:-1])
 
 
 def deal_evenly(groups: Sequence[Items], num_clients: int) -> list[list[Items]]:
@@ -211,9 +217,7 @@ def part_of(items: Sequence[Items]) -> Tensor:
 
 def parts_by_owner(owner: Items, num_clients: int) -> list[Tensor]:
     """Return each client's items, ascending, from the owner of each item."""
-    order = np.argsort(owner, kind="stable")
-    ends = np.cumsum(np.bincount(owner, minlength=num_clients))[:-1]
-    return [torch.from_numpy(items) for items in np.split(order, ends)]
+    return [torch.from_numpy(items) for items in groups_of(owner, num_clients)]
 
 
 @dataclass(frozen=True)
@@ -290,8 +294,8 @@ class PerClassSplit(MaskRule):
 
     def __post_init__(self) -> None:
         refuse(self.num_per_class < 1, self, "num_per_class", "at least 1 is needed")
-        for field in ("num_val", "num_test"):
-            refuse((getattr(self, field) or 0) < 0, self, field, "it may not be negative")
+        for number in ("num_val", "num_test"):
+            refuse((getattr(self, number) or 0) < 0, self, number, "it may not be negative")
 
     def apply(self, data: Held, rng: np.random.Generator) -> Held:
         """Return the data with random masks of the given sizes."""

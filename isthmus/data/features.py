@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from isthmus.data.conventions import SPARSE_DENSITY
+from isthmus.data.conventions import SPARSE_DENSITY, misplaced
 from isthmus.data.graph_set import GraphSet
 from isthmus.data.on_demand import sparse
 
@@ -107,23 +107,13 @@ def feature_facts(names: Sequence[str], digest: str = "", schema: str = "") -> d
 
 def name_differences(own: Sequence[str], wanted: Sequence[str], theirs: str) -> list[str]:
     """Return in words where columns are not those wanted, the first of each kind; `theirs` is whose those are."""
-    place = {name: number for number, name in enumerate(own)}
-    there = {name: number for number, name in enumerate(wanted)}
-    missing = [
-        f"column {name!r} is missing, number {i + 1} of {theirs}" for name, i in there.items() if name not in place
+    missing, extra, moved = misplaced(own, wanted)
+    place = {name: number + 1 for number, name in enumerate(own)}
+    return [
+        *_first([f"column {wanted[i]!r} is missing, number {i + 1} of {theirs}" for i in missing]),
+        *_first([f"column {own[i]!r} (number {i + 1}) is not among {theirs}" for i in extra]),
+        *_first([f"column {(n := wanted[i])!r} is number {place[n]} here, number {i + 1} of {theirs}" for i in moved]),
     ]
-    extra = [
-        f"column {name!r} (number {i + 1}) is not among {theirs}" for name, i in place.items() if name not in there
-    ]
-    told = [*_first(missing), *_first(extra)]
-    if told:
-        return told
-    moved = [
-        f"column {name!r} is number {place[name] + 1} here, number {i + 1} of {theirs}"
-        for name, i in there.items()
-        if place[name] != i
-    ]
-    return _first(moved)
 
 
 def _first(lines: list[str]) -> list[str]:

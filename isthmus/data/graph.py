@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,18 +23,6 @@ def spans(first: Numbers, length: Numbers) -> Numbers:
     numbers = np.repeat(first - before, length)
     numbers += np.arange(len(numbers))
     return numbers
-
-
-class InducedEdges(NamedTuple):
-    """Edges between chosen nodes, sorted by source then target.
-
-    Fields:
-        ends:   (2, kept); source and target, as positions among the chosen nodes
-        column: (kept,); where each edge is in the list it was taken from
-    """
-
-    ends: Numbers
-    column: Numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +51,11 @@ class EdgesByNode:
         target = target if column is None else target[column]
         return EdgesByNode(start, target, column, np.full(num_nodes, -1, dtype=np.int64))
 
-    def between(self, nodes: Numbers) -> InducedEdges:
-        """Return the edges whose both ends are among `nodes` (without repetition)."""
+    def between(self, nodes: Numbers) -> tuple[Numbers, Numbers]:
+        """Return the edges whose both ends are among `nodes` (without repetition), sorted by source then target.
+
+        First both ends, (2, kept), as positions among `nodes`; then where each edge is in the list it was taken from.
+        """
         first = self.start[nodes]
         degree = self.start[nodes + 1] - first
         edge = spans(first, degree)  # (candidates,)
@@ -76,46 +67,30 @@ class EdgesByNode:
         # A stable sort, being by runs, takes one look at what is in order already: nodes that ascend, as most do.
         order = np.argsort(source * len(nodes) + target, kind="stable")
         edge = edge[order]
-        return InducedEdges(
-            np.stack([source[order], target[order]]), edge if self.column is None else self.column[edge]
-        )
+        return np.stack([source[order], target[order]]), edge if self.column is None else self.column[edge]
 
 
 @dataclass(frozen=True, eq=False)
 class Graph(Holding):
     """An attributed graph; an undirected edge is stored in both directions, once each; no self-loops.
 
-    Fields:
-        x:           features, (nodes, features), float32; dense, or `torch.sparse_csr` when few are set
+    Fields: those of `Holding`, where nodes are the items, and
         edge_index:  (2, edges), int64, sorted by source then target
         y:           class of each node, (nodes,), int64; -1 where there is no label
-        num_classes: number of classes of the whole dataset, also where a client sees only some
         node_ids:    (nodes,), int64; index of each node in the graph this one was cut from
-        masks:       boolean (nodes,) for each of "train", "val", "test" that is set
         edge_weight: (edges,), float32, or None for all ones
-        attributes:  further facts per node, (nodes,) or (nodes, ...), for splitters that go by attribute
-        attribute_names: names of the categories of attributes that are numbers of categories
-        class_names: names of the classes, or empty
-        name:        name of the dataset
-        feature_names: names of the feature columns, or empty
     """
 
-    item: ClassVar[str] = "node"
-    id_field: ClassVar[str] = "node_ids"
-    label_field: ClassVar[str] = "y"
+    item = "node"
+    id_field = "node_ids"
+    label_field = "y"
 
     x: Tensor
     edge_index: Tensor
     y: Tensor
     num_classes: int
     node_ids: Tensor
-    masks: Mapping[str, Tensor] = field(default_factory=dict)
     edge_weight: Tensor | None = None
-    attributes: Mapping[str, Tensor] = field(default_factory=dict)
-    attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    class_names: tuple[str, ...] = ()
-    name: str = ""
-    feature_names: tuple[str, ...] = ()
 
     @property
     def num_edges(self) -> int:

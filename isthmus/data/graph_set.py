@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,29 +17,21 @@ from isthmus.data.graph import Graph, select_rows, spans
 class GraphSet(Holding):
     """Many graphs, their nodes and edges one below the other; an undirected edge is stored in both directions.
 
-    Fields:
-        x:               features of all nodes, (nodes, features), float32; dense, or `torch.sparse_csr` when large
+    Fields: those of `Holding`, where graphs are the items, and
         edge_index:      (2, edges), int64, rows of `x`; sorted by source then target, so graph after graph
         node_start:      (graphs + 1,), int64; the nodes of graph g are those from node_start[g] to node_start[g + 1]
         y:               class of each graph, (graphs,), int64, -1 for none; or (graphs, tasks), float32, NaN for none
-        num_classes:     number of classes of the whole dataset; of tasks, where labels are numbers
         target:          "class" (one of several), "binary" (tasks of yes or no) or "value" (tasks of regression)
         graph_ids:       (graphs,), int64; index of each graph in the set this one was cut from
         edge_attr:       (edges, edge features), float32, or None
         x_sizes:         where every column of `x` is a number of a category: how many each has; else empty
         edge_sizes:      the same for `edge_attr`
-        masks:           boolean (graphs,) for each of "train", "val", "test" that is set
-        attributes:      further facts for each graph, (graphs,) or (graphs, ...), for splitters
-        attribute_names: names of the categories of attributes that are numbers of categories
-        class_names:     names of the classes or tasks, or empty
-        name:            name of the dataset
-        feature_names:   names of the columns of `x`, or empty
         edge_feature_names: names of the columns of `edge_attr`, or empty
     """
 
-    item: ClassVar[str] = "graph"
-    id_field: ClassVar[str] = "graph_ids"
-    label_field: ClassVar[str] = "y"
+    item = "graph"
+    id_field = "graph_ids"
+    label_field = "y"
 
     x: Tensor
     edge_index: Tensor
@@ -52,12 +43,6 @@ class GraphSet(Holding):
     edge_attr: Tensor | None = None
     x_sizes: tuple[int, ...] = ()
     edge_sizes: tuple[int, ...] = ()
-    masks: Mapping[str, Tensor] = field(default_factory=dict)
-    attributes: Mapping[str, Tensor] = field(default_factory=dict)
-    attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    class_names: tuple[str, ...] = ()
-    name: str = ""
-    feature_names: tuple[str, ...] = ()
     edge_feature_names: tuple[str, ...] = ()
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,31 +16,23 @@ from isthmus.data.graph import select_rows
 class LinkGraph(Holding):
     """Nodes with features, and labelled links between them, each stored once, in the direction it has.
 
-    Fields:
-        x:               features, (nodes, features), float32; dense or `torch.sparse_csr`
+    Fields: those of `Holding`, where links are the items and classes may be relations, and
         links:           (2, links), int64: head and tail
         label:           (links,), int64: relation or class of each link; -1 where there is none
-        num_classes:     number of relations or classes of the whole dataset
         node_ids:        (nodes,), int64; index of each node in the graph this one was cut from
         link_ids:        (links,), int64; index of each link there
-        masks:           boolean (links,) for each of "train", "val", "test" that is set
-        attributes:      further facts for each link, (links,) or (links, ...), for splitters
-        attribute_names: names of the categories of attributes that are numbers of categories
         node_attributes: further facts for each node, (nodes,) or (nodes, ...)
         node_attribute_names: names of the categories of those that are numbers of categories
-        class_names:     names of the relations or classes, or empty
         linked:          (links,), int64: 1 for a link, 0 for a pair that is told to be none, -1 for one of which
                          that is not known; None where all are links, as they are unless a dataset says otherwise
         negatives:       what the class of pairs that are told to be no links is called; empty where there is none
         doubtful:        a class that sounds as if its pairs were no links, of which nobody has said whether they are
         undirected:      whether a link means the same in both directions (user and item), or not (a relation)
-        name:            name of the dataset
-        feature_names:   names of the feature columns, or empty
     """
 
-    item: ClassVar[str] = "link"
-    id_field: ClassVar[str] = "link_ids"
-    label_field: ClassVar[str] = "label"
+    item = "link"
+    id_field = "link_ids"
+    label_field = "label"
 
     x: Tensor
     links: Tensor
@@ -49,18 +40,12 @@ class LinkGraph(Holding):
     num_classes: int
     node_ids: Tensor
     link_ids: Tensor
-    masks: Mapping[str, Tensor] = field(default_factory=dict)
-    attributes: Mapping[str, Tensor] = field(default_factory=dict)
-    attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     node_attributes: Mapping[str, Tensor] = field(default_factory=dict)
     node_attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    class_names: tuple[str, ...] = ()
     linked: Tensor | None = None
     negatives: str = ""
     doubtful: str = ""
     undirected: bool = False
-    name: str = ""
-    feature_names: tuple[str, ...] = ()
 
     @property
     def is_link(self) -> Tensor:

@@ -12,12 +12,15 @@ from isthmus.config.build import Builder, name_of
 from isthmus.config.course import Course
 from isthmus.config.load import load_course, own_algorithm, own_model
 from isthmus.core.errors import BadInput, nearest, quoted
+from isthmus.core.outside import data_root
 from isthmus.core.record import Params
+from isthmus.data.dataset import Dataset
 from isthmus.data.features import in_order, name_differences, names_digest
+from isthmus.data.folders.graph_set_folder import GraphSetFolder
 from isthmus.data.folders.own_folder import OwnFolder
 from isthmus.data.folders.own_kinds import kind_at, kind_for
 from isthmus.data.folders.schema.schema import SCHEMA_FILE, digest_at, read_schema
-from isthmus.data.zoo import DATASETS, Dataset, GraphSetFolder, data_root
+from isthmus.data.zoo import DATASETS
 from isthmus.learn.graph_client import load_params
 from isthmus.learn.tasks.graph_task import GraphTask
 from isthmus.runs.folder import RunFolder, load_model_file

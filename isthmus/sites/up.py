@@ -15,10 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from isthmus.config.course import Course
+from isthmus.core.outside import data_root as locate_data
 from isthmus.core.training import Callback
-from isthmus.data.folders.own_kinds import write_divided
-from isthmus.data.zoo import Folders
-from isthmus.data.zoo import data_root as locate_data
+from isthmus.data.folders.own_kinds import Folders, write_divided
 from isthmus.runs.life import Result
 from isthmus.runs.simulation import Scenario, load_scenario, require_kind
 from isthmus.sites.courses.site_course import Patience

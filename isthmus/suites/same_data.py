@@ -9,8 +9,8 @@ from typing import Any
 
 from isthmus.config.course import Course
 from isthmus.core.errors import IsthmusError, NotResumable
-from isthmus.data.zoo import Folders
-from isthmus.data.zoo import data_root as locate_data
+from isthmus.core.outside import data_root as locate_data
+from isthmus.data.folders.own_kinds import Folders
 from isthmus.runs.folder import set_aside
 from isthmus.runs.simulated import resume, run
 from isthmus.runs.simulation import Scenario, load_scenario, torch_threads

@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput
-from isthmus.data.dividing import Holding
+from isthmus.data.dividing import Holding, Splitter
 from isthmus.data.graph import Graph, select_rows
 from isthmus.data.graph_set import GraphSet
 from isthmus.data.link_graph import LinkGraph
-from isthmus.data.splitters import Splitter
 from isthmus.testing.inspection import generator_states
 from isthmus.testing.toys import toy_graph
 

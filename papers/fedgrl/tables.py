@@ -270,7 +270,7 @@ def main(arguments: list[str]) -> None:
         setting = replace(setting, lr=given.lr)
     table = Table(given.out / f"{given.setting}.csv")
     base = course(setting, {"name": "fedgrl"})
-    from isthmus.data.zoo import data_root
+    from isthmus.core.outside import data_root
 
     scenario = load_scenario(base, data_root(given.data_root))
     names = client_names(scenario, setting)

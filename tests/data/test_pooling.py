@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import isthmus as ist
 from isthmus.core.errors import BadInput
+from isthmus.core.outside import data_root
 from isthmus.data.graph import Graph
 from isthmus.data.joining import merged
 from isthmus.data.splitters import RandomSplitter
@@ -99,8 +100,8 @@ def test_parts_that_have_edges_of_their_own_choice_are_taken_as_they_are() -> No
 @pytest.mark.parametrize("global_graph", ["whole", "merged"])
 def test_a_course_is_scored_on_the_graph_that_it_says(global_graph: str, tmp_path: object) -> None:
     course = ist.Course(num_clients=3, splitter=RandomSplitter(), global_graph=global_graph)
-    scenario = load_scenario(course, ist.data.zoo.data_root(None))
-    whole = load_scenario(replace(course, global_graph="whole"), ist.data.zoo.data_root(None)).whole
+    scenario = load_scenario(course, data_root())
+    whole = load_scenario(replace(course, global_graph="whole"), data_root()).whole
     inside = sum(part.num_edges for part in scenario.parts.values())
     assert scenario.whole.num_edges == (whole.num_edges if global_graph == "whole" else inside)
     assert inside < whole.num_edges
@@ -125,4 +126,4 @@ def test_sets_of_graphs_cannot_be_merged(monkeypatch: pytest.MonkeyPatch) -> Non
     for name, value in (("dataset", Zoo()), ("masks", Keeps()), ("splitter", Keeps())):
         object.__setattr__(course, name, value)
     with pytest.raises(BadInput, match=r"'merged', but the dataset 'molecules' is divided by graphs.*use 'whole'"):
-        load_scenario(course, ist.data.zoo.data_root(None))
+        load_scenario(course, data_root())

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from isthmus.data.survey.statistics import survey
 from isthmus.data.survey.walks import EXACT_WALKS
-from isthmus.data.survey.whole import survey
 from isthmus.monitors import WalkDistance
 from isthmus.runs.simulation import Scenario
 from isthmus.testing import toy_graph, toy_scenario

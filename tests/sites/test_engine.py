@@ -25,10 +25,11 @@ from isthmus.algorithms import ALGORITHMS, GFLAPPNP, FedGRL
 from isthmus.algorithms.fedgrl.downstream import Finetune
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import ExchangeReport
+from isthmus.core.outside import data_root
 from isthmus.core.training import Callback, RoundReport
 from isthmus.data.folders.graph_folder import read_graph_folder, write_graph_folder
 from isthmus.data.splitters import MetaSplitter, NodeHostsSplitter
-from isthmus.data.zoo import Folder, Union, data_root
+from isthmus.data.zoo import Folder, Union
 from isthmus.models import MLP, MLPDecoder
 from isthmus.runs.life import Result
 from isthmus.runs.simulation import load_scenario

@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -26,8 +26,8 @@ from isthmus.data.features import compact
 from isthmus.data.folders.own_folder import OwnData, OwnFolder
 from isthmus.data.folders.schema.schema import SCHEMA_FILE, Schema, compare_columns, read_schema
 from isthmus.data.folders.tables import columns, writing
-from isthmus.data.folders.tables.attributes import attribute_columns, read_attributes
-from isthmus.data.folders.tables.reading import Problems, Table, find_table, read_table, text
+from isthmus.data.folders.tables.columns import attribute_columns, read_attributes
+from isthmus.data.folders.tables.reading import Problems, Table, find_table, problems_of, read_table
 from isthmus.data.graph import Graph, directed, undirected_pairs
 from isthmus.data.graph import undirected as both_directions
 from isthmus.data.on_demand import pa
@@ -61,11 +61,6 @@ class GraphFolder(OwnData[Graph]):
         return self.node_ids or ()
 
 
-def is_graph_folder(path: str | Path) -> bool:
-    """Return whether the folder holds a table of nodes and a table of edges."""
-    return bool(find_table(Path(path), "nodes")) and bool(find_table(Path(path), "edges"))
-
-
 def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undirected: bool = True) -> GraphFolder:
     """Return the graph of a folder, or raise one BadInput that tells all problems by row.
 
@@ -76,29 +71,26 @@ def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undir
     be empty, a table of nodes may not.
     """
     path = Path(path)
-    if not path.is_dir():
-        raise BadInput(f"no folder {str(path)!r}; a graph folder holds nodes.(parquet|csv) and edges.(parquet|csv)")
-    problems = Problems(f"graph folder {path}")
+    problems = problems_of(path, "graph folder", "nodes.(parquet|csv) and edges.(parquet|csv)")
     nodes = read_table(path, "nodes", columns.NODE_COLUMNS, problems)
     links = read_table(path, "edges", columns.EDGE_COLUMNS, problems)
     if nodes is not None and nodes.num_rows == 0:
-        problems.add(nodes.file, "the table is empty; at least one node is needed")
+        nodes.note("the table is empty; at least one node is needed")
         nodes = None
     schema = _schema(path, problems)
     ids: Any = None
     x = ends = weight = foreign = None
     if nodes is not None:
-        ids = columns.node_ids(nodes, problems)
-        x = columns.features(path, nodes, problems)
-        names = _feature_names(columns.names_of_features(path, nodes, problems), schema, x, problems)
-        facts, numbered = _facts(nodes, class_names, schema, problems)
+        ids = columns.node_ids(nodes)
+        x, names = columns.features(path, nodes)
+        names = _feature_names(names, schema, x, problems)
+        facts, numbered = _facts(nodes, class_names, schema)
         foreign = read_neighbors(path, ids, nodes.file, problems)
     if links is not None:
-        ends = columns.end_places(links, ids, nodes.file if nodes else "nodes", problems)
-        weight = columns.weights_of(links, ends, undirected, problems)
+        ends = columns.end_places(links, ids, nodes.file if nodes else "nodes")
+        weight = columns.weights_of(links, ends, undirected)
     problems.raise_if_any()
-    if x is None or ends is None:
-        raise AssertionError("whatever is absent has been noted as a problem")
+    assert x is not None and ends is not None  # or a problem has been noted
     make = both_directions if undirected else directed
     edge_index, edge_weight = make(torch.from_numpy(ends), len(ids), _tensor(weight))
     graph = Graph(
@@ -114,14 +106,12 @@ def read_graph_folder(path: str | Path, class_names: tuple[str, ...] = (), undir
     return GraphFolder(graph, {"id": named}, named, numbered, schema=schema, foreign=foreign)
 
 
-def _facts(
-    nodes: Table, class_names: tuple[str, ...], schema: Schema | None, problems: Problems
-) -> tuple[dict[str, Any], bool]:
+def _facts(nodes: Table, class_names: tuple[str, ...], schema: Schema | None) -> tuple[dict[str, Any], bool]:
     """Return classes, splits and attributes as a `Graph` has them, and whether labels are numbers of classes."""
     own_names = schema.classes if schema else ()
-    y, class_names = columns.labels(nodes, class_names or own_names, problems, own_names)
-    facts = {"y": torch.from_numpy(y), "masks": columns.split_masks(nodes, y, problems)}
-    facts |= columns.class_facts(y, class_names) | read_attributes(nodes, columns.NODE_COLUMNS, False, problems)
+    y, class_names = columns.labels(nodes, class_names or own_names, own_names)
+    facts = {"y": torch.from_numpy(y), "masks": columns.split_masks(nodes, y)}
+    facts |= columns.class_facts(y, class_names) | read_attributes(nodes, columns.NODE_COLUMNS, False)
     return facts, columns.are_numbered(nodes, (*class_names, *own_names))
 
 
@@ -161,19 +151,14 @@ def write_graph_folder(
     names = list(graph.node_ids.tolist() if ids is None else ids)
     if len(names) != graph.num_nodes or len(set(map(str, names))) != len(names):
         raise BadInput(f"{len(names)} ids, {len(set(map(str, names)))} distinct, for {graph.num_nodes} nodes")
-    tables = {"nodes": _nodes_table(graph, names), "edges": _edges_table(graph, names)}
+    nodes: dict[str, Any] = {"id": pa.array(names), "label": writing.label_column(graph.y, graph.class_names)}
+    nodes |= writing.split_column(graph.masks, graph.item) | attribute_columns(graph.attributes, graph.attribute_names)
+    nodes |= writing.feature_columns(graph.x, names=graph.feature_names)
+    tables = {"nodes": pa.table(nodes), "edges": _edges_table(graph, names)}
     neighbors = neighbors_table(graph) if ids is None else None
     if neighbors is not None:
         tables[STEM] = neighbors
-    writing.write_folder(
-        path, tables, writing.features_archive(graph.x), format=format, feature_names=graph.feature_names
-    )
-
-
-def _nodes_table(graph: Graph, names: list[str | int]) -> Any:
-    table: dict[str, Any] = {"id": pa.array(names), "label": writing.label_column(graph.y, graph.class_names)}
-    table |= writing.split_column(graph.masks, graph.item) | attribute_columns(graph.attributes, graph.attribute_names)
-    return pa.table(table | writing.feature_columns(graph.x, names=graph.feature_names))
+    writing.write_holding(graph, path, tables, format)
 
 
 def _edges_table(graph: Graph, names: list[str | int]) -> Any:
@@ -221,21 +206,20 @@ def read_neighbors(folder: Path, ids: Any, nodes_file: str, problems: Problems) 
     table = read_table(folder, STEM, NEIGHBOR_COLUMNS, problems)
     if table is None:
         return None
-    node = columns.places(table, "id", ids, nodes_file, problems)
-    column = text(table, "neighbor", problems)
+    node = columns.places(table, "id", ids, nodes_file)
+    column = table.text("neighbor")
     if node is None or column is None:
         return None
     named: list[str] = column.to_pylist()
     composed = list(map(_composed, named))
     own = set(map(_composed, ids.to_pylist())) - {""}
-    problems.add_rows(table.file, (row for row, name in enumerate(named) if not name), lambda row: "neighbor is empty")
-    problems.add_rows(
-        table.file,
+    table.note_rows((row for row, name in enumerate(named) if not name), lambda row: "neighbor is empty")
+    table.note_rows(
         (row for row, name in enumerate(composed) if name in own),
         lambda row: f"neighbor {named[row]!r} is an id of {nodes_file}; an edge between own nodes goes into edges",
     )
     _, other = np.unique(np.array(composed, dtype=object).astype(str), return_inverse=True)
-    weight = columns.weights_of(table, np.stack([node, other.reshape(-1)]), False, problems)
+    weight = columns.weights_of(table, np.stack([node, other.reshape(-1)]), False)
     return ForeignNeighbors(torch.from_numpy(node), tuple(named), _tensor(weight))
 
 
@@ -275,10 +259,9 @@ class Folder(OwnFolder):
         schema_digest: what `isthmus data check` tells of the schema that the folder must follow; "" for any or none
     """
 
-    summary: ClassVar[str] = "your own graph: a folder with nodes.parquet (or .csv) and edges.parquet (or .csv)"
-    called: ClassVar[str] = "graph folder"
-    data_type: ClassVar[type[Any]] = Graph
-    tables: ClassVar[tuple[str, ...]] = ("nodes", "edges")
+    called = "graph folder"
+    data_type = Graph
+    tables = ("nodes", "edges")
     write = staticmethod(write_graph_folder)
 
     schema_digest: str = ""

@@ -16,20 +16,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from isthmus.core.errors import BadInput, refuse
+from isthmus.core.errors import refuse
 from isthmus.data.features import compact
 from isthmus.data.folders.own_folder import OwnData, OwnFolder
 from isthmus.data.folders.tables import columns, writing
-from isthmus.data.folders.tables.attributes import attribute_columns, read_attributes, stated_attributes
-from isthmus.data.folders.tables.columns import EDGE_COLUMNS, Integers
-from isthmus.data.folders.tables.graph_targets import NO_TASKS, TARGETS, likely_target, read_targets
-from isthmus.data.folders.tables.reading import Problems, Table, read_table, text
+from isthmus.data.folders.tables.columns import EDGE_COLUMNS, Integers, stated_attributes
+from isthmus.data.folders.tables.reading import (
+    Problems,
+    Table,
+    is_numeric,
+    is_text,
+    listed,
+    parsed_numbers,
+    problems_of,
+    read_table,
+)
 from isthmus.data.graph import directed, select_rows
 from isthmus.data.graph import undirected as both_directions
 from isthmus.data.graph_set import GraphSet
@@ -39,8 +47,80 @@ GRAPH_COLUMNS = ("id", "label", "split")
 NODE_COLUMNS = ("graph", "id")
 EDGE_TABLE_COLUMNS = ("graph", *EDGE_COLUMNS)
 ELSEWHERE = ("label", "split")
+TARGETS = ("class", "binary", "value")
+NO_TASKS = ("id", "split")
 # Returns the position of the graph of each row of a table, -1 where it is not known; None without a column of graphs.
 Find = Callable[[Table], Integers | None]
+
+
+def read_targets(graphs: Table, kind: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the labels and splits of a table of graphs, as a `GraphSet` has them.
+
+    `names` are those of the classes or tasks, where they are stated.
+    """
+    if kind == "class":
+        y, names = columns.labels(graphs, names)
+        masks = columns.split_masks(graphs, y)
+        return {"y": torch.from_numpy(y), "masks": masks, **columns.class_facts(y, names)}
+    tasks = _task_columns(graphs, kind, names)
+    values = np.full((graphs.num_rows, len(tasks)), np.nan)
+    for number, name in enumerate(tasks):
+        if name in graphs.columns:
+            values[:, number] = _task_values(graphs, name, kind)
+    known = np.where(np.isnan(values).all(axis=1), -1, 0)
+    masks = columns.split_masks(graphs, known)
+    labels = torch.from_numpy(values.astype(np.float32))
+    return {"y": labels, "num_classes": len(tasks), "class_names": tasks, "masks": masks}
+
+
+def _task_columns(graphs: Table, kind: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of the tasks: those stated, or else all columns that hold numbers."""
+    if names:
+        missing = [name for name in names if name not in graphs.columns]
+        if 0 < len(missing) < len(names):  # without any of them, nothing is known of the graphs
+            graphs.note(f"no column {listed(missing)} for a task; columns found: {listed(graphs.columns)}")
+        return names
+    others = (*NO_TASKS, *stated_attributes(graphs))
+    found = tuple(n for n, c in graphs.columns.items() if n not in others and (is_numeric(c) or _mostly_numbers(c)))
+    if not found:
+        graphs.note(f"no column of numbers for a task of the target {kind!r}; columns found: {listed(graphs.columns)}")
+    return found
+
+
+def _mostly_numbers(column: Any) -> bool:
+    return is_text(column) and 2 * len(parsed_numbers(column)[1]) < len(column) and any(column.to_pylist())
+
+
+def _task_values(graphs: Table, name: str, kind: str) -> npt.NDArray[np.float64]:
+    """Return a task's labels, NaN where there is none."""
+    column = graphs.columns[name]
+    values, stray = parsed_numbers(column)
+    wanted = "0 or 1 is needed, or nothing" if kind == "binary" else "a finite number is needed, or nothing"
+    graphs.note_rows(stray, lambda row: f"{name} is {column[row].as_py()!r}; {wanted}")
+    with np.errstate(over="ignore"):
+        fits = np.isin(values, (0, 1)) if kind == "binary" else np.isfinite(values.astype(np.float32))
+    graphs.note_rows(~fits & ~np.isnan(values), lambda row: f"{name} is {values[row]:g}; {wanted}")
+    return values
+
+
+def likely_target(graphs: Table) -> str:
+    """Return what the labels of a table seem to be, where nobody says so."""
+    label = graphs.columns.get("label")
+    if label is not None and not _fractions(label):
+        return "class"
+    no_tasks = (*NO_TASKS, *stated_attributes(graphs))
+    tasks = [c for n, c in graphs.columns.items() if n not in no_tasks and (is_numeric(c) or n == "label")]
+    if not tasks:
+        return "class"
+    values = np.concatenate([parsed_numbers(column)[0] for column in tasks])
+    return "binary" if np.isin(values[~np.isnan(values)], (0, 1)).all() else "value"
+
+
+def _fractions(column: Any) -> bool:
+    """Return whether a column holds numbers that are not all whole, and so no classes."""
+    values, stray = parsed_numbers(column)
+    given = values[~np.isnan(values)]
+    return not stray and bool((given != np.floor(given)).any())
 
 
 class _Members(NamedTuple):
@@ -78,38 +158,34 @@ def read_graph_set_folder(
     0. A graph may have no edges, or no nodes.
     """
     path = Path(path)
-    if not path.is_dir():
-        raise BadInput(
-            f"no folder {str(path)!r}; a graph set folder holds graphs.(parquet|csv), nodes.(parquet|csv) and "
-            "edges.(parquet|csv)"
-        )
-    problems = Problems(f"graph set folder {path}")
+    problems = problems_of(
+        path, "graph set folder", "graphs.(parquet|csv), nodes.(parquet|csv) and edges.(parquet|csv)"
+    )
     table = read_table(path, "graphs", GRAPH_COLUMNS, problems)
     nodes = read_table(path, "nodes", NODE_COLUMNS, problems)
     links = read_table(path, "edges", EDGE_TABLE_COLUMNS, problems)
     members = joined = None
     if table is not None:
-        ids, facts = _graphs(table, target, class_names, problems)
-        find = partial(columns.places, name="graph", ids=ids, nodes_file=table.file, problems=problems)
-        members = None if nodes is None else _members(path, nodes, find, x_sizes, problems)
-        joined = None if links is None else _joined(links, find, members, undirected, edge_sizes, problems)
+        ids, facts = _graphs(table, target, class_names)
+        find = partial(columns.places, name="graph", ids=ids, nodes_file=table.file)
+        members = None if nodes is None else _members(path, nodes, find, x_sizes)
+        joined = None if links is None else _joined(links, find, members, undirected, edge_sizes)
     problems.raise_if_any()
-    if table is None or members is None or joined is None:
-        raise AssertionError("whatever is absent has been noted as a problem")
+    assert members is not None and joined is not None and table is not None  # or a problem has been noted
     facts |= {"target": target, "x_sizes": x_sizes, "edge_sizes": edge_sizes, "name": path.resolve().name}
     data = _assembled(members, joined, undirected, len(ids), facts)
     numbered = target == "class" and columns.are_numbered(table, data.class_names)
     return OwnData(data, {"id": tuple(ids.to_pylist())}, None, numbered)
 
 
-def _graphs(table: Table, target: str, class_names: tuple[str, ...], problems: Problems) -> tuple[Any, dict[str, Any]]:
+def _graphs(table: Table, target: str, class_names: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
     """Return the ids of the graphs, and what their table says of them, as a `GraphSet` has it."""
     if table.num_rows == 0:
-        problems.add(table.file, "the table is empty; at least one graph is needed")
-    ids = columns.node_ids(table, problems)
-    facts = read_targets(table, target, class_names, problems)
+        table.note("the table is empty; at least one graph is needed")
+    ids = columns.node_ids(table)
+    facts = read_targets(table, target, class_names)
     reserved = GRAPH_COLUMNS if target == "class" else (*NO_TASKS, *facts["class_names"])
-    return ids, facts | read_attributes(table, reserved, True, problems)
+    return ids, facts | columns.read_attributes(table, reserved, True)
 
 
 def _assembled(
@@ -135,57 +211,52 @@ def _assembled(
     )
 
 
-def _members(path: Path, nodes: Table, find: Find, x_sizes: tuple[int, ...], problems: Problems) -> _Members | None:
-    columns.note_misplaced(nodes, (*ELSEWHERE, *stated_attributes(nodes)), "the table of graphs", problems)
+def _members(path: Path, nodes: Table, find: Find, x_sizes: tuple[int, ...]) -> _Members | None:
+    columns.note_misplaced(nodes, (*ELSEWHERE, *stated_attributes(nodes)), "the table of graphs")
     graph_of = find(nodes)
-    ids = text(nodes, "id", problems)
-    x = columns.features(path, nodes, problems, (*NODE_COLUMNS, *ELSEWHERE), constant=True)
+    ids = nodes.text("id")
+    x, feature_names = columns.features(path, nodes, (*NODE_COLUMNS, *ELSEWHERE), constant=True)
     if x is not None:
-        _check_categories(nodes.file, x, x_sizes, "x_sizes", problems)
+        _check_categories(nodes, x, x_sizes, "x_sizes")
     if graph_of is None or ids is None or x is None:
         return None
     names = _within(graph_of, ids)
-    columns.note_repeated(nodes, ids, names, problems, " of the same graph")
-    feature_names = columns.names_of_features(path, nodes, problems, (*NODE_COLUMNS, *ELSEWHERE))
+    columns.note_repeated(nodes, ids, names, " of the same graph")
     return _Members(graph_of, names, x, feature_names)
 
 
 def _joined(
-    links: Table,
-    find: Find,
-    members: _Members | None,
-    undirected: bool,
-    edge_sizes: tuple[int, ...],
-    problems: Problems,
+    links: Table, find: Find, members: _Members | None, undirected: bool, edge_sizes: tuple[int, ...]
 ) -> _Joined | None:
-    columns.note_misplaced(links, stated_attributes(links), "the table of graphs", problems)
+    columns.note_misplaced(links, stated_attributes(links), "the table of graphs")
     graph_of = find(links)
-    found = [_ends(links, name, graph_of, members, problems) for name in EDGE_COLUMNS]
+    found = [_ends(links, name, graph_of, members) for name in EDGE_COLUMNS]
     names = columns.feature_names(links, EDGE_TABLE_COLUMNS)
-    columns.note_stray_text(links, EDGE_TABLE_COLUMNS, problems)
-    attr = columns.finite_numbers(links, names, problems) if names else None
-    _check_categories(links.file, torch.empty(0, 0) if attr is None else attr, edge_sizes, "edge_sizes", problems)
+    columns.note_stray_text(links, EDGE_TABLE_COLUMNS)
+    attr = columns.finite_numbers(links, names) if names else None
+    _check_categories(links, torch.empty(0, 0) if attr is None else attr, edge_sizes, "edge_sizes")
     known = [end for end in found if end is not None]
     if len(known) < len(EDGE_COLUMNS):
         return None
     ends = np.stack(known)
     if attr is not None and len(attr):
-        _note_contradictions(links, ends, attr, undirected, problems)
+        earlier, known_ends = columns.first_told(ends, undirected)
+        differ = (attr != attr[torch.from_numpy(earlier)]).any(dim=1).numpy() & attr.isfinite().all(dim=1).numpy()
+        links.note_rows(
+            known_ends & differ, lambda row: f"tells the same edge as row {earlier[row] + 1}, but with other features"
+        )
     return _Joined(ends, attr, names)
 
 
-def _ends(
-    links: Table, name: str, graph_of: Integers | None, members: _Members | None, problems: Problems
-) -> Integers | None:
+def _ends(links: Table, name: str, graph_of: Integers | None, members: _Members | None) -> Integers | None:
     """Return the rows of the table of nodes that one end of each edge is, -1 where there is none."""
-    column = text(links, name, problems)
+    column = links.text(name)
     if column is None or graph_of is None or members is None:
         return None
     found = compute.fill_null(compute.index_in(_within(graph_of, column), members.names, skip_nulls=True), -1)
     rows: Integers = found.to_numpy(zero_copy_only=False).astype(np.int64)
-    problems.add_rows(
-        links.file,
-        np.flatnonzero((rows < 0) & (graph_of >= 0)).tolist(),  # an unknown graph has been noted
+    links.note_rows(
+        (rows < 0) & (graph_of >= 0),  # an unknown graph has been noted
         lambda row: f"{name} {column[row].as_py()!r} is no id of a node of its graph",
     )
     return rows
@@ -196,29 +267,18 @@ def _within(graph_of: Integers, ids: Any) -> Any:
     return compute.binary_join_element_wise(pa.array(graph_of, mask=graph_of < 0).cast(pa.string()), ids, " ")
 
 
-def _note_contradictions(links: Table, ends: Integers, attr: Tensor, undirected: bool, problems: Problems) -> None:
-    earlier, known = columns.first_told(ends, undirected)
-    differ = (attr != attr[torch.from_numpy(earlier)]).any(dim=1).numpy() & attr.isfinite().all(dim=1).numpy()
-    problems.add_rows(
-        links.file,
-        np.flatnonzero(known & differ).tolist(),
-        lambda row: f"tells the same edge as row {earlier[row] + 1}, but with other features",
-    )
-
-
-def _check_categories(file: str, x: Tensor, sizes: tuple[int, ...], field: str, problems: Problems) -> None:
+def _check_categories(table: Table, x: Tensor, sizes: tuple[int, ...], field: str) -> None:
     """Note where columns are to be numbers of categories and are not."""
     if not sizes:
         return
     if x.shape[1] != len(sizes):
-        problems.add(file, f"has {x.shape[1]} feature columns; dataset.{field} has {len(sizes)} numbers of categories")
+        table.note(f"has {x.shape[1]} feature columns; dataset.{field} has {len(sizes)} numbers of categories")
         return
     dense = x.to_dense()
     wrong = ~((dense >= 0) & (dense < torch.tensor(sizes)) & (dense == dense.floor()))
     column = wrong.int().argmax(dim=1)
-    problems.add_rows(
-        file,
-        wrong.any(dim=1).nonzero().flatten().tolist(),
+    table.note_rows(
+        wrong.any(dim=1).numpy(),
         lambda row: (
             f"feature {int(column[row])} is {float(dense[row, column[row]]):g}; a category from 0 to "
             f"{sizes[int(column[row])] - 1} is needed"
@@ -239,7 +299,7 @@ def write_graph_set_folder(data: GraphSet, path: str | Path, format: str = "parq
     known = data.y >= 0 if data.target == "class" else ~data.y.isnan().all(dim=1)
     masks = {split: mask & known for split, mask in data.masks.items()}
     graphs = {"id": pa.array(ids), **_target_columns(data), **writing.split_column(masks, data.item)}
-    graphs |= attribute_columns(data.attributes, data.attribute_names)
+    graphs |= columns.attribute_columns(data.attributes, data.attribute_names)
     nodes = {
         "graph": pa.array(ids[graph_of]),
         "id": pa.array(within),
@@ -251,9 +311,7 @@ def write_graph_set_folder(data: GraphSet, path: str | Path, format: str = "parq
     if data.edge_attr is not None:
         links |= writing.feature_columns(data.edge_attr, "e", data.edge_feature_names)
     tables = {"graphs": pa.table(graphs), "nodes": pa.table(nodes), "edges": pa.table(links)}
-    writing.write_folder(
-        path, tables, writing.features_archive(data.x), format=format, feature_names=data.feature_names
-    )
+    writing.write_holding(data, path, tables, format)
 
 
 def _target_columns(data: GraphSet) -> dict[str, Any]:
@@ -282,13 +340,10 @@ class GraphSetFolder(OwnFolder):
         edge_sizes:  the same for the feature columns of edges
     """
 
-    task: ClassVar[str] = "graph"
-    summary: ClassVar[str] = (
-        "your own set of graphs: a folder with graphs.parquet, nodes.parquet, edges.parquet (or .csv)"
-    )
-    called: ClassVar[str] = "graph set folder"
-    data_type: ClassVar[type[Any]] = GraphSet
-    tables: ClassVar[tuple[str, ...]] = ("nodes", "edges", "graphs")
+    task = "graph"
+    called = "graph set folder"
+    data_type = GraphSet
+    tables = ("nodes", "edges", "graphs")
     write = staticmethod(write_graph_set_folder)
 
     target: str = "class"

@@ -14,20 +14,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.core.errors import BadInput
 from isthmus.data.features import compact
 from isthmus.data.folders.own_folder import OwnData, OwnFolder
 from isthmus.data.folders.schema.vocabulary import is_whole
 from isthmus.data.folders.tables import columns, writing
-from isthmus.data.folders.tables.attributes import PREFIX, attribute_columns, read_attributes
-from isthmus.data.folders.tables.columns import EDGE_COLUMNS, Integers, first_told
-from isthmus.data.folders.tables.reading import Problems, Table, listed, read_table, text
+from isthmus.data.folders.tables.columns import (
+    EDGE_COLUMNS,
+    PREFIX,
+    Integers,
+    attribute_columns,
+    first_told,
+    read_attributes,
+)
+from isthmus.data.folders.tables.reading import Table, listed, problems_of, read_table
 from isthmus.data.link_graph import LinkGraph
 from isthmus.data.on_demand import pa
 
@@ -56,27 +61,25 @@ def read_link_folder(
     without a column of labels, all rows are links. `all_links` says that labels of yes and no mean something else.
     """
     path = Path(path)
-    if not path.is_dir():
-        raise BadInput(f"no folder {str(path)!r}; a link folder holds nodes.(parquet|csv) and links.(parquet|csv)")
-    problems = Problems(f"link folder {path}")
+    problems = problems_of(path, "link folder", "nodes.(parquet|csv) and links.(parquet|csv)")
     nodes = read_table(path, "nodes", NODE_COLUMNS, problems)
     links = read_table(path, "links", LINK_COLUMNS, problems)
     ids: Any = None
     x = ends = None
     if nodes is not None:
-        columns.note_misplaced(nodes, ("label", "split"), "the table of links", problems)
-        columns.note_misplaced(nodes, (f"{PREFIX}side",), "the column 'side'", problems)
-        ids = columns.node_ids(nodes, problems)
-        x = columns.features(path, nodes, problems, NO_FEATURES, constant=True)
-        node_facts = _node_facts(path, nodes, problems)
+        columns.note_misplaced(nodes, ("label", "split"), "the table of links")
+        columns.note_misplaced(nodes, (f"{PREFIX}side",), "the column 'side'")
+        ids = columns.node_ids(nodes)
+        x, feature_names = columns.features(path, nodes, NO_FEATURES, constant=True)
+        node_facts = {f"node_{name}": held for name, held in read_attributes(nodes, NO_FEATURES, False).items()}
+        node_facts["node_attributes"] |= _sides(nodes)
     if links is not None:
         if links.num_rows == 0:
-            problems.add(links.file, "the table is empty; at least one link is needed")
-        ends = columns.end_places(links, ids, nodes.file if nodes else "nodes", problems)
-        told = _told(links, ends, class_names, negatives, undirected, problems)
+            links.note("the table is empty; at least one link is needed")
+        ends = columns.end_places(links, ids, nodes.file if nodes else "nodes")
+        told = _told(links, ends, class_names, negatives, undirected)
     problems.raise_if_any()
-    if x is None or ends is None or links is None:
-        raise AssertionError("whatever is absent has been noted as a problem")
+    assert x is not None and ends is not None and links is not None  # or a problem has been noted
     data = LinkGraph(
         x=compact(x),
         links=torch.from_numpy(ends),
@@ -85,60 +88,44 @@ def read_link_folder(
         negatives=negatives,
         undirected=undirected,
         name=path.resolve().name,
+        feature_names=feature_names,
         **node_facts,
         **told,
     )
-    data = replace(data, doubtful=_doubtful(links, data, all_links))
+    if not (negatives or all_links or "label" not in links.columns):
+        data = replace(data, doubtful=doubtful_class(data.class_names, data.num_classes))
     named = np.asarray(ids.to_pylist(), dtype=object)
     by_end = {name: tuple(named[end].tolist()) for name, end in zip(EDGE_COLUMNS, ends, strict=True)}
     return OwnData(data, by_end, tuple(named.tolist()), columns.are_numbered(links, data.class_names))
 
 
-def _node_facts(path: Path, nodes: Table, problems: Problems) -> dict[str, Any]:
-    """Return the names of features and the attributes of nodes, as a `LinkGraph` has them."""
-    feature_names = columns.names_of_features(path, nodes, problems, NO_FEATURES)
-    facts = {f"node_{name}": held for name, held in read_attributes(nodes, NO_FEATURES, False, problems).items()}
-    facts["node_attributes"] |= _sides(nodes, problems)
-    return facts | {"feature_names": feature_names}
-
-
 def _told(
-    links: Table,
-    ends: Integers | None,
-    class_names: tuple[str, ...],
-    negatives: str,
-    undirected: bool,
-    problems: Problems,
+    links: Table, ends: Integers | None, class_names: tuple[str, ...], negatives: str, undirected: bool
 ) -> dict[str, Any]:
     """Return what a table says of its links, as a `LinkGraph` has it."""
-    label, class_names, linked = _labels(links, class_names, negatives, problems)
+    label, class_names, linked = _labels(links, class_names, negatives)
     if linked is not None and ends is not None:
-        note_contradictions(links, ends, linked, undirected, problems)
-    masks = columns.split_masks(links, None, problems)
+        note_contradictions(links, ends, linked, undirected)
+    masks = columns.split_masks(links, None)
     told = {"label": torch.from_numpy(label), "linked": linked, "masks": masks}
-    return told | columns.class_facts(label, class_names) | read_attributes(links, LINK_COLUMNS, True, problems)
-
-
-def _doubtful(links: Table, data: LinkGraph, all_links: bool) -> str:
-    """Return the class that sounds as if its pairs were no links, where nobody has said whether they are."""
-    sure = data.negatives or all_links or "label" not in links.columns
-    return "" if sure else doubtful_class(data.class_names, data.num_classes)
+    return told | columns.class_facts(label, class_names) | read_attributes(links, LINK_COLUMNS, True)
 
 
 def _labels(
-    links: Table, class_names: tuple[str, ...], negatives: str, problems: Problems
+    links: Table, class_names: tuple[str, ...], negatives: str
 ) -> tuple[Integers, tuple[str, ...], Tensor | None]:
     """Return the classes, their names, and with `negatives` which pairs are links."""
     told = "label" in links.columns
     if told or len(class_names) > 1:
-        label, class_names = columns.labels(links, class_names, problems)
+        label, class_names = columns.labels(links, class_names)
     else:
         label = np.zeros(links.num_rows, dtype=np.int64)
     if not negatives:
         return label, class_names, None
-    number = number_of(negatives, label[:0] if not told else label, class_names, links.file, problems)
+    number = number_of(negatives, label if told else label[:0], class_names, links)
     if told:
-        return label, class_names, truth(label, number)
+        truth = np.where(label < 0, -1, (label != number).astype(np.int64))  # without a label, nothing is said
+        return label, class_names, torch.from_numpy(truth)
     # All rows are links, and none may be written with the class that says that it is none.
     others = [c for c in range(max(len(class_names), 2)) if c != number]
     if len(others) == 1:
@@ -146,13 +133,12 @@ def _labels(
     return label, class_names, torch.ones(links.num_rows, dtype=torch.int64)
 
 
-def _sides(nodes: Table, problems: Problems) -> dict[str, Tensor]:
-    column = text(nodes, "side", problems) if "side" in nodes.columns else None
+def _sides(nodes: Table) -> dict[str, Tensor]:
+    column = nodes.text_if_any("side")
     if column is None:
         return {}
     values = column.to_pylist()
-    problems.add_rows(
-        nodes.file,
+    nodes.note_rows(
         (row for row, value in enumerate(values) if value not in SIDES),
         lambda row: f"side is {values[row]!r}; user (or 0) and item (or 1) are known",
     )
@@ -177,9 +163,7 @@ def write_link_folder(data: LinkGraph, path: str | Path, format: str = "parquet"
         links["label"] = writing.label_column(data.label, data.class_names)
     links |= writing.split_column(data.masks, data.item) | attribute_columns(data.attributes, data.attribute_names)
     tables = {"nodes": pa.table(nodes), "links": pa.table(links)}
-    writing.write_folder(
-        path, tables, writing.features_archive(data.x), format=format, feature_names=data.feature_names
-    )
+    writing.write_holding(data, path, tables, format)
 
 
 # Two classes of these names, in small letters, may well say whether there is a link: no, then yes.
@@ -193,39 +177,27 @@ def doubtful_class(class_names: Sequence[str], num_classes: int) -> str:
     return next((small[no] for no, yes in NO_AND_YES if len(names) == 2 and small.keys() == {no, yes}), "")
 
 
-def number_of(negatives: str, label: Integers, class_names: tuple[str, ...], file: str, problems: Problems) -> int:
+def number_of(negatives: str, label: Integers, class_names: tuple[str, ...], links: Table) -> int:
     """Return the number of the class whose pairs are no links, -1 where no row has it; notes a name that is unknown.
 
     A table without such a row is fine where all of its rows are of one class: there are only links in it. With two
     classes or more, a name that is none of them is a slip, after which pairs that are no links would count as such.
     """
     known = class_names or tuple(map(str, np.unique(label[label >= 0]).tolist()))
-    name = _same_name(negatives, known)
-    if name:
-        return class_names.index(name) if class_names else int(name)
+    exact = [name for name in known if name == negatives]
+    same = exact or [name for name in known if name.casefold() == negatives.casefold()]
+    if len(same) == 1:
+        return class_names.index(same[0]) if class_names else int(same[0])
     of_another_kind = bool(known) and is_whole(known[0]) != is_whole(negatives)
     if len(known) > 1 or of_another_kind or negatives == "-1":
-        problems.add(
-            file,
+        links.note(
             f"dataset.negatives is {negatives!r}, which is no class of its links (an empty label, or -1, is none); "
             f"known: {listed(known)}",
         )
     return int(negatives) if not class_names and is_whole(negatives) else -1
 
 
-def _same_name(wanted: str, known: Sequence[str]) -> str:
-    """Return the one known name that is the wanted one, or else the one that is so but for capitals; or nothing."""
-    exact = [name for name in known if name == wanted]
-    same = exact or [name for name in known if name.casefold() == wanted.casefold()]
-    return same[0] if len(same) == 1 else ""
-
-
-def truth(label: Integers, number: int) -> Tensor:
-    """Return for each pair 1 if it is a link, 0 if it has the class that says it is none, -1 without a label."""
-    return torch.from_numpy(np.where(label < 0, -1, (label != number).astype(np.int64)))
-
-
-def note_contradictions(links: Table, ends: Integers, linked: Tensor, undirected: bool, problems: Problems) -> None:
+def note_contradictions(links: Table, ends: Integers, linked: Tensor, undirected: bool) -> None:
     """Note the rows that say of a pair the opposite of the first row that says something of it."""
     rows = np.flatnonzero(linked.numpy() >= 0)
     if len(rows) == 0:
@@ -235,8 +207,7 @@ def note_contradictions(links: Table, ends: Integers, linked: Tensor, undirected
     wrong = np.flatnonzero(known & (said != said[earlier]))
     first = {int(rows[place]): int(rows[earlier[place]]) for place in wrong.tolist()}
     source, target = (links.columns[name] for name in ("source", "target"))
-    problems.add_rows(
-        links.file,
+    links.note_rows(
         sorted(first),
         lambda row: (
             f"says that {str(source[row].as_py())!r} and {str(target[row].as_py())!r} are "
@@ -261,11 +232,10 @@ class LinkFolder(OwnFolder):
         all_links:   says that every row is a link, where labels such as 0 and 1 leave it in doubt
     """
 
-    task: ClassVar[str] = "link"
-    summary: ClassVar[str] = "your own links: a folder with nodes.parquet (or .csv) and links.parquet (or .csv)"
-    called: ClassVar[str] = "link folder"
-    data_type: ClassVar[type[Any]] = LinkGraph
-    tables: ClassVar[tuple[str, ...]] = ("nodes", "links")
+    task = "link"
+    called = "link folder"
+    data_type = LinkGraph
+    tables = ("nodes", "links")
     write = staticmethod(write_link_folder)
 
     undirected: bool = False

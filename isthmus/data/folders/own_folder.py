@@ -50,7 +50,7 @@ class OwnFolder(Dataset):
         own_split:   whether the column `split` stands where there is one; false lets the course's masks divide anew
     """
 
-    licence: ClassVar[str] = "your own"
+    licence = "your own"
     # What such a folder is called, what its data is, and the tables it has; the last is one that the others lack.
     called: ClassVar[str]
     data_type: ClassVar[type[Any]]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from isthmus.core.errors import BadInput
 from isthmus.data.dataset import Dataset
@@ -39,11 +39,6 @@ def names_for_tables(data: Holding) -> tuple[str, ...]:
     names = data.named_classes
     odd = any(name.startswith("-") and is_whole(name) for name in names)
     return tuple(f"class {name}" for name in names) if odd else names
-
-
-def have_own_classes(whole: Holding, parts: Iterable[Holding]) -> bool:
-    """Whether some part has other classes than the whole; numbers of classes mean something else in each then."""
-    return any((p.num_classes, p.class_names) != (whole.num_classes, whole.class_names) for p in parts)
 
 
 def kind_for(data_type: type[Any]) -> type[OwnFolder]:
@@ -90,7 +85,8 @@ class Divided:
 def write_divided(whole: Any, parts: Mapping[Path, Any], *, with_schemas: bool = False) -> Divided:
     """Write each part into its folder, which must be new; with a schema, where its kind has one."""
     kind = kind_for(type(whole))
-    own = have_own_classes(whole, parts.values())
+    # Where some part has other classes than the whole, numbers of classes mean something else in each.
+    own = any((p.num_classes, p.class_names) != (whole.num_classes, whole.class_names) for p in parts.values())
     names = () if own else names_for_tables(whole)
     for path, part in parts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -119,8 +115,7 @@ class Folders(Dataset):
                sites has it; null for what lies at the first path
     """
 
-    summary: ClassVar[str] = "your own folders, each of them a client: a federation rehearsed with its real data"
-    licence: ClassVar[str] = "your own"
+    licence = "your own"
 
     paths: tuple[str, ...] = ()
     names: tuple[str, ...] = ()

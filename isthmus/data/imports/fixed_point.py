@@ -45,11 +45,8 @@ FIRST_PAIRS, SECOND_PAIRS = np.uint64(100 + (1_000_000 << 32)), np.uint64(1 + (1
 
 
 def _powers() -> Doubles:
-    """Return what a number without its point is divided by, by the point's place from the end of its two windows.
-
-    A point in both is none of a plain number.
-    """
-    powers = np.full((WINDOW + 1, WINDOW + 1), np.nan)
+    """Return what a number without its point is divided by, by the point's place from the end of its two windows."""
+    powers = np.full((WINDOW + 1, WINDOW + 1), np.nan)  # a point in both is none of a plain number
     powers[0] = [10.0**place for place in range(WINDOW + 1)]
     powers[1:, 0] = [10.0 ** (place + WINDOW) for place in range(1, WINDOW + 1)]
     return powers.ravel()

@@ -15,9 +15,9 @@ from isthmus.data.folders.schema.derive import Choices, derive_features, fill_in
 from isthmus.data.folders.schema.encoding import encode, named_columns
 from isthmus.data.folders.schema.schema import Feature, Number, Schema, Vector, repeated
 from isthmus.data.folders.schema.vocabulary import categories, is_whole
-from isthmus.data.folders.tables import columns
-from isthmus.data.folders.tables.attributes import PREFIX, stated_attributes
-from isthmus.data.folders.tables.reading import Problems, RawGraph, Table, as_table, is_numeric, parsed_numbers, text
+from isthmus.data.folders.tables import columns, reading
+from isthmus.data.folders.tables.columns import PREFIX, stated_attributes
+from isthmus.data.folders.tables.reading import Problems, RawGraph, Table, as_table, counted, parsed_numbers
 from isthmus.data.folders.tables.writing import write_folder
 from isthmus.data.imports.two_tables import Reading
 from isthmus.data.on_demand import compute, pa
@@ -127,36 +127,30 @@ def prepare(raw: RawGraph | None, wishes: Wishes, problems: Problems) -> Prepare
     """Return a graph ready to be written, or raise one BadInput that tells all problems by row."""
     if raw is None:
         problems.raise_if_any()
-        raise AssertionError("a source that gives no tables has noted why")
+    assert raw is not None  # or a problem has been noted
     notes = list(raw.notes)
-    nodes = _with_roles(raw.nodes, wishes.roles, columns.NODE_COLUMNS, ("id",), problems)
-    links = _with_roles(raw.edges, wishes.roles, (*columns.EDGE_COLUMNS, "weight"), columns.EDGE_COLUMNS, problems)
+    nodes = _with_roles(raw.nodes, wishes.roles, columns.NODE_COLUMNS, ("id",))
+    links = _with_roles(raw.edges, wishes.roles, (*columns.EDGE_COLUMNS, "weight"), columns.EDGE_COLUMNS)
     if nodes.num_rows == 0:
-        problems.add(nodes.file, "the table is empty; at least one node is needed")
+        nodes.note("the table is empty; at least one node is needed")
         problems.raise_if_any()
-    ids = columns.node_ids(nodes, problems) if "id" in nodes.columns else None
+    ids = columns.node_ids(nodes) if "id" in nodes.columns else None
     before = problems.num_found
-    others, attributes = _without_attributes(_features_of(raw.nodes, nodes, wishes.renamed, problems), wishes, problems)
-    nodes, labels = _labels(nodes, problems)
-    schema = _schema(others, labels, wishes, problems, notes)
-    encoded = _encoded(others, schema, problems, notes) if problems.num_found == before else None
+    others, attributes = _without_attributes(_features_of(raw.nodes, nodes, wishes.renamed), wishes)
+    nodes, labels = _labels(nodes)
+    schema = _schema(others, labels, wishes, notes)
+    encoded = _encoded(others, schema, notes) if problems.num_found == before else None
     if labels and not schema.classes:
-        problems.add(nodes.file, f"has labels ({nodes.name('label')}), but the schema names no classes")
+        nodes.note(f"has labels ({nodes.name('label')}), but the schema names no classes")
         nodes = _unlabelled(nodes)
-    y, class_names = columns.labels(nodes, schema.classes, problems)
-    splits = columns.split_names(nodes, y, problems)
-    table = _edges_table(links, ids, nodes.file, wishes.edge_rules, problems, notes)
+    y, class_names = columns.labels(nodes, schema.classes)
+    splits = columns.split_names(nodes, y)
+    table = _edges_table(links, ids, nodes.file, wishes.edge_rules, notes)
     problems.raise_if_any()
-    if encoded is None or table is None:
-        raise AssertionError("whatever is absent has been noted as a problem")
-    named = _feature_columns(encoded, schema)
+    assert encoded is not None and table is not None  # or a problem has been noted
+    named = dict(zip(schema.columns, encoded.T, strict=True)) if named_columns(schema) else {}
     written = _nodes_table(ids, y, class_names, splits, attributes | named)
     return Prepared(written, table, None if named else encoded, schema, tuple(notes))
-
-
-def _feature_columns(encoded: Any, schema: Schema) -> dict[str, Any]:
-    """Return the features that go into the table of nodes: all, or none."""
-    return dict(zip(schema.columns, encoded.T, strict=True)) if named_columns(schema) else {}
 
 
 def _nodes_table(
@@ -175,9 +169,7 @@ def _nodes_table(
     return pa.table(written | others)
 
 
-def _with_roles(
-    table: Table, roles: Roles, known: tuple[str, ...], needed: tuple[str, ...], problems: Problems
-) -> Table:
+def _with_roles(table: Table, roles: Roles, known: tuple[str, ...], needed: tuple[str, ...]) -> Table:
     """Return the columns that have a role under the role's name; a wanted one that is not there is noted."""
     found: dict[str, Any] = {}
     called = dict(table.called)
@@ -190,79 +182,70 @@ def _with_roles(
             called.setdefault(role, name)
         elif role in needed or wanted is not None:
             remedy = "" if wanted else f" Name the column that has it: --{role} COLUMN"
-            problems.add(table.file, f"no column {name!r}; {nearest(name, table.columns)}{remedy}")
-    return Table(table.file, found, table.num_rows, called)
+            table.note(f"no column {name!r}; {nearest(name, table.columns)}{remedy}")
+    return replace(table, columns=found, called=called)
 
 
-def _features_of(table: Table, taken: Table, renamed: Mapping[str, str], problems: Problems) -> Table:
+def _features_of(table: Table, taken: Table, renamed: Mapping[str, str]) -> Table:
     """Return the columns that have no role, under the names that a schema has for them."""
     used = {id(column) for column in taken.columns.values()}
     rest = {name: column for name, column in table.columns.items() if id(column) not in used}
     for old in renamed:
         if old not in rest:
-            problems.add(table.file, f"--rename names {old!r}; {nearest(old, rest)}")
+            table.note(f"--rename names {old!r}; {nearest(old, rest)}")
     names = [renamed.get(name, name) for name in rest]
-    found = as_table(table.file, names, rest.values(), table.num_rows, problems)
-    called = {new: old for old, new in renamed.items()}
-    return Table(table.file, found.columns if found else {}, table.num_rows, called)
+    found = as_table(table.file, names, rest.values(), table.num_rows, table.problems)
+    return replace(table, columns=found.columns if found else {}, called={new: old for old, new in renamed.items()})
 
 
-def _without_attributes(others: Table, wishes: Wishes, problems: Problems) -> tuple[Table, dict[str, Any]]:
+def _without_attributes(others: Table, wishes: Wishes) -> tuple[Table, dict[str, Any]]:
     """Return the columns that may be features, and the attributes as a graph folder has them."""
     for name in wishes.attributes:
         if name not in others.columns:
-            problems.add(others.file, f"--attribute names {name!r}; {nearest(name, others.columns)}")
+            others.note(f"--attribute names {name!r}; {nearest(name, others.columns)}")
     stated = {*wishes.attributes, *stated_attributes(others)}
-    attributes = _attributes(others, stated, problems)
+    attributes: dict[str, Any] = {}
+    for name in (name for name in others.columns if name in stated):
+        column, plain = others.columns[name], name.removeprefix(PREFIX)
+        if PREFIX + plain in attributes:
+            others.note(f"has the attribute {plain!r} twice, as {plain!r} and {PREFIX + plain!r}")
+        attributes[PREFIX + plain] = column if reading.is_numeric(column) else others.text(name)
     choices, features = wishes.choices, wishes.schema.features if wishes.schema else ()
     both = {*choices.number, *choices.category, *choices.text, *choices.ignore, *(feature.name for feature in features)}
     rest = {name: column for name, column in others.columns.items() if name not in stated or name in both}
     return replace(others, columns=rest), attributes
 
 
-def _attributes(others: Table, stated: set[str], problems: Problems) -> dict[str, Any]:
-    attributes: dict[str, Any] = {}
-    for name in (name for name in others.columns if name in stated):
-        column, plain = others.columns[name], name.removeprefix(PREFIX)
-        if PREFIX + plain in attributes:
-            problems.add(others.file, f"has the attribute {plain!r} twice, as {plain!r} and {PREFIX + plain!r}")
-        attributes[PREFIX + plain] = column if is_numeric(column) else text(others, name, problems)
-    return attributes
-
-
-def _labels(nodes: Table, problems: Problems) -> tuple[Table, list[str]]:
+def _labels(nodes: Table) -> tuple[Table, list[str]]:
     """Return the table with labels as text, and the labels that are not empty; 3.0 is 3, and -1 is none."""
-    strings = text(nodes, "label", problems) if "label" in nodes.columns else None
+    strings = nodes.text_if_any("label")
     if strings is None:
         return _unlabelled(nodes), []
-    labels = _as_whole(strings.to_pylist())
-    return replace(nodes, columns=nodes.columns | {"label": pa.array(labels, pa.string())}), [x for x in labels if x]
-
-
-def _as_whole(labels: list[str]) -> list[str]:
+    labels: list[str] = strings.to_pylist()
     whole = [label.removesuffix(".0") for label in labels]
-    if not all(is_whole(label) for label in whole if label):
-        return labels
-    return ["" if label == "-1" else label for label in whole]
+    if all(is_whole(label) for label in whole if label):
+        labels = ["" if label == "-1" else label for label in whole]
+    return replace(nodes, columns=nodes.columns | {"label": pa.array(labels, pa.string())}), [x for x in labels if x]
 
 
 def _unlabelled(nodes: Table) -> Table:
     return replace(nodes, columns={name: column for name, column in nodes.columns.items() if name != "label"})
 
 
-def _schema(others: Table, labels: list[str], wishes: Wishes, problems: Problems, notes: list[str]) -> Schema:
+def _schema(others: Table, labels: list[str], wishes: Wishes, notes: list[str]) -> Schema:
     if wishes.schema is None:
-        features, left_out = derive_features(others, wishes.choices, problems)
+        features, left_out = derive_features(others, wishes.choices)
         notes += left_out[:MOST_LINES]
         notes += [f"... ({len(left_out)} columns are left out in all)"] if len(left_out) > MOST_LINES else []
         return Schema(features, wishes.classes or categories(labels))
     schema = wishes.schema
     if wishes.fill:
-        features = fill_in(others, schema.features, wishes.choices.standardize, problems)
+        features = fill_in(others, schema.features, wishes.choices.standardize)
         schema = Schema(features, schema.classes or categories(labels))
     absent = lacking(schema)
     if absent:
-        problems.add("schema", f"feature {absent[0]!r} has no vocabulary yet; --write-schema takes one from the data")
+        what = f"feature {absent[0]!r} has no vocabulary yet; --write-schema takes one from the data"
+        others.problems.add("schema", what)
     unused = sorted(set(others.columns) - {feature.name for feature in schema.features})
     if unused:
         shown = ", ".join(unused[:MOST_LINES]) + (f", ... ({len(unused)} in all)" if len(unused) > MOST_LINES else "")
@@ -270,37 +253,33 @@ def _schema(others: Table, labels: list[str], wishes: Wishes, problems: Problems
     return schema
 
 
-def _encoded(others: Table, schema: Schema, problems: Problems, notes: list[str]) -> Any:
+def _encoded(others: Table, schema: Schema, notes: list[str]) -> Any:
     if not schema.columns:
-        problems.add(others.file, "no column that can be a feature; a graph needs at least one")
+        others.note("no column that can be a feature; a graph needs at least one")
         return None
     for name in repeated(schema.columns)[:1]:
-        problems.add(
-            others.file, f"more than one feature column would have the name {name!r}; rename or ignore a column"
-        )
+        others.note(f"more than one feature column would have the name {name!r}; rename or ignore a column")
         return None
     kept = [name for name in schema.columns if name in columns.NODE_COLUMNS or name.startswith(PREFIX)]
     for name in kept if named_columns(schema) else []:
         what = f"the feature {name!r} has a name that a graph folder keeps for something else"
-        problems.add(others.file, f"{what}; give the column another name, or leave it out")
-    return encode(others, schema, problems, notes)
+        others.note(f"{what}; give the column another name, or leave it out")
+    return encode(others, schema, notes)
 
 
-def _edges_table(
-    links: Table, ids: Any, nodes_file: str, rules: EdgeRules, problems: Problems, notes: list[str]
-) -> Any:
+def _edges_table(links: Table, ids: Any, nodes_file: str, rules: EdgeRules, notes: list[str]) -> Any:
     """Return the edges as a graph folder has them, each once, in the direction in which it was told first."""
     if not set(columns.EDGE_COLUMNS) <= set(links.columns):
         return None  # which has been noted
-    ends = columns.end_places(links, ids, nodes_file, problems, may_be_unknown=rules.unknown_ends == "drop")
-    weight = _weights(links, ends, rules, problems)
+    ends = columns.end_places(links, ids, nodes_file, may_be_unknown=rules.unknown_ends == "drop")
+    weight = _weights(links, ends, rules)
     if ids is None or ends is None:
         return None
     known = (ends >= 0).all(axis=0)
     loops = known & (ends[0] == ends[1])
     for count, what in ((int((~known).sum()), "to unknown nodes"), (int(loops.sum()), "from a node to itself")):
         if count:
-            notes.append(f"{links.file}: {count} edge{'' if count == 1 else 's'} {what} dropped")
+            notes.append(f"{links.file}: {counted(count, 'edge')} {what} dropped")
     kept = known & ~loops
     ends, weight = ends[:, kept], None if weight is None else weight[kept]
     ends, weight = _once(ends, weight, len(ids), rules)
@@ -308,18 +287,16 @@ def _edges_table(
     return pa.table(names if weight is None else names | {"weight": pa.array(weight.astype(np.float32))})
 
 
-def _weights(
-    links: Table, ends: columns.Integers | None, rules: EdgeRules, problems: Problems
-) -> npt.NDArray[np.float64] | None:
+def _weights(links: Table, ends: columns.Integers | None, rules: EdgeRules) -> npt.NDArray[np.float64] | None:
     if "weight" not in links.columns:
         return np.ones(links.num_rows) if rules.repeated == "sum" else None
     column, name = links.columns["weight"], links.name("weight")
     values, stray = parsed_numbers(column)
-    problems.add_rows(links.file, stray, lambda row: f"{name} is {column[row].as_py()!r}; a number is needed")
+    links.note_rows(stray, lambda row: f"{name} is {column[row].as_py()!r}; a number is needed")
     if stray:
         return None
     parsed = replace(links, columns=links.columns | {"weight": pa.array(values)})
-    columns.weights_of(parsed, ends if rules.repeated == "refuse" else None, not rules.directed, problems)
+    columns.weights_of(parsed, ends if rules.repeated == "refuse" else None, not rules.directed)
     return values
 
 
@@ -352,8 +329,7 @@ def described(schema: Schema, verbose: bool = False) -> list[str]:
 
 
 def _facts(feature: Feature) -> str:
-    count = len(feature.columns)
-    facts = f"{count} column{'' if count == 1 else 's'}"
+    facts = counted(len(feature.columns), "column")
     if isinstance(feature, Number) and feature.scaled:
         facts += f", standardised by mean {feature.mean:g} and std {feature.std:g}"
     return facts + (" as given" if isinstance(feature, Vector) else "")
@@ -362,10 +338,8 @@ def _facts(feature: Feature) -> str:
 def _summary(kind: str, features: list[Feature]) -> str:
     shown = ", ".join(feature.name for feature in features[:NAMES_SHOWN])
     more = f", ... {features[-1].name}" if len(features) > NAMES_SHOWN else ""
-    count = sum(len(feature.columns) for feature in features)
+    columns_in_all = counted(sum(len(feature.columns) for feature in features), "column")
     scaled = sum(isinstance(f, Number) and f.scaled for f in features)
-    return (
-        f"{kind}: {len(features)} feature{'' if len(features) == 1 else 's'}, {count} column{'' if count == 1 else 's'}"
-        + (f", {scaled} standardised" if scaled else "")
-        + f" ({shown}{more}; --verbose tells all)"
-    )
+    standardised = f", {scaled} standardised" if scaled else ""
+    what = f"{kind}: {counted(len(features), 'feature')}, {columns_in_all}{standardised}"
+    return f"{what} ({shown}{more}; --verbose tells all)"

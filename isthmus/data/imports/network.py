@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import ParseError
@@ -32,32 +32,25 @@ def read_network(path: Path, id_attribute: str, label_attribute: str, problems: 
     ids = {node: data.get(own) if own else node for node, data in nodes.items()}
     shown = "label" if KINDS[path.suffix.lower()] == "GEXF" and label_attribute != "label" else ""
     columns = {"id": as_column(list(ids.values())), **_columns(nodes.values(), ("id", own, shown))}
-    return RawGraph(
-        Table(f"{path.name} nodes", columns, len(nodes), {"id": own} if own else {}),
-        Table(f"{path.name} edges", _edge_columns(edges, ids), len(edges)),
-        tuple(_notes(graph.is_directed(), shown in attributes)),
-    )
-
-
-def _edge_columns(edges: list[tuple[Any, Any, Mapping[str, Any]]], ids: Mapping[Any, Any]) -> dict[str, Any]:
     ends = {
         "source": as_column([ids[source] for source, _, _ in edges]),
         "target": as_column([ids[target] for _, target, _ in edges]),
     }
-    return ends | _columns([data for _, _, data in edges], ends)
+    links = ends | _columns([data for _, _, data in edges], ends)
+    notes = ["the file's edges have a direction; --directed keeps to it"] if graph.is_directed() else []
+    if shown in attributes:
+        notes += ["left out: label (in GEXF, the name that a picture shows; --label label takes it for the class)"]
+    return RawGraph(
+        Table(f"{path.name} nodes", columns, len(nodes), problems, {"id": own} if own else {}),
+        Table(f"{path.name} edges", links, len(edges), problems),
+        tuple(notes),
+    )
 
 
 def _columns(rows: Collection[Mapping[str, Any]], besides: Collection[str]) -> dict[str, Any]:
     """Return the attributes of rows as columns, but for those of some names."""
     names = [name for name in _names(rows) if name not in besides]
     return {name: as_column([row.get(name) for row in rows]) for name in names}
-
-
-def _notes(is_directed: bool, left_label_out: bool) -> Iterator[str]:
-    if is_directed:
-        yield "the file's edges have a direction; --directed keeps to it"
-    if left_label_out:
-        yield "left out: label (in GEXF, the name that a picture shows; --label label takes it for the class)"
 
 
 def _read(path: Path, problems: Problems) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ ZIP_START, PICKLE_START = b"PK\x03\x04", b"\x80\x02"
 TAKEN = frozenset(
     {"x", "y", "edge_index", "edge_weight", "edge_attr", "node_id", "num_nodes", *(f"{s}_mask" for s in SPLITS)}
 )
+Note = Callable[[str], None]
 SAFE = "save plain tensors instead: torch.save(data.to_dict(), 'graph.pt')"
 
 
@@ -35,18 +37,21 @@ def read_pyg(path: Path, problems: Problems) -> RawGraph | None:
     if found is None:
         return None
     before = problems.num_found
-    edge_index = _matrix(found, "edge_index", "(2, edges)", str(path), problems)
-    x = _matrix(found, "x", "(nodes, features)", str(path), problems)
+    note = partial(problems.add, str(path))
+    edge_index = _matrix(found, "edge_index", "(2, edges)", note)
+    x = _matrix(found, "x", "(nodes, features)", note)
     if x is None or edge_index is None:
         return None
-    nodes = _nodes(found, x, str(path), problems)
-    edges = _edges(found, edge_index, str(path), problems)
+    nodes = _nodes(found, x, note)
+    edges = _edges(found, edge_index, note)
     if problems.num_found > before:
         return None
     others = sorted(str(key) for key in found if key not in TAKEN)
     notes = (f"left out: {', '.join(others)}",) if others else ()
     return RawGraph(
-        Table(f"{path.name} nodes", nodes, x.shape[0]), Table(f"{path.name} edges", edges, edge_index.shape[1]), notes
+        Table(f"{path.name} nodes", nodes, x.shape[0], problems),
+        Table(f"{path.name} edges", edges, edge_index.shape[1], problems),
+        notes,
     )
 
 
@@ -95,31 +100,31 @@ def _saved(path: Path) -> tuple[Any, str]:
     return None, f"is no file of torch.save: it {what}; {SAFE}"
 
 
-def _matrix(found: Mapping[str, Any], key: str, shape: str, where: str, problems: Problems) -> Tensor | None:
+def _matrix(found: Mapping[str, Any], key: str, shape: str, note: Note) -> Tensor | None:
     value = found.get(key)
     if isinstance(value, Tensor) and value.ndim == 2 and (key == "x" or value.shape[0] == 2):
         return value
-    problems.add(where, f"{key} is {_shape(value)}; a tensor of shape {shape} is needed")
+    note(f"{key} is {_shape(value)}; a tensor of shape {shape} is needed")
     return None
 
 
-def _nodes(found: Mapping[str, Any], x: Tensor, where: str, problems: Problems) -> dict[str, Any]:
+def _nodes(found: Mapping[str, Any], x: Tensor, note: Note) -> dict[str, Any]:
     num_nodes, size = x.shape
     names = _names(found)
     ids = [str(number) for number in range(num_nodes)] if names is None else names
     if len(ids) != num_nodes:
-        problems.add(where, f"node_id has {len(ids)} entries for {num_nodes} nodes")
+        note(f"node_id has {len(ids)} entries for {num_nodes} nodes")
         return {}
-    columns = {"id": pa.chunked_array([pa.array(ids)])}
-    label = _label(found, num_nodes, where, problems)
+    columns = {"id": pa.array(ids)}
+    label = _label(found, num_nodes, note)
     if label is not None:
-        columns["label"] = pa.chunked_array([pa.array(label.long().numpy())])
-    split = _split(found, num_nodes, where, problems)
+        columns["label"] = pa.array(label.long().numpy())
+    split = _split(found, num_nodes, note)
     if split is not None:
-        columns["split"] = pa.chunked_array([pa.array(split, pa.string())])
+        columns["split"] = pa.array(split, pa.string())
     values = pa.array(np.ascontiguousarray((x.to_dense() if x.layout != torch.strided else x).double().numpy()).ravel())
-    columns["x"] = pa.chunked_array([pa.FixedSizeListArray.from_arrays(values, size)])
-    return columns
+    columns["x"] = pa.FixedSizeListArray.from_arrays(values, size)
+    return {name: pa.chunked_array([column]) for name, column in columns.items()}
 
 
 def _names(found: Mapping[str, Any]) -> list[str] | None:
@@ -129,18 +134,18 @@ def _names(found: Mapping[str, Any]) -> list[str] | None:
     return [str(name) for name in (ids.tolist() if isinstance(ids, Tensor) else list(ids))]
 
 
-def _label(found: Mapping[str, Any], num_nodes: int, where: str, problems: Problems) -> Tensor | None:
+def _label(found: Mapping[str, Any], num_nodes: int, note: Note) -> Tensor | None:
     y = found.get("y")
     if y is None:
         return None
     label = y.squeeze(1) if isinstance(y, Tensor) and y.ndim == 2 and y.shape[1] == 1 else y
     if isinstance(label, Tensor) and label.shape == (num_nodes,) and not label.is_floating_point():
         return label
-    problems.add(where, f"y is {_shape(y)}; one whole number for each of {num_nodes} nodes is needed")
+    note(f"y is {_shape(y)}; one whole number for each of {num_nodes} nodes is needed")
     return None
 
 
-def _split(found: Mapping[str, Any], num_nodes: int, where: str, problems: Problems) -> Any:
+def _split(found: Mapping[str, Any], num_nodes: int, note: Note) -> Any:
     masks = {split: found[f"{split}_mask"] for split in SPLITS if found.get(f"{split}_mask") is not None}
     split = np.full(num_nodes, "", dtype=object)
     taken = np.zeros(num_nodes, dtype=np.int64)
@@ -148,38 +153,38 @@ def _split(found: Mapping[str, Any], num_nodes: int, where: str, problems: Probl
         if not isinstance(mask, Tensor) or mask.shape != (num_nodes,):
             more = isinstance(mask, Tensor) and mask.ndim == 2
             remedy = f"; choose one of its columns: data.{name}_mask = data.{name}_mask[:, 0]" if more else ""
-            problems.add(where, f"{name}_mask is {_shape(mask)}; one value for each of {num_nodes} nodes{remedy}")
+            note(f"{name}_mask is {_shape(mask)}; one value for each of {num_nodes} nodes{remedy}")
             continue
         chosen = mask.bool().numpy()
         split[chosen] = name
         taken += chosen
     twice = np.flatnonzero(taken > 1)
     if len(twice):
-        problems.add(where, f"{len(twice)} nodes are in more than one mask, the first is node {twice[0]}")
+        note(f"{len(twice)} nodes are in more than one mask, the first is node {twice[0]}")
     return split if masks else None
 
 
-def _edges(found: Mapping[str, Any], edge_index: Tensor, where: str, problems: Problems) -> dict[str, Any]:
+def _edges(found: Mapping[str, Any], edge_index: Tensor, note: Note) -> dict[str, Any]:
     names = _names(found)
     ends = edge_index.long().numpy().tolist()
     if names is None:
         spelled = [list(map(str, row)) for row in ends]
     else:
         spelled = [[names[i] if 0 <= i < len(names) else f"node {i}" for i in row] for row in ends]
-    columns = {
-        name: pa.chunked_array([pa.array(row, pa.string())]) for name, row in zip(EDGE_COLUMNS, spelled, strict=True)
-    }
-    weight = _weight(found, edge_index.shape[1], where, problems)
-    return columns if weight is None else columns | {"weight": pa.chunked_array([pa.array(weight.double().numpy())])}
+    columns = {name: pa.array(row, pa.string()) for name, row in zip(EDGE_COLUMNS, spelled, strict=True)}
+    weight = _weight(found, edge_index.shape[1], note)
+    if weight is not None:
+        columns["weight"] = pa.array(weight.double().numpy())
+    return {name: pa.chunked_array([column]) for name, column in columns.items()}
 
 
-def _weight(found: Mapping[str, Any], num_edges: int, where: str, problems: Problems) -> Tensor | None:
+def _weight(found: Mapping[str, Any], num_edges: int, note: Note) -> Tensor | None:
     weight, attr = found.get("edge_weight"), found.get("edge_attr")
     if weight is None and isinstance(attr, Tensor) and attr.numel() == num_edges and num_edges:
         return attr.reshape(-1)
     if weight is None or (isinstance(weight, Tensor) and weight.shape == (num_edges,)):
         return weight
-    problems.add(where, f"edge_weight is {_shape(weight)}; one number for each of {num_edges} edges is needed")
+    note(f"edge_weight is {_shape(weight)}; one number for each of {num_edges} edges is needed")
     return None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from isthmus.data.folders.tables.attributes import PREFIX
+from isthmus.data.folders.tables.columns import PREFIX
 from isthmus.data.folders.tables.number_block import BlockColumn, BlockWriter, single_lists
 from isthmus.data.folders.tables.reading import NO_NUMBER, Problems, RawGraph, Table, as_table, is_numeric
 from isthmus.data.imports.wide_text import is_wide, num_line_ends, places, read_wide_text
@@ -78,16 +78,11 @@ def read_file(path: Path, delimiter: str, problems: Problems, reading: Reading =
     except (OSError, ValueError) as error:  # pyarrow's errors are kinds of these
         problems.add(str(path), f"cannot be read: {' '.join((getattr(error, 'strerror', '') or str(error)).split())}")
         return None
-    other = _delimiter_in(names)
+    other = next((mark for mark in (";", "\t", "|", ",") if len(names) == 1 and mark in names[0]), "")
     if other:
         problems.add(file, f"has the one column {names[0]!r}; add --delimiter {other!r}")
         return None
     return as_table(file, names, columns, num_rows, problems)
-
-
-def _delimiter_in(names: list[str]) -> str:
-    """Return what seems to separate values in the name of the one column that was found; nothing if it is a name."""
-    return next((mark for mark in (";", "\t", "|", ",") if len(names) == 1 and mark in names[0]), "")
 
 
 Columns = tuple[list[str], list[Any], int]
@@ -167,22 +162,19 @@ def _by_types(read: Callable[[dict[str, Any]], Made], names: list[str], numbers:
         try:
             return read({name: pa.float64() if name in numbers else pa.string() for name in names})
         except pa.ArrowInvalid as error:
-            turned = numbers & _columns_named(str(error), names)
+            turned = {name for place, name in enumerate(names) if f"CSV column #{place}:" in str(error)} & numbers
             if not turned:
                 raise
             numbers -= turned
     return None
 
 
-def _columns_named(error: str, names: list[str]) -> set[str]:
-    """Return the columns that an error of Arrow's names by their places."""
-    return {name for place, name in enumerate(names) if f"CSV column #{place}:" in error}
-
-
 def _read_parquet(path: Path, reading: Reading) -> Columns:
     file = parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
     names, num_rows = file.schema_arrow.names, file.metadata.num_rows
-    flat, lists = _rounded(file.schema_arrow, reading)
+    rounded = [kind for kind in file.schema_arrow if reading.single and reading.may_be_number(kind.name)]
+    flat = [kind.name for kind in rounded if is_numeric(kind)]
+    lists = [kind.name for kind in rounded if _holds_doubles(kind.type)]
     taken = {*flat, *lists}
     if len(set(names)) < len(names) or not taken:
         table = file.read()
@@ -192,13 +184,6 @@ def _read_parquet(path: Path, reading: Reading) -> Columns:
     found |= zip(flat, _side_by_side(file, flat), strict=True)
     found |= {name: _single_lists(file, name) for name in lists}
     return names, [found[name] for name in names], num_rows
-
-
-def _rounded(kinds: Any, reading: Reading) -> tuple[list[str], list[str]]:
-    """Return the columns of numbers and those of lists of numbers that are rounded at once."""
-    chosen = [kind for kind in kinds if reading.single and reading.may_be_number(kind.name)]
-    flat = [kind.name for kind in chosen if is_numeric(kind)]
-    return flat, [kind.name for kind in chosen if _holds_doubles(kind.type)]
 
 
 def _side_by_side(file: Any, names: list[str]) -> list[BlockColumn]:
@@ -214,17 +199,13 @@ def _side_by_side(file: Any, names: list[str]) -> list[BlockColumn]:
 
 def _single_lists(file: Any, name: str) -> Any:
     """Return a column of lists of a Parquet file in single precision, read some rows at a time."""
-    num_rows, num_values = file.metadata.num_rows, _num_values(file.metadata, name)
+    num_rows = file.metadata.num_rows
+    groups = (file.metadata.row_group(number) for number in range(file.metadata.num_row_groups))
+    chunks = (group.column(column) for group in groups for column in range(group.num_columns))
+    num_values = sum(chunk.num_values for chunk in chunks if chunk.path_in_schema.split(".")[0] == name)
     size = max(1, BLOCK_NUMBERS * max(num_rows, 1) // max(num_values, 1))
     batches = file.iter_batches(batch_size=min(size, 1 << 16), columns=[name], use_threads=False)
     return single_lists((batch.column(0) for batch in batches), num_values)
-
-
-def _num_values(metadata: Any, name: str) -> int:
-    """Return how many numbers the lists of a column hold in all."""
-    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
-    chunks = (group.column(column) for group in groups for column in range(group.num_columns))
-    return sum(chunk.num_values for chunk in chunks if chunk.path_in_schema.split(".")[0] == name)
 
 
 def _scanned(path: Path) -> tuple[int, bool]:

@@ -107,7 +107,9 @@ def _read(path: Path, wide: Wide) -> tuple[list[Any], int]:
 
     keep_freed_memory()
     with path.open("rb") as content:
-        _skip_header(content)
+        header = content.readline().rstrip(b"\r\n")
+        if not header or b"\r" in header:
+            raise NotPlain
         made = _in_threads(lambda one: _rows(*one, wide), places_of_rows(_pieces(content)), pa.cpu_count())
         for num_null, columns in made:
             block.count_null(num_null)
@@ -144,12 +146,6 @@ def _in_threads(make: Callable[[Given], Made], given: Iterable[Given], num_threa
                 yield under_way.popleft().result()
         while under_way:
             yield under_way.popleft().result()
-
-
-def _skip_header(content: IO[bytes]) -> None:
-    header = content.readline().rstrip(b"\r\n")
-    if not header or b"\r" in header:
-        raise NotPlain
 
 
 def _pieces(content: IO[bytes]) -> Iterator[bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from isthmus.data.dividing import Splitter
 from isthmus.data.splitters.community import CommunitySplitter
-from isthmus.data.splitters.cross_edges import CrossEdges, cross_edges, split_with_cross_edges
 from isthmus.data.splitters.instance_space import FeatureSkewSplitter, InstanceSpaceSplitter, TopologySkewSplitter
 from isthmus.data.splitters.label_space import LabelSpaceSplitter
 from isthmus.data.splitters.meta import CrossDomainSplitter, MetaSplitter
@@ -24,21 +23,3 @@ SPLITTERS: dict[str, type[Splitter]] = {
     "cross_domain": CrossDomainSplitter,
     "node_hosts": NodeHostsSplitter,
 }
-
-__all__ = [
-    "SPLITTERS",
-    "CommunitySplitter",
-    "CrossDomainSplitter",
-    "CrossEdges",
-    "FeatureSkewSplitter",
-    "InstanceSpaceSplitter",
-    "LabelSpaceSplitter",
-    "MetaSplitter",
-    "MultiTaskSplitter",
-    "NodeHostsSplitter",
-    "RandomSplitter",
-    "Splitter",
-    "TopologySkewSplitter",
-    "cross_edges",
-    "split_with_cross_edges",
-]

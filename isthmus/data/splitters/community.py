@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,7 +53,7 @@ class CommunitySplitter(Splitter):
         num_communities: how many METIS makes; null for one for each client
     """
 
-    items: ClassVar[tuple[str, ...]] = ("node",)
+    items = ("node",)
 
     method: str = "louvain"
     balanced: bool = True
@@ -82,7 +82,6 @@ class CommunitySplitter(Splitter):
 
 
 def _louvain(num_nodes: int, pairs: Tensor, weights: Tensor | None, _: int, rng: np.random.Generator) -> Nodes:
-    """Return the community of each node."""
     from sknetwork.clustering import Louvain
 
     seed = int(rng.integers(2**32))
@@ -98,7 +97,6 @@ def _louvain(num_nodes: int, pairs: Tensor, weights: Tensor | None, _: int, rng:
 
 
 def _igraph_louvain(num_nodes: int, pairs: Tensor, weights: Tensor | None, _: int, rng: np.random.Generator) -> Nodes:
-    """Return the community of each node."""
     igraph = _package("igraph", "igraph_louvain")
     network = igraph.Graph(n=num_nodes, edges=pairs.t().contiguous().numpy())
     igraph.set_random_number_generator(random.Random(int(rng.integers(2**63))))
@@ -111,7 +109,6 @@ def _igraph_louvain(num_nodes: int, pairs: Tensor, weights: Tensor | None, _: in
 
 
 def _leiden(num_nodes: int, pairs: Tensor, weights: Tensor | None, _: int, rng: np.random.Generator) -> Nodes:
-    """Return the community of each node."""
     igraph, leidenalg = _package("igraph", "leiden"), _package("leidenalg", "leiden")
     communities = leidenalg.find_partition(
         igraph.Graph(n=num_nodes, edges=pairs.t().contiguous().numpy()),
@@ -178,7 +175,7 @@ def _breadth_first(edges: EdgesByNode, nodes: Nodes) -> Nodes:
     """Return the nodes in breadth-first order, component by component, each from its best connected node."""
     if len(nodes) == 1:
         return nodes
-    source, target = edges.between(nodes).ends
+    source, target = edges.between(nodes)[0]
     degree = np.bincount(source, minlength=len(nodes))
     start = np.concatenate([[0], np.cumsum(degree)])
     inside = sparse.csr_matrix((np.ones(len(target)), target, start), shape=(len(nodes), len(nodes)))

@@ -13,7 +13,7 @@ from torch import Tensor
 from isthmus.core.errors import BadInput, nearest
 from isthmus.data.dividing import Holding
 from isthmus.data.features import scipy_rows
-from isthmus.data.folders.tables.attributes import PREFIX
+from isthmus.data.folders.tables.columns import PREFIX
 from isthmus.data.graph import Graph, undirected_pairs
 from isthmus.data.graph_set import GraphSet
 from isthmus.data.link_graph import LinkGraph
@@ -145,14 +145,6 @@ def _feature_column(data: Holding, column: int, where: str) -> Values:
     return np.asarray(chosen.toarray() if sparse.issparse(chosen) else chosen)[:, 0]
 
 
-def _principal(data: Holding) -> Values:
-    return principal_directions(data, 1)[:, 0]
-
-
-def _node_degree(graph: Graph) -> Values:
-    return np.bincount(graph.edge_index[0].numpy(), minlength=graph.num_nodes)
-
-
 def _node_density(graph: Graph) -> Values:
     """Return the share of the pairs of a node's neighbours that are joined; 0 where there are none."""
     pairs = undirected_pairs(graph.edge_index, graph.num_nodes)[0].numpy()
@@ -196,17 +188,8 @@ def _link_degree(data: LinkGraph) -> Values:
     return np.asarray(degree[data.links.numpy()].sum(axis=0))
 
 
-def _graph_size(data: GraphSet) -> Values:
-    return data.sizes.numpy()
-
-
-def _graph_degree(data: GraphSet) -> Values:
-    return np.asarray(data.edge_start.diff().numpy() / np.maximum(data.sizes.numpy(), 1))
-
-
-def _graph_density(data: GraphSet) -> Values:
-    sizes = data.sizes.numpy()
-    return np.asarray(data.edge_start.diff().numpy() / np.maximum(sizes * (sizes - 1), 1))
+def _edge_share(data: GraphSet, possible: Callable[[Values], Values]) -> Values:
+    return np.asarray(data.edge_start.diff().numpy() / np.maximum(possible(data.sizes.numpy()), 1))
 
 
 # degree:    neighbours of a node; of both ends of a link; of a graph's nodes on average
@@ -216,12 +199,17 @@ def _graph_density(data: GraphSet) -> Values:
 # size:      nodes of a graph
 MEASURES: dict[str, dict[str, Callable[[Any], Values]]] = {
     "node": {
-        "degree": _node_degree,
+        "degree": lambda graph: np.bincount(graph.edge_index[0].numpy(), minlength=graph.num_nodes),
         "density": _node_density,
         "homophily": _node_homophily,
-        "principal": _principal,
+        "principal": lambda graph: principal_directions(graph, 1)[:, 0],
     },
-    "link": {"degree": _link_degree, "principal": _principal},
-    "graph": {"degree": _graph_degree, "density": _graph_density, "principal": _principal, "size": _graph_size},
+    "link": {"degree": _link_degree, "principal": lambda data: principal_directions(data, 1)[:, 0]},
+    "graph": {
+        "degree": lambda data: _edge_share(data, lambda sizes: sizes),
+        "density": lambda data: _edge_share(data, lambda sizes: sizes * (sizes - 1)),
+        "principal": lambda data: principal_directions(data, 1)[:, 0],
+        "size": lambda data: data.sizes.numpy(),
+    },
 }
 ALL_MEASURES = sorted({name for measures in MEASURES.values() for name in measures})

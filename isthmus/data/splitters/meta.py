@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,7 +71,12 @@ def with_own_classes(part: Held) -> Held:
     present = torch.unique(y[y >= 0])
     number = torch.searchsorted(present, y.clamp(min=0)).clamp(max=max(len(present) - 1, 0))
     names = tuple(part.class_names[c] for c in present.tolist()) if part.class_names else ()
-    return replace(part, y=torch.where(y >= 0, number, -1), num_classes=len(present), class_names=names)  # type: ignore[type-var]
+    own: dict[str, Any] = {
+        part.label_field: torch.where(y >= 0, number, -1),
+        "num_classes": len(present),
+        "class_names": names,
+    }
+    return replace(part, **own)
 
 
 def groups_by(data: Holding, name: str) -> list[Items]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -53,7 +52,9 @@ class MultiTaskSplitter(Splitter):
                 f"at most {num_tasks} clients, one for each task"
             )
         fits = np.stack([labelled[:, client::num_clients].any(axis=1) for client in range(num_clients)], axis=1)
-        return parts_by_owner(_one_of(fits, rng), num_clients)
+        # A graph that has a label for none goes to any client.
+        free = fits | ~fits.any(axis=1, keepdims=True)
+        return parts_by_owner(np.where(free, rng.random(fits.shape), -1.0).argmax(axis=1), num_clients)
 
     def split(self, data: Held, num_clients: int, rng: np.random.Generator) -> list[Held]:
         """Return one part for each client, with the labels of its own tasks."""
@@ -74,12 +75,6 @@ class MultiTaskSplitter(Splitter):
                 f"{', '.join(sorted(known)) or 'none'}"
             )
         return found
-
-
-def _one_of(fits: npt.NDArray[np.bool_], rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Return a random column for each row, (items,), among those that are True; among all when none is."""
-    free = fits | ~fits.any(axis=1, keepdims=True)
-    return np.asarray(np.where(free, rng.random(fits.shape), -1.0).argmax(axis=1), dtype=np.int64)
 
 
 def _with_tasks(part: Held, own: slice) -> Held:

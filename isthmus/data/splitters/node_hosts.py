@@ -29,7 +29,7 @@ class NodeHostsSplitter(Splitter):
         order: clients host runs of nodes in the order of their "ids", or in "random" order
     """
 
-    items: ClassVar[tuple[str, ...]] = ("node",)
+    items = ("node",)
     adds: ClassVar[tuple[str, ...]] = ("neighbors", "neighbor_weights")
 
     order: str = "ids"

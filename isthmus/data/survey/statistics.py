@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +12,14 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput
+from isthmus.core.random import numpy_generator
 from isthmus.data.conventions import SPLITS
 from isthmus.data.dividing import Holding
 from isthmus.data.graph import Graph, pair_keys, undirected
 from isthmus.data.graph_set import GraphSet
-from isthmus.data.link_graph import LinkGraph
+from isthmus.data.link_graph import LinkGraph, item_word
 from isthmus.data.on_demand import sparse
+from isthmus.data.survey.walks import embed
 
 Matrix = npt.NDArray[np.int64]
 
@@ -34,7 +37,7 @@ class ClientStatistics:
         num_features:  feature columns of the nodes
         num_train:     labelled items of the training mask; `num_val` and `num_test` alike
         num_classes:   classes with at least one labelled item here
-        label_counts:  labelled items of each class of the whole dataset, as `label_names` has them
+        label_counts:  labelled items of each class of the whole dataset, as `Labels.names` has them
         mean_degree:   neighbours of a node, on average
         homophily:     share of the edges between labelled nodes that join nodes of one class, or None
         degree_counts: nodes with 0 neighbours, with 1, with 2, and so on to the largest degree
@@ -98,11 +101,6 @@ class Labels:
         return torch.bincount(number[~labels.isnan()], minlength=len(self.names))
 
 
-def label_names(whole: Holding) -> tuple[str, ...]:
-    """Return what each of `ClientStatistics.label_counts` counts."""
-    return Labels.of(whole).names
-
-
 def describe_clients(whole: Holding, parts: Sequence[Holding]) -> list[ClientStatistics]:
     """Return the figures of every client, with the classes of the whole dataset."""
     labels = Labels.of(whole)
@@ -119,7 +117,7 @@ def _describe(part: Holding, labels: Labels) -> ClientStatistics:
         num_items=part.num_items,
         num_nodes=num_nodes,
         num_edges=edge_index.shape[1] // 2,
-        num_features=_known(part).num_features,
+        num_features=part.num_features,
         num_train=train,
         num_val=val,
         num_test=test,
@@ -137,15 +135,10 @@ def simple_edges(part: Holding) -> tuple[Tensor, int]:
 
     Those of a link graph are the pairs that any link joins; those of a set of graphs are of all graphs together.
     """
-    known = _known(part)
-    ends = known.links[:, known.is_link] if isinstance(known, LinkGraph) else known.edge_index
-    return undirected(ends, known.num_nodes)[0], known.num_nodes
-
-
-def _known(part: Holding) -> Graph | LinkGraph | GraphSet:
-    if isinstance(part, Graph | LinkGraph | GraphSet):
-        return part
-    raise BadInput(f"{part!r} is a {type(part).__name__}; known: Graph, GraphSet, LinkGraph")
+    if not isinstance(part, Graph | LinkGraph | GraphSet):
+        raise BadInput(f"{part!r} is a {type(part).__name__}; known: Graph, GraphSet, LinkGraph")
+    ends = part.links[:, part.is_link] if isinstance(part, LinkGraph) else part.edge_index
+    return undirected(ends, part.num_nodes)[0], part.num_nodes
 
 
 def edge_homophily(graph: Graph) -> float | None:
@@ -298,3 +291,81 @@ def _apart(rows: Shares, whole: Shares, measure: Callable[[Shares, Shares], Shar
     between[:, blank] = np.nan
     to_whole = np.full(len(rows), np.nan) if np.isnan(whole).any() else measure(rows, whole)
     return Divergences(between, np.where(blank, np.nan, to_whole))
+
+
+WALK_LENGTHS = (4, 5)
+
+
+def survey(whole: Holding, parts: Mapping[str, Holding], seed: int = 0) -> dict[str, Any]:
+    """Return the figures of the whole and of each client, what is lost and shared, and how far clients are apart.
+
+    `seed` decides which walks are drawn in graphs with too many to look at each. Keys:
+
+        dataset, item, label_names      what is divided, and what `label_counts` count
+        whole, clients                  `ClientStatistics`, with degrees as {degree: nodes}
+        missing_edge_fraction           edges that no client holds; null where items are not nodes
+        missing_item_fraction           items that no client holds
+        overlap, node_overlap           shared items of each two clients; shared nodes, where items are links
+        heterogeneity                   label_kl, label_js, walk_distance_4, walk_distance_5; each with mean and max
+                                        over pairs, mean and max to the whole, and the numbers themselves
+        walks                           for the whole and each client: how many walks, and whether these are all
+    """
+    holdings = list(parts.values())
+    links = [part for part in holdings if isinstance(part, LinkGraph)]
+    graphs = [part for part in holdings if isinstance(part, Graph)]
+    total, *each = describe_clients(whole, [whole, *holdings])
+    return {
+        "dataset": whole.name,
+        "item": item_word(whole),
+        "label_names": list(Labels.of(whole).names),
+        "whole": _plain(total),
+        "clients": {name: _plain(figures) for name, figures in zip(parts, each, strict=True)},
+        "missing_edge_fraction": missing_edge_fraction(whole, graphs) if isinstance(whole, Graph) else None,
+        "missing_item_fraction": missing_item_fraction(whole, holdings),
+        "overlap": overlap_matrix([part.item_ids for part in holdings]).tolist(),
+        "node_overlap": overlap_matrix([part.node_ids for part in links]).tolist() if links else None,
+        **_how_far(whole, parts, total, each, seed),
+    }
+
+
+def _how_far(
+    whole: Holding, parts: Mapping[str, Holding], total: ClientStatistics, each: list[ClientStatistics], seed: int
+) -> dict[str, Any]:
+    counts = [figures.label_counts for figures in each]
+    walks = {
+        name: embed(*simple_edges(part), max(WALK_LENGTHS), numpy_generator(seed, "walks", name))
+        for name, part in {"": whole, **parts}.items()
+    }
+    found = {
+        "label_kl": label_kl(counts, total.label_counts),
+        "label_js": label_js(counts, total.label_counts),
+    }
+    for length in WALK_LENGTHS:
+        embedded, *shares = (walk[length].shares for walk in walks.values())
+        found[f"walk_distance_{length}"] = walk_distance(shares, embedded)
+    length = max(WALK_LENGTHS)
+    drawn = [{"num_walks": walk[length].num_walks, "exact": walk[length].exact} for walk in walks.values()]
+    return {
+        "heterogeneity": {name: _plain_divergences(values) for name, values in found.items()},
+        "walks": {"whole": drawn[0], "clients": dict(zip(parts, drawn[1:], strict=True))},
+    }
+
+
+def _plain(figures: ClientStatistics) -> dict[str, Any]:
+    degrees = {degree: nodes for degree, nodes in enumerate(figures.degree_counts) if nodes}
+    return {**asdict(figures), "label_counts": list(figures.label_counts), "degree_counts": degrees}
+
+
+def _plain_divergences(found: Divergences) -> dict[str, Any]:
+    return {
+        "mean": found.mean,
+        "max": found.max,
+        "mean_to_whole": found.mean_to_whole,
+        "max_to_whole": found.max_to_whole,
+        "between": [_or_none(row) for row in found.between],
+        "to_whole": _or_none(found.to_whole),
+    }
+
+
+def _or_none(values: Shares) -> list[float | None]:
+    return [None if np.isnan(value) else value for value in values.tolist()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from isthmus.core.outside import data_root
 from isthmus.data.dataset import Dataset
 from isthmus.data.folders.graph_folder import Folder
 from isthmus.data.folders.graph_set_folder import GraphSetFolder
@@ -86,16 +85,3 @@ DATASETS: dict[str, type[Dataset]] = {
     "multi_task_moleculenet": MultiTaskMoleculeNet,
     "graph_set_folder": GraphSetFolder,
 }
-
-__all__ = [
-    "DATASETS",
-    "CiteSeer",
-    "Cora",
-    "Dataset",
-    "Folder",
-    "Folders",
-    "GraphSetFolder",
-    "LinkFolder",
-    "PubMed",
-    "data_root",
-]

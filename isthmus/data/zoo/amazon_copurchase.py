@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -68,8 +68,7 @@ class AmazonCopurchase(Dataset):
         binary_words:  whether a feature says if the product's reviews have the word, not how often
     """
 
-    summary: ClassVar[str] = "graphs built from raw Amazon files: products of six segments bought together"
-    licence: ClassVar[str] = "that of the raw files: for research"
+    licence = "that of the raw files: for research"
 
     segments: tuple[str, ...] = tuple(SEGMENTS)
     num_words: int = 1000
@@ -129,7 +128,9 @@ class AmazonCopurchase(Dataset):
         for entry in _entries(metadata):
             place = self._sub_segment(entry)
             if place and reviewed[entry["asin"]] >= self.min_reviews and entry["asin"] not in products:
-                products[entry["asin"]] = _Product(place, _also_buy(entry))
+                others = entry.get("also_buy")
+                named = [other for other in others if isinstance(other, str)] if isinstance(others, list) else []
+                products[entry["asin"]] = _Product(place, named)
         common = self._commonest(product.place for product in products.values())
         products = {asin: product for asin, product in products.items() if product.place in common}
         return products if self.keep_isolated else _linked(products)
@@ -145,7 +146,8 @@ class AmazonCopurchase(Dataset):
 
     def _words(self, asins: list[str], reviews: list[Path]) -> torch.Tensor:
         row = {asin: number for number, asin in enumerate(asins)}
-        texts = ((row[entry["asin"]], _review(entry)) for entry in _entries(reviews, row))
+        told = ((row[entry["asin"]], entry.get("reviewText")) for entry in _entries(reviews, row))
+        texts = ((number, text) for number, text in told if isinstance(text, str))
         x = compact(bag_of_words(texts, len(row), self.num_words, self.binary_words)[0])
         return normalized_rows(x) if self.normalize_features else x
 
@@ -165,11 +167,6 @@ class _Product(NamedTuple):
 
     place: tuple[int, str]
     also_buy: list[str]
-
-
-def _also_buy(entry: dict[str, Any]) -> list[str]:
-    others = entry.get("also_buy")
-    return [other for other in others if isinstance(other, str)] if isinstance(others, list) else []
 
 
 def _linked(products: dict[str, _Product]) -> dict[str, _Product]:
@@ -204,8 +201,3 @@ def _entries(paths: list[Path], among: Mapping[str, int] | None = None) -> Itera
             asin = entry.get("asin")
             if isinstance(asin, str) and (among is None or asin in among):
                 yield entry
-
-
-def _review(entry: dict[str, Any]) -> str:
-    text = entry.get("reviewText")
-    return text if isinstance(text, str) else ""

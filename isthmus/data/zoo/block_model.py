@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -146,8 +145,7 @@ class FedcSBM(Dataset):
         graph_seed:   seed of all that is drawn
     """
 
-    summary: ClassVar[str] = "synthetic: 8 clients of 800 nodes, features alike, homophily from 0.52 to 0.99"
-    licence: ClassVar[str] = "none needed: drawn at random"
+    licence = "none needed: drawn at random"
 
     phis: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
     num_nodes: int = 800

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -30,8 +29,7 @@ class Cora(Dataset):
     The masks are Planetoid's public split: 140 training, 500 validation, 1,000 test nodes.
     """
 
-    summary: ClassVar[str] = "2,708 machine learning papers, 5,278 links, 1,433 words, 7 classes; ships with us"
-    licence: ClassVar[str] = "Apache-2.0, as part of graphdatascience 2.2"
+    licence = "Apache-2.0, as part of graphdatascience 2.2"
 
     def load(self, root: Path) -> Graph:
         """Return the graph; nothing is read from `root`."""
@@ -83,8 +81,7 @@ class SubCora(Dataset):
         graph_seed: place in the pool of seeds
     """
 
-    summary: ClassVar[str] = "300 papers of Cora around a connected training set, 1,433 words, 7 classes"
-    licence: ClassVar[str] = Cora.licence
+    licence = Cora.licence
 
     graph_seed: int = 0
 

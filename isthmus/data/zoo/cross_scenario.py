@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -54,9 +53,8 @@ class CSR(Dataset):
         seed:                 what all is drawn from
     """
 
-    task: ClassVar[str] = "link"
-    summary: ClassVar[str] = "generated: clicks of users on items in several scenarios that share users"
-    licence: ClassVar[str] = "Apache-2.0, as part of isthmus: generated"
+    task = "link"
+    licence = "Apache-2.0, as part of isthmus: generated"
 
     num_scenarios: int = 3
     num_users: int = 1000

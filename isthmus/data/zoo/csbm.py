@@ -12,7 +12,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -46,7 +45,7 @@ class Synthetic(Dataset):
         feature_seed: seed of features, and of the samples' labels
     """
 
-    licence: ClassVar[str] = "none needed: drawn at random"
+    licence = "none needed: drawn at random"
 
     num_nodes: int = 200
     degree: float = 8.0
@@ -148,8 +147,6 @@ class CSBM(SplitNodes):
     The paper: d = 8, lambda = 2, mu = 1, N = 200, p = 100, a split of 10 / 10 / 80 percent.
     """
 
-    summary: ClassVar[str] = "synthetic: 200 nodes of 2 classes by a contextual block model, 100 features"
-
     def _with_features(self, graph: Graph, v: np.ndarray, u: np.ndarray, rng: np.random.Generator) -> Graph:
         return replace(graph, x=self.model.features(v, u, rng), name="csbm")
 
@@ -166,8 +163,6 @@ class StochasticCSBM(SplitNodes):
     Fields:
         num_samples: vectors of each node
     """
-
-    summary: ClassVar[str] = "synthetic: 200 nodes of 2 classes, 40 vectors of 100 features for each node"
 
     degree: float = 10.0
     num_samples: int = 40
@@ -201,8 +196,6 @@ class SupervisedCSBM(Synthetic):
         num_val:           those to validate on; the rest is for the test
         label_probability: how often a vector's label is the tag of its node
     """
-
-    summary: ClassVar[str] = "synthetic: 50 nodes of 2 tags, 120 vectors of 100 features, each with its label"
 
     num_nodes: int = 50
     degree: float = 5.0

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -49,8 +49,7 @@ class FedDBLP(Dataset):
         binary_words: whether a feature says if the abstract has the word, not how often
     """
 
-    summary: ClassVar[str] = "a graph built from a dump of DBLP citations: abstracts, topics, venues, publishers"
-    licence: ClassVar[str] = "that of the dump; AMiner's is for research"
+    licence = "that of the dump; AMiner's is for research"
 
     dump: str = "dblp.jsonl.gz"
     num_words: int = 1000
@@ -167,10 +166,7 @@ def _topic(entry: dict[str, Any]) -> str:
     if topic or not isinstance(fields, list) or not fields:
         return topic
     if all(isinstance(name, dict) for name in fields):
-        return _text(max(fields, key=_weight).get("name"))
+        weights = [field.get("w") for field in fields]
+        told = [float(weight) if isinstance(weight, int | float) else 0.0 for weight in weights]
+        return _text(fields[told.index(max(told))].get("name"))
     return _text(fields[0])
-
-
-def _weight(field_of_study: dict[str, Any]) -> float:
-    weight = field_of_study.get("w")
-    return float(weight) if isinstance(weight, int | float) else 0.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from torch import Tensor
 from isthmus.core.errors import BadInput
 from isthmus.data.conventions import SPLITS
 from isthmus.data.link_graph import LinkGraph
-from isthmus.data.zoo.raw import RawDataset, RawFolder, check_range, read_numbers
+from isthmus.data.zoo.raw import RawDataset, check_range, read_numbers
 
 Triples = npt.NDArray[np.int64]
 Facts = tuple[dict[str, Triples], int, tuple[str, ...]]
@@ -43,7 +43,7 @@ class KnowledgeGraph(RawDataset):
         features: "constant", "degree" or "none"
     """
 
-    task: ClassVar[str] = "link"
+    task = "link"
 
     features: Literal["constant", "degree", "none"] = "constant"
 
@@ -54,7 +54,7 @@ class KnowledgeGraph(RawDataset):
 
     def load(self, root: Path) -> LinkGraph:
         """Return the graph; its files are looked for in `root`."""
-        triples, num_entities, relations = self.read(self.raw.verified(root))
+        triples, num_entities, relations = self.read(self.verified(root)[0].parent)
         split_of = np.repeat(np.arange(len(SPLITS)), [len(triples[split]) for split in SPLITS])
         facts = np.concatenate([triples[split] for split in SPLITS])
         links = torch.from_numpy(np.ascontiguousarray(facts[:, :2].T))
@@ -67,7 +67,7 @@ class KnowledgeGraph(RawDataset):
             link_ids=torch.arange(len(facts)),
             masks={split: torch.from_numpy(split_of == number) for number, split in enumerate(SPLITS)},
             class_names=relations,
-            name=self.raw.dataset.lower(),
+            name=self.name.lower(),
         )
 
     def _features(self, facts: Triples, num_entities: int) -> Tensor:
@@ -142,27 +142,20 @@ class WN18(KnowledgeGraph):
     Most held-out facts have their inverse among the training facts, which is why later work prefers WN18RR.
     """
 
-    summary = "40,943 WordNet senses, 18 relations, 151,442 facts; official split"
     licence = "WordNet licence"
     read = staticmethod(read_numbered)
-    raw = RawFolder(
-        "WN18",
-        "WN18/raw",
-        (*FILES.values(), "entity2id.txt", "relation2id.txt"),
-        "github.com/villmow/datasets_knowledge_embedding (WN18/original)",
-    )
+    needs = tuple(f"WN18/raw/{file}" for file in (*FILES.values(), "entity2id.txt", "relation2id.txt"))
+    published = "github.com/villmow/datasets_knowledge_embedding (WN18/original)"
 
 
 class FB15k237(KnowledgeGraph):
     """14,541 entities of Freebase, 237 relations, 310,116 facts: 272,115 to train on, 17,535 and 20,466 held out."""
 
-    summary = "14,541 Freebase entities, 237 relations, 310,116 facts; official split"
     licence = "CC BY 2.5 (Freebase)"
     read = staticmethod(read_named)
-    raw = RawFolder(
-        "FB15k-237",
-        "FB15k-237/raw",
-        (*FILES.values(), "entities.dict", "relations.dict"),
+    name = "FB15k-237"
+    needs = tuple(f"FB15k-237/raw/{file}" for file in (*FILES.values(), "entities.dict", "relations.dict"))
+    published = (
         "github.com/TimDettmers/ConvE (FB15k-237.tar.gz) and, the numbers of entities and relations, "
-        "github.com/DeepGraphLearning/KnowledgeGraphEmbedding (data/FB15k-237/*.dict)",
+        "github.com/DeepGraphLearning/KnowledgeGraphEmbedding (data/FB15k-237/*.dict)"
     )

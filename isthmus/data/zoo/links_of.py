@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +30,8 @@ class LinksOf(Dataset):
         dataset: the dataset of nodes
     """
 
-    task: ClassVar[str] = "link"
-    summary: ClassVar[str] = "the edges of a node dataset as links, for link prediction"
-    licence: ClassVar[str] = "that of the dataset"
+    task = "link"
+    licence = "that of the dataset"
 
     dataset: Dataset = Cora()
 
@@ -85,9 +83,8 @@ class HashedIds(Dataset):
         seed:         what the hash depends on
     """
 
-    task: ClassVar[str] = "link"
-    summary: ClassVar[str] = "users and items of another dataset, with hashed ids as features"
-    licence: ClassVar[str] = "that of the dataset"
+    task = "link"
+    licence = "that of the dataset"
 
     dataset: Dataset = CSR()
     user_buckets: int = 1024

@@ -1,25 +1,162 @@
-"""MoleculeNet: properties of molecules (Wu et al., 2018), from its csv files of SMILES."""
+"""MoleculeNet: properties of molecules (Wu et al., 2018), from its csv files of SMILES, read by RDKit.
+
+The features are the nine of atoms and three of bonds that the Open Graph Benchmark (Hu et al., 2020) and
+torch_geometric use, with torch_geometric's numbering.
+"""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, MissingExtra
 from isthmus.core.outside import cache_folder
 from isthmus.data.features import normalized_rows, one_hot
 from isthmus.data.graph import directed
 from isthmus.data.graph_set import GraphSet
-from isthmus.data.zoo.molecules import ATOM_FEATURES, BOND_FEATURES, Molecules, rdkit_version, read_molecules
-from isthmus.data.zoo.raw import UNREADABLE, RawDataset, RawFolder, sha256_of, whole_file
+from isthmus.data.zoo.raw import UNREADABLE, RawDataset, sha256_of, whole_file
+
+CHIRALITY = (
+    *("CHI_UNSPECIFIED", "CHI_TETRAHEDRAL_CW", "CHI_TETRAHEDRAL_CCW", "CHI_OTHER", "CHI_TETRAHEDRAL"),
+    *("CHI_ALLENE", "CHI_SQUAREPLANAR", "CHI_TRIGONALBIPYRAMIDAL", "CHI_OCTAHEDRAL"),
+)
+HYBRIDIZATION = ("UNSPECIFIED", "S", "SP", "SP2", "SP3", "SP3D", "SP3D2", "OTHER")
+BOND_TYPE = (
+    *("UNSPECIFIED", "SINGLE", "DOUBLE", "TRIPLE", "QUADRUPLE", "QUINTUPLE", "HEXTUPLE", "ONEANDAHALF"),
+    *("TWOANDAHALF", "THREEANDAHALF", "FOURANDAHALF", "FIVEANDAHALF", "AROMATIC", "IONIC", "HYDROGEN"),
+    *("THREECENTER", "DATIVEONE", "DATIVE", "DATIVEL", "DATIVER", "OTHER", "ZERO"),
+)
+STEREO = ("STEREONONE", "STEREOANY", "STEREOZ", "STEREOE", "STEREOCIS", "STEREOTRANS")
+LEAST_CHARGE = -5
+
+# Each feature of an atom with the number of its values: 0 up to one less.
+ATOM_FEATURES = {
+    "atomic number": 119,
+    "chirality": len(CHIRALITY),
+    "degree, with hydrogens": 11,
+    "formal charge, plus 5": 12,
+    "number of hydrogens": 9,
+    "number of radical electrons": 5,
+    "hybridization": len(HYBRIDIZATION),
+    "in an aromatic ring": 2,
+    "in a ring": 2,
+}
+BOND_FEATURES = {"type": len(BOND_TYPE), "stereo": len(STEREO), "conjugated": 2}
+
+
+@dataclass(frozen=True, eq=False)
+class Molecules:
+    """Molecules one below the other, as arrays.
+
+    Fields:
+        row:            (molecules,), int64; which of the given SMILES each is
+        sizes:          (molecules,), int64; number of atoms
+        num_bonds:      (molecules,), int64
+        atoms:          (atoms, 9), int8; numbers of the values of `ATOM_FEATURES`
+        bonds:          (2, bonds), int32; both ends, counted within the molecule; each bond once
+        bond_codes:     (bonds, 3), int8; numbers of the values of `BOND_FEATURES`
+        scaffold:       (molecules,), int64; number of the Bemis-Murcko scaffold
+        scaffold_names: SMILES of the scaffolds, sorted; empty for molecules without a ring
+    """
+
+    row: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    num_bonds: npt.NDArray[np.int64]
+    atoms: npt.NDArray[np.int8]
+    bonds: npt.NDArray[np.int32]
+    bond_codes: npt.NDArray[np.int8]
+    scaffold: npt.NDArray[np.int64]
+    scaffold_names: npt.NDArray[np.str_]
+
+
+def rdkit_version() -> str:
+    """Return the version of RDKit, which decides what can be parsed; raise `MissingExtra` without it."""
+    try:
+        import rdkit
+    except ImportError:
+        raise MissingExtra("rdkit", "molecules", "reading molecules") from None
+    version: str = rdkit.__version__
+    return version
+
+
+def read_molecules(smiles: Iterable[str]) -> Molecules:
+    """Return the molecules that RDKit can parse and that have an atom; the others are left out."""
+    rdkit_version()
+    from rdkit import Chem, rdBase
+    from rdkit.Chem.Scaffolds import MurckoScaffold
+
+    scaffold_of: Any = MurckoScaffold.MurckoScaffoldSmiles  # without annotations
+    codes = _Codes(Chem)
+    rows, atoms, bonds, bond_codes, scaffolds = [], [], [], [], []
+    sizes, num_bonds = [], []
+    with rdBase.BlockLogs():  # or it would print what it cannot parse
+        for row, text in enumerate(smiles):
+            molecule = Chem.MolFromSmiles(text.strip())
+            if molecule is None or molecule.GetNumAtoms() == 0:
+                continue
+            rows.append(row)
+            sizes.append(molecule.GetNumAtoms())
+            num_bonds.append(molecule.GetNumBonds())
+            atoms += [codes.atom(atom) for atom in molecule.GetAtoms()]
+            for bond in molecule.GetBonds():
+                bonds.append((bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()))
+                bond_codes.append(codes.bond(bond))
+            scaffolds.append(scaffold_of(mol=molecule))
+    names, scaffold = np.unique(np.array(scaffolds, dtype=np.str_), return_inverse=True)
+    return Molecules(
+        row=np.array(rows, dtype=np.int64),
+        sizes=np.array(sizes, dtype=np.int64),
+        num_bonds=np.array(num_bonds, dtype=np.int64),
+        atoms=np.array(atoms, dtype=np.int8).reshape(-1, len(ATOM_FEATURES)),
+        bonds=np.array(bonds, dtype=np.int32).reshape(-1, 2).T,
+        bond_codes=np.array(bond_codes, dtype=np.int8).reshape(-1, len(BOND_FEATURES)),
+        scaffold=scaffold.astype(np.int64),
+        scaffold_names=names,
+    )
+
+
+class _Codes:
+    """Numbers of RDKit's named values; a value that is not in the lists counts as "other", or as unspecified."""
+
+    def __init__(self, chem: Any) -> None:
+        self.chirality = _numbers(chem.ChiralType, CHIRALITY, "CHI_OTHER")
+        self.hybridization = _numbers(chem.HybridizationType, HYBRIDIZATION, "OTHER")
+        self.bond_type = _numbers(chem.BondType, BOND_TYPE, "OTHER")
+        self.stereo = _numbers(chem.BondStereo, STEREO, "STEREOANY")
+
+    def atom(self, atom: Any) -> tuple[int, ...]:
+        charge = atom.GetFormalCharge() - LEAST_CHARGE
+        return (
+            atom.GetAtomicNum(),
+            self.chirality[atom.GetChiralTag()],
+            min(atom.GetTotalDegree(), ATOM_FEATURES["degree, with hydrogens"] - 1),
+            min(max(charge, 0), ATOM_FEATURES["formal charge, plus 5"] - 1),
+            min(atom.GetTotalNumHs(), ATOM_FEATURES["number of hydrogens"] - 1),
+            min(atom.GetNumRadicalElectrons(), ATOM_FEATURES["number of radical electrons"] - 1),
+            self.hybridization[atom.GetHybridization()],
+            int(atom.GetIsAromatic()),
+            int(atom.IsInRing()),
+        )
+
+    def bond(self, bond: Any) -> tuple[int, ...]:
+        return (
+            self.bond_type[bond.GetBondType()],
+            self.stereo[bond.GetStereo()],
+            int(bond.GetIsConjugated()),
+        )
+
+
+def _numbers(enumeration: Any, names: tuple[str, ...], other: str) -> dict[Any, int]:
+    return {value: names.index(name if name in names else other) for name, value in enumeration.names.items()}
+
 
 # Part of the name of kept files: raise it whenever `Molecules` or what fills it changes.
 EDITION = 1
@@ -50,29 +187,31 @@ class MoleculeNet(RawDataset):
                  whose first layer is linear
     """
 
-    task: ClassVar[str] = "graph"
-    licence: ClassVar[str] = "MIT (MoleculeNet); for research, cite Wu et al. (2018)"
-    folder: ClassVar[str]
-    file: ClassVar[str]
+    task = "graph"
+    licence = "MIT (MoleculeNet); for research, cite Wu et al. (2018)"
+    published: ClassVar[str] = "moleculenet.org/datasets-1 (deepchemdata.s3-us-west-1.amazonaws.com/datasets/)"
+    file: ClassVar[str] = ""  # where it is not called <name>.csv
     smiles: ClassVar[str] = "smiles"
     target: ClassVar[str] = "binary"
-    tasks: ClassVar[tuple[str, ...]]  # columns of the csv file; empty: all but the SMILES
+    tasks: ClassVar[tuple[str, ...]] = ()  # columns of the csv file; empty: all but the SMILES
 
     one_hot: bool = False
 
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.__name__.lower()
+
     @property
-    def raw(self) -> RawFolder:
+    def needs(self) -> tuple[str, ...]:
         """The file of this set."""
-        published = "moleculenet.org/datasets-1 (deepchemdata.s3-us-west-1.amazonaws.com/datasets/)"
-        return RawFolder(self.folder, f"moleculenet/{self.folder}/raw", (self.file,), published)
+        return (f"moleculenet/{self.name}/raw/{self.file or f'{self.name}.csv'}",)
 
     def load(self, root: Path) -> GraphSet:
         """Return the molecules; their file is looked for in `root`."""
-        check_scale(self.folder, self.one_hot, self.normalize_features)
-        path = self.raw.verified(root) / self.file
+        check_scale(self.name, self.one_hot, self.normalize_features)
+        (path,) = self.verified(root)
         smiles, labels, tasks = read_table(path, self.smiles, self.tasks)
-        found = kept_molecules(path, self.folder, smiles)
-        graphs = as_graphs(found, labels, tasks, self.target, self.folder)
+        found = kept_molecules(path, self.name, smiles)
+        graphs = as_graphs(found, labels, tasks, self.target, self.name)
         return in_columns(graphs, self.normalize_features) if self.one_hot else graphs
 
 
@@ -185,86 +324,62 @@ def _keep(path: Path, found: Molecules) -> None:
 class HIV(MoleculeNet):
     """41,120 molecules (7 of 41,127 cannot be parsed): those that keep HIV from replicating."""
 
-    folder = "hiv"
     file = "HIV.csv"
     tasks = ("HIV_active",)
-    summary = "41,120 molecules, 1 task: keeps HIV from replicating"
 
 
 class BACE(MoleculeNet):
     """1,513 molecules: those that inhibit human beta-secretase 1."""
 
-    folder = "bace"
-    file = "bace.csv"
     smiles = "mol"
     tasks = ("Class",)
-    summary = "1,513 molecules, 1 task: inhibits beta-secretase 1"
 
 
 class BBBP(MoleculeNet):
     """2,039 molecules (11 of 2,050 cannot be parsed): those that pass from blood into the brain."""
 
-    folder = "bbbp"
     file = "BBBP.csv"
     tasks = ("BBBP",)
-    summary = "2,039 molecules, 1 task: passes from blood into the brain"
 
 
 class ClinTox(MoleculeNet):
     """1,480 drugs (4 of 1,484 cannot be parsed), 2 tasks: approved by the FDA; failed in trials for toxicity."""
 
-    folder = "clintox"
-    file = "clintox.csv"
     tasks = ("FDA_APPROVED", "CT_TOX")
-    summary = "1,480 drugs, 2 tasks: approved, failed for toxicity"
 
 
 class SIDER(MoleculeNet):
     """1,427 drugs, 27 tasks: side effects on each system of organs."""
 
-    folder = "sider"
-    file = "sider.csv"
-    tasks = ()
-    summary = "1,427 drugs, 27 tasks: side effects by system of organs"
-
 
 class Tox21(MoleculeNet):
     """7,823 molecules (8 of 7,831 cannot be parsed), 12 tasks: toxicity measurements, some missing."""
 
-    folder = "tox21"
-    file = "tox21.csv"
     tasks = (
         *("NR-AR", "NR-AR-LBD", "NR-AhR", "NR-Aromatase", "NR-ER", "NR-ER-LBD", "NR-PPAR-gamma"),
         *("SR-ARE", "SR-ATAD5", "SR-HSE", "SR-MMP", "SR-p53"),
     )
-    summary = "7,823 molecules, 12 tasks: toxicity, partly measured"
 
 
 class ESOL(MoleculeNet):
     """1,128 molecules: logarithm of the solubility in water, in mols per litre."""
 
-    folder = "esol"
     file = "delaney-processed.csv"
     target = "value"
     tasks = ("measured log solubility in mols per litre",)
-    summary = "1,128 molecules, regression: solubility in water"
 
 
 class Lipo(MoleculeNet):
     """4,200 molecules: lipophilicity, the logarithm of the octanol/water distribution at pH 7.4."""
 
-    folder = "lipo"
     file = "Lipophilicity.csv"
     target = "value"
     tasks = ("exp",)
-    summary = "4,200 molecules, regression: lipophilicity"
 
 
 class FreeSolv(MoleculeNet):
     """642 molecules: free energy of hydration, measured, in kcal/mol."""
 
-    folder = "freesolv"
     file = "SAMPL.csv"
     target = "value"
     tasks = ("expt",)
-    summary = "642 molecules, regression: free energy of hydration"

@@ -34,14 +34,13 @@ class MultiTaskMol(Dataset):
     None: four of the sets have no kinds of bonds.
     """
 
-    task: ClassVar[str] = "graph"
-    summary: ClassVar[str] = "8,270 molecules of 7 TU sets, one task of two classes each; one client per set"
-    licence: ClassVar[str] = TU.licence
+    task = "graph"
+    licence = TU.licence
     members: ClassVar[tuple[type[TU], ...]] = (MUTAG, BZR, COX2, DHFR, PTCMR, AIDS, NCI1)
 
     def load(self, root: Path) -> GraphSet:
         """Return all molecules; the files of the sets are looked for in `root`."""
-        sets = {kind.tu_name: kind(use_attributes=False).load(root) for kind in self.members}
+        sets = {kind.name: kind(use_attributes=False).load(root) for kind in self.members}
         bare = {name: replace(graphs, edge_attr=None, attribute_names={}) for name, graphs in sets.items()}
         tasks = {name: _as_task(graphs, name) for name, graphs in bare.items()}
         joined = join(tasks, "multi_task_mol", x=on_the_diagonal([graphs.x for graphs in bare.values()]))
@@ -64,9 +63,8 @@ class MultiTaskMoleculeNet(Dataset):
         one_hot: as in `MoleculeNet`
     """
 
-    task: ClassVar[str] = "graph"
-    summary: ClassVar[str] = "14,282 molecules of 5 MoleculeNet sets, 43 tasks; one client per set"
-    licence: ClassVar[str] = MoleculeNet.licence
+    task = "graph"
+    licence = MoleculeNet.licence
     members: ClassVar[tuple[type[MoleculeNet], ...]] = (BACE, BBBP, ClinTox, SIDER, Tox21)
 
     one_hot: bool = False
@@ -75,7 +73,7 @@ class MultiTaskMoleculeNet(Dataset):
         """Return all molecules; the files of the sets are looked for in `root`."""
         name = "multi_task_moleculenet"
         check_scale(name, self.one_hot, self.normalize_features)
-        joined = join({kind.folder: kind().load(root) for kind in self.members}, name)
+        joined = join({kind.name: kind().load(root) for kind in self.members}, name)
         return in_columns(joined, self.normalize_features) if self.one_hot else joined
 
     def present(self, root: Path) -> bool:
@@ -94,7 +92,10 @@ def join(sets: Mapping[str, GraphSet], name: str, x: Tensor | None = None) -> Gr
     if len(targets) != 1 or parts[0].y.dim() != 2:
         raise BadInput(f"sets with labels {', '.join(targets)} cannot be joined; all need tasks of one kind")
     sizes = [part.num_items for part in parts]
-    y = _apart([part.y for part in parts])
+    # The blocks of a diagonal, NaN besides.
+    on_diagonal: Callable[..., Tensor] = torch.block_diag
+    labels = [part.y for part in parts]
+    y = torch.where(on_diagonal(*map(torch.ones_like, labels)) > 0, on_diagonal(*labels), torch.nan)
     attributes, names = _joined_attributes(parts)
     return GraphSet(
         x=torch.cat([part.x for part in parts]) if x is None else x,
@@ -112,12 +113,6 @@ def join(sets: Mapping[str, GraphSet], name: str, x: Tensor | None = None) -> Gr
     )
 
 
-def _apart(labels: Sequence[Tensor]) -> Tensor:
-    """Return matrices as the blocks of a diagonal, NaN besides."""
-    on_diagonal: Callable[..., Tensor] = torch.block_diag
-    return torch.where(on_diagonal(*map(torch.ones_like, labels)) > 0, on_diagonal(*labels), torch.nan)
-
-
 def _as_task(graphs: GraphSet, name: str) -> GraphSet:
     """Return graphs of two classes as one task of yes or no: whether a graph is of the second class."""
     if graphs.num_classes != 2:
@@ -131,17 +126,11 @@ def _joined_attributes(parts: Sequence[GraphSet]) -> tuple[dict[str, Tensor], di
     attributes: dict[str, Tensor] = {}
     names: dict[str, tuple[str, ...]] = {}
     for key in shared:
+        values = [part.attributes[key] for part in parts]
         if all(key in part.attribute_names for part in parts):
-            attributes[key], names[key] = _joined_categories(parts, key)
-        else:
-            attributes[key] = torch.cat([part.attributes[key] for part in parts])
+            names[key] = tuple(sorted({name for part in parts for name in part.attribute_names[key]}))
+            number = {name: i for i, name in enumerate(names[key])}
+            anew = [torch.tensor([number[name] for name in part.attribute_names[key]]) for part in parts]
+            values = [table[told] for table, told in zip(anew, values, strict=True)]
+        attributes[key] = torch.cat(values)
     return attributes, names
-
-
-def _joined_categories(parts: Sequence[GraphSet], key: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Return the categories of all graphs, numbered anew, and their names."""
-    names = tuple(sorted({name for part in parts for name in part.attribute_names[key]}))
-    number = {name: i for i, name in enumerate(names)}
-    anew = [torch.tensor([number[name] for name in part.attribute_names[key]]) for part in parts]
-    values = [table[part.attributes[key]] for table, part in zip(anew, parts, strict=True)]
-    return torch.cat(values), names

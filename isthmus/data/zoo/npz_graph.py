@@ -14,17 +14,16 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from isthmus.data.dataset import Dataset
 from isthmus.data.features import compact, normalized_rows
 from isthmus.data.graph import Graph, undirected
-from isthmus.data.zoo.raw import damaged, known_digest, matrix, read_arrays, require, rows_of, sha256_of
+from isthmus.data.zoo.raw import RawDataset, check_edition, damaged, known_digest, matrix, read_arrays, rows_of
 
 KEYS = ("adj_indptr", "adj_indices", "attr_indptr", "attr_indices", "attr_data", "attr_shape", "labels")
 
 
 @dataclass(frozen=True)
-class NpzGraph(Dataset):
-    """A graph in one archive, at `root/<file>`.
+class NpzGraph(RawDataset):
+    """A graph in one archive.
 
     The directed adjacency is read as undirected; its values, all 1, are not read. The same graph may be packed
     otherwise than in the file whose digest is known: another file is taken when its counts are the known ones.
@@ -34,8 +33,6 @@ class NpzGraph(Dataset):
                          they are as published: counts of words, or TF-IDF
     """
 
-    name: ClassVar[str]
-    file: ClassVar[str]
     published: ClassVar[str] = "https://github.com/shchur/gnn-benchmark/tree/master/data/npz"
     counts: ClassVar[tuple[int, int, int, int]]  # nodes, undirected edges, features, classes
 
@@ -43,20 +40,10 @@ class NpzGraph(Dataset):
 
     def load(self, root: Path) -> Graph:
         """Return the graph."""
-        (path,) = require(self.name, root, [self.file], self.published)
-        sha256 = known_digest(path, root)
-        other_edition = sha256 is not None and sha256_of(path) != sha256
-        graph = self._build(path, sha256)
-        found = (graph.num_nodes, graph.num_edges // 2, graph.num_features, graph.num_classes)
-        if other_edition and found != self.counts:
-            raise damaged(
-                path, sha256, f"(nodes, edges, features, classes) are {found} in it, {self.counts} in {self.name}"
-            )
+        (path,) = self.required(root)
+        graph = self._build(path, known_digest(path, root))
+        check_edition(graph, self.counts, [path], root, "are {} in it")
         return graph
-
-    def present(self, root: Path) -> bool:
-        """Return whether the archive is there."""
-        return (root / self.file).is_file()
 
     def _build(self, path: Path, sha256: str | None) -> Graph:
         arrays = read_arrays(path, KEYS, sha256)
@@ -90,9 +77,8 @@ class AmazonComputers(NpzGraph):
     """
 
     name = "amazon_computers"
-    file = "amazon/Computers/raw/amazon_electronics_computers.npz"
+    needs = ("amazon/Computers/raw/amazon_electronics_computers.npz",)
     counts = (13752, 245861, 767, 10)
-    summary = "13,752 computer goods bought together, 245,861 links, 767 words, 10 classes"
     licence = "MIT, as part of gnn-benchmark; the reviews are Amazon's"
 
 
@@ -104,9 +90,8 @@ class AmazonPhoto(NpzGraph):
     """
 
     name = "amazon_photo"
-    file = "amazon/Photo/raw/amazon_electronics_photo.npz"
+    needs = ("amazon/Photo/raw/amazon_electronics_photo.npz",)
     counts = (7650, 119081, 745, 8)
-    summary = "7,650 photographic goods bought together, 119,081 links, 745 words, 8 classes"
     licence = "MIT, as part of gnn-benchmark; the reviews are Amazon's"
 
 
@@ -120,9 +105,8 @@ class CoauthorCS(NpzGraph):
     """
 
     name = "coauthor_cs"
-    file = "coauthor/CS/raw/ms_academic_cs.npz"
+    needs = ("coauthor/CS/raw/ms_academic_cs.npz",)
     counts = (18333, 81894, 6805, 15)
-    summary = "18,333 authors in computer science, 81,894 links, 6,805 keywords, 15 classes"
     licence = COAUTHOR_LICENCE
 
 
@@ -133,9 +117,8 @@ class CoauthorPhysics(NpzGraph):
     """
 
     name = "coauthor_physics"
-    file = "coauthor/Physics/raw/ms_academic_phy.npz"
+    needs = ("coauthor/Physics/raw/ms_academic_phy.npz",)
     counts = (34493, 247962, 8415, 5)
-    summary = "34,493 authors in physics, 247,962 links, 8,415 keywords, 5 classes"
     licence = COAUTHOR_LICENCE
 
 
@@ -150,10 +133,9 @@ class CitationDBLP(NpzGraph):
     """
 
     name = "dblp"
-    file = "citation_full/dblp/raw/dblp.npz"
+    needs = ("citation_full/dblp/raw/dblp.npz",)
     published = GRAPH2GAUSS
     counts = (17716, 52867, 1639, 4)
-    summary = "17,716 papers of DBLP, 52,867 links, 1,639 TF-IDF words, 4 classes"
     licence = GRAPH2GAUSS_LICENCE
 
 
@@ -164,10 +146,9 @@ class CoraML(NpzGraph):
     """
 
     name = "cora_ml"
-    file = "citation_full/cora_ml/raw/cora_ml.npz"
+    needs = ("citation_full/cora_ml/raw/cora_ml.npz",)
     published = GRAPH2GAUSS
     counts = (2995, 8158, 2879, 7)
-    summary = "2,995 machine learning papers, 8,158 links, 2,879 TF-IDF words, 7 classes"
     licence = GRAPH2GAUSS_LICENCE
 
 
@@ -178,11 +159,10 @@ class ACM(NpzGraph):
     """
 
     name = "acm"
-    file = "acm/acm.npz"
+    needs = ("acm/acm.npz",)
     published = (
         "https://github.com/EdisonLeeeee/GraphData (datasets/acm.npz; write its two pickled matrices as the arrays "
         "adj_indptr, adj_indices, attr_indptr, attr_indices, attr_data, attr_shape beside labels)"
     )
     counts = (3025, 13128, 1870, 3)
-    summary = "3,025 papers of ACM conferences, 13,128 links by author, 1,870 keywords, 3 classes"
     licence = "MIT, as part of GraphData"

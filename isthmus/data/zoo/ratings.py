@@ -13,13 +13,9 @@ import torch
 from isthmus.core.errors import BadInput
 from isthmus.data.features import one_hot
 from isthmus.data.link_graph import LinkGraph
-from isthmus.data.zoo.raw import RawDataset, RawFolder, read_arrays
+from isthmus.data.zoo.raw import RawDataset, read_arrays
 
 COLUMNS = ("user", "item", "category", "rating", "helpfulness", "time")
-PUBLISHED = (
-    "www.cse.msu.edu/~tangjili/trust.html (rating_with_timestamp.mat; its columns as arrays "
-    f"{', '.join(COLUMNS)} of an npz file)"
-)
 
 
 @dataclass(frozen=True)
@@ -49,8 +45,12 @@ class Ratings(RawDataset):
         keep_repeated: whether all ratings of an item by the same user stay
     """
 
-    task: ClassVar[str] = "link"
-    licence: ClassVar[str] = "none stated; for research, cite Tang, Gao and Liu (2012)"
+    task = "link"
+    licence = "none stated; for research, cite Tang, Gao and Liu (2012)"
+    published: ClassVar[str] = (
+        "www.cse.msu.edu/~tangjili/trust.html (rating_with_timestamp.mat; its columns as arrays "
+        f"{', '.join(COLUMNS)} of an npz file)"
+    )
     ratings: ClassVar[tuple[int, ...]]
     num_categories: ClassVar[int]
 
@@ -59,7 +59,7 @@ class Ratings(RawDataset):
 
     def load(self, root: Path) -> LinkGraph:
         """Return the graph; its file is looked for in `root`."""
-        path = self.raw.verified(root) / "ratings.npz"
+        (path,) = self.verified(root)
         rows = read_ratings(path, self.ratings, self.num_categories)
         if not self.keep_repeated:
             rows = _last_of_each_pair(rows)
@@ -86,7 +86,7 @@ class Ratings(RawDataset):
             },
             class_names=tuple(map(str, self.ratings)),
             undirected=True,
-            name=self.raw.dataset.lower(),
+            name=self.name.lower(),
         )
 
 
@@ -96,10 +96,9 @@ class Ciao(Ratings):
     105 items' entries more than items: a few are in several categories. 1,436 ratings repeat a pair of user and item.
     """
 
-    summary = "7,375 users, 105,114 items in 28 categories, 284,086 ratings from 0 to 5"
     ratings = (0, 1, 2, 3, 4, 5)
     num_categories = 28
-    raw = RawFolder("Ciao", "recsys/ciao", ("ratings.npz",), PUBLISHED)
+    needs = ("recsys/ciao/ratings.npz",)
 
 
 class Epinions(Ratings):
@@ -108,10 +107,9 @@ class Epinions(Ratings):
     600 items' entries more than items: some are in several categories. 9,826 ratings repeat a pair of user and item.
     """
 
-    summary = "22,164 users, 296,277 items in 27 categories, 922,267 ratings from 1 to 5"
     ratings = (1, 2, 3, 4, 5)
     num_categories = 27
-    raw = RawFolder("Epinions", "recsys/epinions", ("ratings.npz",), PUBLISHED)
+    needs = ("recsys/epinions/ratings.npz",)
 
 
 def read_ratings(path: Path, ratings: tuple[int, ...], num_categories: int) -> dict[str, npt.NDArray[np.int64]]:

@@ -8,7 +8,6 @@ import json
 import warnings
 import zipfile
 import zlib
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,18 +15,19 @@ from functools import cache
 from importlib.resources import files
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput, MissingData
 from isthmus.core.outside import DATA_VARIABLE
 from isthmus.data.dataset import Dataset
-from isthmus.data.features import sparse_rows
+from isthmus.data.features import from_scipy
+from isthmus.data.graph import Graph
+from isthmus.data.on_demand import sparse
 
 
 @cache
@@ -47,18 +47,12 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def verify(path: Path, sha256: str) -> None:
-    """Raise `BadInput` unless the file has this digest."""
-    if sha256_of(path) != sha256:
-        raise damaged(path, sha256)
-
-
 def verified(root: Path, name: str) -> Path:
     """Return the file `name` below `root`, compared with its digest when that is known."""
     path = root / name
     sha256 = digests().get(name)
-    if sha256 is not None:
-        verify(path, sha256)
+    if sha256 is not None and sha256_of(path) != sha256:
+        raise damaged(path, sha256)
     return path
 
 
@@ -87,49 +81,41 @@ def require(dataset: str, root: Path, names: Sequence[str], published: str) -> l
 
 
 @dataclass(frozen=True)
-class RawFolder:
-    """Files of one dataset, all in one folder.
+class RawDataset(Dataset):
+    """A dataset in raw files below the data root, which `needs` names.
 
-    Fields:
-        dataset:   name of the dataset
-        folder:    their folder below the data root
-        names:     their names
-        published: where they are to be had
+    name:      what errors call it: as its class, unless it says otherwise
+    published: where its files are to be had, with {name} for its name
     """
 
-    dataset: str
-    folder: str
-    names: tuple[str, ...]
-    published: str
+    name: ClassVar[str]
+    published: ClassVar[str]
 
-    def present(self, root: Path) -> bool:
-        """Return whether all files are there."""
-        return all((root / name).is_file() for name in self._paths)
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.__dict__.get("name", cls.__name__)
 
-    def verified(self, root: Path) -> Path:
-        """Return the folder, its files all there and compared with the digests that are known."""
-        require(self.dataset, root, self._paths, self.published)
-        for name in self._paths:
-            verified(root, name)
-        return root / self.folder
+    def required(self, root: Path) -> list[Path]:
+        """Return its files; raise `MissingData` when one is absent."""
+        return require(self.name, root, self.needs, self.published.format(name=self.name))
 
-    @property
-    def _paths(self) -> list[str]:
-        return [f"{self.folder}/{name}" for name in self.names]
+    def verified(self, root: Path) -> list[Path]:
+        """Return its files, compared with the digests that are known."""
+        self.required(root)
+        return [verified(root, file) for file in self.needs]
 
 
-@dataclass(frozen=True)
-class RawDataset(Dataset):
-    """A dataset in raw files that lie below the data root."""
+def check_edition(graph: Graph, counts: tuple[int, ...], paths: Sequence[Path], root: Path, told: str) -> None:
+    """Raise for a file without its known digest, unless it makes up the known graph all the same.
 
-    @property
-    @abstractmethod
-    def raw(self) -> RawFolder:
-        """Its files."""
-
-    def present(self, root: Path) -> bool:
-        """Return whether all raw files are in `root`."""
-        return self.raw.present(root)
+    `counts` are the known graph's nodes, undirected edges, features and classes; `told` says in errors how many there
+    are instead.
+    """
+    found = (graph.num_nodes, graph.num_edges // 2, graph.num_features, graph.num_classes)
+    for path in paths:
+        sha256 = known_digest(path, root)
+        if sha256 is not None and found != counts and sha256_of(path) != sha256:
+            reason = f"(nodes, edges, features, classes) {told.format(found)}, {counts} in {graph.name}"
+            raise damaged(path, sha256, reason)
 
 
 @contextmanager
@@ -162,22 +148,15 @@ def matrix(rows: np.ndarray, columns: np.ndarray, values: np.ndarray | None, sha
 
     Entries of one place are added up; without `values` the place is 1, however often it is named.
     """
-    key = rows.astype(np.int64) * shape[1] + columns
-    if len(key) and (int(rows.min()) < 0 or int(columns.min()) < 0 or int(columns.max()) >= shape[1]):
+    if len(rows) and (int(rows.min()) < 0 or int(columns.min()) < 0 or int(columns.max()) >= shape[1]):
         raise ValueError(f"columns go from {int(columns.min())} to {int(columns.max())}, but there are {shape[1]}")
-    if len(key) and int(rows.max()) >= shape[0]:
+    if len(rows) and int(rows.max()) >= shape[0]:
         raise ValueError(f"rows go up to {int(rows.max())}, but there are {shape[0]}")
+    entries = np.ones(len(rows)) if values is None else values.astype(np.float64)
+    added_up = sparse.coo_matrix((entries, (rows, columns)), shape).tocsr()
     if values is None:
-        places = np.unique(key)
-        entries = np.ones(len(places), dtype=np.float32)
-    elif bool((key[1:] > key[:-1]).all()):
-        places, entries = key, values.astype(np.float32)
-    else:
-        places, entry_of = np.unique(key, return_inverse=True)
-        entries = np.bincount(entry_of, values, len(places)).astype(np.float32)
-    start = np.searchsorted(places, np.arange(shape[0] + 1, dtype=np.int64) * shape[1])
-    columns = places % max(shape[1], 1)
-    return sparse_rows(torch.from_numpy(start), torch.from_numpy(columns), torch.from_numpy(entries), shape)
+        added_up.data[:] = 1.0
+    return from_scipy(added_up.astype(np.float32))
 
 
 def rows_of(indptr: np.ndarray) -> np.ndarray:
@@ -213,6 +192,14 @@ def read_numbers(
     return table if table.size else np.empty((0, columns or 1), dtype=dtype)
 
 
+def read_pairs(path: Path, delimiter: str | None = None, skip: int = 0) -> npt.NDArray[np.int64]:
+    """Return the pairs of whole numbers in a text file, (lines, 2); `delimiter` None is white space."""
+    try:
+        return np.loadtxt(path, dtype=np.int64, delimiter=delimiter, skiprows=skip, ndmin=2).reshape(-1, 2)
+    except ValueError as error:
+        raise damaged(path, None, f"a line is not two whole numbers ({error})") from error
+
+
 def check_range(path: Path, numbers: npt.NDArray[Any], low: int, high: int, what: str) -> None:
     """Raise `BadInput` unless all `numbers` lie in low..high."""
     outside = (numbers < low) | (numbers > high)
@@ -220,15 +207,6 @@ def check_range(path: Path, numbers: npt.NDArray[Any], low: int, high: int, what
         raise BadInput(
             f"the file {path} names {what} {int(numbers[outside][0])}; {low} to {high} are known. Files of two "
             "editions may be mixed: fetch all of them again"
-        )
-
-
-def check_length(path: Path, length: int, beside: Path, expected: int) -> None:
-    """Raise `BadInput` unless a file has as many lines as the one beside it."""
-    if length != expected:
-        raise BadInput(
-            f"in {path.parent}, {path.name} has {length} lines and {beside.name} has {expected}; they should have as "
-            "many. One of them is cut short: fetch both again"
         )
 
 

@@ -15,10 +15,9 @@ from isthmus.core.errors import BadInput, refuse
 from isthmus.data.features import normalized_rows, one_hot
 from isthmus.data.graph import directed
 from isthmus.data.graph_set import GraphSet
-from isthmus.data.zoo.raw import RawDataset, RawFolder, check_length, check_range, read_numbers
+from isthmus.data.zoo.raw import RawDataset, check_range, read_numbers
 
 Numbers = npt.NDArray[np.int64]
-PUBLISHED = "www.chrsmrrs.com/graphkerneldatasets/{name}.zip (see chrsmrrs.github.io/datasets)"
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,9 @@ class TU(RawDataset):
                         attributes; 0 gives one column of ones, which is what FederatedScope-GNN does
     """
 
-    task: ClassVar[str] = "graph"
-    licence: ClassVar[str] = "none stated; for research, cite Morris et al. (2020) and the set's own authors"
-    tu_name: ClassVar[str]
+    task = "graph"
+    licence = "none stated; for research, cite Morris et al. (2020) and the set's own authors"
+    published: ClassVar[str] = "www.chrsmrrs.com/graphkerneldatasets/{name}.zip (see chrsmrrs.github.io/datasets)"
     files: ClassVar[tuple[str, ...]] = ()  # beside A, graph_indicator and graph_labels
 
     use_attributes: bool = True
@@ -49,15 +48,15 @@ class TU(RawDataset):
         refuse(self.max_degree < 0, self, "max_degree", "it may not be negative")
 
     @property
-    def raw(self) -> RawFolder:
+    def needs(self) -> tuple[str, ...]:
         """The files of this set."""
         parts = ("A", "graph_indicator", "graph_labels", *self.files)
-        names = tuple(f"{self.tu_name}_{part}.txt" for part in parts)
-        return RawFolder(self.tu_name, f"TU/{self.tu_name}/raw", names, PUBLISHED.format(name=self.tu_name))
+        return tuple(f"TU/{self.name}/raw/{self.name}_{part}.txt" for part in parts)
 
     def load(self, root: Path) -> GraphSet:
         """Return the graphs; their files are looked for in `root`."""
-        graphs = read_tu(self.raw.verified(root), self.tu_name, self.use_attributes, self.max_degree)
+        folder = self.verified(root)[0].parent
+        graphs = read_tu(folder, self.name, self.use_attributes, self.max_degree)
         return replace(graphs, x=normalized_rows(graphs.x)) if self.normalize_features else graphs
 
 
@@ -74,11 +73,8 @@ def read_tu(folder: Path, name: str, use_attributes: bool = True, max_degree: in
     node_labels = _optional(path("node_labels"), np.int64, path("graph_indicator"), len(indicator))
     attributes = _optional(path("node_attributes"), np.float32, path("graph_indicator"), len(indicator))
     edge_labels = _optional(path("edge_labels"), np.int64, path("A"), num_lines)
-    columns: list[Tensor] = []
-    if node_labels is not None:
-        columns.append(_labels_one_hot(node_labels))
-    if attributes is not None and use_attributes:
-        columns.append(torch.from_numpy(attributes))
+    columns = [] if node_labels is None else [_labels_one_hot(node_labels)]
+    columns += [] if attributes is None or not use_attributes else [torch.from_numpy(attributes)]
     class_values, y = np.unique(classes, return_inverse=True)
     return GraphSet(
         x=_features(columns, edge_index, len(indicator), max_degree),
@@ -131,7 +127,11 @@ def _optional(path: Path, dtype: npt.DTypeLike, beside: Path, expected: int) -> 
     if not path.is_file():
         return None
     table = read_numbers(path, dtype)
-    check_length(path, len(table), beside, expected)
+    if len(table) != expected:
+        raise BadInput(
+            f"in {path.parent}, {path.name} has {len(table)} lines and {beside.name} has {expected}; they should have "
+            "as many. One of them is cut short: fetch both again"
+        )
     return table
 
 
@@ -159,92 +159,71 @@ LABELS, ATTRIBUTES, EDGE_LABELS = "node_labels", "node_attributes", "edge_labels
 class AIDS(TU):
     """2,000 molecules, active against HIV or not; 15.69 atoms on average, 38 + 4 features, 3 kinds of bonds."""
 
-    tu_name = "AIDS"
     files = (LABELS, ATTRIBUTES, EDGE_LABELS)
-    summary = "2,000 molecules of 15.7 atoms, 2 classes: active against HIV"
 
 
 class BZR(TU):
     """405 ligands of the benzodiazepine receptor; 35.75 atoms on average, 53 + 3 features, 2 classes."""
 
-    tu_name = "BZR"
     files = (LABELS, ATTRIBUTES)
-    summary = "405 molecules of 35.8 atoms, 2 classes: benzodiazepine receptor"
 
 
 class COX2(TU):
     """467 inhibitors of cyclooxygenase-2; 41.22 atoms on average, 35 + 3 features, 2 classes."""
 
-    tu_name = "COX2"
     files = (LABELS, ATTRIBUTES)
-    summary = "467 molecules of 41.2 atoms, 2 classes: cyclooxygenase-2"
 
 
 class DD(TU):
     """1,178 proteins, enzymes or not; 284.32 amino acids on average, 843,046 edges, 89 features, 2 classes."""
 
-    tu_name = "DD"
     files = (LABELS,)
-    summary = "1,178 proteins of 284.3 amino acids, 2 classes: enzymes or not"
 
 
 class DHFR(TU):
     """756 inhibitors of dihydrofolate reductase; 42.43 atoms on average, 53 + 3 features, 2 classes."""
 
-    tu_name = "DHFR"
     files = (LABELS, ATTRIBUTES)
-    summary = "756 molecules of 42.4 atoms, 2 classes: dihydrofolate reductase"
 
 
 class ENZYMES(TU):
     """600 enzymes of 6 classes; 32.63 secondary structures on average, 3 + 18 features."""
 
-    tu_name = "ENZYMES"
     files = (LABELS, ATTRIBUTES)
-    summary = "600 enzymes of 32.6 structures, 6 classes"
 
 
 class IMDBBinary(TU):
     """1,000 networks of actors, of action or romance films; 19.77 actors on average; 136 features, of degree."""
 
-    tu_name = "IMDB-BINARY"
-    summary = "1,000 networks of 19.8 actors, 2 genres; degree as feature"
+    name = "IMDB-BINARY"
 
 
 class IMDBMulti(TU):
     """1,500 networks of actors, of comedy, romance or science fiction; 13.00 actors on average; 89 features."""
 
-    tu_name = "IMDB-MULTI"
-    summary = "1,500 networks of 13.0 actors, 3 genres; degree as feature"
+    name = "IMDB-MULTI"
 
 
 class MUTAG(TU):
     """188 nitroaromatic compounds, mutagenic or not; 17.93 atoms on average, 7 features, 4 kinds of bonds."""
 
-    tu_name = "MUTAG"
     files = (LABELS, EDGE_LABELS)
-    summary = "188 molecules of 17.9 atoms, 2 classes: mutagenic"
 
 
 class NCI1(TU):
     """4,110 compounds, active against lung cancer cells or not; 29.87 atoms on average, 37 features."""
 
-    tu_name = "NCI1"
     files = (LABELS,)
-    summary = "4,110 molecules of 29.9 atoms, 2 classes: active against lung cancer"
 
 
 class PROTEINS(TU):
     """1,113 proteins, enzymes or not; 39.06 secondary structures on average, 3 + 1 features."""
 
-    tu_name = "PROTEINS"
     files = (LABELS, ATTRIBUTES)
-    summary = "1,113 proteins of 39.1 structures, 2 classes: enzymes or not"
 
 
 class PTCMR(TU):
     """344 compounds, carcinogenic for male rats or not; 14.29 atoms on average, 18 features, 4 kinds of bonds."""
 
-    tu_name = "PTC_MR"
+    name = "PTC_MR"
     files = (LABELS, EDGE_LABELS)
-    summary = "344 molecules of 14.3 atoms, 2 classes: carcinogenic for male rats"

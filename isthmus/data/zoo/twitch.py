@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from isthmus.core.errors import nearest, refuse
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import compact, normalized_rows
 from isthmus.data.graph import Graph, undirected
-from isthmus.data.zoo.raw import damaged, known_digest, matrix, read_arrays, require, verified
+from isthmus.data.zoo.raw import damaged, known_digest, matrix, read_arrays, read_pairs, require, verified
 
 COUNTRIES = ("DE", "EN", "ES", "FR", "PT", "RU")
 FOLDERS: Mapping[str, str] = {"DE": "DE", "EN": "ENGB", "ES": "ES", "FR": "FR", "PT": "PTBR", "RU": "RU"}
@@ -55,8 +55,7 @@ class Twitch(Dataset):
         countries: those that are loaded, in the order of their numbers
     """
 
-    summary: ClassVar[str] = "34,118 streamers of six countries, 429,113 friendships, 3,170 or 128 features, 2 classes"
-    licence: ClassVar[str] = "MIT, as part of benedekrozemberczki/datasets"
+    licence = "MIT, as part of benedekrozemberczki/datasets"
 
     features: str = "raw"
     countries: tuple[str, ...] = COUNTRIES
@@ -76,7 +75,9 @@ class Twitch(Dataset):
         sizes = np.array([len(part.labels) for part in parts])
         first, num_nodes = np.cumsum(sizes) - sizes, int(sizes.sum())
         if self.features == "raw":
-            x = _joined_facts(parts, first, num_nodes)
+            rows = np.concatenate([part.features[0] + shift for part, shift in zip(parts, first, strict=True)])
+            columns = np.concatenate([part.features[1] for part in parts])
+            x = compact(matrix(rows, columns, None, (num_nodes, NUM_RAW)))
         else:
             x = torch.from_numpy(np.concatenate([part.features for part in parts]).astype(np.float32))
         edges = np.concatenate([part.edges + shift for part, shift in zip(parts, first, strict=True)])
@@ -98,12 +99,6 @@ class Twitch(Dataset):
         return all((root / name).is_file() for country in self.countries for name in names(country))
 
 
-def _joined_facts(parts: list[Country], first: np.ndarray, num_nodes: int) -> torch.Tensor:
-    rows = np.concatenate([part.features[0] + shift for part, shift in zip(parts, first, strict=True)])
-    columns = np.concatenate([part.features[1] for part in parts])
-    return compact(matrix(rows, columns, None, (num_nodes, NUM_RAW)))
-
-
 def _raw_names(country: str) -> list[str]:
     return [f"twitch_musae/{FOLDERS[country]}/{name}" for name in ("edges.csv", "features.json", "target.csv")]
 
@@ -123,17 +118,11 @@ def _read_raw(country: str, root: Path) -> Country:
         labels = np.array([mature[node] for node in range(len(mature))], dtype=np.int64)
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(target, None, f"no table of new_id 0, 1, ... and mature ({error!r})") from error
-    return Country(_facts(facts, len(labels)), _pairs(links, len(labels)), labels)
-
-
-def _pairs(path: Path, num_nodes: int) -> np.ndarray:
-    try:
-        pairs = np.loadtxt(path, dtype=np.int64, delimiter=",", skiprows=1, ndmin=2).reshape(-1, 2)
-    except ValueError as error:
-        raise damaged(path, None, f"a line is not two whole numbers ({error})") from error
-    if pairs.size and int(pairs.max()) >= num_nodes:
-        raise damaged(path, None, f"an edge goes to node {int(pairs.max())} of {num_nodes}")
-    return pairs
+    coordinates = _facts(facts, len(labels))
+    pairs = read_pairs(links, delimiter=",", skip=1)
+    if pairs.size and int(pairs.max()) >= len(labels):
+        raise damaged(links, None, f"an edge goes to node {int(pairs.max())} of {len(labels)}")
+    return Country(coordinates, pairs, labels)
 
 
 def _facts(path: Path, num_nodes: int) -> np.ndarray:

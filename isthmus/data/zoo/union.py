@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -41,8 +41,7 @@ class Union(Dataset):
         dim:      columns with "svd"
     """
 
-    summary: ClassVar[str] = "several node datasets in one, each with classes of its own"
-    licence: ClassVar[str] = "those of its parts"
+    licence = "those of its parts"
 
     datasets: tuple[str, ...] = ("amazon_computers", "amazon_photo")
     features: str = "svd"
@@ -73,8 +72,12 @@ class Union(Dataset):
         y = [torch.where(part.y >= 0, part.y + int(shift), -1) for part, shift in zip(parts, classes, strict=False)]
         named = list(zip(self.datasets, parts, strict=True))
         edges = [part.edge_index + shift for part, shift in zip(parts, first, strict=True)]
+        if self.features == "svd":
+            x = torch.cat([_components(name, part, self.dim) for name, part in named])
+        else:
+            x = on_the_diagonal([part.x for part in parts])
         return Graph(
-            x=self._features(parts),
+            x=x,
             edge_index=torch.cat(edges, dim=1),
             y=torch.cat(y),
             num_classes=int(classes[-1]),
@@ -84,13 +87,6 @@ class Union(Dataset):
             class_names=tuple(f"{name}/{label}" for name, part in named for label in part.named_classes),
             name="union",
         )
-
-    def _features(self, parts: list[Graph]) -> Tensor:
-        if self.features == "svd":
-            return torch.cat(
-                [_components(name, part, self.dim) for name, part in zip(self.datasets, parts, strict=True)]
-            )
-        return on_the_diagonal([part.x for part in parts])
 
     def present(self, root: Path) -> bool:
         """Return whether all parts are there."""

@@ -4,42 +4,47 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
 
-from isthmus.data.dataset import Dataset
 from isthmus.data.features import compact, normalized_rows
 from isthmus.data.graph import Graph, undirected
-from isthmus.data.zoo.raw import damaged, known_digest, matrix, read_arrays, require, rows_of, sha256_of
+from isthmus.data.zoo.raw import (
+    RawDataset,
+    check_edition,
+    damaged,
+    known_digest,
+    matrix,
+    read_arrays,
+    read_pairs,
+    rows_of,
+)
 
 FILES = tuple(f"attributed/wiki/raw/{name}" for name in ("attrs.npz", "edgelist.txt", "labels.txt"))
 COUNTS = (2405, 11596, 4973, 17)
 
 
 @dataclass(frozen=True)
-class Wiki(Dataset):
+class Wiki(RawDataset):
     """2,405 pages, 11,596 undirected links, 4,973 TF-IDF words, 17 classes; at `root/attributed/wiki/raw`.
 
     Papers count the 17,981 lines of the edge list. 1,996 of them are self-loops, others are repeated or name one
     pair both ways. An eighth of the word entries are set, so the features are dense.
     """
 
-    summary: ClassVar[str] = "2,405 pages of Wikipedia, 11,596 links, 4,973 TF-IDF words, 17 classes"
-    needs: ClassVar[tuple[str, ...]] = FILES
-    licence: ClassVar[str] = "MIT, as part of TADW; the text is Wikipedia's, CC BY-SA"
+    needs = FILES
+    name = "wiki"
+    published = (
+        "https://github.com/thunlp/TADW (wiki), and in these three files by the class AttributedGraphDataset of "
+        "torch_geometric"
+    )
+    licence = "MIT, as part of TADW; the text is Wikipedia's, CC BY-SA"
 
     def load(self, root: Path) -> Graph:
         """Return the graph."""
-        words, links, classes = paths = require(
-            "wiki",
-            root,
-            FILES,
-            "https://github.com/thunlp/TADW (wiki), and in these three files by the class AttributedGraphDataset of "
-            "torch_geometric",
-        )
-        pairs, label_of = _numbers(links), _numbers(classes)
+        words, links, classes = paths = self.required(root)
+        pairs, label_of = read_pairs(links), read_pairs(classes)
         y = np.full(len(label_of), -1, dtype=np.int64)
         arrays = read_arrays(words, ("data", "indices", "indptr", "shape", "format"))
         inner, outer = arrays["indices"], rows_of(arrays["indptr"])
@@ -60,23 +65,7 @@ class Wiki(Dataset):
             y=torch.from_numpy(y),
             num_classes=int(y.max()) + 1,
             node_ids=torch.arange(len(y)),
-            name="wiki",
+            name=self.name,
         )
-        _check(graph, paths, root)
+        check_edition(graph, COUNTS, paths, root, "come to {}")
         return graph
-
-
-def _numbers(path: Path) -> np.ndarray:
-    try:
-        return np.loadtxt(path, dtype=np.int64, ndmin=2)
-    except ValueError as error:
-        raise damaged(path, None, f"a line is not two whole numbers ({error})") from error
-
-
-def _check(graph: Graph, paths: list[Path], root: Path) -> None:
-    """Raise for a file without its known digest, unless it makes up the known graph all the same."""
-    found = (graph.num_nodes, graph.num_edges // 2, graph.num_features, graph.num_classes)
-    for path in paths:
-        sha256 = known_digest(path, root)
-        if sha256 is not None and found != COUNTS and sha256_of(path) != sha256:
-            raise damaged(path, sha256, f"(nodes, edges, features, classes) come to {found}, {COUNTS} in wiki")

@@ -8,10 +8,13 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from isthmus.data.zoo.raw import matrix
+
+Numbers = npt.NDArray[np.int64]
 
 WORD = re.compile(r"[a-z]{3,}")
 BLOCK_WORDS = 4_000_000
@@ -30,11 +33,14 @@ def bag_of_words(
 
     number_of: defaultdict[str, int] = defaultdict()
     number_of.default_factory = number_of.__len__
-    seen = _Counts()
+    pairs, counts, new = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), array("q")
     for row, text in texts:
         numbers = [number_of[word] for word in WORD.findall(text.lower()) if word not in ENGLISH_STOP_WORDS]
-        seen.add(row, numbers)
-    rows, words, counts = seen.totals()
+        new.extend([row << 32 | number for number in numbers])
+        if len(new) >= BLOCK_WORDS:
+            pairs, counts, new = *_summed_up(pairs, counts, new), array("q")
+    pairs, counts = _summed_up(pairs, counts, new)
+    rows, words = pairs >> 32, pairs & 0xFFFFFFFF
     names = np.array(list(number_of), dtype=str)
     num_rows_with = np.bincount(words, minlength=len(names))
     chosen = np.lexsort((names, -num_rows_with))[:num_words]
@@ -47,31 +53,11 @@ def bag_of_words(
     return x, tuple(names[chosen].tolist())
 
 
-class _Counts:
-    """How often each row has each word; sums up whenever enough has come in."""
-
-    def __init__(self) -> None:
-        self._rows, self._words = array("q"), array("q")
-        self._key, self._count = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-
-    def add(self, row: int, words: list[int]) -> None:
-        self._rows.extend([row] * len(words))
-        self._words.extend(words)
-        if len(self._words) >= BLOCK_WORDS:
-            self._sum_up()
-
-    def _sum_up(self) -> None:
-        new = (np.array(self._rows, dtype=np.int64) << 32) | np.array(self._words, dtype=np.int64)
-        key, place = np.unique(np.concatenate([self._key, new]), return_inverse=True)
-        weight = np.concatenate([self._count, np.ones(len(new), dtype=np.int64)])
-        self._count = np.bincount(place, weight, len(key)).astype(np.int64)
-        self._key = key
-        self._rows, self._words = array("q"), array("q")
-
-    def totals(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return rows, words and counts."""
-        self._sum_up()
-        return self._key >> 32, self._key & 0xFFFFFFFF, self._count
+def _summed_up(pairs: Numbers, counts: Numbers, new: array[int]) -> tuple[Numbers, Numbers]:
+    """Return pairs of row and word, each once, and how often each has come, after new ones have."""
+    found, place = np.unique(np.concatenate([pairs, np.array(new, dtype=np.int64)]), return_inverse=True)
+    weight = np.concatenate([counts, np.ones(len(new), dtype=np.int64)])
+    return found, np.bincount(place, weight, len(found)).astype(np.int64)
 
 
 def categories(names: list[str]) -> tuple[Tensor, tuple[str, ...]]:

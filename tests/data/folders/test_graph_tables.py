@@ -14,8 +14,7 @@ from pyarrow import parquet
 from scipy import sparse
 
 from isthmus.core.errors import BadInput
-from isthmus.data import on_demand
-from isthmus.data.folders.graph_folder import is_graph_folder, read_graph_folder, write_graph_folder
+from isthmus.data.folders.graph_folder import Folder, read_graph_folder, write_graph_folder
 from isthmus.data.graph import Graph
 from isthmus.data.splitters.facts import value_names
 from tests.data.strategies import adjacency, dense, graphs, make_graph, many
@@ -244,8 +243,8 @@ def test_sparse_features_that_are_not_finite_are_told_by_row(tmp_path: Path) -> 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"no folder .*nowhere'; a graph folder holds nodes"):
         read_graph_folder(tmp_path / "nowhere")
-    assert not is_graph_folder(tmp_path / "nowhere")
-    assert is_graph_folder(folder(tmp_path))
+    assert not Folder.is_at(tmp_path / "nowhere")
+    assert Folder.is_at(folder(tmp_path))
 
 
 def same(graph: Graph, other: Graph) -> None:
@@ -299,14 +298,14 @@ def test_an_existing_folder_is_never_touched(tmp_path: Path) -> None:
 def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     write_graph_folder(make_graph(3, 3), tmp_path / "empty")
-    assert is_graph_folder(tmp_path / "empty")
+    assert Folder.is_at(tmp_path / "empty")
 
 
 def test_nothing_is_left_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: object) -> None:
+    def full(*arguments: object, **named: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(on_demand.sparse, "save_npz", full)
+    monkeypatch.setattr(np, "savez_compressed", full)
     with pytest.raises(BadInput, match=r"graph' cannot be written: No space left"):
         write_graph_folder(make_graph(3, 3, sparse=True), tmp_path / "graph")
     assert list(tmp_path.iterdir()) == []

@@ -19,17 +19,15 @@ from isthmus.data.imports.importing import EdgeRules, Prepared, Roles, Wishes, p
 from tests.data.strategies import many
 
 
-def table(file: str, columns: dict[str, list[Any]]) -> Table:
+def table(file: str, columns: dict[str, list[Any]], problems: Problems) -> Table:
     arrays = {name: pa.chunked_array([pa.array(values)]) for name, values in columns.items()}
-    return Table(file, arrays, len(next(iter(columns.values()))))
-
-
-def raw(nodes: dict[str, list[Any]], edges: dict[str, list[Any]] | None = None) -> RawGraph:
-    return RawGraph(table("people.csv", nodes), table("links.csv", edges or {"source": ["a"], "target": ["b"]}))
+    return Table(file, arrays, len(next(iter(columns.values()))), problems)
 
 
 def ready(nodes: dict[str, list[Any]], edges: dict[str, list[Any]] | None = None, **wishes: Any) -> Prepared:
-    return prepare(raw(nodes, edges), Wishes(**wishes), Problems("import"))
+    problems = Problems("import")
+    links = table("links.csv", edges or {"source": ["a"], "target": ["b"]}, problems)
+    return prepare(RawGraph(table("people.csv", nodes, problems), links), Wishes(**wishes), problems)
 
 
 def folder(path: Path, prepared: Prepared, **options: Any) -> GraphFolder:

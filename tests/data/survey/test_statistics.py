@@ -14,9 +14,9 @@ from isthmus.data.link_graph import LinkGraph
 from isthmus.data.splitters import RandomSplitter
 from isthmus.data.survey.statistics import (
     ClientStatistics,
+    Labels,
     describe_clients,
     edge_homophily,
-    label_names,
     missing_edge_fraction,
     missing_item_fraction,
     overlap_matrix,
@@ -103,7 +103,7 @@ def test_links_are_items_and_their_pairs_are_edges() -> None:
     whole = small_links()
     (found,) = describe_clients(whole, [whole])
     assert found == ClientStatistics(4, 3, 1, 2, 2, 0, 0, 2, (1, 2), 2 / 3, None, (1, 2), num_links=4)
-    assert label_names(whole) == ("likes", "knows")
+    assert Labels.of(whole).names == ("likes", "knows")
 
 
 def test_graphs_are_items_and_their_nodes_are_counted_together() -> None:
@@ -115,7 +115,7 @@ def test_graphs_are_items_and_their_nodes_are_counted_together() -> None:
 
 def test_tasks_of_yes_or_no_count_both_answers() -> None:
     whole = small_set(torch.tensor([[1.0, torch.nan], [0.0, 1.0]]), "binary")
-    assert label_names(whole) == ("0: no", "0: yes", "1: no", "1: yes")
+    assert Labels.of(whole).names == ("0: no", "0: yes", "1: no", "1: yes")
     assert describe_clients(whole, [whole])[0].label_counts == (1, 1, 0, 1)
 
 
@@ -123,7 +123,7 @@ def test_tasks_of_numbers_count_the_quarters_of_the_whole() -> None:
     edges = torch.empty(2, 0, dtype=torch.int64)
     y = torch.tensor([[1.0], [2.0], [3.0], [4.0], [5.0], [6.0], [7.0], [8.0], [torch.nan]])
     whole = GraphSet(torch.ones(9, 1), edges, torch.arange(10), y, 1, "value", torch.arange(9), class_names=("gap",))
-    assert label_names(whole)[0] == "gap: lowest quarter"
+    assert Labels.of(whole).names[0] == "gap: lowest quarter"
     all_of_it, low = describe_clients(whole, [whole, *whole.divide([torch.tensor([0, 1, 2, 8])])])
     assert all_of_it.label_counts == (2, 2, 2, 2) and low.label_counts == (2, 1, 0, 0)
 

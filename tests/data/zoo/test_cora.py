@@ -75,5 +75,5 @@ def test_it_is_planetoids_cora_node_by_node(planetoid_root: Callable[[str], Path
 def test_datasets_by_name() -> None:
     assert {"cora": Cora, "citeseer": CiteSeer, "pubmed": PubMed, "folder": Folder}.items() <= DATASETS.items()
     assert len(set(DATASETS.values())) == len(DATASETS)
-    assert all(dataset.summary and dataset.licence for dataset in DATASETS.values())
+    assert all(dataset.__doc__ and dataset.licence for dataset in DATASETS.values())
     assert {dataset.task for dataset in DATASETS.values()} == {"node", "link", "graph"}

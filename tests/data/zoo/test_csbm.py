@@ -40,7 +40,7 @@ def test_the_defaults_are_the_papers() -> None:
     assert CSBM().model == StochasticCSBM(degree=8.0).model
     assert [dataset.degree for dataset in (CSBM(), StochasticCSBM(), SupervisedCSBM())] == [8.0, 10.0, 5.0]
     assert load(CSBM()).x.shape == (200, 100)
-    assert all(kind().present(Path()) and kind.summary for kind in (CSBM, StochasticCSBM, SupervisedCSBM))
+    assert all(kind().present(Path()) for kind in (CSBM, StochasticCSBM, SupervisedCSBM))
 
 
 @pytest.mark.parametrize("kind", [CSBM, StochasticCSBM, SupervisedCSBM])

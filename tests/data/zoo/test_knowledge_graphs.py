@@ -21,7 +21,7 @@ Root = Callable[..., Path]
 def test_counts_are_those_of_the_literature(
     real_root: Root, dataset: KnowledgeGraph, counts: tuple[int, int], splits: list[int]
 ) -> None:
-    root = real_root(*(f"{dataset.raw.folder}/{name}" for name in dataset.raw.names))
+    root = real_root(*dataset.needs)
     graph = dataset.load(root)
     assert dataset.present(root)
     assert (graph.num_nodes, graph.num_classes) == counts and len(graph.class_names) == graph.num_classes

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.data.zoo import data_root
+from isthmus.core.outside import data_root
 
 
 def test_what_is_given_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,10 @@ import torch
 from isthmus.core.errors import BadInput, MissingData, MissingExtra
 from isthmus.data.zoo import moleculenet as module
 from isthmus.data.zoo.moleculenet import (
+    ATOM_FEATURES,
     BACE,
     BBBP,
+    BOND_FEATURES,
     ESOL,
     HIV,
     SIDER,
@@ -23,9 +25,9 @@ from isthmus.data.zoo.moleculenet import (
     Lipo,
     MoleculeNet,
     Tox21,
+    read_molecules,
     read_table,
 )
-from isthmus.data.zoo.molecules import ATOM_FEATURES, BOND_FEATURES, read_molecules
 
 pytest.importorskip("rdkit", reason="molecules need rdkit: pip install 'isthmus[molecules]'")
 
@@ -56,14 +58,12 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=() if kind in SMALL else pytest.mark.slow, id=kind.folder) for kind in PUBLISHED],
+    [pytest.param(kind, marks=() if kind in SMALL else pytest.mark.slow, id=kind.name) for kind in PUBLISHED],
 )
 def test_counts_are_those_of_the_literature(real_root: Root, kind: type[MoleculeNet]) -> None:
-    root = real_root(f"moleculenet/{kind.folder}/raw/{kind.file}")
+    root = real_root(*kind().needs)
     num_rows, num_molecules, num_tasks, target, num_missing = PUBLISHED[kind]
-    assert (
-        len(read_table(root / "moleculenet" / kind.folder / "raw" / kind.file, kind.smiles, kind.tasks)[0]) == num_rows
-    )
+    assert len(read_table(root / kind().needs[0], kind.smiles, kind.tasks)[0]) == num_rows
     graphs = kind().load(root)
     assert (graphs.num_items, graphs.num_classes, graphs.target) == (num_molecules, num_tasks, target)
     assert graphs.y.shape == (num_molecules, num_tasks) and int(graphs.y.isnan().sum()) == num_missing
@@ -78,10 +78,10 @@ def test_counts_are_those_of_the_literature(real_root: Root, kind: type[Molecule
     assert int(graphs.graph_ids[-1]) < num_rows and bool((graphs.graph_ids.diff() > 0).all())
 
 
-@pytest.mark.parametrize("kind", [kind for kind in PUBLISHED if kind is not HIV], ids=lambda kind: kind.folder)
+@pytest.mark.parametrize("kind", [kind for kind in PUBLISHED if kind is not HIV], ids=lambda kind: kind.name)
 def test_tables_have_the_rows_and_tasks_of_the_literature(real_root: Root, kind: type[MoleculeNet]) -> None:
-    root = real_root(f"moleculenet/{kind.folder}/raw/{kind.file}")
-    path = root / "moleculenet" / kind.folder / "raw" / kind.file
+    root = real_root(*kind().needs)
+    path = root / kind().needs[0]
     smiles, labels, _ = read_table(path, kind.smiles, kind.tasks)
     num_rows, _, num_tasks, target, _ = PUBLISHED[kind]
     assert len(smiles) == num_rows and labels.shape == (num_rows, num_tasks) and all(smiles)
@@ -92,8 +92,8 @@ def test_tables_have_the_rows_and_tasks_of_the_literature(real_root: Root, kind:
 def test_features_are_those_of_torch_geometric_molecule_by_molecule(real_root: Root, kind: type[MoleculeNet]) -> None:
     from torch_geometric.utils import from_smiles
 
-    root = real_root(f"moleculenet/{kind.folder}/raw/{kind.file}")
-    smiles = read_table(root / "moleculenet" / kind.folder / "raw" / kind.file, kind.smiles, kind.tasks)[0]
+    root = real_root(*kind().needs)
+    smiles = read_table(root / kind().needs[0], kind.smiles, kind.tasks)[0]
     graphs = kind().load(root)
     for position in range(0, graphs.num_items, 37):
         (mine,) = graphs.divide([torch.tensor([position])])

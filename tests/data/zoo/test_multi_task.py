@@ -19,7 +19,7 @@ Root = Callable[..., Path]
 
 def test_the_seven_sets_of_the_paper_are_side_by_side(real_root: Root) -> None:
     kinds = MultiTaskMol.members
-    root = real_root(*(f"{kind().raw.folder}/{name}" for kind in kinds for name in kind().raw.names))
+    root = real_root(*(file for kind in kinds for file in kind().needs))
     assert MultiTaskMol().present(root)
     joined = MultiTaskMol().load(root)
     assert joined.attribute_names["dataset"] == ("MUTAG", "BZR", "COX2", "DHFR", "PTC_MR", "AIDS", "NCI1")
@@ -48,7 +48,7 @@ def test_sets_of_moleculenet_share_their_features(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     members = MultiTaskMoleculeNet.members[1:3]  # BBBP and ClinTox: the others take long
     monkeypatch.setattr(MultiTaskMoleculeNet, "members", members)
-    files = [f"moleculenet/{kind.folder}/raw/{kind.file}" for kind in members]
+    files = [file for kind in members for file in kind().needs]
     whole, root = real_root(*files), tmp_path / "few"
     for file in files:
         (root / file).parent.mkdir(parents=True)

@@ -49,12 +49,12 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_counts_are_those_of_the_literature(kind: type[NpzGraph], real_root: Root) -> None:
-    root = real_root(kind.file)
+    root = real_root(kind().needs[0])
     assert kind().present(root)
     graph = kind().load(root)
     found = (graph.num_nodes, graph.num_edges // 2, graph.num_features, graph.num_classes)
     assert found == PUBLISHED[kind.name] == kind.counts
-    assert graph.name == kind.name and kind.summary and kind.licence
+    assert graph.name == kind.name and kind.licence
     assert len(torch.unique(graph.y)) == graph.num_classes
     assert (graph.x.layout == torch.strided) == kind.name.startswith("amazon")
     source, target = graph.edge_index
@@ -66,12 +66,12 @@ def test_counts_are_those_of_the_literature(kind: type[NpzGraph], real_root: Roo
 
 
 def test_isolated_nodes(real_root: Root) -> None:
-    graph = ACM().load(real_root(ACM.file))
+    graph = ACM().load(real_root(ACM().needs[0]))
     assert int((torch.bincount(graph.edge_index[0], minlength=graph.num_nodes) == 0).sum()) == 561
 
 
 def test_features_as_published_or_as_torch_geometric_reads_them(real_root: Root) -> None:
-    root = real_root(CoauthorCS.file)
+    root = real_root(CoauthorCS().needs[0])
     counts, marks = CoauthorCS().load(root).x, CoauthorCS(binary_features=True).load(root).x
     assert float(counts.values().max()) > 1.0
     assert set(marks.values().tolist()) == {1.0}
@@ -81,8 +81,8 @@ def test_features_as_published_or_as_torch_geometric_reads_them(real_root: Root)
 def test_it_is_torch_geometrics_graph(real_root: Root) -> None:
     from torch_geometric.io import read_npz
 
-    root = real_root(CoraML.file)
-    ours, theirs = CoraML(binary_features=True).load(root), read_npz(str(root / CoraML.file))
+    root = real_root(CoraML().needs[0])
+    ours, theirs = CoraML(binary_features=True).load(root), read_npz(str(root / CoraML().needs[0]))
     assert torch.equal(ours.x.to_dense(), theirs.x) and torch.equal(ours.y, theirs.y)
     edges = theirs.edge_index
     assert torch.equal(ours.edge_index, edges[:, torch.argsort(edges[0] * ours.num_nodes + edges[1])])
@@ -90,7 +90,7 @@ def test_it_is_torch_geometrics_graph(real_root: Root) -> None:
 
 def write_small(root: Path, kind: type[NpzGraph], **changes: np.ndarray) -> Path:
     """Write 4 nodes, 5 features: directed entries 0-1, 1-0, 1-2, 3-3 (a self-loop); columns out of order."""
-    path = root / kind.file
+    path = root / kind().needs[0]
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {
         "adj_data": np.ones(4, np.float32),
@@ -167,11 +167,11 @@ def test_another_edition_is_refused_unless_its_counts_are_the_known_ones(
 
 
 def test_a_real_file_cut_short_is_named_with_its_digest(tmp_path: Path, real_root: Root) -> None:
-    path = tmp_path / ACM.file
+    path = tmp_path / ACM().needs[0]
     path.parent.mkdir()
-    shutil.copyfile(real_root(ACM.file) / ACM.file, path)
+    shutil.copyfile(real_root(ACM().needs[0]) / ACM().needs[0], path)
     os.truncate(path, path.stat().st_size - 1000)
-    with pytest.raises(BadInput, match=rf"acm\.npz is damaged .*expected {digests()[ACM.file]}"):
+    with pytest.raises(BadInput, match=rf"acm\.npz is damaged .*expected {digests()[ACM().needs[0]]}"):
         ACM().load(tmp_path)
 
 
@@ -180,4 +180,8 @@ def test_an_absent_file_says_where_and_whence(kind: type[NpzGraph], tmp_path: Pa
     assert not kind().present(tmp_path)
     with pytest.raises(MissingData) as caught:
         kind().load(tmp_path)
-    assert kind.file in str(caught.value) and str(tmp_path) in str(caught.value) and "github.com" in str(caught.value)
+    assert (
+        kind().needs[0] in str(caught.value)
+        and str(tmp_path) in str(caught.value)
+        and "github.com" in str(caught.value)
+    )

@@ -33,7 +33,7 @@ Root = Callable[[str], Path]
 def test_counts_are_those_of_the_literature(
     planetoid_root: Root, dataset: Planetoid, counts: tuple[int, ...], classes: list[int], layout: torch.layout
 ) -> None:
-    root = planetoid_root(dataset.folder)
+    root = planetoid_root(dataset.name)
     assert dataset.present(root)
     graph = dataset.load(root)
     assert (graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes) == counts

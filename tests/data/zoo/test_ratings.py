@@ -24,7 +24,7 @@ Root = Callable[..., Path]
 def test_counts_are_those_of_the_literature(
     real_root: Root, kind: type[Ratings], counts: tuple[int, ...], repeated: int, entries: int, labels: list[int]
 ) -> None:
-    root = real_root(f"{kind.raw.folder}/ratings.npz")
+    root = real_root(*kind().needs)
     graph = kind().load(root)
     users, items = torch.bincount(graph.node_attributes["side"]).tolist()
     category = graph.attributes["category"]

@@ -46,10 +46,10 @@ PUBLISHED: dict[type[TU], tuple[int, float, float, int, int, int, int]] = {
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind is DD else (), id=kind.tu_name) for kind in PUBLISHED]
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind is DD else (), id=kind.name) for kind in PUBLISHED]
 )
 def test_counts_are_those_of_the_literature(real_root: Root, kind: type[TU]) -> None:
-    root = real_root(*(f"{kind().raw.folder}/{name}" for name in kind().raw.names))
+    root = real_root(*kind().needs)
     graphs = kind().load(root)
     num_graphs, nodes, edges, labels, attributes, edge_labels, classes = PUBLISHED[kind]
     assert kind().present(root) and graphs.num_items == num_graphs and graphs.num_classes == classes
@@ -75,11 +75,11 @@ def test_counts_are_those_of_the_literature(real_root: Root, kind: type[TU]) -> 
 def test_they_are_those_of_torch_geometric_graph_by_graph(real_root: Root, tmp_path: Path, kind: type[TU]) -> None:
     from torch_geometric.datasets import TUDataset
 
-    raw = kind().raw
-    root = real_root(*(f"{raw.folder}/{name}" for name in raw.names))
-    (tmp_path / "TU" / kind.tu_name).mkdir(parents=True)
-    (tmp_path / raw.folder).symlink_to((root / raw.folder).resolve())
-    theirs = TUDataset(str(tmp_path / "TU"), kind.tu_name, use_node_attr=True)
+    root = real_root(*kind().needs)
+    folder = Path(kind().needs[0]).parent
+    (tmp_path / "TU" / kind.name).mkdir(parents=True)
+    (tmp_path / folder).symlink_to((root / folder).resolve())
+    theirs = TUDataset(str(tmp_path / "TU"), kind.name, use_node_attr=True)
     ours = kind().load(root)
     for number in range(0, len(theirs), 17):
         (mine,) = ours.divide([torch.tensor([number])])
@@ -177,9 +177,9 @@ def test_absent_and_damaged_files_are_named(tmp_path: Path) -> None:
     assert not MUTAG().present(tmp_path)
     with pytest.raises(MissingData, match=r"TU/MUTAG/raw/MUTAG_edge_labels\.txt.*Published at www\.chrsmrrs\.com"):
         MUTAG().load(tmp_path)
-    for name in MUTAG().raw.names:
-        (tmp_path / "TU/MUTAG/raw").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "TU/MUTAG/raw" / name).write_text("1, 2\n")
+    (tmp_path / "TU/MUTAG/raw").mkdir(parents=True)
+    for file in MUTAG().needs:
+        (tmp_path / file).write_text("1, 2\n")
     with pytest.raises(BadInput, match=r"MUTAG_A\.txt is damaged or another edition"):
         MUTAG().load(tmp_path)
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from isthmus.core.errors import nearest
 from isthmus.data.folders.schema.schema import Category, Feature, Number, Schema, Text, Vector
 from isthmus.data.folders.schema.vocabulary import categories, word_vocabulary, words
-from isthmus.data.folders.tables.reading import Problems, Table, has_vectors, is_numeric, is_text, parsed_numbers, text
+from isthmus.data.folders.tables.reading import Table, has_vectors, is_numeric, is_text, parsed_numbers
 from isthmus.data.on_demand import compute
 
 # A text column with more distinct values is not taken for a category by itself.
@@ -42,7 +42,7 @@ class Choices:
     max_words: int = 1000
 
 
-def derive_features(table: Table, choices: Choices, problems: Problems) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
+def derive_features(table: Table, choices: Choices) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
     """Return a feature for each column that can be one, filled from the table, and notes on those that cannot.
 
     A column of numbers, or with more numbers than anything else, is a number; of lists of numbers, a vector. A text
@@ -52,7 +52,7 @@ def derive_features(table: Table, choices: Choices, problems: Problems) -> tuple
     for option in ("number", "category", "text", "ignore"):
         for name in getattr(choices, option):
             if name not in table.columns:
-                problems.add(table.file, f"--{option} names {name!r}; {nearest(name, table.columns)}")
+                table.note(f"--{option} names {name!r}; {nearest(name, table.columns)}")
     drafts: list[Feature] = []
     notes: list[str] = []
     for name in table.columns:
@@ -63,14 +63,12 @@ def derive_features(table: Table, choices: Choices, problems: Problems) -> tuple
             notes.append(f"left out: {name} ({draft})")
         else:
             drafts.append(draft)
-    return fill_in(table, drafts, choices.standardize, problems), tuple(notes)
+    return fill_in(table, drafts, choices.standardize), tuple(notes)
 
 
-def fill_in(table: Table, drafts: Iterable[Feature], standardize: bool, problems: Problems) -> tuple[Feature, ...]:
+def fill_in(table: Table, drafts: Iterable[Feature], standardize: bool) -> tuple[Feature, ...]:
     """Return features with the vocabularies (and means, if numbers are to be standardised) that they lack."""
-    return tuple(
-        _filled(table, draft, standardize, problems) if draft.name in table.columns else draft for draft in drafts
-    )
+    return tuple(_filled(table, draft, standardize) if draft.name in table.columns else draft for draft in drafts)
 
 
 def _draft(table: Table, name: str, choices: Choices) -> Feature | str:
@@ -118,12 +116,12 @@ def _vector_size(column: Any) -> int:
     return int(max(lengths, key=lambda entry: entry["counts"])["values"]) if lengths else 0
 
 
-def _filled(table: Table, draft: Feature, standardize: bool, problems: Problems) -> Feature:
+def _filled(table: Table, draft: Feature, standardize: bool) -> Feature:
     if isinstance(draft, Number) and standardize and not draft.scaled:
         return _standardized(draft, parsed_numbers(table.columns[draft.name])[0])
     if not isinstance(draft, Category | Text) or draft.vocabulary is not None:
         return draft
-    strings = text(table, draft.name, problems)
+    strings = table.text(draft.name)
     values_given = [] if strings is None else strings.to_pylist()
     if isinstance(draft, Category):
         return replace(draft, vocabulary=categories(values_given))

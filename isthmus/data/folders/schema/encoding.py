@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -16,7 +16,7 @@ from isthmus.data.folders.schema.schema import Category, Feature, Number, Schema
 from isthmus.data.folders.schema.vocabulary import words
 from isthmus.data.folders.tables import number_block, reading
 from isthmus.data.folders.tables.number_block import BlockColumn
-from isthmus.data.folders.tables.reading import Problems, Table, listed, parsed_numbers, text
+from isthmus.data.folders.tables.reading import Table, counted, listed, parsed_numbers
 from isthmus.data.on_demand import compute, pa, sparse
 
 # More columns than this, or any of words or vectors, and the features go to features.npz.
@@ -27,16 +27,16 @@ MOST_NOTES = 20
 SIDE_BY_SIDE = 64
 
 
-def encode(table: Table, schema: Schema, problems: Problems, notes: list[str]) -> Any:
+def encode(table: Table, schema: Schema, notes: list[str]) -> Any:
     """Return the features of a table's rows, or None after noting what keeps them from being made.
 
     They are (nodes, columns), float32: a numpy array, or a scipy CSR matrix when few entries are set. What was not in a
     vocabulary or filled in is added to `notes`, in words.
     """
-    before = problems.num_found
+    before = table.problems.num_found
     told: list[str] = []
-    blocks = _blocks(table, schema, problems, told)
-    if problems.num_found > before:
+    blocks = _blocks(table, schema, told)
+    if table.problems.num_found > before:
         return None
     notes += told[:MOST_NOTES]
     if len(told) > MOST_NOTES:
@@ -44,35 +44,29 @@ def encode(table: Table, schema: Schema, problems: Problems, notes: list[str]) -
     size = table.num_rows * sum(block.shape[1] for block in blocks)
     counts = [number_block.num_set(block) if isinstance(block, np.ndarray) else block.nnz for block in blocks]
     few = sum(counts) < SPARSE_DENSITY * size
-    return _dense(blocks) if named_columns(schema) or not few else _sparse(blocks)
-
-
-def _blocks(table: Table, schema: Schema, problems: Problems, notes: list[str]) -> list[Any]:
-    """Return the columns of features, numbers that follow each other as one block; numpy arrays or scipy CSR."""
-    blocks: list[Any] = []
-    for kind, run in groupby(schema.features, key=type):
-        if kind is Number:
-            blocks.append(_number_block(table, list(run), problems, notes))
-        else:
-            blocks += [_block(table, feature, problems, notes) for feature in run]
-    return blocks
-
-
-def _dense(blocks: list[Any]) -> npt.NDArray[np.float32]:
+    if few and not named_columns(schema):
+        rows = [number_block.sparse_rows_of(block) if isinstance(block, np.ndarray) else block for block in blocks]
+        return sparse.hstack(rows, format="csr", dtype=np.float32)
     dense = [block if isinstance(block, np.ndarray) else block.toarray() for block in blocks]
     return dense[0] if len(dense) == 1 else np.concatenate(dense, axis=1)
 
 
-def _sparse(blocks: list[Any]) -> Any:
-    rows = [number_block.sparse_rows_of(block) if isinstance(block, np.ndarray) else block for block in blocks]
-    return sparse.hstack(rows, format="csr", dtype=np.float32)
+def _blocks(table: Table, schema: Schema, notes: list[str]) -> list[Any]:
+    """Return the columns of features, numbers that follow each other as one block; numpy arrays or scipy CSR."""
+    blocks: list[Any] = []
+    for kind, run in groupby(schema.features, key=type):
+        if kind is Number:
+            blocks.append(_number_block(table, list(run), notes))
+        else:
+            blocks += [_block(table, feature, notes) for feature in run]
+    return blocks
 
 
-def _is_there(table: Table, feature: Feature, problems: Problems) -> bool:
+def _is_there(table: Table, feature: Feature) -> bool:
     if feature.name in table.columns:
         return True
     what = f"no column {feature.name!r}, which the schema has as {feature.type}"
-    problems.add(table.file, f"{what}; {nearest(feature.name, table.columns)}")
+    table.note(f"{what}; {nearest(feature.name, table.columns)}")
     return False
 
 
@@ -81,29 +75,27 @@ def named_columns(schema: Schema) -> bool:
     return len(schema.columns) <= MOST_COLUMNS and all(isinstance(f, Number | Category) for f in schema.features)
 
 
-def _block(table: Table, feature: Feature, problems: Problems, notes: list[str]) -> Any:
+def _block(table: Table, feature: Feature, notes: list[str]) -> Any:
     """Return the columns of one feature, (nodes, its columns)."""
-    if not _is_there(table, feature, problems):
+    if not _is_there(table, feature):
         return None
     if isinstance(feature, Vector):
-        return _vectors(table, feature, problems)
-    strings = text(table, feature.name, problems)
+        return _vectors(table, feature)
+    strings = table.text(feature.name)
     if strings is None:
         return None
     if isinstance(feature, Category):
-        return _categories(table, feature, strings.to_pylist(), problems, notes)
+        return _categories(table, feature, strings.to_pylist(), notes)
     assert isinstance(feature, Text)
     return _bags_of_words(feature, strings.to_pylist(), notes)
 
 
-def _number_block(
-    table: Table, features: Sequence[Feature], problems: Problems, notes: list[str]
-) -> npt.NDArray[np.float32]:
+def _number_block(table: Table, features: Sequence[Feature], notes: list[str]) -> npt.NDArray[np.float32]:
     """Return numbers side by side, (nodes, features)."""
     block, others = _taken_over(table, features)
     for start in range(0, len(others), SIDE_BY_SIDE):
         group = others[start : start + SIDE_BY_SIDE]
-        columns = [_numbers(table, features[place], problems, notes) for place in group]
+        columns = [_numbers(table, features[place], notes) for place in group]
         found = [column for column in columns if column is not None]
         if len(found) == len(group):
             # Some at a time, so that a row's numbers are written next to each other; + 0 makes -0 a plain 0.
@@ -113,7 +105,9 @@ def _number_block(
 
 def _taken_over(table: Table, features: Sequence[Feature]) -> tuple[npt.NDArray[np.float32], list[int]]:
     """Return numbers side by side as far as they are read so and stay as they are, and the places of all others."""
-    read = _unscaled(table, features)
+    columns = [table.columns.get(feature.name) for feature in features]
+    plain = [isinstance(feature, Number) and not feature.scaled for feature in features]
+    read = {place: c for place, c in enumerate(columns) if plain[place] and isinstance(c, BlockColumn)}
     if not read:
         return np.zeros((table.num_rows, len(features)), dtype=np.float32), list(range(len(features)))
     matrix = next(iter(read.values())).matrix
@@ -126,65 +120,49 @@ def _taken_over(table: Table, features: Sequence[Feature]) -> tuple[npt.NDArray[
     return block, [place for place in range(len(features)) if place not in read or read[place].place in odd]
 
 
-def _unscaled(table: Table, features: Sequence[Feature]) -> dict[int, BlockColumn]:
-    """Return by place the columns of numbers that are given on as they are and are read side by side with others."""
-    found = {}
-    for place, feature in enumerate(features):
-        column = table.columns.get(feature.name)
-        plain = isinstance(feature, Number) and not feature.scaled
-        if plain and isinstance(column, BlockColumn):
-            found[place] = column
-    return found
-
-
-def _numbers(table: Table, feature: Feature, problems: Problems, notes: list[str]) -> npt.NDArray[np.float32] | None:
-    if not _is_there(table, feature, problems):
+def _numbers(table: Table, feature: Feature, notes: list[str]) -> npt.NDArray[np.float32] | None:
+    if not _is_there(table, feature):
         return None
     assert isinstance(feature, Number)
     name, column = table.name(feature.name), table.columns[feature.name]
     if not (reading.is_numeric(column) or reading.is_text(column)):
-        problems.add(table.file, f"column {name!r} is of type {column.type}; numbers are needed")
+        table.note(f"column {name!r} is of type {column.type}; numbers are needed")
         return None
     values, stray = parsed_numbers(column)
-    problems.add_rows(table.file, stray, lambda row: f"{name} is {column[row].as_py()!r}; a number is needed")
+    table.note_rows(stray, lambda row: f"{name} is {column[row].as_py()!r}; a number is needed")
     missing = np.isnan(values)
     missing[stray] = False
     if feature.fill is not None and missing.any():
         values[missing] = feature.fill
-        notes.append(f"{name}: {_count(int(missing.sum()), 'missing number')}, filled in with {feature.fill:g}")
+        notes.append(f"{name}: {counted(int(missing.sum()), 'missing number')}, filled in with {feature.fill:g}")
     with np.errstate(over="ignore"):
         scaled = ((values - feature.mean) / feature.std).astype(np.float32)
     wrong = ~np.isfinite(scaled)
     wrong[stray] = False
-    problems.add_rows(
-        table.file,
-        np.flatnonzero(wrong).tolist(),
-        lambda row: f"{name} is {values[row]}; a finite number is needed",
-    )
+    table.note_rows(wrong, lambda row: f"{name} is {values[row]}; a finite number is needed")
     return scaled
 
 
-def _vectors(table: Table, feature: Vector, problems: Problems) -> npt.NDArray[np.float32] | None:
+def _vectors(table: Table, feature: Vector) -> npt.NDArray[np.float32] | None:
     name, column = table.name(feature.name), table.columns[feature.name]
     if not reading.has_vectors(column):
-        problems.add(table.file, f"column {name!r} is of type {column.type}; lists of numbers are needed")
+        table.note(f"column {name!r} is of type {column.type}; lists of numbers are needed")
         return None
     lengths = compute.fill_null(compute.list_value_length(column), -1).to_numpy()
-    odd = np.flatnonzero(lengths != feature.size).tolist()
-    problems.add_rows(
-        table.file,
+    odd = lengths != feature.size
+    table.note_rows(
         odd,
         lambda row: (
             f"{name} is {'missing' if lengths[row] < 0 else f'of length {lengths[row]}'}; "
             f"{feature.size} numbers are needed"
         ),
     )
-    if odd:
+    if odd.any():
         return None
     values = _side_by_side(column, feature.size)
     finite = [np.isfinite(piece).all(axis=1) for piece in number_block.pieces(values)]
-    wrong = np.flatnonzero(~np.concatenate(finite)).tolist() if finite else []
-    problems.add_rows(table.file, wrong, lambda row: f"{name} holds a value that is not finite")
+    wrong = ~np.concatenate([np.ones(0, dtype=bool), *finite])
+    table.note_rows(wrong, lambda row: f"{name} holds a value that is not finite")
     return values
 
 
@@ -211,9 +189,7 @@ def _flat(lists: Any) -> npt.NDArray[np.floating[Any]]:
     return found
 
 
-def _categories(
-    table: Table, feature: Category, values: list[str], problems: Problems, notes: list[str]
-) -> npt.NDArray[np.float32]:
+def _categories(table: Table, feature: Category, values: list[str], notes: list[str]) -> npt.NDArray[np.float32]:
     place = {value: number for number, value in enumerate(feature.vocabulary or ())}
     block = np.zeros((len(values), len(feature.columns)), dtype=np.float32)
     for row, value in enumerate(values):
@@ -222,27 +198,22 @@ def _categories(
     unknown = [row for row, value in enumerate(values) if value and value not in place]
     if feature.unknown == "refuse":
         name = table.name(feature.name)
-        problems.add_rows(
-            table.file,
+        table.note_rows(
             unknown,
             lambda row: f"{name} is {values[row]!r}, which is none of the schema's values {listed(place)}",
         )
         return block
     if feature.unknown == "other":
         block[unknown, -1] = 1.0
-    notes += _losses(feature, values, unknown)
-    return block
-
-
-def _losses(feature: Category, values: list[str], unknown: list[int]) -> Iterator[str]:
-    """Yield in words what became of values in rows that are not in the vocabulary, and of missing ones."""
     if unknown:
         fate = f"counted in {feature.columns[-1]!r}" if feature.unknown == "other" else "dropped"
-        many = _count(len(unknown), "value")
-        yield f"{feature.name}: {many} not in the vocabulary, {fate}: {_most(values[row] for row in unknown)}"
+        many = counted(len(unknown), "value")
+        most = _most(values[row] for row in unknown)
+        notes.append(f"{feature.name}: {many} not in the vocabulary, {fate}: {most}")
     missing = values.count("")
     if missing:
-        yield f"{feature.name}: {_count(missing, 'missing value')}, given on as zeros"
+        notes.append(f"{feature.name}: {counted(missing, 'missing value')}, given on as zeros")
+    return block
 
 
 def _bags_of_words(feature: Text, texts: list[str], notes: list[str]) -> Any:
@@ -270,7 +241,3 @@ def _most(values: Any) -> str:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     shown = ", ".join(f"{value!r} {count}" for value, count in ordered[:5])
     return f"{shown}, ... ({len(ordered)} in all)" if len(ordered) > 5 else shown
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

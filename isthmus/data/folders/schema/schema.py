@@ -26,6 +26,7 @@ import yaml
 
 from isthmus.core.errors import BadInput, nearest
 from isthmus.core.outside import read_yaml, replace_file
+from isthmus.data.conventions import misplaced
 from isthmus.data.folders.schema.vocabulary import words
 from isthmus.data.folders.tables.reading import ROWS_SHOWN, Problems
 
@@ -240,15 +241,11 @@ def parse_schema(raw: Any, source: str) -> Schema:
     classes = _names(raw.get("classes") or [], "classes", problems)
     problems.raise_if_any()
     schema = Schema(tuple(feature for feature in found if feature is not None), classes or ())
-    _note_repeated(schema, problems)
-    problems.raise_if_any()
-    return schema
-
-
-def _note_repeated(schema: Schema, problems: Problems) -> None:
     for what, names in (("features", [f.name for f in schema.features]), ("columns", schema.columns)):
         for name in repeated(names)[:1]:
             problems.add(what, f"more than one has the name {name!r}")
+    problems.raise_if_any()
+    return schema
 
 
 def _feature(raw: Any, where: str, problems: Problems) -> Feature | None:
@@ -357,19 +354,12 @@ def repeated(names: Iterable[str]) -> list[str]:
 
 def compare_columns(own: tuple[str, ...], wanted: tuple[str, ...], where: str, problems: Problems) -> None:
     """Note column by column where a folder's feature columns are not those of a schema."""
-    place = {name: number for number, name in enumerate(own)}
-    missing = [number for number, name in enumerate(wanted) if name not in place]
-    extra = [number for number, name in enumerate(own) if name not in set(wanted)]
+    missing, extra, moved = misplaced(own, wanted)
     _note(problems, where, missing, lambda i: f"column {wanted[i]!r} is missing; it is number {i + 1} of the schema")
     _note(problems, where, extra, lambda i: f"column {own[i]!r} (number {i + 1}) is not in the schema")
-    if not missing and not extra:
-        moved = [number for number, name in enumerate(wanted) if place[name] != number]
-        _note(
-            problems,
-            where,
-            moved,
-            lambda i: f"column {wanted[i]!r} is number {place[wanted[i]] + 1}, number {i + 1} in the schema",
-        )
+    place = {name: number for number, name in enumerate(own)}
+    told = "column {!r} is number {}, number {} in the schema"
+    _note(problems, where, moved, lambda i: told.format(wanted[i], place[wanted[i]] + 1, i + 1))
 
 
 def compare_schemas(own: Schema, wanted: Schema, where: str, problems: Problems) -> None:
@@ -387,15 +377,11 @@ def compare_schemas(own: Schema, wanted: Schema, where: str, problems: Problems)
             here, there = getattr(feature, key, None), getattr(other, key, None)
             if here != there:
                 problems.add(where, f"feature {feature.name!r}: {key} is {here!r}, {there!r} in the schema")
-    if own.classes != wanted.classes:
-        _compare_classes(own.classes, wanted.classes, where, problems)
-
-
-def _compare_classes(own: tuple[str, ...], wanted: tuple[str, ...], where: str, problems: Problems) -> None:
-    _note(problems, where, [c for c in wanted if c not in own], lambda c: f"class {c!r} is missing")
-    _note(problems, where, [c for c in own if c not in wanted], lambda c: f"class {c!r} is not in the schema")
-    if set(own) == set(wanted):
-        problems.add(where, f"classes are in the order {', '.join(own)}; in the schema {', '.join(wanted)}")
+    mine, others = own.classes, wanted.classes
+    _note(problems, where, [c for c in others if c not in mine], lambda c: f"class {c!r} is missing")
+    _note(problems, where, [c for c in mine if c not in others], lambda c: f"class {c!r} is not in the schema")
+    if mine != others and set(mine) == set(others):
+        problems.add(where, f"classes are in the order {', '.join(mine)}; in the schema {', '.join(others)}")
 
 
 def _note(problems: Problems, where: str, items: list[Any], tell: Any) -> None:

@@ -85,18 +85,13 @@ def union(schemas: Mapping[str, Schema], max_words: int | None = None, common: b
     problems = Problems(f"no union of {listed(sorted(schemas))}")
     owners = dict(sorted(schemas.items()))
     names = _names([tuple(feature.name for feature in schema.features) for schema in owners.values()], sorted)
-    held = _held(names, owners)
+    own = {who: {feature.name: feature for feature in schema.features} for who, schema in owners.items()}
+    held = {name: {who: features[name] for who, features in own.items() if name in features} for name in names}
     taken = [name for name in names if not common or len(held[name]) == len(owners)]
     features = [_joint(name, held[name], max_words, problems) for name in taken]
     classes = _names([schema.classes for schema in owners.values() if schema.classes], categories)
     problems.raise_if_any()
     return Schema(tuple(features), classes)
-
-
-def _held(names: Sequence[str], owners: Mapping[str, Schema]) -> dict[str, dict[str, Feature]]:
-    """Return for each name the features of those who have it."""
-    own = {who: {feature.name: feature for feature in schema.features} for who, schema in owners.items()}
-    return {name: {who: features[name] for who, features in own.items() if name in features} for name in names}
 
 
 def _names(lists: Sequence[tuple[str, ...]], ordered: Callable[[set[str]], Sequence[str]]) -> tuple[str, ...]:
@@ -109,31 +104,27 @@ def _names(lists: Sequence[tuple[str, ...]], ordered: Callable[[set[str]], Seque
 def _joint(name: str, held: Mapping[str, Feature], max_words: int | None, problems: Problems) -> Feature:
     """Return what becomes of a feature; any of those that are held after noting why they cannot become one."""
     features = list(held.values())
-    wrong = _of_several_kinds(held) or _without_vocabulary(held) or _of_several_sizes(features)
+    draft = [who for who, f in held.items() if isinstance(f, Category | Text) and f.vocabulary is None]
+    sizes = sorted({vector.size for vector in _only(features, Vector)})
+    wrong = ""
+    if len({type(feature) for feature in features}) > 1:
+        told = ", ".join(f"{feature.type} in {who}" for who, feature in held.items())
+        wrong = f"is {told}; let all have one type, or different names (--rename)"
+    elif draft:
+        wrong = f"has no vocabulary in {listed(draft)}: that is a draft; import data with it first"
+    elif len(sizes) > 1:
+        wrong = f"has vectors of {' and '.join(map(str, sizes))} numbers; one size is needed"
     if wrong:
         problems.add(f"feature {name!r}", wrong)
         return features[0]
     if isinstance(features[0], Number):
         return _number(name, _only(features, Number), problems)
     if isinstance(features[0], Category):
-        return _category(_only(features, Category))
+        of_values = _only(features, Category)
+        values = _names([feature.vocabulary or () for feature in of_values], categories)
+        unknown = next(rule for rule in UNKNOWN if any(feature.unknown == rule for feature in of_values))
+        return Category(name, values, unknown)
     return _text(_only(features, Text), max_words) if isinstance(features[0], Text) else features[0]
-
-
-def _of_several_kinds(held: Mapping[str, Feature]) -> str:
-    told = ", ".join(f"{feature.type} in {who}" for who, feature in held.items())
-    one = len({type(feature) for feature in held.values()}) == 1
-    return "" if one else f"is {told}; let all have one type, or different names (--rename)"
-
-
-def _without_vocabulary(held: Mapping[str, Feature]) -> str:
-    draft = [who for who, f in held.items() if isinstance(f, Category | Text) and f.vocabulary is None]
-    return f"has no vocabulary in {listed(draft)}: that is a draft; import data with it first" if draft else ""
-
-
-def _of_several_sizes(features: Sequence[Feature]) -> str:
-    sizes = sorted({vector.size for vector in _only(features, Vector)})
-    return f"has vectors of {' and '.join(map(str, sizes))} numbers; one size is needed" if len(sizes) > 1 else ""
 
 
 def _only(features: Sequence[Feature], kind: type[Kind]) -> list[Kind]:
@@ -173,15 +164,14 @@ def _short(value: float) -> float:
     return float(f"{value:.9g}")
 
 
-def _category(features: Sequence[Category]) -> Category:
-    values = _names([feature.vocabulary or () for feature in features], categories)
-    unknown = next(rule for rule in UNKNOWN if any(feature.unknown == rule for feature in features))
-    return Category(features[0].name, values, unknown)
-
-
 def _text(features: Sequence[Text], max_words: int | None) -> Text:
     silos: Counter[str] = Counter(word for feature in features for word in feature.vocabulary or ())
-    rows = _word_rows(features)
+    rows: Counter[str] | None = Counter()
+    for feature in features:
+        if rows is None or feature.counts is None:
+            rows = None  # one does not say in how many rows each word occurs
+        else:
+            rows.update(dict(zip(feature.vocabulary or (), feature.counts, strict=False)))
     rank = silos if rows is None else rows
     words = sorted(sorted(silos, key=lambda word: (-rank[word], word))[:max_words])
     return Text(
@@ -191,16 +181,6 @@ def _text(features: Sequence[Text], max_words: int | None) -> Text:
         max_words or max(len(words), *(feature.max_size for feature in features)),
         None if rows is None else tuple(rows[word] for word in words),
     )
-
-
-def _word_rows(features: Sequence[Text]) -> Counter[str] | None:
-    """Return in how many rows each word occurs; None where one does not say."""
-    rows: Counter[str] = Counter()
-    for feature in features:
-        if feature.counts is None:
-            return None
-        rows.update(dict(zip(feature.vocabulary or (), feature.counts, strict=False)))
-    return rows
 
 
 def gained(union: Schema, own: Schema) -> list[str]:

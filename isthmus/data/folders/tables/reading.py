@@ -19,6 +19,7 @@ from isthmus.data.on_demand import compute, csv, pa, parquet
 
 # Rows told for each kind of problem; more would hide the other kinds.
 ROWS_SHOWN = 5
+Rows = Iterable[int] | npt.NDArray[np.bool_]
 FORMATS = ("parquet", "csv")
 # What stands for a number that is not there, in small letters.
 NO_NUMBER = ("", "na", "n/a", "nan", "null", "none")
@@ -38,9 +39,9 @@ class Problems:
         self.lines.append(f"{where}: {what}")
         self.num_found += 1
 
-    def add_rows(self, where: str, rows: Iterable[int], tell: Callable[[int], str]) -> None:
-        """Note the same kind of problem for rows (from 0); `tell` says what is wrong with one of them."""
-        numbers = list(rows)
+    def add_rows(self, where: str, rows: Rows, tell: Callable[[int], str]) -> None:
+        """Note the same kind of problem for rows (from 0, or by a mask); `tell` says what is wrong with one of them."""
+        numbers = np.flatnonzero(rows).tolist() if isinstance(rows, np.ndarray) else list(rows)
         self.has_rows |= bool(numbers)
         self.lines += [f"{where} row {row + 1}: {tell(row)}" for row in numbers[:ROWS_SHOWN]]
         if len(numbers) > ROWS_SHOWN:
@@ -50,24 +51,66 @@ class Problems:
     def raise_if_any(self) -> None:
         """Raise one error with all that was found."""
         if self.lines:
-            count = "1 problem" if self.num_found == 1 else f"{self.num_found} problems"
-            head = f"{self.subject}: {count}"
+            head = f"{self.subject}: {counted(self.num_found, 'problem')}"
             head += " (rows count from 1, without the header)" if self.has_rows else ""
             raise BadInput("\n  ".join([head, *self.lines]))
 
 
+def problems_of(path: Path, called: str, holds: str) -> Problems:
+    """Return where problems of a folder go; raise BadInput where there is no such folder, with what it should hold."""
+    if not path.is_dir():
+        raise BadInput(f"no folder {str(path)!r}; a {called} holds {holds}")
+    return Problems(f"{called} {path}")
+
+
 @dataclass(frozen=True)
 class Table:
-    """A table: its file's name, its columns by name, and what its maker calls those that have another name here."""
+    """A table: its file's name, its columns by name, and what its maker calls those that have another name here.
+
+    What is wrong with it goes to `problems`.
+    """
 
     file: str
     columns: dict[str, Any]
     num_rows: int
+    problems: Problems
     called: Mapping[str, str] = field(default_factory=dict)
 
     def name(self, column: str) -> str:
         """Return what the table's maker calls a column."""
         return self.called.get(column, column)
+
+    def note(self, what: str) -> None:
+        """Note a problem of the whole table."""
+        self.problems.add(self.file, what)
+
+    def note_rows(self, rows: Rows, tell: Callable[[int], str]) -> None:
+        """Note the same kind of problem for rows, as `Problems.add_rows` does."""
+        self.problems.add_rows(self.file, rows, tell)
+
+    def text(self, name: str) -> Any:
+        """Return a column as Arrow strings, trimmed, '' where missing; None after noting why not."""
+        column = self.columns.get(name)
+        if column is None:
+            self.note(f"no column {self.name(name)!r}; columns found: {listed(self.columns)}")
+            return None
+        if isinstance(column, BlockColumn):
+            column = column.to_arrow()
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        try:
+            if pa.types.is_floating(column.type):
+                # Whole numbers with gaps become floats in many tools; 7.0 stands for 7.
+                column = compute.if_else(compute.is_nan(column), None, column).cast(pa.int64())
+            strings = compute.fill_null(column.cast(pa.string()), "")
+        except (ValueError, NotImplementedError):
+            self.note(f"column {self.name(name)!r} is of type {column.type}; text or whole numbers are needed")
+            return None
+        return pa.array(compute.utf8_trim_whitespace(strings).to_pylist(), pa.string())
+
+    def text_if_any(self, name: str) -> Any:
+        """Return a column as `text` does, None without noting anything where there is no such column."""
+        return self.text(name) if name in self.columns else None
 
 
 @dataclass(frozen=True)
@@ -109,12 +152,17 @@ def read_table(folder: Path, stem: str, text_columns: tuple[str, ...], problems:
     found = find_table(folder, stem)
     if len(found) != 1:
         names = " or ".join(f"{stem}.{ending}" for ending in FORMATS)
-        what = f"not found; {names} is needed" if not found else f"{names}: both are there; remove one"
-        problems.add(stem, what)
+        problems.add(stem, f"{names}: both are there; remove one" if found else f"not found; {names} is needed")
         return None
     path = found[0]
+    # Ids are text, or '007' in one table and 7 in another would differ, and an id 'NA' would be missing.
+    types = {name: pa.string() for name in text_columns}
     try:
-        table = _read_csv(path, text_columns) if path.suffix == ".csv" else parquet.ParquetFile(path).read()
+        if path.suffix == ".csv":
+            as_told = csv.ConvertOptions(column_types=types, strings_can_be_null=False)
+            table = csv.read_csv(path, convert_options=as_told)
+        else:
+            table = parquet.ParquetFile(path).read()
     except (OSError, ValueError) as error:  # pyarrow's errors are kinds of these
         problems.add(path.name, f"cannot be read: {' '.join(str(error).split())}")
         return None
@@ -129,35 +177,7 @@ def as_table(
     if repeated:
         problems.add(file, f"more than one column named {', '.join(map(repr, repeated))}")
         return None
-    return Table(file, dict(zip(names, columns, strict=True)), num_rows)
-
-
-def _read_csv(path: Path, text_columns: tuple[str, ...]) -> Any:
-    # Ids are text, or '007' in one table and 7 in another would differ, and an id 'NA' would be missing.
-    types = {name: pa.string() for name in text_columns}
-    return csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=types, strings_can_be_null=False))
-
-
-def text(table: Table, name: str, problems: Problems) -> Any:
-    """Return a column as Arrow strings, trimmed, '' where missing; None after noting why not."""
-    column = table.columns.get(name)
-    if column is None:
-        problems.add(table.file, f"no column {table.name(name)!r}; columns found: {listed(table.columns)}")
-        return None
-    if isinstance(column, BlockColumn):
-        column = column.to_arrow()
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    try:
-        if pa.types.is_floating(column.type):
-            # Whole numbers with gaps become floats in many tools; 7.0 stands for 7.
-            column = compute.if_else(compute.is_nan(column), None, column).cast(pa.int64())
-        strings = compute.fill_null(column.cast(pa.string()), "")
-    except (ValueError, NotImplementedError):
-        what = f"column {table.name(name)!r} is of type {column.type}; text or whole numbers are needed"
-        problems.add(table.file, what)
-        return None
-    return pa.array(compute.utf8_trim_whitespace(strings).to_pylist(), pa.string())
+    return Table(file, dict(zip(names, columns, strict=True)), num_rows, problems)
 
 
 def is_numeric(column: Any) -> bool:
@@ -214,6 +234,11 @@ def _is_number(value: str | None) -> bool:
     except ValueError:
         return False
     return True
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number with the word for what is counted, in the plural but for one."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def listed(names: Iterable[str], most: int = 8) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,10 @@ from isthmus.core.outside import new_folder
 from isthmus.data.folders.schema.schema import SCHEMA_FILE, Schema, to_yaml
 from isthmus.data.folders.tables.columns import CONSTANT, FEATURES_FILE
 from isthmus.data.folders.tables.reading import FORMATS
-from isthmus.data.on_demand import csv, pa, parquet, sparse, torch
+from isthmus.data.on_demand import csv, pa, parquet, torch
+
+if TYPE_CHECKING:
+    from isthmus.data.dividing import Holding
 
 # More numbers than this are written as they are: to compress them takes longer than all the rest.
 MOST_COMPRESSED = 2_000_000
@@ -37,7 +40,8 @@ def write_folder(
     try:
         with new_folder(path) as temporary:
             for stem, table in tables.items():
-                _write_table(table, temporary / f"{stem}.{format}")
+                write = csv.write_csv if format == "csv" else parquet.write_table
+                write(table, temporary / f"{stem}.{format}")
             if features is not None:
                 _write_features(features, temporary / FEATURES_FILE, feature_names)
             if schema is not None:
@@ -75,7 +79,7 @@ def split_column(masks: Mapping[str, torch.Tensor], item: str) -> dict[str, Any]
 
 
 def feature_columns(x: torch.Tensor, letter: str = "x", names: Sequence[str] = ()) -> dict[str, Any]:
-    """Return dense features as columns, of the names given or x0, x1, ...; sparse ones go into `features_archive`."""
+    """Return dense features as columns, of the names given or x0, x1, ...; sparse ones go into an archive."""
     if x.is_sparse_csr:
         return {}
     if len(names) != x.shape[1]:
@@ -85,29 +89,20 @@ def feature_columns(x: torch.Tensor, letter: str = "x", names: Sequence[str] = (
     return {name: pa.array(column) for name, column in zip(names, x.t().numpy(), strict=True)}
 
 
-def features_archive(x: torch.Tensor) -> Any:
-    """Return sparse features as a scipy matrix for features.npz; None for dense ones, which are columns."""
+def write_holding(data: Holding, path: str | Path, tables: Mapping[str, Any], format: str) -> None:
+    """Write the folder of some data; sparse features go to features.npz, dense ones are columns of the tables."""
     from isthmus.data.features import scipy_rows
 
-    return scipy_rows(x) if x.is_sparse_csr else None
+    archive = scipy_rows(data.x) if data.x.is_sparse_csr else None
+    write_folder(path, tables, archive, format=format, feature_names=data.feature_names)
 
 
-def _write_table(table: Any, path: Path) -> None:
-    if path.suffix == ".csv":
-        csv.write_csv(table, path)
-    else:
-        parquet.write_table(table, path)
-
-
-def _write_features(features: Any, path: Path, names: Sequence[str] = ()) -> None:
-    named: dict[str, Any] = {"names": np.asarray(names, dtype=np.str_)} if len(names) == features.shape[1] else {}
-    is_sparse = not isinstance(features, np.ndarray)
-    compressed = (features.nnz if is_sparse else features.size) <= MOST_COMPRESSED
-    if is_sparse and not named:
-        sparse.save_npz(path, features, compressed)
-        return
+def _write_features(features: Any, path: Path, names: Sequence[str]) -> None:
     parts: dict[str, Any] = {"x": features}
-    if is_sparse:  # as save_npz has it, with the names beside it
-        parts = {"indices": features.indices, "indptr": features.indptr, "data": features.data}
-        parts |= {"format": np.array(b"csr"), "shape": np.array(features.shape)}
-    (np.savez_compressed if compressed else np.savez)(path, **parts, **named)
+    if not isinstance(features, np.ndarray):  # as scipy.sparse.save_npz has it, which takes no names beside it
+        parts = {"indices": features.indices, "indptr": features.indptr, "format": np.array(b"csr")}
+        parts |= {"shape": np.array(features.shape), "data": features.data}
+    if len(names) == features.shape[1]:
+        parts["names"] = np.asarray(names, dtype=np.str_)
+    compressed = features.size <= MOST_COMPRESSED
+    (np.savez_compressed if compressed else np.savez)(path, **parts)

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from isthmus.data.survey.statistics import describe_clients, missing_edge_fraction
-from isthmus.data.survey.whole import survey
+from isthmus.data.survey.statistics import describe_clients, missing_edge_fraction, survey
 from isthmus.report.data_tables import clients_table
 from tests.data.strategies import make_graph
 from tests.data.survey.test_statistics import small_links, small_set
