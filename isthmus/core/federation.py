@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from isthmus.core.record import Params, Record, check_record
 from isthmus.core.replies import Stack, judged, judged_stack
 
 R = TypeVar("R", bound=Record)
+MemoryT = TypeVar("MemoryT")
 MAX_NOTE = 1000
 
 
@@ -81,6 +82,29 @@ class Runtime(Protocol):
 
     def load_clients(self, memories: Mapping[str, bytes]) -> None:
         """Replace every client's memory."""
+
+
+class MarkedMemories(Generic[MemoryT]):
+    """What a runtime does with the clients' memories that it holds, or knows by a name: each is one plain value."""
+
+    def __init__(self, clients: Iterable[str], blank: MemoryT) -> None:
+        self._memories = dict.fromkeys(clients, blank)
+        self._marked: tuple[int, dict[str, MemoryT]] = (0, dict(self._memories))
+        self._before: dict[str, MemoryT] = {}  # what clients answered from in the last exchange
+
+    def undo(self, client: str) -> None:
+        """Give a client the memory back that it had before its answer in the last exchange, if it gave one."""
+        self._memories[client] = self._before.get(client, self._memories[client])
+
+    def mark(self, round: int) -> None:
+        """Mark the memories."""
+        self._marked = (round, dict(self._memories))
+
+    def abandon_round(self) -> int:
+        """Put the memories back to the mark."""
+        round, memories = self._marked
+        self._memories = dict(memories)
+        return round
 
 
 def require_clients(memories: Mapping[str, bytes], clients: Iterable[str]) -> None:
@@ -221,10 +245,7 @@ class Federation:
             for position in sound.nonzero().flatten().tolist():
                 take(stack.clients[position], stack.member(position))
 
-        def settle() -> list[Failure]:
-            return _outvoted({client: shared[client] for client in addressed if client in shared})
-
-        self._carry(addressed, min_replies, timeout_seconds, take, take_stack, settle)
+        self._carry(addressed, min_replies, timeout_seconds, take, take_stack, shared)
         failures = {client: reply for client in addressed if isinstance(reply := found[client], Failure)}
         replies = {client: cast(ReplyT, found[client]) for client in addressed if client not in failures}
         return Replies(replies, failures)
@@ -275,13 +296,7 @@ class Federation:
             for position in chosen:
                 take(stack.clients[position], None if fold.streams else stack.member(position))
 
-        def settle() -> list[Failure]:
-            outvoted = _outvoted({client: forms[client] for client in addressed if client in forms})
-            for failure in outvoted:
-                del forms[failure.client]
-            return outvoted
-
-        self._carry(addressed, min_replies, timeout_seconds, take, take_stack, settle)
+        self._carry(addressed, min_replies, timeout_seconds, take, take_stack, forms)
         chosen = next((forms[c] for c in addressed if c in forms), next(iter(totals), None))
         return cast(ReplyT, fold.finish(totals.get(chosen, fold.start())))
 
@@ -314,8 +329,9 @@ class Federation:
         timeout_seconds: float | None,
         take: Callable[[str, Record | Failure], None],
         take_stack: Callable[[Stack, Tensor], None],
-        settle: Callable[[], list[Failure]],
+        votes: dict[str, Hashable],
     ) -> None:
+        """Do an exchange; `votes` has what replies must have in common once they are taken, of those that stand."""
         position = Position(self._seed, self.round, self._exchange)
         self._exchange += 1
         limit = self._rules.timeout_seconds if timeout_seconds is None else timeout_seconds
@@ -354,25 +370,25 @@ class Federation:
                     take(outcome.client, reply)
             check_seconds += checked - came
             fold_seconds += clock() - checked
-        for failure in settle():
+        for failure in _outvoted({client: votes[client] for client in requests if client in votes}):
+            del votes[failure.client]
             fail(failure)
         kind = type(next(iter(requests.values()))).__name__ if requests else "nothing"
-        self._report(
-            ExchangeReport(
-                position=position,
-                request=kind,
-                num_clients=len(requests),
-                bytes_down=down,
-                bytes_up=up,
-                seconds=clock() - started,
-                client_seconds=client_seconds,
-                failures=tuple(failures),
-                codec_seconds=codec_seconds,
-                check_seconds=check_seconds,
-                fold_seconds=fold_seconds,
-            )
+        report = ExchangeReport(
+            position=position,
+            request=kind,
+            num_clients=len(requests),
+            bytes_down=down,
+            bytes_up=up,
+            seconds=clock() - started,
+            client_seconds=client_seconds,
+            codec_seconds=codec_seconds,
+            check_seconds=check_seconds,
+            fold_seconds=fold_seconds,
+            failures=tuple(failures),
         )
-        self._require(position, kind, len(requests), failures, min_replies)
+        self._report(report)
+        self._require_enough(report, self._rules.min_replies if min_replies is None else min_replies)
 
     def _limits(self, requests: Requests) -> dict[int, Mapping[str, float]]:
         """Return by the identity of each request, once it is checked, how large the numbers of a reply may be."""
@@ -391,21 +407,14 @@ class Federation:
         for client in silent:
             yield Outcome(client, Failure(client, "lost", "the runtime brought no outcome"), 0, 0, 0.0)
 
-    def _require(
-        self,
-        position: Position,
-        kind: str,
-        num_asked: int,
-        failures: Sequence[Failure],
-        min_replies: int | None,
-    ) -> None:
-        needed = self._rules.min_replies if min_replies is None else min_replies
-        usable = num_asked - len(failures)
+    def _require_enough(self, report: ExchangeReport, needed: int) -> None:
+        asked, usable = report.num_clients, report.num_clients - len(report.failures)
         # A small cohort, or an ask of chosen clients, cannot bring more replies than were asked for.
-        if usable < min(needed, num_asked):
-            first = "; ".join(told(failures)[:3])
+        if usable < min(needed, asked):
+            first = "; ".join(told(report.failures)[:3])
             raise TooFewReplies(
-                f"round {position.round}, {kind}: {usable} of {num_asked} clients replied, {needed} needed ({first})"
+                f"round {report.position.round}, {report.request}: {usable} of {asked} clients replied, "
+                f"{needed} needed ({first})"
             )
 
 

@@ -12,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,26 +21,23 @@ from torch import Tensor
 from isthmus.core.codec import encoded_size
 from isthmus.core.errors import BadMessage
 from isthmus.core.outside import foreign
-from isthmus.core.protocol import MAX_STATISTIC, Evaluation, Failure, Known, Request, Requests
+from isthmus.core.protocol import MAX_STATISTIC, Evaluation, Failure, Holdings, Known, Request, Requests
 from isthmus.core.record import Record, check_record, largest, leaves, non_finite_leaf, with_leaves
 
 
 class Stacked(ABC):
-    """One tensor for each client, all of one shape and type; how they are stored is the subclass's affair."""
+    """One tensor for each client, all of one shape and type; how they are stored is the subclass's affair.
 
-    @property
-    @abstractmethod
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one client's tensor."""
+    Fields:
+        shape: of one client's tensor
+        dtype: of the numbers
+    """
 
-    @property
-    @abstractmethod
-    def dtype(self) -> torch.dtype:
-        """Type of the numbers."""
+    def __init__(self, shape: Sequence[int], dtype: torch.dtype, size: int) -> None:
+        self.shape, self.dtype, self._size = tuple(shape), dtype, size
 
-    @abstractmethod
     def __len__(self) -> int:
-        """Return the number of clients."""
+        return self._size
 
     @abstractmethod
     def member(self, position: int) -> Tensor:
@@ -78,38 +76,17 @@ class Stacked(ABC):
         return total
 
 
-class Sized(Stacked):
-    """Tensors whose shape, type and number are known when they are put together."""
-
-    def __init__(self, shape: Sequence[int], dtype: torch.dtype, size: int) -> None:
-        self._shape, self._dtype, self._size = tuple(shape), dtype, size
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one client's tensor."""
-        return self._shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the numbers."""
-        return self._dtype
-
-    def __len__(self) -> int:
-        return self._size
-
-
 # Numbers of each row that are made double at a time where rows are added up.
 CACHED_WIDTH = 1 << 14
 
 
-class StackedTensor(Sized):
+class StackedTensor(Stacked):
     """The plain way: one tensor with a row for each client, (clients, ...); a row may stand for many (stride 0)."""
 
     def __init__(self, values: Tensor) -> None:
         super().__init__(values.shape[1:], values.dtype, len(values))
         self.values = values
         # A tensor may be a part of several sums, each of which asks for the same.
-        self._bound: Tensor | None = None
         self._sum: tuple[Tensor, Tensor] | None = None
 
     def member(self, position: int) -> Tensor:
@@ -122,11 +99,10 @@ class StackedTensor(Sized):
 
     def bound(self) -> Tensor:
         """Return each client's largest magnitude."""
-        if self._bound is None:
-            self._bound = self._largest()
         return self._bound
 
-    def _largest(self) -> Tensor:
+    @cached_property
+    def _bound(self) -> Tensor:
         if not self.values.numel():
             return torch.zeros(len(self), dtype=torch.float64)
         if self.values.stride(0) == 0:
@@ -291,24 +267,23 @@ def judged(
     """
     if isinstance(reply, Failure):
         return Failure(client, reply.kind if reply.kind in KINDS else "error", foreign(reply.reason))
+    name = type(reply).__name__
     try:
         _check_type(reply, expected)
         check_record(reply)
-        _require(f"{type(reply).__name__}.", request.misfit(reply, known))
-        _require(f"{type(reply).__name__}: ", request.problem(reply))
-        _check_weight(client, reply, request, known)
-        _check_nodes(client, reply, request, known)
-        found = leaves(reply, type(reply).__name__)
+        _require(f"{name}.", request.misfit(reply, known))
+        _require(f"{name}: ", request.problem(reply))
+        _check_claims(client, reply, request, known)
+        found = leaves(reply, name)
         _check_integers(found)
         place = non_finite_leaf(found)
-        odd = place or _too_large(found, _Limits(request, reply, known, limits))
+        odd = place or _too_large(found, _limit_of(request, reply, known, limits))
     except Exception as error:  # a check that stumbles over a reply has found something wrong with it
         text = str(error) if isinstance(error, BadMessage | ArithmeticError | ValueError) else repr(error)
         return Failure(client, "malformed", foreign(text))
     if not odd:
         return reply
-    of_model = odd.startswith(f"{type(reply).__name__}.params[")
-    text = foreign(odd, 300) + (DIVERGED if of_model else "")
+    text = foreign(odd, 300) + (DIVERGED if odd.startswith(f"{name}.params[") else "")
     return Failure(client, "not_finite" if place else "malformed", text)
 
 
@@ -334,7 +309,7 @@ def judged_stack(
             _require(f"{type(outline).__name__}.", request.misfit(outline, known))
             if type(request).problem is not Request.problem or type(request).num_nodes is not Request.num_nodes:
                 raise BadMessage("each reply is to be looked at by itself")
-            sound &= _numbers_fit(stack, _Limits(request, outline, known, limits.get(id(request))))
+            sound &= _numbers_fit(stack, _limit_of(request, outline, known, limits.get(id(request))))
         sound &= _scalars_fit(stack) & _weights_fit(stack, requests, known)
     except Exception:  # whatever it was, it is told of each reply that it is true of
         sound = torch.zeros(len(stack), dtype=torch.bool)
@@ -351,29 +326,28 @@ def judged_stack(
     return sound, failures
 
 
-class _Limits:
-    """How large the numbers of a reply may be, by their place."""
+def _limit_of(
+    request: Request[Any], reply: Record, known: Known, limits: Mapping[str, float] | None
+) -> Callable[[str], float]:
+    """Return what says of a place in a reply how large its numbers may be."""
+    fields = request.limits(known) if limits is None else limits
+    name = type(reply).__name__
+    statistics = {f"{name}.params[{buffer!r}]" for buffer in known.buffers}
 
-    def __init__(
-        self, request: Request[Any], reply: Record, known: Known, limits: Mapping[str, float] | None = None
-    ) -> None:
-        self._fields = request.limits(known) if limits is None else limits
-        self._start = len(type(reply).__name__) + 1
-        self._statistics = {f"{type(reply).__name__}.params[{name!r}]" for name in known.buffers}
-
-    def of(self, place: str) -> float:
-        """Return the limit for a leaf."""
-        if place in self._statistics:
+    def limit(place: str) -> float:
+        if place in statistics:
             return MAX_STATISTIC
-        field = place[self._start :].split("[", 1)[0].split(".", 1)[0]
-        return math.inf if field == "weight" else self._fields.get(field, MAX_NUMBER)  # weights have their own
+        field = place[len(name) + 1 :].split("[", 1)[0].split(".", 1)[0]
+        return math.inf if field == "weight" else fields.get(field, MAX_NUMBER)  # weights have their own
+
+    return limit
 
 
-def _numbers_fit(stack: Stack, limits: _Limits) -> Tensor:
+def _numbers_fit(stack: Stack, limit_of: Callable[[str], float]) -> Tensor:
     """Return for each client whether its numbers are finite and none is too large, (clients,)."""
     fit = torch.ones(len(stack), dtype=torch.bool)
     for place, leaf in leaves(stack.record, type(stack.record).__name__).items():
-        limit = limits.of(place)
+        limit = limit_of(place)
         if isinstance(leaf, Stacked):
             if leaf.dtype.is_floating_point:
                 fit &= leaf.bound() <= limit  # never true of NaN; where the bound is not enough, the reply is taken out
@@ -386,11 +360,11 @@ def _numbers_fit(stack: Stack, limits: _Limits) -> Tensor:
     return fit
 
 
-def _too_large(found: Mapping[str, Any], limits: _Limits) -> str:
+def _too_large(found: Mapping[str, Any], limit_of: Callable[[str], float]) -> str:
     """Return where a number stands that is larger than it may be; nothing if there is none."""
     for place, leaf in found.items():
         if isinstance(leaf, float | Tensor):
-            size, limit = _size(leaf), limits.of(place)
+            size, limit = _size(leaf), limit_of(place)
             if size > limit:
                 return f"{place} holds {size:.3g}, which is beyond {limit:.3g}"
     return ""
@@ -416,7 +390,7 @@ def _scalars_fit(stack: Stack) -> Tensor:
 
 def _weights_fit(stack: Stack, requests: Requests, known: Known) -> Tensor:
     weights = stack.weights()
-    most = [_max_weight(client, requests[client], known) for client in stack.clients]
+    most = [_max_weight(requests[client], known.holdings.get(client)) for client in stack.clients]
     return (weights >= 0.0) & (weights <= torch.tensor(most, dtype=torch.float64))
 
 
@@ -436,37 +410,27 @@ def _check_integers(found: Mapping[str, Any]) -> None:
             raise BadMessage(f"{place} is an integer of {leaf.bit_length()} bits")
 
 
-def _check_weight(client: str, reply: Record, request: Request[Any], known: Known) -> None:
-    """Refuse a weight, or a number of examples, that is more than the client holds."""
-    weight, most = getattr(reply, "weight", 0.0), _max_weight(client, request, known)
+def _check_claims(client: str, reply: Record, request: Request[Any], known: Known) -> None:
+    """Refuse a weight, or numbers of examples or nodes, that are more than the client holds."""
+    held = known.holdings.get(client)
+    weight, most = getattr(reply, "weight", 0.0), _max_weight(request, held)
     if isinstance(weight, int | float) and (weight < 0 or weight > most):
-        raise BadMessage(
-            f"{type(reply).__name__}.weight is {float(weight):g}; it must be in [0, {most:g}]{_held(client, known)}"
-        )
-    held = known.holdings.get(client)
-    if held is None or not isinstance(reply, Evaluation):
-        return
-    for split, count in reply.counts.items():
-        if count > held.examples.get(split, 0):
-            raise BadMessage(f"Evaluation.counts[{split!r}] is {float(count):g}{_held(client, known)}")
-
-
-def _check_nodes(client: str, reply: Record, request: Request[Any], known: Known) -> None:
-    """Refuse a reply about more nodes than the client holds."""
-    held = known.holdings.get(client)
-    number = 0 if held is None else request.num_nodes(reply)
-    if held is not None and number > held.nodes:
-        raise BadMessage(f"{type(reply).__name__} is about {number} nodes{_held(client, known)}")
-
-
-def _max_weight(client: str, request: Request[Any], known: Known) -> float:
-    held = known.holdings.get(client)
-    return MAX_WEIGHT if held is None else min(request.max_weight(held), MAX_WEIGHT)
-
-
-def _held(client: str, known: Known) -> str:
-    held = known.holdings.get(client)
+        problem = f"{type(reply).__name__}.weight is {float(weight):g}; it must be in [0, {most:g}]"
+        raise BadMessage(f"{problem}{_told(held)}" if held else problem)
     if held is None:
-        return ""
+        return
+    for split, count in reply.counts.items() if isinstance(reply, Evaluation) else ():
+        if count > held.examples.get(split, 0):
+            raise BadMessage(f"Evaluation.counts[{split!r}] is {float(count):g}{_told(held)}")
+    number = request.num_nodes(reply)
+    if number > held.nodes:
+        raise BadMessage(f"{type(reply).__name__} is about {number} nodes{_told(held)}")
+
+
+def _told(held: Holdings) -> str:
     examples = ", ".join(f"{count} {split}" for split, count in held.examples.items())
     return f"; the client holds {held.nodes} nodes and as examples {examples or 'none'}"
+
+
+def _max_weight(request: Request[Any], held: Holdings | None) -> float:
+    return MAX_WEIGHT if held is None else min(request.max_weight(held), MAX_WEIGHT)

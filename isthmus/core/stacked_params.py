@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.record import LazyParams, Record, fields_of, largest
-from isthmus.core.replies import Each, Sized, Stack, Stacked, StackedTensor
+from isthmus.core.replies import Each, Stack, Stacked, StackedTensor
 
 
 class StackedParams:
@@ -185,7 +185,7 @@ class MemberParams(LazyParams):
         dict.clear(self)
 
 
-class Combination(Sized):
+class Combination(Stacked):
     """A sum of factor times tensor for each client, made when it is looked at; a tensor may be the same for all."""
 
     def __init__(self, terms: Sequence[tuple[float, Stacked | Tensor]]) -> None:

@@ -104,21 +104,10 @@ class Journal(Callback):
 
     def exchanged(self, report: ExchangeReport) -> None:
         """Write an exchange."""
-        self.write(
-            "exchange",
-            round=report.position.round,
-            exchange=report.position.exchange,
-            request=report.request,
-            num_clients=report.num_clients,
-            bytes_down=report.bytes_down,
-            bytes_up=report.bytes_up,
-            seconds=round(report.seconds, 6),
-            client_seconds=round(report.client_seconds, 6),
-            codec_seconds=round(report.codec_seconds, 6),
-            check_seconds=round(report.check_seconds, 6),
-            fold_seconds=round(report.fold_seconds, 6),
-            failures=[dataclasses.asdict(failure) for failure in report.failures],
-        )
+        place, failures = report.position, [dataclasses.asdict(failure) for failure in report.failures]
+        facts = {key: value for key, value in vars(report).items() if key not in ("position", "failures")}
+        facts = {key: round(value, 6) if isinstance(value, float) else value for key, value in facts.items()}
+        self.write("exchange", round=place.round, exchange=place.exchange, **facts, failures=failures)
 
     def noted(self, round: int, text: str) -> None:
         """Write what the algorithm says."""

@@ -32,7 +32,7 @@ from isthmus.core.federation import Outcome, Runtime, StackOutcome
 from isthmus.core.folds import form_of
 from isthmus.core.protocol import Algorithm, Failure, Position, Request, reply_type
 from isthmus.core.record import Record, largest, leaves, with_leaves
-from isthmus.core.replies import Each, Sized, Stack, Stacked
+from isthmus.core.replies import Each, Stack, Stacked
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ def _one_of(outcome: Outcome) -> One:
 # ---- replies that go as their sum
 
 
-class Several(Sized):
+class Several(Stacked):
     """Tensors of clients that answered one by one, as they are."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:

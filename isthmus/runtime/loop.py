@@ -84,6 +84,12 @@ def _place(error: Exception) -> str:
     return f"in {frame.name}, line {frame.lineno} of {frame.filename.rsplit('/', 1)[-1]}"
 
 
+def holdings_of(clients: Mapping[str, Client]) -> dict[str, Holdings]:
+    """Return how much data clients have, of those that can tell."""
+    found = {name: getattr(client, "holdings", None) for name, client in clients.items()}
+    return {name: held for name, held in found.items() if held is not None}
+
+
 class LoopRuntime:
     """Answers each request in turn; sizes are those that the encoded messages would have."""
 
@@ -100,8 +106,7 @@ class LoopRuntime:
     @cached_property
     def holdings(self) -> dict[str, Holdings]:
         """How much data the clients have that can tell."""
-        found = {client: getattr(site.client, "holdings", None) for client, site in self.sites.items()}
-        return {client: held for client, held in found.items() if held is not None}
+        return holdings_of({client: site.client for client, site in self.sites.items()})
 
     def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Outcomes:
         """Answer the requests one after the other."""

@@ -33,7 +33,7 @@ from isthmus.core.errors import BadMessage, CourseFailed
 from isthmus.core.federation import Outcome, Outcomes, StackOutcome, require_clients
 from isthmus.core.protocol import Failure, Holdings, Position, Requests, reply_type
 from isthmus.core.record import Record, leaves, with_leaves
-from isthmus.core.replies import Each, Sized, Stack, StackedTensor
+from isthmus.core.replies import Each, Stack, Stacked, StackedTensor
 from isthmus.runtime.block import Answer, Ask, Many, One, Opener, Order
 from isthmus.runtime.cluster import Crew, Seat, WorkerLost
 
@@ -396,7 +396,7 @@ class _Look:
         return self._tensors[leaf]
 
 
-class _Summed(Sized):
+class _Summed(Stacked):
     """Tensors of which the server has the weighted sum and a bound; the block has the tensors themselves."""
 
     def __init__(self, many: Many, leaf: int, dtype: torch.dtype, look: _Look) -> None:
