@@ -173,9 +173,8 @@ def _plain(value: Value, tensors: list[Tensor], where: Place, depth: int) -> Any
         tensors.append(value.detach())
         return {"t": len(tensors) - 1}
     if isinstance(value, Record):
-        fields = {
-            name: _plain(item, tensors, (where, "field", name), depth + 1) for name, item in fields_of(value).items()
-        }
+        items = fields_of(value).items()
+        fields = {name: _plain(item, tensors, (where, "field", name), depth + 1) for name, item in items}
         return {"r": type(value).__name__, "f": fields}
     if isinstance(value, dict):
         value = value.plain() if isinstance(value, LazyParams) else value
@@ -392,10 +391,8 @@ def _rebuild_record(
     if set(tree["f"]) != set(hints):
         found = ", ".join(named(name) for name in sorted(tree["f"])[:20]) + (CUT if len(tree["f"]) > 20 else "")
         raise BadMessage(f"{told_place(where)}: {kind.__name__} has the fields {sorted(hints)}, found [{found}]")
-    fields = {
-        name: _rebuild(tree["f"][name], hint, tensors, (where, "field", name), depth + 1)
-        for name, hint in hints.items()
-    }
+    given = tree["f"]
+    fields = {n: _rebuild(given[n], hint, tensors, (where, "field", n), depth + 1) for n, hint in hints.items()}
     try:
         return kind(**fields)
     except Exception as error:  # its own checks ran on fields that nobody has checked yet

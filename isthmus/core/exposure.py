@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 from isthmus.core.protocol import Algorithm, EvaluateModel, KeepBest, Request, reply_type
 from isthmus.core.record import Record, field_types
@@ -45,8 +45,7 @@ def field_docs(kind: type[Record]) -> dict[str, str]:
     for owner in reversed(kind.__mro__):
         if not (issubclass(owner, Record) and owner not in (Record, Request)):
             continue
-        body = _class_body(owner)
-        for statement, below in pairwise(body):
+        for statement, below in pairwise(_class_body(cast(Hashable, owner))):
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                 text = _text(below)
                 if text is not None and statement.target.id in docs:
@@ -74,14 +73,10 @@ def _method_calls(body: list[ast.stmt]) -> Iterator[tuple[str, set[str]]]:
             yield node.func.attr, {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
 
 
-def _class_body(kind: Any) -> list[ast.stmt]:
-    return _read_body(kind)
-
-
 @cache
-def _read_body(kind: Any) -> list[ast.stmt]:
+def _class_body(kind: Hashable) -> list[ast.stmt]:
     try:
-        source = textwrap.dedent(inspect.getsource(kind))
+        source = textwrap.dedent(inspect.getsource(cast(type, kind)))
     except (OSError, TypeError):  # a class typed into a console has no source
         return []
     definition = ast.parse(source).body[0]

@@ -66,10 +66,7 @@ class Runtime(Protocol):
         """Deliver each client its request and yield exactly one outcome per client, in any order."""
 
     def undo(self, client: str) -> None:
-        """Put a client's memory back to what it was before its answer in the last exchange, which cannot be used.
-
-        A client that gave none there keeps what it has.
-        """
+        """Put a client's memory back to what it was before its answer in the last exchange, if it gave one."""
 
     def mark(self, round: int) -> None:
         """Mark the clients' memories as those after `round`, in one step that an interruption cannot halve."""
@@ -161,17 +158,11 @@ class ExchangeRules:
 
 @dataclass(frozen=True)
 class InitialModel:
-    """The parameters that a course starts from.
-
-    Fields:
-        params:   those that are shared
-        buffers:  names of those among them that no gradient moves
-        personal: names of the model's other parameters, which never leave a client
-    """
+    """The shared parameters that a course starts from."""
 
     params: Params
-    buffers: frozenset[str] = frozenset()
-    personal: frozenset[str] = frozenset()
+    buffers: frozenset[str] = frozenset()  # names of those that no gradient moves
+    personal: frozenset[str] = frozenset()  # names of the model's other parameters, which never leave a client
 
 
 class Federation:
@@ -370,7 +361,7 @@ class Federation:
                     take(outcome.client, reply)
             check_seconds += checked - came
             fold_seconds += clock() - checked
-        for failure in _outvoted({client: votes[client] for client in requests if client in votes}):
+        for failure in _outvoted(requests, votes):
             del votes[failure.client]
             fail(failure)
         kind = type(next(iter(requests.values()))).__name__ if requests else "nothing"
@@ -418,11 +409,12 @@ class Federation:
             )
 
 
-def _outvoted(said: Mapping[str, Hashable]) -> list[Failure]:
+def _outvoted(clients: Iterable[str], said: Mapping[str, Hashable]) -> list[Failure]:
     """Return a failure for each client whose reply differs from those of most in what all must have in common.
 
     Of two that are named equally often, the one that was named first counts; None is no vote.
     """
+    said = {client: said[client] for client in clients if client in said}
     votes = Counter(vote for vote in said.values() if vote is not None)
     if len(votes) < 2:
         return []

@@ -246,10 +246,7 @@ def by_coordinate(replies: list[Record], reduce: Callable[[Tensor], Tensor]) -> 
 
 @dataclass(frozen=True)
 class Median(Gathered):
-    """Coordinate-wise median (Yin et al., 2018), unweighted; the mean of the middle two for an even number.
-
-    Where all clients were sent the same, the median of the replies is that of the changes.
-    """
+    """Coordinate-wise median (Yin et al., 2018), unweighted; the mean of the middle two for an even number."""
 
     def combine(self, given: list[tuple[Record, Record | None]]) -> Record:
         """Return the coordinate-wise median."""
@@ -263,10 +260,7 @@ def _median(stack: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class TrimmedMean(Gathered):
-    """Coordinate-wise mean without the `trim_fraction` smallest and largest values (Yin et al., 2018), unweighted.
-
-    Where all clients were sent the same, that of the replies is that of the changes.
-    """
+    """Coordinate-wise mean without the `trim_fraction` smallest and largest values (Yin et al., 2018), unweighted."""
 
     trim_fraction: float = 0.1
 

@@ -219,11 +219,6 @@ def largest(tensor: Tensor) -> float:
     return max(-float(low), float(high))
 
 
-def non_finite(value: Value, where: str) -> str | None:
-    """Return where a NaN or an infinity sits in a value, or None when all numbers are finite."""
-    return non_finite_leaf(leaves(value, where))
-
-
 def non_finite_leaf(found: Mapping[str, Value]) -> str | None:
     """Return where a NaN or an infinity is among leaves by their place, or None when all numbers are finite."""
     for place, leaf in found.items():
@@ -257,13 +252,13 @@ def _name(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
-def leaves(value: Value, path: str = "", annotation: Any = Any) -> dict[str, Value]:
+def leaves(value: Value, path: str = "") -> dict[str, Value]:
     """Return the tensors, scalars and strings in a value by their path, in order: {".params['w']": tensor}.
 
     A whole number in a field of type float comes as a float: 3 and 3.0 are the same reply.
     """
     found: dict[str, Value] = {}
-    _collect(value, path, annotation, found)
+    _collect(value, path, Any, found)
     return found
 
 

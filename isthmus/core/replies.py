@@ -1,9 +1,8 @@
 """Replies as they come back: many as one, and what each must be before anybody counts on it.
 
-What clients that were simulated together give back is held without a copy for each of them: a `Stack`
-holds one record whose leaves are `Stacked` (a tensor for each client) or `Each` (a scalar for each client);
-any other leaf is the same for all. A fold that knows sums can take it whole; everybody else takes it apart. What is not
-as it must be becomes a failure with the client's name.
+What clients that were simulated together give back is held without a copy for each: a `Stack` is one record with
+leaves for all. A fold that knows sums takes it whole; everybody else takes it apart. What is not as it must be becomes
+a failure with the client's name.
 """
 
 from __future__ import annotations
@@ -26,18 +25,17 @@ from isthmus.core.record import Record, check_record, largest, leaves, non_finit
 
 
 class Stacked(ABC):
-    """One tensor for each client, all of one shape and type; how they are stored is the subclass's affair.
-
-    Fields:
-        shape: of one client's tensor
-        dtype: of the numbers
-    """
+    """One tensor for each client, all of one `shape` and type; how they are stored is the subclass's affair."""
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype, size: int) -> None:
         self.shape, self.dtype, self._size = tuple(shape), dtype, size
 
     def __len__(self) -> int:
         return self._size
+
+    def outline(self) -> Tensor:
+        """Return a tensor with the shape and the type of one client's, but no numbers."""
+        return torch.empty(self.shape, dtype=self.dtype, device="meta")
 
     @abstractmethod
     def member(self, position: int) -> Tensor:
@@ -53,10 +51,7 @@ class Stacked(ABC):
 
     @abstractmethod
     def bound(self) -> Tensor:
-        """Return for each client a number that none of its numbers exceeds in magnitude, (clients,), float64.
-
-        It lies on the CPU. It may be larger than necessary, or NaN: then the client's tensor is looked at.
-        """
+        """Return what no number of a client exceeds in magnitude, or more, or NaN: (clients,), float64, on the CPU."""
 
     def finite(self) -> Tensor:
         """Return for each client whether all its numbers are finite, (clients,)."""
@@ -147,19 +142,10 @@ class Each:
     def __len__(self) -> int:
         return len(self.values)
 
-    def member(self, position: int) -> Any:
-        """Return one client's value."""
-        return self.values[position]
-
 
 @dataclass(frozen=True)
 class Stack:
-    """The replies of some clients to one kind of request.
-
-    Fields:
-        clients: whose replies these are
-        record:  a reply whose leaves are `Stacked`, `Each`, or the same for all
-    """
+    """The replies of some clients to one kind of request: a record whose leaves are `Stacked`, `Each`, or for all."""
 
     clients: tuple[str, ...]
     record: Record
@@ -182,31 +168,21 @@ class Stack:
 
     def member(self, position: int) -> Record:
         """Return one client's reply."""
-        return self._taken(
-            lambda leaf: leaf.member(position).cpu() if isinstance(leaf, Stacked) else leaf.member(position)
-        )
+        return self._taken(position, lambda stacked: stacked.member(position).cpu())
 
     def outline(self, position: int = 0) -> Record:
         """Return one client's reply with tensors that have a shape and a type, but no numbers."""
+        return self._taken(position, Stacked.outline)
 
-        def drawn(leaf: Stacked | Each) -> Any:
-            if isinstance(leaf, Each):
-                return leaf.member(position)
-            return torch.empty(leaf.shape, dtype=leaf.dtype, device="meta")
-
-        return self._taken(drawn)
-
-    def _taken(self, take: Callable[[Any], Any]) -> Record:
-        chosen = {
-            p: take(leaf) if isinstance(leaf, Stacked | Each) else leaf for p, leaf in leaves(self.record).items()
-        }
-        return with_leaves(self.record, chosen)
+    def _taken(self, position: int, take: Callable[[Stacked], Tensor]) -> Record:
+        found = leaves(self.record)
+        for path, leaf in found.items():
+            if isinstance(leaf, Stacked | Each):
+                found[path] = take(leaf) if isinstance(leaf, Stacked) else leaf.values[position]
+        return with_leaves(self.record, found)
 
     def weights(self, sound: Tensor | None = None) -> Tensor:
-        """Return the weight that each reply asks for, (clients,), in double precision; ones without such a field.
-
-        Replies that are not sound get 0, whatever they ask for.
-        """
+        """Return the weight that each reply asks for (1 without such a field; 0 if not sound), (clients,), float64."""
         weight = getattr(self.record, "weight", 1.0)
         values = weight.values if isinstance(weight, Each) else [weight] * len(self)
         if sound is not None:

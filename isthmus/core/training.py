@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from isthmus.core.errors import CourseFailed, IsthmusError
+from isthmus.core.errors import CourseFailed, IsthmusError, refuse
 from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Runtime
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, KeepBest, improves
 from isthmus.core.random import numpy_generator
@@ -25,10 +25,8 @@ class UniformSampling:
     num_min: int = 1
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.fraction <= 1.0:
-            raise ValueError(f"fraction is {self.fraction!r}; it must be in (0, 1]")
-        if self.num_min < 1:
-            raise ValueError(f"num_min is {self.num_min!r}; it must be at least 1")
+        refuse(not 0.0 < self.fraction <= 1.0, self, "fraction", "it must be in (0, 1]")
+        refuse(self.num_min < 1, self, "num_min", "it must be at least 1")
 
     def size(self, num_clients: int) -> int:
         """Return how many of so many clients take part in a round."""
@@ -60,12 +58,10 @@ class EarlyStopping:
     keep: str = "best"
 
     def __post_init__(self) -> None:
-        if self.keep not in ("best", "last"):
-            raise ValueError(f"keep is {self.keep!r}; choose from best, last")
+        refuse(self.keep not in ("best", "last"), self, "keep", "choose from best, last")
         if self.keep == "last" and self.patience > 0:
             raise ValueError(f"keep is 'last' and patience {self.patience!r}; patience needs a best round: set it to 0")
-        if self.patience < 0:
-            raise ValueError(f"patience is {self.patience!r}; it must be at least 0")
+        refuse(self.patience < 0, self, "patience", "it must be at least 0")
 
 
 @dataclass(frozen=True)
@@ -116,6 +112,13 @@ class RoundReport:
         loss = weighted_metric(self.evaluations, "train", "loss")
         return None if math.isnan(loss) else loss
 
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Every metric by split/name, sorted: its mean over clients, weighted by their examples."""
+        found = self.evaluations
+        names = {(split, metric) for e in found.values() for split, values in e.metrics.items() for metric in values}
+        return {f"{split}/{metric}": weighted_metric(found, split, metric) for split, metric in sorted(names)}
+
 
 @dataclass(frozen=True)
 class _Evaluated:
@@ -129,10 +132,7 @@ class _Evaluated:
 
 
 class Callback:
-    """Hears what happens in a course; whoever wants to hear of something overrides a method.
-
-    Journals, checkpoints, progress bars and sinks are callbacks.
-    """
+    """Hears what happens in a course, by methods to override: journals, checkpoints, progress bars, sinks."""
 
     def exchanged(self, report: ExchangeReport) -> None:
         """Take note of an exchange."""
@@ -207,12 +207,6 @@ def weighted_metric(evaluations: Mapping[str, Evaluation], split: str, metric: s
         if value is not None and count:
             total, weight = total + count * value, weight + count
     return total / weight if weight else math.nan
-
-
-def scorers_of(evaluations: Mapping[str, Evaluation], split: str, metric: str) -> tuple[str, ...]:
-    """Return the clients that have a share in the mean of a metric, sorted."""
-    found = evaluations.items()
-    return tuple(sorted(c for c, e in found if metric in e.metrics.get(split, {}) and e.counts.get(split, 0)))
 
 
 def takes_over(metric: str, score: float, scorers: tuple[str, ...], best: Standing, complete: bool) -> bool:
@@ -299,9 +293,7 @@ class _Course:
         missing = {failure.client for report in self.traffic for failure in report.failures}
         found = self._evaluated(fed, state, before)
         if found.is_best:
-            after = replace(
-                after, best_state=state, best_round=round, best_score=found.score, best_scorers=found.scorers
-            )
+            after = Standing(round, state, state, round, found.score, found.scorers)
             if self.algorithm.personal or self.model.personal:
                 fed.ask(KeepBest(), clients=fed.all_clients, min_replies=0)
         report = RoundReport(
@@ -325,7 +317,8 @@ class _Course:
         metric, asked = self.plan.stopping.metric, fed.all_clients
         evaluations = evaluate(self.algorithm, state, fed, ("train", "val"), metric)
         score = weighted_metric(evaluations, "val", metric)
-        scorers = scorers_of(evaluations, "val", metric)
+        found = evaluations.items()
+        scorers = tuple(sorted(c for c, e in found if metric in e.metrics.get("val", {}) and e.counts.get("val", 0)))
         unscored = tuple(client for client in asked if client not in evaluations)
         # A round whose evaluation failed, or gave no finite score, does not take the place of one that has a score.
         is_best = self.plan.stopping.keep == "last" or takes_over(metric, score, scorers, before, not unscored)

@@ -14,13 +14,7 @@ from isthmus.core.replies import judged, judged_stack
 
 @dataclass(frozen=True, eq=False)
 class Heard:
-    """An outcome with a model in it, and what went before.
-
-    Fields:
-        outcome:  what came back
-        requests: what was asked, by client
-        sent:     the parameters that each client had been sent last until then; those of the requests, if they have any
-    """
+    """An outcome with a model in it, the requests, and the parameters that clients had been `sent` last until then."""
 
     outcome: Outcome | StackOutcome
     requests: Requests
@@ -34,13 +28,7 @@ class Heard:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A client's model of a round.
-
-    Fields:
-        params: the last model that it sent
-        start:  the model that was sent to it last before; empty where none of this kind is known
-        weight: the share in a mean that it asked for; None where its reply has no such field
-    """
+    """A client's last model of a round, that before it was sent (empty if unknown), and the weight it asked for."""
 
     params: Params
     start: Params
@@ -88,16 +76,13 @@ class TappedRuntime:
             if isinstance(first, EvaluateModel):
                 self._shared = first.params
         if not isinstance(first, EvaluateModel):
-            self._note_sent(requests)
+            models = {client: getattr(request, "params", None) for client, request in requests.items()}
+            # A new dict: what was heard before keeps what had been sent until then.
+            self._sent = {**self._sent, **{client: sent for client, sent in models.items() if sent is not None}}
         for outcome in self.runtime.exchange(position, requests, timeout_seconds):
             if keep:
                 self._heard.append(Heard(outcome, requests, self._sent))
             yield outcome
-
-    def _note_sent(self, requests: Requests) -> None:
-        models = {client: getattr(request, "params", None) for client, request in requests.items()}
-        # A new dict: what was heard before keeps what had been sent until then.
-        self._sent = {**self._sent, **{client: sent for client, sent in models.items() if sent is not None}}
 
     def mark(self, round: int) -> None:
         """Mark the memories, then say so."""

@@ -18,9 +18,9 @@ lost one is made again.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 import torch
@@ -187,21 +187,23 @@ class Block:
     def _asked(self, mine: Opened, number: int, ask: Ask) -> tuple[One | Many, ...]:
         kinds = {kind.__name__: kind for kind in type(mine.algorithm).handlers()}
         if ask.kind not in kinds:
-            return tuple(_without_handler(mine.algorithm, client, ask.kind) for client in ask.whose)
+            why = f"{type(mine.algorithm).__name__} has no handler for {ask.kind}"
+            return tuple(One(c, pack(b""), Failure(c, "error", why), (0, 0, 0.0, 0.0)) for c in ask.whose)
         payloads = [opened(payload) for payload in ask.payloads]
         distinct: list[Request[Any]] = [decode_own(data, kinds[ask.kind]) for data in payloads]
         requests = {client: distinct[which] for client, which in ask.whose.items()}
         found = list(mine.runtime.exchange(ask.position, requests, ask.timeout_seconds))
-        told: list[One | Many] = []
-        for place, outcome in enumerate(found if ask.whole else gathered(found, reply_type(kinds[ask.kind]))):
-            if isinstance(outcome, StackOutcome):
-                name = f"{number}.{place}"
-                told.append(many_of(outcome, name, ask.whole))
-                if not ask.whole:
-                    self._stacks[name] = outcome.stack
-            else:
-                told.append(_one_of(outcome))
-        return tuple(told)
+        outcomes = found if ask.whole else gathered(found, reply_type(kinds[ask.kind]))
+        return tuple(self._told(outcome, f"{number}.{place}", ask.whole) for place, outcome in enumerate(outcomes))
+
+    def _told(self, outcome: Outcome | StackOutcome, name: str, whole: bool) -> One | Many:
+        if isinstance(outcome, Outcome):
+            failure = outcome.reply if isinstance(outcome.reply, Failure) else None
+            payload = b"" if failure else encode(outcome.reply)
+            return One(outcome.client, pack(payload), failure, _facts(outcome))
+        if not whole:
+            self._stacks[name] = outcome.stack
+        return many_of(outcome, name, whole)
 
     def _behind(self, name: str) -> dict[int, Tensor]:
         if name not in self._stacks:
@@ -209,7 +211,7 @@ class Block:
         return _tensors(self._stacks[name])
 
     def _know(self, memories: Mapping[str, bytes]) -> None:
-        self._known = {client: _digest(memory) for client, memory in memories.items()}
+        self._known = {client: blake2b(memory, digest_size=16).digest() for client, memory in memories.items()}
 
     def _changed(self, runtime: Runtime) -> dict[str, Tensor]:
         """Return the memories that the server does not have yet."""
@@ -220,23 +222,8 @@ class Block:
         return {client: pack(memory) for client, memory in memories.items() if before[client] != self._known[client]}
 
 
-def _digest(memory: bytes) -> bytes:
-    return hashlib.blake2b(memory, digest_size=16).digest()
-
-
-def _without_handler(algorithm: Algorithm[Any], client: str, kind: str) -> One:
-    reason = f"{type(algorithm).__name__} has no handler for {kind}"
-    return One(client, pack(b""), Failure(client, "error", reason), (0, 0, 0.0, 0.0))
-
-
 def _facts(outcome: Outcome | StackOutcome) -> tuple[int, int, float, float]:
     return outcome.bytes_down, outcome.bytes_up, outcome.seconds, outcome.codec_seconds
-
-
-def _one_of(outcome: Outcome) -> One:
-    if isinstance(outcome.reply, Failure):
-        return One(outcome.client, pack(b""), outcome.reply, _facts(outcome))
-    return One(outcome.client, pack(encode(outcome.reply)), None, _facts(outcome))
 
 
 # ---- replies that go as their sum
@@ -280,12 +267,10 @@ def _has_tensors(reply: Record) -> bool:
 def _as_one(outcomes: Sequence[Outcome]) -> StackOutcome:
     replies: list[Record] = [outcome.reply for outcome in outcomes]
     every = [leaves(reply) for reply in replies]
-    joined = {
-        path: Several([own[path] for own in every])
-        if isinstance(leaf, Tensor)
-        else Each(tuple(own[path] for own in every))
-        for path, leaf in every[0].items()
-    }
+    joined: dict[str, Several | Each] = {}
+    for path, leaf in every[0].items():
+        values = [own[path] for own in every]
+        joined[path] = Several(values) if isinstance(leaf, Tensor) else Each(tuple(values))
     stack = Stack(tuple(outcome.client for outcome in outcomes), with_leaves(replies[0], joined))
     down, up, seconds, codec = (sum(facts) for facts in zip(*map(_facts, outcomes), strict=True))
     return StackOutcome(stack, int(down), int(up), seconds, codec)
@@ -296,16 +281,15 @@ def many_of(outcome: StackOutcome, name: str, whole: bool) -> Many:
     stack = outcome.stack
     weights = _weights(stack)
     found = leaves(stack.record)
-    stacked = {place: leaf for place, leaf in enumerate(found.values()) if isinstance(leaf, Stacked)}
-    floats = {place: leaf for place, leaf in stacked.items() if leaf.dtype.is_floating_point}
+    stacked, each = _of_kind(stack, Stacked), _of_kind(stack, Each)
     return Many(
         clients=stack.clients,
         outline=pack(encode(with_leaves(stack.record, {path: _drawn(leaf) for path, leaf in found.items()}))),
         weights=weights,
         shapes={place: tuple(leaf.shape) for place, leaf in stacked.items()},
         sums={} if whole else {place: leaf.weighted_sum(weights) for place, leaf in stacked.items()},
-        bounds={place: float(leaf.bound().max()) for place, leaf in floats.items()},
-        each={place: leaf.values for place, leaf in enumerate(found.values()) if isinstance(leaf, Each)},
+        bounds={place: float(leaf.bound().max()) for place, leaf in stacked.items() if leaf.dtype.is_floating_point},
+        each={place: leaf.values for place, leaf in each.items()},
         wholes=_tensors(stack) if whole else {},
         name=name,
         facts=_facts(outcome),
@@ -325,6 +309,9 @@ def _drawn(leaf: Any) -> Any:
     return leaf.values[0] if isinstance(leaf, Each) else leaf
 
 
+def _of_kind(stack: Stack, kind: Any) -> dict[int, Any]:
+    return {place: leaf for place, leaf in enumerate(leaves(stack.record).values()) if isinstance(leaf, kind)}
+
+
 def _tensors(stack: Stack) -> dict[int, Tensor]:
-    found = enumerate(leaves(stack.record).values())
-    return {place: leaf.whole().detach() for place, leaf in found if isinstance(leaf, Stacked)}
+    return {place: leaf.whole().detach() for place, leaf in _of_kind(stack, Stacked).items()}

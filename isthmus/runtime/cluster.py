@@ -37,11 +37,7 @@ class WorkerLost(IsthmusError):
 
 
 class Seat:
-    """A block at a worker.
-
-    Fields:
-        address: the worker
-    """
+    """A block at a worker, which has an address."""
 
     def __init__(self, client: Any, address: str, future: Any, actor: Any) -> None:
         self.address, self._client, self._future, self._actor = address, client, future, actor
@@ -60,15 +56,9 @@ class Seat:
 
 
 class Crew(ABC):
-    """The workers that a course, or the courses of a suite, can count on.
+    """The workers that a course, or the courses of a suite, can count on; `where` says whose they are."""
 
-    Fields:
-        client: what speaks to the Dask scheduler
-        where:  whose workers these are, in words
-        grows:  whether workers may join by themselves
-    """
-
-    grows: ClassVar[bool]
+    grows: ClassVar[bool]  # whether workers may join by themselves
 
     def __init__(self, client: Any, where: str) -> None:
         self.client, self.where = client, where
@@ -93,9 +83,8 @@ class Crew(ABC):
 
     def seat(self, address: str) -> Seat:
         """Make an empty block at a worker."""
-        future = self.client.submit(
-            Block, actor=True, workers=[address], allow_other_workers=False, pure=False, retries=0
-        )
+        there: dict[str, Any] = {"workers": [address], "allow_other_workers": False}
+        future = self.client.submit(Block, actor=True, pure=False, retries=0, **there)
         try:
             return Seat(self.client, address, future, self.result(future, address))
         except WorkerLost:
@@ -103,10 +92,7 @@ class Crew(ABC):
             raise
 
     def start(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Start a function of the installed package at whichever worker is free; return a Dask future.
-
-        Where the worker is lost, another one starts again.
-        """
+        """Start a function of the installed package at a free worker, at another if that is lost; return a future."""
         return self.client.submit(function, *arguments, pure=False)
 
     def first(self, futures: Sequence[Any]) -> Any:
@@ -155,14 +141,9 @@ class OwnWorkers(Crew):
         # Of the same modules as this process; and no member of its group, for Ctrl-C is for the server alone.
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         with self._log.open("ab") as log:
-            return subprocess.Popen(
-                self._command,
-                env={**os.environ, "PYTHONPATH": path},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            environment = {**os.environ, "PYTHONPATH": path}
+            return subprocess.Popen(self._command, env=environment, start_new_session=True, **streams)
 
     def mend(self) -> None:
         """Start a process for each that has ended."""

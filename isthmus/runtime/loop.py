@@ -5,7 +5,6 @@ Records are passed by reference. Whether clients answer alone or together, the r
 
 from __future__ import annotations
 
-import dataclasses
 import time
 import traceback
 from collections import Counter
@@ -24,7 +23,7 @@ from isthmus.core.federation import Outcome, Outcomes, StackOutcome, require_cli
 from isthmus.core.protocol import Algorithm, Failure, Holdings, Position, Request, Requests
 from isthmus.core.record import Record, State, check_value
 from isthmus.core.replies import Stack
-from isthmus.core.stacked_params import MemberParams, gathered
+from isthmus.core.stacked_params import MemberParams, StackedParams, gathered
 
 
 class Site:
@@ -37,11 +36,12 @@ class Site:
 
     def answer(self, position: Position, request: Request[Any]) -> Record | Failure:
         """Run the handler; when it fails, the client's memory is what it was before."""
-        reply: Record | Failure = _handed_over(self.handled(position, request), self.client)
-        return reply
+        reply = self.handled(position, request)
+        crossing: Record | Failure = reply if self.client.device == CPU else moved(reply, CPU)
+        return crossing
 
     def handled(self, position: Position, request: Request[Any]) -> Record | Failure:
-        """Do the same, and leave the reply where the client made it."""
+        """Do the same, and leave the reply on the client's device."""
         if self.client.device != CPU:
             request, self.client.state = moved((request, self.client.state), self.client.device)
         before = dict(self.client.state)
@@ -59,11 +59,6 @@ class Site:
             self.client.state = before
             return Failure(self.client.id, "error", f"{type(error).__name__}: {error} ({_place(error)})")
         return reply
-
-
-def _handed_over(reply: Any, client: Client) -> Any:
-    """Return a reply as it crosses: in the computer's own memory."""
-    return reply if client.device == CPU else moved(reply, CPU)
 
 
 def timed(site: Site, position: Position, request: Request[Any], timeout_seconds: float | None) -> Outcome:
@@ -95,13 +90,9 @@ class LoopRuntime:
 
     def __init__(self, algorithm: Algorithm[Any], clients: Sequence[Client]) -> None:
         self.sites = {client.id: Site(algorithm, client) for client in clients}
+        self.clients = tuple(self.sites)
         self._marked: tuple[int, dict[str, State]] = (0, {client: {} for client in self.sites})
         self._before: dict[str, State] = {}
-
-    @property
-    def clients(self) -> tuple[str, ...]:
-        """The ids of all clients, in the order given."""
-        return tuple(self.sites)
 
     @cached_property
     def holdings(self) -> dict[str, Holdings]:
@@ -123,7 +114,7 @@ class LoopRuntime:
             spent = time.perf_counter() - started
             self._before[client] = dict(self.sites[client].client.state)
             outcome = timed(self.sites[client], position, request, timeout_seconds)
-            yield measured(dataclasses.replace(outcome, bytes_down=sizes[id(request)], codec_seconds=spent))
+            yield measured(client, outcome.reply, sizes[id(request)], outcome.seconds, spent)
 
     def undo(self, client: str) -> None:
         """Give a client the memory back that it had before its answer in the last exchange, if it gave one."""
@@ -153,17 +144,14 @@ class LoopRuntime:
             site.client.state = states[client]
 
 
-def measured(outcome: Outcome) -> Outcome:
+def measured(client: str, reply: Record | Failure, down: int, seconds: float, spent: float = 0.0) -> Outcome:
     """Return an outcome with the size of its reply; one that cannot be encoded is malformed."""
-    if isinstance(outcome.reply, Failure):
-        return outcome
-    started = time.perf_counter()
+    started, up = time.perf_counter(), 0
     try:
-        size = encoded_size(outcome.reply)
-        spent = outcome.codec_seconds + time.perf_counter() - started
-        return dataclasses.replace(outcome, bytes_up=size, codec_seconds=spent)
+        up = 0 if isinstance(reply, Failure) else encoded_size(reply)
     except BadMessage as error:
-        return dataclasses.replace(outcome, reply=Failure(outcome.client, "malformed", str(error)))
+        reply = Failure(client, "malformed", str(error))
+    return Outcome(client, reply, down, up, seconds, spent + time.perf_counter() - started)
 
 
 # ---- handlers of many clients side by side
@@ -175,20 +163,13 @@ def measured(outcome: Outcome) -> Outcome:
 
 
 class Pausing:
-    """Runs handlers of a block of clients.
-
-    Fields:
-        together: how many pieces of each kind of work were done together
-        alone:    how many were done alone
-        reasons:  why pieces that fit together were done alone all the same, by kind
-        broken:   the kinds among them whose reason is an error, where others were refused (`NotTogether`)
-    """
+    """Runs handlers of a block of clients, and counts how many pieces of each kind of work were done in which way."""
 
     def __init__(self) -> None:
         self.together: Counter[str] = Counter()
         self.alone: Counter[str] = Counter()
-        self.reasons: dict[str, str] = {}
-        self.broken: set[str] = set()
+        self.reasons: dict[str, str] = {}  # why pieces that fit together were done alone all the same, by kind
+        self.broken: set[str] = set()  # kinds among them whose reason is an error; others were refused (`NotTogether`)
 
     def run(self, block: Cohort, handlers: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
         """Return what the handler of each client returns; a handler raises nothing."""
@@ -206,7 +187,7 @@ class Pausing:
 
         hub = getcurrent()
         for member in clients.values():
-            member.desk = _Desk(hub)
+            member.desk = partial(_paused, hub)
         try:
             for client, thread in threads.items():
                 go_on(client, thread)
@@ -265,24 +246,18 @@ def _alone(client: Client, work: Work) -> Any:
         return _Raised(error)
 
 
-class _Desk:
-    """Where a handler leaves work, and pauses until it is done."""
-
-    def __init__(self, hub: greenlet) -> None:
-        self.hub = hub
-
-    def __call__(self, work: Work) -> Any:
-        """Return the result of some work, which may have been done with that of others."""
-        # The switch belongs to all handlers of this thread: one that computes without gradients must not stop others.
-        enabled = torch.is_grad_enabled()
-        if not enabled:
-            torch.set_grad_enabled(True)
-        found = self.hub.switch(work)
-        if torch.is_grad_enabled() != enabled:
-            torch.set_grad_enabled(enabled)
-        if isinstance(found, _Raised):
-            raise found.error
-        return found
+def _paused(hub: greenlet, work: Work) -> Any:
+    """Leave work at the hub, and return its result when it is done there, maybe with that of others."""
+    # The switch belongs to all handlers of this thread: one that computes without gradients must not stop others.
+    enabled = torch.is_grad_enabled()
+    if not enabled:
+        torch.set_grad_enabled(True)
+    found = hub.switch(work)
+    if torch.is_grad_enabled() != enabled:
+        torch.set_grad_enabled(enabled)
+    if isinstance(found, _Raised):
+        raise found.error
+    return found
 
 
 # Puts clients together: the blocks that can answer as one, and the clients that are better off alone.
@@ -296,10 +271,8 @@ class StackedRuntime(LoopRuntime):
     failure: its clients answer one by one instead, and whoever fails then is named. A time limit is a client's own, so
     with one every client answers by itself.
 
-    Fields:
-        together: how many replies to each kind of request were given together so far
-        alone:    how many were given one by one
-        notes:    why work was done client by client though it fits together, by the name of the work or of a handler
+    `together` and `alone` count replies by the kind of request; `notes` say, by the name of work or of a handler, why it
+    was done client by client though it fits together.
     """
 
     def __init__(self, algorithm: Algorithm[Any], clients: Sequence[Client], gather: Gather) -> None:
@@ -336,15 +309,15 @@ class StackedRuntime(LoopRuntime):
     def mark(self, round: int) -> None:
         """Mark the memories; what is left of a stack that most clients have let go of is taken out of it."""
         super().mark(round)
-        entries = (entry for state in self._marked[1].values() for entry in state.values())
-        members = [entry for entry in entries if isinstance(entry, MemberParams)]
-        stacks = {id(member.stack): member.stack for member in members if member.stack is not None}
-        gone = {key for key, stack in stacks.items() if stack.is_mostly_gone}
-        for key, stack in stacks.items():
-            if key not in gone:
+        held: dict[StackedParams, list[MemberParams]] = {}
+        for entry in (entry for state in self._marked[1].values() for entry in state.values()):
+            if isinstance(entry, MemberParams) and entry.stack is not None:
+                held.setdefault(entry.stack, []).append(entry)
+        for stack, members in held.items():
+            if not stack.is_mostly_gone:
                 stack.condense()
-        for member in members:
-            if id(member.stack) in gone:
+                continue
+            for member in members:
                 member.settle()
 
     def _side_by_side(self, position: Position, requests: Requests, block: Cohort) -> Outcomes:
@@ -430,6 +403,6 @@ def _outcomes(
         return [StackOutcome(found, down, up, seconds, time.perf_counter() - started)]
     share = seconds / len(requests)
     return [
-        measured(Outcome(client, reply, sizes[id(request)], 0, share))
+        measured(client, reply, sizes[id(request)], share)
         for (client, request), reply in zip(requests.items(), found, strict=True)
     ]

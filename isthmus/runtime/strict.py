@@ -32,11 +32,7 @@ class StrictRuntime(MarkedMemories[bytes]):
     ) -> None:
         super().__init__(factories, encode({}))
         self.algorithm, self.factories, self.max_bytes = algorithm, dict(factories), max_bytes
-
-    @property
-    def clients(self) -> tuple[str, ...]:
-        """The ids of all clients, in the order given."""
-        return tuple(self.factories)
+        self.clients = tuple(self.factories)
 
     @cached_property
     def holdings(self) -> dict[str, Holdings]:

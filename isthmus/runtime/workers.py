@@ -22,7 +22,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -93,15 +93,10 @@ class _Held:
 
 
 class WorkersRuntime:
-    """Carries exchanges to blocks of clients at the workers of a crew.
+    """Carries exchanges to blocks of clients at the workers of a crew; `notes` are those of `StackedRuntime`.
 
-    Fields:
-        crew:     the workers
-        blocks:   the clients of each block
-        notes:    why work was done client by client, as of `StackedRuntime`
-        traffic:  bytes that went to the workers (without the clients' data) and came back, in orders and answers
-        lost:     how many times a block was opened again since its worker was gone
-        moved:    how many times a block went to a worker that had joined
+    `traffic` counts bytes of orders and answers, `lost` the blocks that were opened again since their worker was gone,
+    `moved` those that went to a worker that had joined.
     """
 
     def __init__(
@@ -118,21 +113,16 @@ class WorkersRuntime:
         self.notes: dict[str, str] = {}
         self.traffic = {"down": 0, "up": 0}
         self.lost = self.moved = 0
-        self._opener, self._opening, self._clients = opener, opening, tuple(clients)
+        self._opener, self._opening, self.clients = opener, opening, tuple(clients)
         self._held = [_Held(block) for block in self.blocks]
         self._place = {client: place for place, block in enumerate(self.blocks) for client in block}
-        self._known = {client: encode({}) for client in self._clients}  # what the blocks were sent, or sent, last
+        self._known = {client: encode({}) for client in self.clients}  # what the blocks were sent, or sent, last
         self._marked: tuple[int, dict[str, bytes]] = (0, dict(self._known))
         self._asked: frozenset[str] = frozenset()
         self._looked_at: set[str] = set()  # kinds of requests whose single replies the server looks at
         self._looked_for_workers = time.monotonic()
         there = crew.some_workers()
         self._open({place: there[place % len(there)] for place in range(len(self.blocks))})
-
-    @property
-    def clients(self) -> tuple[str, ...]:
-        """The ids of all clients, in the order given."""
-        return self._clients
 
     # ---- exchanges
 
@@ -186,12 +176,9 @@ class WorkersRuntime:
             reply: Record | Failure = told.failure or decode_own(opened(told.payload), reply_type(kind))
             return [Outcome(told.client, reply, *told.facts)]
         except BadMessage as error:
-            down, up, seconds, _ = told.facts
-            share = len(clients)
-            return [
-                Outcome(client, Failure(client, "malformed", str(error)), down // share, up // share, seconds / share)
-                for client in clients
-            ]
+            (down, up, seconds, _), share, why = told.facts, len(clients), str(error)
+            facts = (down // share, up // share, seconds / share)
+            return [Outcome(client, Failure(client, "malformed", why), *facts) for client in clients]
 
     def look(self, place: int, name: str, kind: str) -> dict[int, Tensor]:
         """Return the tensors behind a sum, (clients, ...); requests of this kind are answered in full from now on."""
@@ -352,7 +339,7 @@ class WorkersRuntime:
 
     def load_clients(self, memories: Mapping[str, bytes]) -> None:
         """Replace every client's memory, with the next order."""
-        require_clients(memories, self._clients)
+        require_clients(memories, self.clients)
         self._remember(memories)
 
     def _remember(self, memories: Mapping[str, bytes]) -> None:
@@ -386,14 +373,12 @@ class _Look:
 
     def __init__(self, runtime: WorkersRuntime, place: int, name: str, kind: str) -> None:
         self._fetch: Callable[[], dict[int, Tensor]] = partial(runtime.look, place, name, kind)
-        self._tensors: dict[int, Tensor] | None = None
         weakref.finalize(self, runtime.forget, place, name)
 
-    def at(self, leaf: int) -> Tensor:
-        """Return a tensor of all clients, (clients, ...)."""
-        if self._tensors is None:
-            self._tensors = self._fetch()
-        return self._tensors[leaf]
+    @cached_property
+    def tensors(self) -> dict[int, Tensor]:
+        """Those of all clients, (clients, ...), by their place in the reply."""
+        return self._fetch()
 
 
 class _Summed(Stacked):
@@ -409,7 +394,7 @@ class _Summed(Stacked):
 
     def whole(self) -> Tensor:
         """Return all of them, from the block."""
-        return self._look.at(self._leaf)
+        return self._look.tensors[self._leaf]
 
     def bound(self) -> Tensor:
         """Return the largest magnitude of all, for each."""

@@ -88,15 +88,14 @@ class Gate:
     def enter(self, context: Any) -> Visitor:
         """Let a stream in, or end it with the reason."""
         visitor = visitor_of(context)
-        code, why, present = grpc.StatusCode.PERMISSION_DENIED, self._refusal(visitor), None
+        code, why, present = UNWELCOME, self._refusal(visitor), None
         if not why:
             with self._lock:
                 present = self._stays.get(visitor.name)
                 if present is None or (visitor.instance and visitor.instance == present.visitor.instance):
                     self._stays[visitor.name] = _Stay(visitor, context)
                 else:
-                    code = grpc.StatusCode.ALREADY_EXISTS
-                    why = f"{visitor.name} is connected already, from {present.visitor.address[0]}"
+                    code, why = TWICE, f"{visitor.name} is connected already, from {present.visitor.address[0]}"
         if why:
             self._on_refused(visitor.name, why)
             context.abort(code, why)
@@ -144,11 +143,8 @@ class Gate:
         self._see(found, port, now)
         with self._lock:
             inside = {stay.visitor.address for stay in self._stays.values()}
-        pending = sorted(
-            (since, inode)
-            for inode, (since, peer) in self._first_seen.items()
-            if peer is not None and peer not in inside
-        )
+        seen = self._first_seen.items()
+        pending = sorted((since, inode) for inode, (since, peer) in seen if peer is not None and peer not in inside)
         num_late = sum(now - since > PENDING_SECONDS for since, _ in pending)
         return [found[inode] for _, inode in pending[: max(num_late, len(pending) - MAX_PENDING)]]
 
@@ -277,8 +273,7 @@ class Door:
 class _Ending:
     """A stream's context whose end comes at once: gRPC's `abort` does nothing from any thread but the stream's own.
 
-    FLARE ends a connection from the thread that found a fault in it, and the stream's own then waits for the other side
-    to hang up; one that poses as another would stay for as long as it says nothing more.
+    FLARE calls it from another, so that one that poses as another would stay for as long as it says nothing more.
     """
 
     def __init__(self, context: Any) -> None:
@@ -350,12 +345,9 @@ class GatedDriver(GrpcDriver):  # type: ignore[misc]
             return  # FLARE calls again, after a while
         address, mine = get_address(connector.params), self.credentials
         credentials = grpc.ssl_channel_credentials(trusted, mine.key.read_bytes(), mine.certificate.read_bytes())
-        channel = grpc.secure_channel(
-            address, options=[tuple(option) for option in self.options], credentials=credentials
-        )
-        connection = StreamConnection(
-            QQ(), connector, {DriverParams.PEER_ADDR.value: address}, "CLIENT", channel=channel
-        )
+        channel = grpc.secure_channel(address, credentials, [tuple(option) for option in self.options])
+        peer = {DriverParams.PEER_ADDR.value: address}
+        connection = StreamConnection(QQ(), connector, peer, "CLIENT", channel=channel)
         self.add_connection(connection)
         try:
             metadata = ((INSTANCE, self.door.instance),)
