@@ -24,7 +24,7 @@ import reprlib
 import struct
 import typing
 import warnings
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -74,6 +74,7 @@ with warnings.catch_warnings():
     torch.frombuffer(b"0", dtype=torch.uint8)
 
 T = TypeVar("T")
+Data: TypeAlias = bytes | memoryview
 
 
 def encode(value: Value) -> bytes:
@@ -105,7 +106,7 @@ def _outlined(value: Value) -> Value:
 
 
 def decode(
-    data: bytes | memoryview,
+    data: Data,
     expected: type[T] | Any,
     *,
     max_bytes: int = DEFAULT_MAX_BYTES,
@@ -128,7 +129,7 @@ def decode(
     return typing.cast(T, value)
 
 
-def decode_own(data: bytes | memoryview, expected: type[T] | Any, *, share: bool = False) -> T:
+def decode_own(data: Data, expected: type[T] | Any, *, share: bool = False) -> T:
     """Return the value in a message of our own, of any size: limits protect against strangers."""
     found: T = decode(data, expected, max_bytes=len(data), max_values=MAX_FILE_VALUES, share=share)
     return found
@@ -227,7 +228,7 @@ def _raw(tensor: Tensor) -> memoryview:
 # ---- reading
 
 
-def _open(data: bytes | memoryview, max_values: int) -> tuple[dict[str, Any], int]:
+def _open(data: Data, max_values: int) -> tuple[dict[str, Any], int]:
     end = _end_of_skeleton(data)
     text = bytes(data[PREFIX.size : end])
     number = _num_values(text, max_values)
@@ -242,7 +243,7 @@ def _open(data: bytes | memoryview, max_values: int) -> tuple[dict[str, Any], in
     return skeleton, end
 
 
-def _end_of_skeleton(data: bytes | memoryview) -> int:
+def _end_of_skeleton(data: Data) -> int:
     if len(data) < PREFIX.size:
         raise BadMessage(f"message of {len(data)} bytes is shorter than its {PREFIX.size}-byte prefix")
     magic, version, flags, length = PREFIX.unpack_from(data)
@@ -281,7 +282,7 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _read_tensors(data: bytes | memoryview, table: Any, offset: int, max_values: int, share: bool) -> dict[int, Tensor]:
+def _read_tensors(data: Data, table: Any, offset: int, max_values: int, share: bool) -> dict[int, Tensor]:
     if not isinstance(table, list):
         raise BadMessage("message has no table of tensors")
     if len(table) > max_values // VALUES_PER_TENSOR:
@@ -303,9 +304,7 @@ def _read_tensors(data: bytes | memoryview, table: Any, offset: int, max_values:
     return tensors
 
 
-def _tensor(
-    data: bytes | memoryview, dtype: torch.dtype, shape: list[int], size: int, offset: int, share: bool
-) -> Tensor:
+def _tensor(data: Data, dtype: torch.dtype, shape: list[int], size: int, offset: int, share: bool) -> Tensor:
     if share and size and dtype is torch.uint8:
         return torch.frombuffer(data, dtype=dtype, count=size, offset=offset).reshape(shape)
     # Copied into torch's own aligned memory: results of the kernels must not depend on where a message lay.
@@ -365,9 +364,7 @@ def _rebuild_object(tree: dict[str, Any], expected: Any, tensors: dict[int, Tens
     raise BadMessage(f"{told_place(where)}: {_short(tree)} is no tensor, dict, record or float")
 
 
-def _rebuild_dict(
-    pairs: list[Any], expected: Any, tensors: dict[int, Tensor], where: Place, depth: int
-) -> dict[Any, Any]:
+def _rebuild_dict(pairs: list[Any], expected: Any, tensors: dict[int, Tensor], where: Place, depth: int) -> Value:
     result: dict[Any, Any] = {}
     inner = dict_value_type(expected)
     for pair in pairs:
@@ -379,9 +376,7 @@ def _rebuild_dict(
     return result
 
 
-def _rebuild_record(
-    tree: dict[str, Any], expected: Any, tensors: dict[int, Tensor], where: Place, depth: int
-) -> Record:
+def _rebuild_record(tree: dict[str, Any], expected: Any, tensors: dict[int, Tensor], where: Place, depth: int) -> Value:
     options = {kind.__name__: kind for kind in nested_records(expected)}
     kind = options.get(tree["r"]) if isinstance(tree["r"], str) else None
     if kind is None:

@@ -22,6 +22,8 @@ from isthmus.core.replies import Stack, judged, judged_stack
 
 R = TypeVar("R", bound=Record)
 MemoryT = TypeVar("MemoryT")
+# One request for all, or each client's own.
+Asked: TypeAlias = Request[ReplyT] | Mapping[str, Request[ReplyT]]
 MAX_NOTE = 1000
 
 
@@ -216,7 +218,7 @@ class Federation:
 
     def ask(
         self,
-        requests: Request[ReplyT] | Mapping[str, Request[ReplyT]],
+        requests: Asked[ReplyT],
         *,
         clients: Sequence[str] | None = None,
         min_replies: int | None = None,
@@ -243,7 +245,7 @@ class Federation:
 
     def ask_folded(
         self,
-        requests: Request[ReplyT] | Mapping[str, Request[ReplyT]],
+        requests: Asked[ReplyT],
         fold: Fold,
         *,
         clients: Sequence[str] | None = None,
@@ -291,9 +293,7 @@ class Federation:
         chosen = next((forms[c] for c in addressed if c in forms), next(iter(totals), None))
         return cast(ReplyT, fold.finish(totals.get(chosen, fold.start())))
 
-    def _address(
-        self, requests: Request[ReplyT] | Mapping[str, Request[ReplyT]], clients: Sequence[str] | None
-    ) -> dict[str, Request[ReplyT]]:
+    def _address(self, requests: Asked[ReplyT], clients: Sequence[str] | None) -> dict[str, Request[ReplyT]]:
         if isinstance(requests, Request):
             return dict.fromkeys(self._still_here(self.clients if clients is None else clients), requests)
         if clients is not None:

@@ -69,16 +69,14 @@ class TappedRuntime:
         """Pass the exchange on."""
         if position.round != self._round:
             self._round, self._heard, self._shared, self._unusable = position.round, [], {}, set()
-        keep = False
         first = next(iter(requests.values()), None)  # all requests of an exchange are of one type
-        if first is not None and self.wanted(position.round):
-            keep = "params" in field_types(reply_type(type(first)))
-            if isinstance(first, EvaluateModel):
-                self._shared = first.params
+        wanted = first is not None and self.wanted(position.round)
+        keep = wanted and "params" in field_types(reply_type(type(first)))
         if not isinstance(first, EvaluateModel):
-            models = {client: getattr(request, "params", None) for client, request in requests.items()}
-            # A new dict: what was heard before keeps what had been sent until then.
-            self._sent = {**self._sent, **{client: sent for client, sent in models.items() if sent is not None}}
+            sent = {c: model for c, each in requests.items() if (model := getattr(each, "params", None)) is not None}
+            self._sent = {**self._sent, **sent}  # a new dict: what was heard before keeps what had been sent until then
+        elif wanted:
+            self._shared = first.params
         for outcome in self.runtime.exchange(position, requests, timeout_seconds):
             if keep:
                 self._heard.append(Heard(outcome, requests, self._sent))
@@ -107,7 +105,7 @@ class TappedRuntime:
         """
         found: dict[str, Trained] = {}
         for heard in reversed(self._heard) if round == self._round else ():
-            for client, reply in _sound(heard.outcome, heard.requests, found):
+            for client, reply in _sound(heard, found):
                 params, start = getattr(reply, "params", {}), heard.sent.get(client, {})
                 if fits(params, like) and (id(heard), client) not in self._unusable:
                     weight = getattr(reply, "weight", None)
@@ -124,10 +122,9 @@ def fits(params: Params, like: Params) -> bool:
     return params.keys() == like.keys() and all(params[name].shape == like[name].shape for name in like)
 
 
-def _sound(
-    outcome: Outcome | StackOutcome, requests: Requests, known: Mapping[str, Any]
-) -> Iterator[tuple[str, Record]]:
+def _sound(heard: Heard, known: Mapping[str, Any]) -> Iterator[tuple[str, Record]]:
     """Yield the replies of an outcome that the server could use, but for those of clients that are known already."""
+    outcome, requests = heard.outcome, heard.requests
     if isinstance(outcome, StackOutcome):
         stack = outcome.stack
         expected = {client: reply_type(type(requests[client])) for client in stack.clients}

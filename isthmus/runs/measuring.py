@@ -41,13 +41,11 @@ class Monitoring:
     `runtime` carries the course's exchanges, and `seconds` are what measuring took so far.
     """
 
-    def __init__(
-        self, course: Course, simulation: Simulation, journal: Journal, standing: Standing | None = None
-    ) -> None:
-        self.course, self.simulation, self.journal = course, simulation, journal
+    def __init__(self, simulation: Simulation, journal: Journal, standing: Standing | None) -> None:
+        self.course, self.simulation, self.journal = simulation.course, simulation, journal
         self.seconds = 0.0
-        self._of_models = [name for name in course.monitors if MONITORS[name].changes]
-        known = None if standing is None else course.algorithm.global_params(standing.state)
+        self._of_models = [name for name in self.course.monitors if MONITORS[name].changes]
+        known = None if standing is None else self.course.algorithm.global_params(standing.state)
         self._tap = TappedRuntime(simulation.runtime, self._may_be_due, self._marked, known)
         self.runtime: Runtime = self._tap if self._of_models else simulation.runtime
 

@@ -196,7 +196,7 @@ class SimulatedRun(Life):
     def train(self, standing: Standing | None) -> tuple[Standing, float]:
         """Run the rounds; what monitors take is not counted."""
         course, simulation = self.course, self.simulation
-        monitoring = Monitoring(course, simulation, self.journal, standing) if course.monitors else None
+        monitoring = Monitoring(simulation, self.journal, standing) if course.monitors else None
         runtime = monitoring.runtime if monitoring else simulation.runtime
         started = time.perf_counter()
         if monitoring:

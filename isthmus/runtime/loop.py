@@ -10,7 +10,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from greenlet import getcurrent, greenlet
@@ -262,6 +262,7 @@ def _paused(hub: greenlet, work: Work) -> Any:
 
 # Puts clients together: the blocks that can answer as one, and the clients that are better off alone.
 Gather = Callable[[Sequence[Client]], tuple[Sequence[Cohort], Sequence[Client]]]
+Found: TypeAlias = Sequence[Outcome | StackOutcome]
 
 
 class StackedRuntime(LoopRuntime):
@@ -271,8 +272,8 @@ class StackedRuntime(LoopRuntime):
     failure: its clients answer one by one instead, and whoever fails then is named. A time limit is a client's own, so
     with one every client answers by itself.
 
-    `together` and `alone` count replies by the kind of request; `notes` say, by the name of work or of a handler, why it
-    was done client by client though it fits together.
+    `together` and `alone` count replies by the kind of request; `notes` say why work was done client by client although
+    it fits together.
     """
 
     def __init__(self, algorithm: Algorithm[Any], clients: Sequence[Client], gather: Gather) -> None:
@@ -289,19 +290,17 @@ class StackedRuntime(LoopRuntime):
         self._before = {}
         left = list(requests)
         if timeout_seconds is None:
-            name = self._handler_for_many(requests)
+            name = self._cohort_handlers.get(type(next(iter(requests.values()), None)))  # type: ignore[arg-type]
             blocks, alone = self.gather([self.sites[client].client for client in requests])
             left = [client.id for client in alone]
             for block in blocks:
                 mine = {client.id: requests[client.id] for client in block}
-                if name is None:
-                    yield from self._side_by_side(position, mine, block)
-                    continue
-                answers = self._together(name, position, mine, block)
+                answers = (
+                    self._together(name, position, mine, block) if name else self._side_by_side(position, mine, block)
+                )
                 if answers is None:
                     left.extend(mine)
                 else:
-                    self.together[_kind(mine)] += len(mine)
                     yield from answers
         self.alone[_kind(requests)] += len(left)
         yield from self.answer_each(position, {client: requests[client] for client in left}, timeout_seconds)
@@ -336,13 +335,7 @@ class StackedRuntime(LoopRuntime):
             found = gathered(tuple(requests), found) or found  # type: ignore[arg-type]
         yield from _outcomes(requests, _all_handed_over(found, block), seconds)
 
-    def _handler_for_many(self, requests: Requests) -> str | None:
-        kinds = {type(request) for request in requests.values()}
-        return self._cohort_handlers.get(kinds.pop()) if len(kinds) == 1 else None
-
-    def _together(
-        self, name: str, position: Position, requests: Requests, block: Cohort
-    ) -> list[Outcome | StackOutcome] | None:
+    def _together(self, name: str, position: Position, requests: Requests, block: Cohort) -> Found | None:
         """Return the answers of a block, or None when its clients have to answer one by one."""
         before: dict[str, State] = {client.id: dict(client.state) for client in block}
         self._before.update(before)
@@ -360,7 +353,9 @@ class StackedRuntime(LoopRuntime):
                 ):
                     check_value(client.state, State, f"state of client {client.id}")
             seconds = time.perf_counter() - started
-            return _outcomes(requests, _all_handed_over(found, block), seconds)
+            answers = _outcomes(requests, _all_handed_over(found, block), seconds)
+            self.together[_kind(requests)] += len(requests)
+            return answers
         except Exception as error:  # the clients answer one by one, and who fails then is named
             self.notes[name] = f"{type(error).__name__}: {error}"
             for client in block:
@@ -389,9 +384,7 @@ def _kind(requests: Requests) -> str:
     return type(next(iter(requests.values()))).__name__ if requests else ""
 
 
-def _outcomes(
-    requests: Requests, found: Stack | Sequence[Record | Failure], seconds: float
-) -> list[Outcome | StackOutcome]:
+def _outcomes(requests: Requests, found: Stack | Sequence[Record | Failure], seconds: float) -> Found:
     started = time.perf_counter()
     distinct = {id(request): request for request in requests.values()}
     sizes = {key: encoded_size(request) for key, request in distinct.items()}
@@ -402,7 +395,5 @@ def _outcomes(
         up = sum(found.sizes())
         return [StackOutcome(found, down, up, seconds, time.perf_counter() - started)]
     share = seconds / len(requests)
-    return [
-        measured(client, reply, sizes[id(request)], share)
-        for (client, request), reply in zip(requests.items(), found, strict=True)
-    ]
+    pairs = zip(requests.items(), found, strict=True)
+    return [measured(client, reply, sizes[id(request)], share) for (client, request), reply in pairs]

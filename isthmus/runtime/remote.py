@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode, opened, pack
 from isthmus.core.errors import BadMessage, CourseFailed
@@ -13,6 +13,9 @@ from isthmus.core.federation import MarkedMemories, Outcome, require_clients
 from isthmus.core.protocol import Failure, Holdings, Position, Request, Requests, reply_type
 from isthmus.core.record import Record
 from isthmus.runtime.envelope import BLANK, LEFT, MEMORY_NAME, Answer, Envelope
+
+# Who, and the bytes of an answer or why there is none.
+Answered: TypeAlias = tuple[str, bytes | Failure]
 
 
 class Transport(Protocol):
@@ -22,9 +25,7 @@ class Transport(Protocol):
     def holdings(self) -> Mapping[str, Holdings]:
         """How much data silos agreed to hold, as far as they have said; grows as they come."""
 
-    def send(
-        self, messages: Mapping[str, bytes], timeout_seconds: float | None
-    ) -> Iterator[tuple[str, bytes | Failure]]:
+    def send(self, messages: Mapping[str, bytes], timeout_seconds: float | None) -> Iterator[Answered]:
         """Deliver each silo its message; yield each silo's answer or failure once, as they come."""
 
 
@@ -72,8 +73,8 @@ class RemoteRuntime(MarkedMemories[str]):
         self._before = {client: self._memories[client] for client in requests}
         forgetful: dict[str, Request[Any]] = {}
         for outcome in self._sent(position, requests, timeout_seconds):
-            failure = outcome.reply if isinstance(outcome.reply, Failure) else None
-            if failure is None or failure.kind != "memory" or self._memories[outcome.client] == BLANK:
+            kind = outcome.reply.kind if isinstance(outcome.reply, Failure) else ""
+            if kind != "memory" or self._memories[outcome.client] == BLANK:
                 yield outcome
             elif self.starts_anew:
                 forgetful[outcome.client] = requests[outcome.client]
@@ -82,14 +83,11 @@ class RemoteRuntime(MarkedMemories[str]):
                 yield outcome
         for client in forgetful:
             self.note(client, "has lost its memory of the course and starts anew")
-            self._forget(client)
+            # From a blank memory, whatever the course goes back to.
+            for names in (self._memories, self._marked[1], self._durable, self._before):
+                names[client] = BLANK
         if forgetful:
             yield from self._sent(position, forgetful, timeout_seconds)
-
-    def _forget(self, client: str) -> None:
-        """Let a client answer from a blank memory from now on, whatever the course goes back to."""
-        for names in (self._memories, self._marked[1], self._durable, self._before):
-            names[client] = BLANK
 
     def _leave(self, client: str) -> None:
         """Let a client go for good; raise CourseFailed when too few are left."""

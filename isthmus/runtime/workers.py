@@ -142,10 +142,11 @@ class WorkersRuntime:
         for place, answer in self._answers(asks):
             for told in answer.outcomes:
                 started = time.perf_counter()
-                for found in self._outcomes(place, told, requests):
-                    spent += time.perf_counter() - started
-                    yield replace(found, codec_seconds=found.codec_seconds + spent)
-                    started, spent = time.perf_counter(), 0.0
+                found = self._outcomes(place, told, requests)
+                spent += time.perf_counter() - started
+                for outcome in found:
+                    yield replace(outcome, codec_seconds=outcome.codec_seconds + spent)
+                    spent = 0.0
 
     def _ask(
         self,

@@ -35,6 +35,7 @@ from isthmus.runtime.flare.gate import Credentials as Credentials
 from isthmus.runtime.flare.gate import Door as Door
 from isthmus.runtime.flare.gate import Gate, Visitor, use
 from isthmus.runtime.flare.message_parts import PART_BYTES, Assembly, num_parts
+from isthmus.runtime.remote import Answered
 from isthmus.runtime.seldom import Seldom, SeldomHandler
 
 SERVER = "server"
@@ -293,7 +294,7 @@ class LinkHub:
         self._parties = parties
         self._on_unasked, self._on_change, self._on_up = on_unasked, on_change, on_up
         self._lock = threading.Lock()
-        self._waiting: dict[str, tuple[queue.Queue[tuple[str, bytes | Failure]], set[str]]] = {}
+        self._waiting: dict[str, tuple[queue.Queue[Answered], set[str]]] = {}
         self._generations: dict[str, int] = {}
         self._heard: dict[str, int] = {}
         self.check: Callable[[], None] = lambda: None
@@ -354,12 +355,10 @@ class LinkHub:
         """Close every connection."""
         self.link.stop()
 
-    def ask(
-        self, kind: str, messages: Mapping[str, bytes], timeout_seconds: float
-    ) -> Iterator[tuple[str, bytes | Failure]]:
+    def ask(self, kind: str, messages: Mapping[str, bytes], timeout_seconds: float) -> Iterator[Answered]:
         """Send each party its message; yield each one's answer, or why there is none, once, as they come."""
         ident, open_ = uuid.uuid4().hex, set(messages)
-        answers: queue.Queue[tuple[str, bytes | Failure]] = queue.Queue()
+        answers: queue.Queue[Answered] = queue.Queue()
         with self._lock:
             self._waiting[ident] = (answers, open_)
         deadline = time.monotonic() + timeout_seconds
@@ -387,7 +386,7 @@ class LinkHub:
         if problem:
             self._settle(site, ident, Failure(site, "lost", f"the request could not be delivered: {problem}"))
 
-    def _late(self, ident: str, timeout_seconds: float) -> Iterator[tuple[str, bytes | Failure]]:
+    def _late(self, ident: str, timeout_seconds: float) -> Iterator[Answered]:
         with self._lock:
             answers, open_ = self._waiting[ident]
             late = sorted(open_)
