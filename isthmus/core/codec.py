@@ -115,8 +115,7 @@ def decode(
 ) -> T:
     """Return the value in a message, which must fit the annotation `expected`; raise BadMessage with the reason.
 
-    Tensors are copies, but with `share` they lie in the message itself and may only be read: for messages that hold
-    another message.
+    Tensors are copies, but with `share` bytes lie in the message itself and may only be read.
     """
     if len(data) > max_bytes:
         raise BadMessage(f"message of {len(data)} bytes is above the limit of {max_bytes} bytes")

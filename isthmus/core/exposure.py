@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -54,23 +54,15 @@ def field_docs(kind: type[Record]) -> dict[str, str]:
 
 
 def _folded_requests(algorithm: type[Algorithm[Any]]) -> set[str]:
-    """Return the names of requests that go out by `ask_folded`, and by no plain `ask`, in the server half."""
+    """Return what goes out by `ask_folded`, and by no plain `ask`, in the server half."""
     asked: dict[str, set[str]] = {"ask": set(), "ask_folded": set()}
-    names = {request.__name__ for request in algorithm.handlers()}
     for owner in algorithm.__mro__:
         if owner is Algorithm or not issubclass(owner, Algorithm):
             continue
-        for method, used in _method_calls(_class_body(owner)):
-            if method in asked:
-                asked[method] |= used & names
+        for call in ast.walk(ast.Module(_class_body(cast(Hashable, owner)), [])):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in asked:
+                asked[call.func.attr] |= {inner.id for inner in ast.walk(call) if isinstance(inner, ast.Name)}
     return asked["ask_folded"] - asked["ask"]
-
-
-def _method_calls(body: list[ast.stmt]) -> Iterator[tuple[str, set[str]]]:
-    """Yield each method that is called, with the names that stand in the call."""
-    for node in (inner for statement in body for inner in ast.walk(statement)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            yield node.func.attr, {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
 
 
 @cache

@@ -252,10 +252,7 @@ class Federation:
         min_replies: int | None = None,
         timeout_seconds: float | None = None,
     ) -> ReplyT:
-        """Ask the cohort (or `clients`) and see only the fold of the replies, taken in the order of the cohort.
-
-        Clients that answered together come first, if the fold can take them as one.
-        """
+        """Ask the cohort (or `clients`) and see only the fold of the replies, in its order; stacks come first."""
         addressed = self._address(requests, clients)
         # Only replies of one form can be folded, and which one it is shows at the end: each form has its own total.
         totals: dict[Hashable, Any] = {}
@@ -410,15 +407,12 @@ class Federation:
 
 
 def _outvoted(clients: Iterable[str], said: Mapping[str, Hashable]) -> list[Failure]:
-    """Return a failure for each client whose reply differs from those of most in what all must have in common.
-
-    Of two that are named equally often, the one that was named first counts; None is no vote.
-    """
+    """Return a failure for each client whose reply differs from most in what all must share; None is no vote."""
     said = {client: said[client] for client in clients if client in said}
     votes = Counter(vote for vote in said.values() if vote is not None)
     if len(votes) < 2:
         return []
-    (common, number), *_ = votes.most_common(1)
+    (common, number), *_ = votes.most_common(1)  # of two that are named equally often, the one that was named first
     failures = []
     for client, vote in said.items():
         if vote is not None and vote != common:

@@ -81,10 +81,7 @@ class Request(Record, Generic[ReplyT]):
         return ""
 
     def common(self, reply: ReplyT) -> Hashable:
-        """Return what a reply must have in common with those of most clients, such as the number of classes.
-
-        None is for a reply without a say. Replies that are folded must be of one form in any case.
-        """
+        """Return what a reply must share with most, such as the number of classes; None for one without a say."""
         return None
 
     def num_nodes(self, reply: ReplyT) -> int:
@@ -273,9 +270,9 @@ def reply_type(request_type: type[Request[Any]]) -> type[Record]:
 class Client(ABC):
     """One client as its handlers see it. All that it remembers between two requests is `state`.
 
-    `algorithm` is the algorithm with the client's own settings, where it has some. `secret` is what its protecting
-    streams are drawn from; it is no part of the memory and of no message. `desk` takes heavy work while the client is
-    simulated together with others. All that a handler is given lies on `device`; what it returns is taken from there.
+    `algorithm` has the client's own settings, where there are some. `secret` is what its protecting streams are drawn
+    from, no part of the memory and of no message. `desk` takes heavy work while the client is simulated together with
+    others. All that a handler is given lies on `device`; what it returns is taken from there.
     """
 
     def __init__(self, id: str) -> None:
@@ -373,10 +370,9 @@ class Algorithm(ABC, Generic[StateT]):
         return {**params, **personal} if personal else params
 
     def best_memory(self, state: State) -> State:
-        """Return a client's memory with the personal parts of the best round.
+        """Return a client's memory with the personal parts of the best round, as far as it had them then.
 
-        A part that it had not yet then is missing, whatever it has got since; a client that was never told of a best
-        round remembers what it has.
+        A client that was never told of a best round remembers what it has.
         """
         if "best" not in state:
             return state

@@ -118,8 +118,7 @@ def fields_of(record: Record) -> dict[str, Value]:
 def check_value(value: Value, annotation: Any, where: Place) -> None:
     """Raise BadMessage unless `value` fits `annotation`; `where` names the place in the message."""
     if annotation is Any:
-        _check_storable(value, where)
-        return
+        annotation = _storable(value, where)
     kind = _outermost(annotation)
     if kind in (Union, types.UnionType):
         _check_union(value, annotation, where)
@@ -197,18 +196,17 @@ def _check_tensor(value: Value, where: Place) -> None:
         raise BadMessage(f"{told_place(where)}: found {_kind(value)}, expected {wanted}")
 
 
-def _check_storable(value: Value, where: Place) -> None:
-    if isinstance(value, dict):
-        _check_dict(value, (Any, Any), where)
-    elif isinstance(value, tuple):
-        _check_tuple(value, (Any, ...), where)
-    elif isinstance(value, Tensor):
-        _check_tensor(value, where)
-    elif value is not None and type(value) not in (bool, int, float, str):
+def _storable(value: Value, where: Place) -> Any:
+    """Return the annotation of what may be anything that can be stored."""
+    for kind in (Tensor, dict, tuple):
+        if isinstance(value, kind):
+            return kind
+    if value is not None and type(value) not in (bool, int, float, str):
         raise BadMessage(
             f"{told_place(where)}: found {_kind(value)}; here only tensors, scalars, strings, None, and dicts or "
             "tuples of them can stand (a record needs an annotation that names its type)"
         )
+    return type(value)
 
 
 def largest(tensor: Tensor) -> float:

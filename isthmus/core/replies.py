@@ -237,10 +237,7 @@ def judged(
     known: Known = NOTHING_KNOWN,
     limits: Mapping[str, float] | None = None,
 ) -> Record | Failure:
-    """Turn a reply of another type, of wrong fields, with NaN or with impossible numbers into a named failure.
-
-    `limits` are those of the request, where somebody has asked for them already.
-    """
+    """Turn a reply of another type, of wrong fields, with NaN or with numbers beyond limits into a named failure."""
     if isinstance(reply, Failure):
         return Failure(client, reply.kind if reply.kind in KINDS else "error", foreign(reply.reason))
     name = type(reply).__name__

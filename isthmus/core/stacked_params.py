@@ -87,20 +87,16 @@ class MemberParams(LazyParams):
     def settle(self) -> None:
         """Take everything out of the stack, and let go of it."""
         if self.stack is not None:
-            for name in self.stack.each:
-                self[name]
-            self._in_order()
+            found, self.stack = self.plain(), None
+            for name, tensor in found.items():  # in the stack's order, whichever was looked at first
+                dict.pop(self, name, None)
+                dict.__setitem__(self, name, tensor)
 
     def forget(self, names: Iterable[str]) -> None:
         """Let go of what was taken out of the stack, which still has it."""
         if self.stack is not None:
             for name in names:
                 dict.pop(self, name, None)
-
-    def _in_order(self) -> None:
-        names, self.stack = list(self.stack.each) if self.stack is not None else [], None
-        for name in names:  # as the stack has them, whichever was looked at first
-            dict.__setitem__(self, name, dict.pop(self, name))
 
     # ---- looking
 

@@ -185,19 +185,6 @@ def finished(plan: Plan, standing: Standing) -> bool:
     return standing.round >= plan.rounds or (out_of_patience and standing.round % plan.evaluate_every == 0)
 
 
-def evaluate(
-    algorithm: Algorithm[Any],
-    state: Record,
-    fed: Federation,
-    splits: tuple[str, ...],
-    metric: str,
-    best: bool = False,
-) -> dict[str, Evaluation]:
-    """Ask every client how the model it would use does on its own graph."""
-    request = EvaluateModel(algorithm.global_params(state), splits, metric, best)
-    return dict(fed.ask(request, clients=fed.all_clients, min_replies=0))
-
-
 def weighted_metric(evaluations: Mapping[str, Evaluation], split: str, metric: str) -> float:
     """Return the mean of a metric over clients, weighted by their examples in the split; NaN when there are none."""
     total = weight = 0.0
@@ -210,10 +197,7 @@ def weighted_metric(evaluations: Mapping[str, Evaluation], split: str, metric: s
 
 
 def takes_over(metric: str, score: float, scorers: tuple[str, ...], best: Standing, complete: bool) -> bool:
-    """Whether a round takes the place of the best one: scores are compared where the same clients gave them.
-
-    `complete` says that every client that was asked gave an answer.
-    """
+    """Whether a round, scored by all who were asked (`complete`) or not, takes the place of the best one."""
     if best.best_score is None:
         # Without validation data there is no best round but the latest.
         return math.isnan(score) or improves(metric, score, None)
@@ -293,7 +277,9 @@ class _Course:
         missing = {failure.client for report in self.traffic for failure in report.failures}
         found = self._evaluated(fed, state, before)
         if found.is_best:
-            after = Standing(round, state, state, round, found.score, found.scorers)
+            after = replace(
+                after, best_state=state, best_round=round, best_score=found.score, best_scorers=found.scorers
+            )
             if self.algorithm.personal or self.model.personal:
                 fed.ask(KeepBest(), clients=fed.all_clients, min_replies=0)
         report = RoundReport(
@@ -315,7 +301,8 @@ class _Course:
         if fed.round % self.plan.evaluate_every != 0 and fed.round != self.plan.rounds:
             return _Evaluated()
         metric, asked = self.plan.stopping.metric, fed.all_clients
-        evaluations = evaluate(self.algorithm, state, fed, ("train", "val"), metric)
+        request = EvaluateModel(self.algorithm.global_params(state), ("train", "val"), metric, best=False)
+        evaluations = dict(fed.ask(request, clients=asked, min_replies=0))
         score = weighted_metric(evaluations, "val", metric)
         found = evaluations.items()
         scorers = tuple(sorted(c for c, e in found if metric in e.metrics.get("val", {}) and e.counts.get("val", 0)))

@@ -52,17 +52,11 @@ class View:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """A number for each two clients, or for each client.
-
-    Fields:
-        clients: whose numbers these are
-        values:  (clients, clients), from the row's client to the column's, or (clients,); NaN where there is none
-        absent:  clients that could not be measured
-    """
+    """A number for each two clients, from the row's to the column's, or for each client; NaN where there is none."""
 
     clients: tuple[str, ...]
-    values: Values
-    absent: tuple[str, ...] = ()
+    values: Values  # (clients, clients) or (clients,)
+    absent: tuple[str, ...] = ()  # clients that could not be measured
 
     def __post_init__(self) -> None:
         if self.values.shape not in ((len(self.clients),), (len(self.clients),) * 2):

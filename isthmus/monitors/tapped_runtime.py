@@ -38,14 +38,11 @@ class Trained:
 class TappedRuntime:
     """Passes everything to another runtime and back, unchanged and in the same order.
 
-    Of the latest round it keeps references to the replies that have a field `params`, and of each client the parameters
-    that were sent to it last, but for those to evaluate; nothing is copied, judged or taken apart until somebody asks
-    for `models`.
+    Of the latest round it keeps references to the replies with a field `params`, and of each client the parameters that
+    were sent to it last, but for those to evaluate; nothing is judged or taken apart until somebody asks for `models`.
 
-    Fields:
-        wanted: whether models of a round may be asked for; the replies of other rounds are not kept
-        marked: called with the round after each mark, when the clients' memories are those of the round
-        known:  the model that all clients have been sent before, where a course goes on from a checkpoint
+    `wanted` says whether models of a round may be asked for. `marked` is called with the round after each mark of the
+    memories. `known` is the model that all clients have been sent before, where a course goes on.
     """
 
     def __init__(
@@ -70,8 +67,8 @@ class TappedRuntime:
         if position.round != self._round:
             self._round, self._heard, self._shared, self._unusable = position.round, [], {}, set()
         first = next(iter(requests.values()), None)  # all requests of an exchange are of one type
-        wanted = first is not None and self.wanted(position.round)
-        keep = wanted and "params" in field_types(reply_type(type(first)))
+        wanted = self.wanted(position.round)
+        keep = first is not None and wanted and "params" in field_types(reply_type(type(first)))
         if not isinstance(first, EvaluateModel):
             sent = {c: model for c, each in requests.items() if (model := getattr(each, "params", None)) is not None}
             self._sent = {**self._sent, **sent}  # a new dict: what was heard before keeps what had been sent until then

@@ -74,16 +74,14 @@ def at_workers(simulation: Simulation, crew: Crew, num_blocks: int | None = None
 
 def portable(course: Course) -> str:
     """Return a course as text that another process can read; raise BadInput where it cannot be."""
-    text = course_to_yaml(course)
+    text, why = course_to_yaml(course), "it reads back as another course"
     try:
-        again = load_course(course_to_dict(course))
+        is_same = course_digest(load_course(course_to_dict(course))) == course_digest(course)
     except BadInput as error:
-        again, why = None, str(error)
-    else:
-        why = "it reads back as another course"
+        is_same, why = False, str(error)
     if "__main__:" in text:
-        why, again = "a class of it is in the script that is run, which no other process can import", None
-    if again is None or course_digest(again) != course_digest(course):
+        is_same, why = False, "a class of it is in the script that is run, which no other process can import"
+    if not is_same:
         raise BadInput(
             f"the course cannot be sent to workers: {why}; parts of one's own must be frozen dataclasses in a module "
             "that the workers can import too"

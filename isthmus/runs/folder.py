@@ -185,10 +185,7 @@ class Journal(Callback):
         )
 
     def rewind(self, round: int) -> bool:
-        """Forget what was written after `round`, so that a resumed run tells each round once.
-
-        Return False where the journal is lost: then it begins anew, and says so.
-        """
+        """Forget what was written after `round`, for a resume; return False, and note it, where the journal is lost."""
         if self.path is None:
             return True
         found = self.path.is_file()
@@ -339,14 +336,10 @@ def load_checkpoint(path: Path, course: str, algorithm: Algorithm[Any]) -> tuple
                 "resume with the settings the run was started with"
             )
         kind = type(algorithm).state_type()
-        standing = Standing(
-            round=found.round,
-            state=decode_own(opened(found.state), kind),
-            best_state=decode_own(opened(found.best_state), kind),
-            best_round=found.best_round,
-            best_score=found.best_score,
-            best_scorers=found.best_scorers if isinstance(found, ScoredCheckpoint) else None,
-        )
+        state: Record = decode_own(opened(found.state), kind)
+        best: Record = decode_own(opened(found.best_state), kind)
+        best_one = {name: getattr(found, name, None) for name in ("best_round", "best_score", "best_scorers")}
+        standing = Standing(round=found.round, state=state, best_state=best, **best_one)
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror or error}") from None
     except Damaged as error:

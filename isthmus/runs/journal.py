@@ -40,9 +40,8 @@ FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     },
 }
 # Of these the events of other versions may have some or none.
-MORE_FIELDS = dict.fromkeys(
-    ("time", "seconds", "wall_seconds", "codec_seconds", "check_seconds", "fold_seconds"), (int, float)
-)
+_SECONDS = ("seconds", "wall_seconds", "codec_seconds", "check_seconds", "fold_seconds")
+MORE_FIELDS = dict.fromkeys(("time", *_SECONDS), _Number)
 FAILURE_FIELDS: dict[str, type | tuple[type, ...]] = {"client": str, "kind": str, "reason": str}
 
 

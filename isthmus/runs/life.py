@@ -18,8 +18,9 @@ from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_dict, own_model
 from isthmus.core.federation import ExchangeReport, Federation, InitialModel, Runtime
 from isthmus.core.outside import replace_file
+from isthmus.core.protocol import EvaluateModel
 from isthmus.core.record import Params
-from isthmus.core.training import Callback, Standing, evaluate
+from isthmus.core.training import Callback, Standing
 from isthmus.learn.graph_client import Scores, load_params, weighted
 from isthmus.report.summary import last_measured, run_table, score_of
 from isthmus.runs.folder import Checkpoints, Journal, RunFolder
@@ -68,12 +69,9 @@ class Result(Outcome):
     """The outcome of a course, with the course and how it went.
 
     Fields:
-        course:     the course as it was run
-        num_rounds: rounds that were run
-        best_round: the round that is kept
+        best_round: the round that is kept, of `num_rounds` that were run
         params:     the global model's parameters: those that are shared; empty for a method without a global model
         notes:      what a user should know
-        run_dir:    the run folder, or None
     """
 
     course: Course
@@ -153,10 +151,7 @@ class Result(Outcome):
 
 
 class Life(ABC):
-    """A run on its way: the course, its folder and its journal, and who hears of it.
-
-    Simulations and courses between sites say how they train and how they are scored; `say` hears every note too.
-    """
+    """A run on its way: simulations and courses between sites say how they train and how they are scored."""
 
     def __init__(
         self,
@@ -217,7 +212,9 @@ class Life(ABC):
             rules=plan.rules,
             report=report,
         )
-        found = evaluate(self.course.algorithm, standing.best_state, fed, ("test",), plan.stopping.metric, best=True)
+        params = self.course.algorithm.global_params(standing.best_state)
+        request = EvaluateModel(params, ("test",), plan.stopping.metric, best=True)
+        found = fed.ask(request, clients=fed.all_clients, min_replies=0)
         each = {client: dict(evaluation.metrics.get("test", {})) for client, evaluation in found.items()}
         return weighted(each, {client: evaluation.counts.get("test", 0) for client, evaluation in found.items()}), each
 

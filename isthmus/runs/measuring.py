@@ -23,9 +23,8 @@ def check_monitors(course: Course, simulation: Simulation) -> None:
     for name in course.monitors:
         problem = MONITORS[name]().problem(_view(simulation, 0))
         if simulation.own_models and MONITORS[name].changes:
-            problem = (
-                f"it compares models, and {simulation.own_models[0]} has a model of its own kind (client_settings)"
-            )
+            who = simulation.own_models[0]
+            problem = f"it compares models, and {who} has a model of its own kind (client_settings)"
         if problem:
             raise BadInput(f"monitors has {name!r}: {problem}")
 

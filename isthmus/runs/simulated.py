@@ -270,7 +270,8 @@ class SimulatedRun(Life):
         if algorithm.pooled:
             each = simulation.on_parts_of_global_graph(models["all"], "test")
         if simulation.has_personal_models:
-            if simulation.one_set_of_classes:
+            # Where every client's model is one for the whole data as well.
+            if not simulation.own_models and set(simulation.client_dims.values()) == {simulation.whole_dims}:
                 metrics["local_model/global_graph"] = simulation.on_global_graph(models, "test")
             metrics["local_model/local_graph"] = local
         return metrics, each

@@ -312,11 +312,6 @@ class Simulation:
         """The numbers of inputs and outputs of a model for the whole data."""
         return dims_of(self.course, self.scenario.whole, "the whole dataset")
 
-    @property
-    def one_set_of_classes(self) -> bool:
-        """Whether every client's model is one for the whole data as well."""
-        return not self.own_models and set(self.client_dims.values()) == {self.whole_dims}
-
     def class_names(self) -> dict[str | None, tuple[str, ...]]:
         """Return the names of the classes of each client, and under None those of the whole."""
         return {None: self.scenario.whole.class_names, **{n: data.class_names for n, data in self.holdings.items()}}

@@ -40,7 +40,6 @@ class Ask(Record):
     """An exchange with some of a block's clients."""
 
     position: Position
-    """Where in the course the exchange stands."""
     kind: str
     """The name of the request type."""
     payloads: tuple[Tensor, ...]
@@ -78,11 +77,9 @@ class One(Record):
     """What became of a request to one client."""
 
     client: str
-    """Whose it is."""
     payload: Tensor
     """The encoded reply; empty when there is a failure."""
     failure: Failure | None
-    """Why there is no reply."""
     facts: tuple[int, int, float, float]
     """Sizes down and up, seconds until the answer, seconds of them for the codec."""
 
@@ -92,7 +89,6 @@ class Many(Record):
     """What became of requests to several clients whose replies are alike; leaves go by their place in the reply."""
 
     clients: tuple[str, ...]
-    """Whose they are."""
     outline: Tensor
     """A reply, encoded, in which tensors are empty and scalars are those of one client."""
     weights: Tensor
@@ -180,7 +176,9 @@ class Block:
         for name in order.drop:
             self._stacks.pop(name, None)
         outcomes = () if order.ask is None else self._asked(mine, order.number, order.ask)
-        tensors = self._behind(order.look) if order.look else {}
+        if order.look and order.look not in self._stacks:
+            raise KeyError(f"the single replies behind the sum {order.look} went with the worker that had them")
+        tensors = _tensors(self._stacks[order.look]) if order.look else {}
         changed = self._changed(runtime) if order.mark else {}
         return Answer(outcomes, tensors, changed, dict(getattr(runtime, "notes", {})))
 
@@ -204,11 +202,6 @@ class Block:
         if not whole:
             self._stacks[name] = outcome.stack
         return many_of(outcome, name, whole)
-
-    def _behind(self, name: str) -> dict[int, Tensor]:
-        if name not in self._stacks:
-            raise KeyError(f"the single replies behind the sum {name} went with the worker that had them")
-        return _tensors(self._stacks[name])
 
     def _know(self, memories: Mapping[str, bytes]) -> None:
         self._known = {client: blake2b(memory, digest_size=16).digest() for client, memory in memories.items()}
@@ -246,10 +239,7 @@ class Several(Stacked):
 
 
 def gathered(outcomes: Sequence[Outcome | StackOutcome], kind: type[Record]) -> list[Outcome | StackOutcome]:
-    """Return the same outcomes, those of single clients as one where they are replies of a kind, alike, with tensors.
-
-    What is not as it must be stays by itself, so that it is judged by itself.
-    """
+    """Return the same outcomes, those of single clients as one where they are alike, of a kind, and have tensors."""
     groups: dict[Any, list[Outcome]] = {}
     others: list[Outcome | StackOutcome] = []
     for outcome in outcomes:

@@ -1,9 +1,8 @@
 """Worker processes of a Dask cluster: our own for the time of a course, or those of a cluster that runs already.
 
-The only place that imports distributed. Our own workers are processes of this machine with one thread each. Whoever
-can speak to a Dask scheduler can run code as its owner, and on loopback that is everybody on the machine: so our own
-scheduler and workers know each other by a certificate that is made for the course and lies in a folder of its owner's.
-A cluster that is given is protected as its owner has set it up (Dask's configuration: distributed.comm.tls).
+The only place that imports distributed. Whoever can speak to a Dask scheduler can run code as its owner, on loopback
+everybody on the machine: so our own scheduler and workers know each other by a certificate that is made for the course
+and lies in a folder of its owner's. A cluster that is given is protected as its owner has set it up.
 """
 
 from __future__ import annotations
@@ -221,11 +220,8 @@ def _own(number: int) -> Iterator[Crew]:
                 silence_logs=logging.CRITICAL,  # a worker that is lost is told by the course
             )
         )
-        files = {
-            "--tls-ca-file": security.tls_ca_file,
-            "--tls-cert": security.tls_worker_cert,
-            "--tls-key": security.tls_worker_key,
-        }
+        files = {"--tls-ca-file": security.tls_ca_file, "--tls-cert": security.tls_worker_cert}
+        files["--tls-key"] = security.tls_worker_key
         options = ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0"]
         options += ["--death-timeout", "60", "--local-directory", str(folder)]
         for option, content in files.items():

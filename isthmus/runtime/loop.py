@@ -57,7 +57,9 @@ class Site:
             return Failure(self.client.id, "error", str(error))
         except Exception as error:  # whatever a handler raises must not end the others' course; it is reported by name
             self.client.state = before
-            return Failure(self.client.id, "error", f"{type(error).__name__}: {error} ({_place(error)})")
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"in {at.name}, line {at.lineno} of {at.filename.rsplit('/', 1)[-1]}"
+            return Failure(self.client.id, "error", f"{type(error).__name__}: {error} ({place})")
         return reply
 
 
@@ -72,11 +74,6 @@ def timed(site: Site, position: Position, request: Request[Any], timeout_seconds
         reason = f"answered after {seconds:.3f} s, the limit is {timeout_seconds} s"
         reply = Failure(site.client.id, "late", reason)
     return Outcome(site.client.id, reply, 0, 0, seconds)
-
-
-def _place(error: Exception) -> str:
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"in {frame.name}, line {frame.lineno} of {frame.filename.rsplit('/', 1)[-1]}"
 
 
 def holdings_of(clients: Mapping[str, Client]) -> dict[str, Holdings]:
@@ -288,22 +285,23 @@ class StackedRuntime(LoopRuntime):
     def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Outcomes:
         """Answer the requests block by block, then the clients that are left."""
         self._before = {}
-        left = list(requests)
+        left = dict(requests)
         if timeout_seconds is None:
-            name = self._cohort_handlers.get(type(next(iter(requests.values()), None)))  # type: ignore[arg-type]
+            kinds = {type(request) for request in requests.values()}
+            name = self._cohort_handlers.get(kinds.pop()) if len(kinds) == 1 else None
             blocks, alone = self.gather([self.sites[client].client for client in requests])
-            left = [client.id for client in alone]
+            left = {client.id: requests[client.id] for client in alone}
             for block in blocks:
                 mine = {client.id: requests[client.id] for client in block}
                 answers = (
                     self._together(name, position, mine, block) if name else self._side_by_side(position, mine, block)
                 )
                 if answers is None:
-                    left.extend(mine)
+                    left |= mine
                 else:
                     yield from answers
         self.alone[_kind(requests)] += len(left)
-        yield from self.answer_each(position, {client: requests[client] for client in left}, timeout_seconds)
+        yield from self.answer_each(position, left, timeout_seconds)
 
     def mark(self, round: int) -> None:
         """Mark the memories; what is left of a stack that most clients have let go of is taken out of it."""

@@ -50,18 +50,13 @@ class RemoteRuntime(MarkedMemories[str]):
         super().__init__(clients, BLANK)
         self.course, self.transport, self.max_bytes = course, transport, max_bytes
         self.starts_anew, self.min_clients, self.note = starts_anew, min_clients, note
-        self._left: set[str] = set()
+        self.left: frozenset[str] = frozenset()  # who has left the course: nobody asks them any more
         self._durable = dict(self._memories)
 
     @property
     def clients(self) -> tuple[str, ...]:
         """The ids of all silos that have not left the course, in the order given."""
-        return tuple(client for client in self._memories if client not in self._left)
-
-    @property
-    def left(self) -> frozenset[str]:
-        """The ids of silos that have left the course: nobody asks them any more."""
-        return frozenset(self._left)
+        return tuple(client for client in self._memories if client not in self.left)
 
     @property
     def holdings(self) -> Mapping[str, Holdings]:
@@ -91,7 +86,7 @@ class RemoteRuntime(MarkedMemories[str]):
 
     def _leave(self, client: str) -> None:
         """Let a client go for good; raise CourseFailed when too few are left."""
-        self._left.add(client)
+        self.left |= {client}
         why = "has lost its memory of the course, and with this algorithm a client cannot start anew: it leaves"
         self.note(client, why)
         if len(self.clients) < self.min_clients:
@@ -146,13 +141,12 @@ class RemoteRuntime(MarkedMemories[str]):
     def save_clients(self) -> dict[str, bytes]:
         """Return the names of the marked memories; from now on the silos keep these for a resume."""
         self._durable = dict(self._marked[1])
-        return {client: (LEFT if client in self._left else name).encode() for client, name in self._durable.items()}
+        return {client: (LEFT if client in self.left else name).encode() for client, name in self._durable.items()}
 
     def load_clients(self, memories: Mapping[str, bytes]) -> None:
         """Go back to the memories that a checkpoint names."""
         require_clients(memories, self._memories)
-        self._left = {client for client, name in memories.items() if name == LEFT.encode()}
-        self._memories = {
-            client: BLANK if client in self._left else memories[client].decode() for client in self._memories
-        }
+        self.left = frozenset(client for client, name in memories.items() if name == LEFT.encode())
+        gone = dict.fromkeys(self.left, BLANK)
+        self._memories = {client: gone.get(client, memories[client].decode()) for client in self._memories}
         self._durable = dict(self._memories)

@@ -58,25 +58,15 @@ def divided(sizes: Mapping[str, int], number: int) -> list[tuple[str, ...]]:
 
 @dataclass
 class _Held:
-    """A block as the server knows it.
-
-    Fields:
-        clients:  whose it is
-        seat:     where it is; None before it is opened, or when its worker was lost
-        log:      the orders since the last mark, which lead from the marked memories to where the block is
-        undo:     clients to undo, with the next order
-        memories: what to remember instead, with the next order
-        drop:     sums that nobody needs any more
-        number:   of the next order
-    """
+    """A block as the server knows it, with what is to be said with the next order."""
 
     clients: tuple[str, ...]
-    seat: Seat | None = None
-    log: list[Order] = field(default_factory=list)
+    seat: Seat | None = None  # None before it is opened, or when its worker was lost
+    log: list[Order] = field(default_factory=list)  # since the last mark: leads from there to where the block is
     undo: list[str] = field(default_factory=list)
-    memories: dict[str, bytes] = field(default_factory=dict)
-    drop: list[str] = field(default_factory=list)
-    number: int = 0
+    memories: dict[str, bytes] = field(default_factory=dict)  # what to remember instead
+    drop: list[str] = field(default_factory=list)  # sums that nobody needs any more
+    number: int = 0  # of the next order
 
     def order(self, **parts: Any) -> Order:
         """Return the next order, with all that is to be said before."""
@@ -148,13 +138,7 @@ class WorkersRuntime:
                     yield replace(outcome, codec_seconds=outcome.codec_seconds + spent)
                     spent = 0.0
 
-    def _ask(
-        self,
-        position: Position,
-        requests: Requests,
-        payloads: Mapping[int, Tensor],
-        timeout_seconds: float | None,
-    ) -> Ask:
+    def _ask(self, position: Position, requests: Requests, payloads: Mapping[int, Tensor], limit: float | None) -> Ask:
         distinct = {key: place for place, key in enumerate(dict.fromkeys(map(id, requests.values())))}
         kind = type(next(iter(requests.values()))).__name__
         return Ask(
@@ -162,7 +146,7 @@ class WorkersRuntime:
             kind=kind,
             payloads=tuple(payloads[key] for key in distinct),
             whose={client: distinct[id(request)] for client, request in requests.items()},
-            timeout_seconds=timeout_seconds,
+            timeout_seconds=limit,
             whole=kind in self._looked_at,
         )
 

@@ -140,10 +140,7 @@ class Link:
         self._on_up(peer)
 
     def send(self, peer: str, kind: str, ident: str, data: bytes, patience_seconds: float = READ_SECONDS) -> str:
-        """Send a message in parts; return the reason if it could not be sent, else nothing.
-
-        The engine would queue without a limit for a peer that does not read; so we wait for it, and then give up.
-        """
+        """Send a message in parts; return the reason if it could not be sent, such as that the peer does not read."""
         view, message = memoryview(data), uuid.uuid4().hex
         for number, start in enumerate(range(0, max(len(data), 1), PART_BYTES)):
             if not self._has_room(peer, patience_seconds):
@@ -176,11 +173,8 @@ class Link:
         return sum(connection.conn.oq.q.qsize() for connection in connections)
 
     def stop(self) -> None:
-        """Close every connection; afterwards the same party can make a new link.
-
-        FLARE waits without a limit for its gRPC server to end, and loses a stop that comes while it starts; after a
-        while we end it ourselves.
-        """
+        """Close every connection; afterwards the same party can make a new link."""
+        # FLARE waits without a limit for its gRPC server to end, and loses a stop that comes while it starts.
         self._stopping = True
         servers = self._grpc_servers()
         ending = threading.Thread(target=self._cell.stop, daemon=True)
@@ -210,10 +204,8 @@ class Link:
             self._on_down(peer)
 
     def _refuse(self, message: Message) -> bool | None:
-        """Drop what is not plain bytes on our own topic, straight from a party that may speak to us.
-
-        FLARE would otherwise decode other encodings, forward messages and answer on its own topics.
-        """
+        """Drop what is not plain bytes on our own topic, straight from a party that may speak to us."""
+        # FLARE would otherwise decode other encodings, forward messages and answer on its own topics.
         peer = message.get_prop(MessagePropKey.ENDPOINT).name
         place = (message.get_header(MessageHeaderKey.CHANNEL), message.get_header(MessageHeaderKey.TOPIC))
         is_part = place == (CHANNEL, TOPIC) and message.get_header(MessageHeaderKey.MSG_TYPE) == MessageType.REQ
