@@ -19,14 +19,4 @@ MONITORS: dict[str, type[Monitor]] = {
     "hidden_error": HiddenError,
 }
 
-__all__ = [
-    "CKA",
-    "MONITORS",
-    "Connectivity",
-    "GradientSmoothness",
-    "HiddenError",
-    "Measured",
-    "Monitor",
-    "View",
-    "WalkDistance",
-]
+__all__ = ["MONITORS", "Measured", "Monitor", "View"]

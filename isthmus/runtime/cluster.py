@@ -82,8 +82,9 @@ class Crew(ABC):
 
     def seat(self, address: str) -> Seat:
         """Make an empty block at a worker."""
-        there: dict[str, Any] = {"workers": [address], "allow_other_workers": False}
-        future = self.client.submit(Block, actor=True, pure=False, retries=0, **there)
+        future = self.client.submit(
+            Block, actor=True, workers=[address], allow_other_workers=False, pure=False, retries=0
+        )
         try:
             return Seat(self.client, address, future, self.result(future, address))
         except WorkerLost:
@@ -140,9 +141,14 @@ class OwnWorkers(Crew):
         # Of the same modules as this process; and no member of its group, for Ctrl-C is for the server alone.
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         with self._log.open("ab") as log:
-            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-            environment = {**os.environ, "PYTHONPATH": path}
-            return subprocess.Popen(self._command, env=environment, start_new_session=True, **streams)
+            return subprocess.Popen(
+                self._command,
+                env={**os.environ, "PYTHONPATH": path},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
 
     def mend(self) -> None:
         """Start a process for each that has ended."""
@@ -220,8 +226,11 @@ def _own(number: int) -> Iterator[Crew]:
                 silence_logs=logging.CRITICAL,  # a worker that is lost is told by the course
             )
         )
-        files = {"--tls-ca-file": security.tls_ca_file, "--tls-cert": security.tls_worker_cert}
-        files["--tls-key"] = security.tls_worker_key
+        files = {
+            "--tls-ca-file": security.tls_ca_file,
+            "--tls-cert": security.tls_worker_cert,
+            "--tls-key": security.tls_worker_key,
+        }
         options = ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0"]
         options += ["--death-timeout", "60", "--local-directory", str(folder)]
         for option, content in files.items():

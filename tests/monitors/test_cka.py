@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import isthmus as ist
-from isthmus.monitors import CKA
-from isthmus.monitors.cka import outputs_of
+from isthmus.monitors.cka import CKA, outputs_of
 from isthmus.monitors.similarity import pairwise_cka
 from isthmus.runs.simulation import Scenario
 from isthmus.testing import toy_course, toy_scenario
