@@ -338,8 +338,10 @@ def load_checkpoint(path: Path, course: str, algorithm: Algorithm[Any]) -> tuple
         kind = type(algorithm).state_type()
         state: Record = decode_own(opened(found.state), kind)
         best: Record = decode_own(opened(found.best_state), kind)
-        best_one = {name: getattr(found, name, None) for name in ("best_round", "best_score", "best_scorers")}
-        standing = Standing(round=found.round, state=state, best_state=best, **best_one)
+        kept: dict[str, Any] = {
+            name: getattr(found, name, None) for name in ("best_round", "best_score", "best_scorers")
+        }
+        standing = Standing(round=found.round, state=state, best_state=best, **kept)
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror or error}") from None
     except Damaged as error:
