@@ -338,10 +338,9 @@ def load_checkpoint(path: Path, course: str, algorithm: Algorithm[Any]) -> tuple
         kind = type(algorithm).state_type()
         state: Record = decode_own(opened(found.state), kind)
         best: Record = decode_own(opened(found.best_state), kind)
-        kept: dict[str, Any] = {
-            name: getattr(found, name, None) for name in ("best_round", "best_score", "best_scorers")
-        }
-        standing = Standing(round=found.round, state=state, best_state=best, **kept)
+        of_best = ("best_round", "best_score", "best_scorers")
+        facts: dict[str, Any] = {name: getattr(found, name, None) for name in of_best}
+        standing = Standing(round=found.round, state=state, best_state=best, **facts)
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror or error}") from None
     except Damaged as error:
