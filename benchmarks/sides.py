@@ -23,7 +23,7 @@ from torch_geometric.nn import GCNConv
 
 import isthmus as ist
 from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation
-from isthmus.runs.journal import Journal
+from isthmus.runs.folder import Journal
 from isthmus.runs.simulation import Scenario, Simulation
 
 HIDDEN, STEPS, LR, DECAY = 64, 4, 0.25, 5e-4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence, Sized
 from typing import Any, Protocol
 
 from isthmus.core.protocol import Client
@@ -11,14 +11,8 @@ from isthmus.core.protocol import Client
 __all__ = ["Client", "Cohort", "NotTogether", "Work"]
 
 
-class Cohort(Protocol):
+class Cohort(Iterable[Client], Sized, Protocol):
     """Some clients that are simulated together, as a handler for many sees them."""
-
-    def __iter__(self) -> Iterator[Client]:
-        """Yield the clients."""
-
-    def __len__(self) -> int:
-        """Return the number of clients."""
 
     def of(self, clients: Sequence[Any]) -> Cohort:
         """Return some of them, in the same order; itself for all."""

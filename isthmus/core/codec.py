@@ -24,7 +24,7 @@ import reprlib
 import struct
 import typing
 import warnings
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -74,6 +74,7 @@ with warnings.catch_warnings():
     torch.frombuffer(b"0", dtype=torch.uint8)
 
 T = TypeVar("T")
+Data: TypeAlias = bytes | memoryview
 
 
 def encode(value: Value) -> bytes:
@@ -105,7 +106,7 @@ def _outlined(value: Value) -> Value:
 
 
 def decode(
-    data: bytes | memoryview,
+    data: Data,
     expected: type[T] | Any,
     *,
     max_bytes: int = DEFAULT_MAX_BYTES,
@@ -114,8 +115,7 @@ def decode(
 ) -> T:
     """Return the value in a message, which must fit the annotation `expected`; raise BadMessage with the reason.
 
-    Tensors are copies, but with `share` they lie in the message itself and may only be read: for messages that hold
-    another message.
+    Tensors are copies, but with `share` bytes lie in the message itself and may only be read.
     """
     if len(data) > max_bytes:
         raise BadMessage(f"message of {len(data)} bytes is above the limit of {max_bytes} bytes")
@@ -128,7 +128,7 @@ def decode(
     return typing.cast(T, value)
 
 
-def decode_own(data: bytes | memoryview, expected: type[T] | Any, *, share: bool = False) -> T:
+def decode_own(data: Data, expected: type[T] | Any, *, share: bool = False) -> T:
     """Return the value in a message of our own, of any size: limits protect against strangers."""
     found: T = decode(data, expected, max_bytes=len(data), max_values=MAX_FILE_VALUES, share=share)
     return found
@@ -173,9 +173,8 @@ def _plain(value: Value, tensors: list[Tensor], where: Place, depth: int) -> Any
         tensors.append(value.detach())
         return {"t": len(tensors) - 1}
     if isinstance(value, Record):
-        fields = {
-            name: _plain(item, tensors, (where, "field", name), depth + 1) for name, item in fields_of(value).items()
-        }
+        items = fields_of(value).items()
+        fields = {name: _plain(item, tensors, (where, "field", name), depth + 1) for name, item in items}
         return {"r": type(value).__name__, "f": fields}
     if isinstance(value, dict):
         value = value.plain() if isinstance(value, LazyParams) else value
@@ -228,7 +227,7 @@ def _raw(tensor: Tensor) -> memoryview:
 # ---- reading
 
 
-def _open(data: bytes | memoryview, max_values: int) -> tuple[dict[str, Any], int]:
+def _open(data: Data, max_values: int) -> tuple[dict[str, Any], int]:
     end = _end_of_skeleton(data)
     text = bytes(data[PREFIX.size : end])
     number = _num_values(text, max_values)
@@ -243,7 +242,7 @@ def _open(data: bytes | memoryview, max_values: int) -> tuple[dict[str, Any], in
     return skeleton, end
 
 
-def _end_of_skeleton(data: bytes | memoryview) -> int:
+def _end_of_skeleton(data: Data) -> int:
     if len(data) < PREFIX.size:
         raise BadMessage(f"message of {len(data)} bytes is shorter than its {PREFIX.size}-byte prefix")
     magic, version, flags, length = PREFIX.unpack_from(data)
@@ -282,7 +281,7 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _read_tensors(data: bytes | memoryview, table: Any, offset: int, max_values: int, share: bool) -> dict[int, Tensor]:
+def _read_tensors(data: Data, table: Any, offset: int, max_values: int, share: bool) -> dict[int, Tensor]:
     if not isinstance(table, list):
         raise BadMessage("message has no table of tensors")
     if len(table) > max_values // VALUES_PER_TENSOR:
@@ -304,9 +303,7 @@ def _read_tensors(data: bytes | memoryview, table: Any, offset: int, max_values:
     return tensors
 
 
-def _tensor(
-    data: bytes | memoryview, dtype: torch.dtype, shape: list[int], size: int, offset: int, share: bool
-) -> Tensor:
+def _tensor(data: Data, dtype: torch.dtype, shape: list[int], size: int, offset: int, share: bool) -> Tensor:
     if share and size and dtype is torch.uint8:
         return torch.frombuffer(data, dtype=dtype, count=size, offset=offset).reshape(shape)
     # Copied into torch's own aligned memory: results of the kernels must not depend on where a message lay.
@@ -366,9 +363,7 @@ def _rebuild_object(tree: dict[str, Any], expected: Any, tensors: dict[int, Tens
     raise BadMessage(f"{told_place(where)}: {_short(tree)} is no tensor, dict, record or float")
 
 
-def _rebuild_dict(
-    pairs: list[Any], expected: Any, tensors: dict[int, Tensor], where: Place, depth: int
-) -> dict[Any, Any]:
+def _rebuild_dict(pairs: list[Any], expected: Any, tensors: dict[int, Tensor], where: Place, depth: int) -> Value:
     result: dict[Any, Any] = {}
     inner = dict_value_type(expected)
     for pair in pairs:
@@ -380,9 +375,7 @@ def _rebuild_dict(
     return result
 
 
-def _rebuild_record(
-    tree: dict[str, Any], expected: Any, tensors: dict[int, Tensor], where: Place, depth: int
-) -> Record:
+def _rebuild_record(tree: dict[str, Any], expected: Any, tensors: dict[int, Tensor], where: Place, depth: int) -> Value:
     options = {kind.__name__: kind for kind in nested_records(expected)}
     kind = options.get(tree["r"]) if isinstance(tree["r"], str) else None
     if kind is None:
@@ -392,10 +385,8 @@ def _rebuild_record(
     if set(tree["f"]) != set(hints):
         found = ", ".join(named(name) for name in sorted(tree["f"])[:20]) + (CUT if len(tree["f"]) > 20 else "")
         raise BadMessage(f"{told_place(where)}: {kind.__name__} has the fields {sorted(hints)}, found [{found}]")
-    fields = {
-        name: _rebuild(tree["f"][name], hint, tensors, (where, "field", name), depth + 1)
-        for name, hint in hints.items()
-    }
+    given = tree["f"]
+    fields = {n: _rebuild(given[n], hint, tensors, (where, "field", n), depth + 1) for n, hint in hints.items()}
     try:
         return kind(**fields)
     except Exception as error:  # its own checks ran on fields that nobody has checked yet

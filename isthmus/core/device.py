@@ -76,8 +76,8 @@ def has_doubles(device: torch.device) -> bool:
 def moved(value: Value, device: torch.device, known: dict[int, Any] | None = None) -> Any:
     """Return a value with its tensors on a device: itself, where they lie there already.
 
-    What is there several times, in one value or in several that are moved with the same `known`, stays one. A client's
-    part of a stack is made where the stack lies; it is made when it leaves, for the CPU, and not before.
+    What is there several times, also in values moved with the same `known`, stays one. A part of a stack is made when
+    it leaves for the CPU.
     """
     known = {} if known is None else known
     if isinstance(value, Tensor | Record | dict | tuple):
@@ -92,12 +92,16 @@ def _moved(value: Value, device: torch.device, known: dict[int, Any]) -> Any:
         return value.to(device)
     if isinstance(value, LazyParams):
         return {name: tensor.to(device) for name, tensor in value.items()} if device == CPU else value
+    parts = _parts(value)
+    changed = {name: new for name, item in parts.items() if (new := moved(item, device, known)) is not item}
+    if not changed:
+        return value
     if isinstance(value, Record):
-        fields = fields_of(value)
-        changed = {name: new for name, item in fields.items() if (new := moved(item, device, known)) is not item}
-        return dataclasses.replace(value, **changed) if changed else value
-    if isinstance(value, dict):
-        entries = {key: moved(item, device, known) for key, item in value.items()}
-        return entries if any(entries[key] is not value[key] for key in value) else value
-    items = tuple(moved(item, device, known) for item in value)
-    return items if any(new is not item for new, item in zip(items, value, strict=True)) else value
+        return dataclasses.replace(value, **changed)
+    return {**parts, **changed} if isinstance(value, dict) else tuple({**parts, **changed}.values())
+
+
+def _parts(value: Value) -> dict[Any, Value]:
+    if isinstance(value, Record):
+        return {**fields_of(value)}
+    return value if isinstance(value, dict) else dict(enumerate(value))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 from isthmus.core.protocol import Algorithm, EvaluateModel, KeepBest, Request, reply_type
 from isthmus.core.record import Record, field_types
@@ -45,8 +45,7 @@ def field_docs(kind: type[Record]) -> dict[str, str]:
     for owner in reversed(kind.__mro__):
         if not (issubclass(owner, Record) and owner not in (Record, Request)):
             continue
-        body = _class_body(owner)
-        for statement, below in pairwise(body):
+        for statement, below in pairwise(_class_body(cast(Hashable, owner))):
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                 text = _text(below)
                 if text is not None and statement.target.id in docs:
@@ -55,33 +54,21 @@ def field_docs(kind: type[Record]) -> dict[str, str]:
 
 
 def _folded_requests(algorithm: type[Algorithm[Any]]) -> set[str]:
-    """Return the names of requests that go out by `ask_folded`, and by no plain `ask`, in the server half."""
+    """Return what goes out by `ask_folded`, and by no plain `ask`, in the server half."""
     asked: dict[str, set[str]] = {"ask": set(), "ask_folded": set()}
-    names = {request.__name__ for request in algorithm.handlers()}
     for owner in algorithm.__mro__:
         if owner is Algorithm or not issubclass(owner, Algorithm):
             continue
-        for method, used in _method_calls(_class_body(owner)):
-            if method in asked:
-                asked[method] |= used & names
+        for call in ast.walk(ast.Module(_class_body(cast(Hashable, owner)), [])):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in asked:
+                asked[call.func.attr] |= {inner.id for inner in ast.walk(call) if isinstance(inner, ast.Name)}
     return asked["ask_folded"] - asked["ask"]
 
 
-def _method_calls(body: list[ast.stmt]) -> Iterator[tuple[str, set[str]]]:
-    """Yield each method that is called, with the names that stand in the call."""
-    for node in (inner for statement in body for inner in ast.walk(statement)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            yield node.func.attr, {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
-
-
-def _class_body(kind: Any) -> list[ast.stmt]:
-    return _read_body(kind)
-
-
 @cache
-def _read_body(kind: Any) -> list[ast.stmt]:
+def _class_body(kind: Hashable) -> list[ast.stmt]:
     try:
-        source = textwrap.dedent(inspect.getsource(kind))
+        source = textwrap.dedent(inspect.getsource(cast(type, kind)))
     except (OSError, TypeError):  # a class typed into a console has no source
         return []
     definition = ast.parse(source).body[0]

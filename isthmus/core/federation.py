@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from isthmus.core.record import Params, Record, check_record
 from isthmus.core.replies import Stack, judged, judged_stack
 
 R = TypeVar("R", bound=Record)
+MemoryT = TypeVar("MemoryT")
+# One request for all, or each client's own.
+Asked: TypeAlias = Request[ReplyT] | Mapping[str, Request[ReplyT]]
 MAX_NOTE = 1000
 
 
@@ -65,10 +68,7 @@ class Runtime(Protocol):
         """Deliver each client its request and yield exactly one outcome per client, in any order."""
 
     def undo(self, client: str) -> None:
-        """Put a client's memory back to what it was before its answer in the last exchange, which cannot be used.
-
-        A client that gave none there keeps what it has.
-        """
+        """Put a client's memory back to what it was before its answer in the last exchange, if it gave one."""
 
     def mark(self, round: int) -> None:
         """Mark the clients' memories as those after `round`, in one step that an interruption cannot halve."""
@@ -81,6 +81,29 @@ class Runtime(Protocol):
 
     def load_clients(self, memories: Mapping[str, bytes]) -> None:
         """Replace every client's memory."""
+
+
+class MarkedMemories(Generic[MemoryT]):
+    """What a runtime does with the clients' memories that it holds, or knows by a name: each is one plain value."""
+
+    def __init__(self, clients: Iterable[str], blank: MemoryT) -> None:
+        self._memories = dict.fromkeys(clients, blank)
+        self._marked: tuple[int, dict[str, MemoryT]] = (0, dict(self._memories))
+        self._before: dict[str, MemoryT] = {}  # what clients answered from in the last exchange
+
+    def undo(self, client: str) -> None:
+        """Give a client the memory back that it had before its answer in the last exchange, if it gave one."""
+        self._memories[client] = self._before.get(client, self._memories[client])
+
+    def mark(self, round: int) -> None:
+        """Mark the memories."""
+        self._marked = (round, dict(self._memories))
+
+    def abandon_round(self) -> int:
+        """Put the memories back to the mark."""
+        round, memories = self._marked
+        self._memories = dict(memories)
+        return round
 
 
 def require_clients(memories: Mapping[str, bytes], clients: Iterable[str]) -> None:
@@ -137,17 +160,11 @@ class ExchangeRules:
 
 @dataclass(frozen=True)
 class InitialModel:
-    """The parameters that a course starts from.
-
-    Fields:
-        params:   those that are shared
-        buffers:  names of those among them that no gradient moves
-        personal: names of the model's other parameters, which never leave a client
-    """
+    """The shared parameters that a course starts from."""
 
     params: Params
-    buffers: frozenset[str] = frozenset()
-    personal: frozenset[str] = frozenset()
+    buffers: frozenset[str] = frozenset()  # names of those that no gradient moves
+    personal: frozenset[str] = frozenset()  # names of the model's other parameters, which never leave a client
 
 
 class Federation:
@@ -201,7 +218,7 @@ class Federation:
 
     def ask(
         self,
-        requests: Request[ReplyT] | Mapping[str, Request[ReplyT]],
+        requests: Asked[ReplyT],
         *,
         clients: Sequence[str] | None = None,
         min_replies: int | None = None,
@@ -221,27 +238,21 @@ class Federation:
             for position in sound.nonzero().flatten().tolist():
                 take(stack.clients[position], stack.member(position))
 
-        def settle() -> list[Failure]:
-            return _outvoted({client: shared[client] for client in addressed if client in shared})
-
-        self._carry(addressed, min_replies, timeout_seconds, take, take_stack, settle)
+        self._carry(addressed, min_replies, timeout_seconds, take, take_stack, shared)
         failures = {client: reply for client in addressed if isinstance(reply := found[client], Failure)}
         replies = {client: cast(ReplyT, found[client]) for client in addressed if client not in failures}
         return Replies(replies, failures)
 
     def ask_folded(
         self,
-        requests: Request[ReplyT] | Mapping[str, Request[ReplyT]],
+        requests: Asked[ReplyT],
         fold: Fold,
         *,
         clients: Sequence[str] | None = None,
         min_replies: int | None = None,
         timeout_seconds: float | None = None,
     ) -> ReplyT:
-        """Ask the cohort (or `clients`) and see only the fold of the replies, taken in the order of the cohort.
-
-        Clients that answered together come first, if the fold can take them as one.
-        """
+        """Ask the cohort (or `clients`) and see only the fold of the replies, in its order; stacks come first."""
         addressed = self._address(requests, clients)
         # Only replies of one form can be folded, and which one it is shows at the end: each form has its own total.
         totals: dict[Hashable, Any] = {}
@@ -275,19 +286,11 @@ class Federation:
             for position in chosen:
                 take(stack.clients[position], None if fold.streams else stack.member(position))
 
-        def settle() -> list[Failure]:
-            outvoted = _outvoted({client: forms[client] for client in addressed if client in forms})
-            for failure in outvoted:
-                del forms[failure.client]
-            return outvoted
-
-        self._carry(addressed, min_replies, timeout_seconds, take, take_stack, settle)
+        self._carry(addressed, min_replies, timeout_seconds, take, take_stack, forms)
         chosen = next((forms[c] for c in addressed if c in forms), next(iter(totals), None))
         return cast(ReplyT, fold.finish(totals.get(chosen, fold.start())))
 
-    def _address(
-        self, requests: Request[ReplyT] | Mapping[str, Request[ReplyT]], clients: Sequence[str] | None
-    ) -> dict[str, Request[ReplyT]]:
+    def _address(self, requests: Asked[ReplyT], clients: Sequence[str] | None) -> dict[str, Request[ReplyT]]:
         if isinstance(requests, Request):
             return dict.fromkeys(self._still_here(self.clients if clients is None else clients), requests)
         if clients is not None:
@@ -314,8 +317,9 @@ class Federation:
         timeout_seconds: float | None,
         take: Callable[[str, Record | Failure], None],
         take_stack: Callable[[Stack, Tensor], None],
-        settle: Callable[[], list[Failure]],
+        votes: dict[str, Hashable],
     ) -> None:
+        """Do an exchange; `votes` has what replies must have in common once they are taken, of those that stand."""
         position = Position(self._seed, self.round, self._exchange)
         self._exchange += 1
         limit = self._rules.timeout_seconds if timeout_seconds is None else timeout_seconds
@@ -354,25 +358,25 @@ class Federation:
                     take(outcome.client, reply)
             check_seconds += checked - came
             fold_seconds += clock() - checked
-        for failure in settle():
+        for failure in _outvoted(requests, votes):
+            del votes[failure.client]
             fail(failure)
         kind = type(next(iter(requests.values()))).__name__ if requests else "nothing"
-        self._report(
-            ExchangeReport(
-                position=position,
-                request=kind,
-                num_clients=len(requests),
-                bytes_down=down,
-                bytes_up=up,
-                seconds=clock() - started,
-                client_seconds=client_seconds,
-                failures=tuple(failures),
-                codec_seconds=codec_seconds,
-                check_seconds=check_seconds,
-                fold_seconds=fold_seconds,
-            )
+        report = ExchangeReport(
+            position=position,
+            request=kind,
+            num_clients=len(requests),
+            bytes_down=down,
+            bytes_up=up,
+            seconds=clock() - started,
+            client_seconds=client_seconds,
+            codec_seconds=codec_seconds,
+            check_seconds=check_seconds,
+            fold_seconds=fold_seconds,
+            failures=tuple(failures),
         )
-        self._require(position, kind, len(requests), failures, min_replies)
+        self._report(report)
+        self._require_enough(report, self._rules.min_replies if min_replies is None else min_replies)
 
     def _limits(self, requests: Requests) -> dict[int, Mapping[str, float]]:
         """Return by the identity of each request, once it is checked, how large the numbers of a reply may be."""
@@ -391,33 +395,24 @@ class Federation:
         for client in silent:
             yield Outcome(client, Failure(client, "lost", "the runtime brought no outcome"), 0, 0, 0.0)
 
-    def _require(
-        self,
-        position: Position,
-        kind: str,
-        num_asked: int,
-        failures: Sequence[Failure],
-        min_replies: int | None,
-    ) -> None:
-        needed = self._rules.min_replies if min_replies is None else min_replies
-        usable = num_asked - len(failures)
+    def _require_enough(self, report: ExchangeReport, needed: int) -> None:
+        asked, usable = report.num_clients, report.num_clients - len(report.failures)
         # A small cohort, or an ask of chosen clients, cannot bring more replies than were asked for.
-        if usable < min(needed, num_asked):
-            first = "; ".join(told(failures)[:3])
+        if usable < min(needed, asked):
+            first = "; ".join(told(report.failures)[:3])
             raise TooFewReplies(
-                f"round {position.round}, {kind}: {usable} of {num_asked} clients replied, {needed} needed ({first})"
+                f"round {report.position.round}, {report.request}: {usable} of {asked} clients replied, "
+                f"{needed} needed ({first})"
             )
 
 
-def _outvoted(said: Mapping[str, Hashable]) -> list[Failure]:
-    """Return a failure for each client whose reply differs from those of most in what all must have in common.
-
-    Of two that are named equally often, the one that was named first counts; None is no vote.
-    """
+def _outvoted(clients: Iterable[str], said: Mapping[str, Hashable]) -> list[Failure]:
+    """Return a failure for each client whose reply differs from most in what all must share; None is no vote."""
+    said = {client: said[client] for client in clients if client in said}
     votes = Counter(vote for vote in said.values() if vote is not None)
     if len(votes) < 2:
         return []
-    (common, number), *_ = votes.most_common(1)
+    (common, number), *_ = votes.most_common(1)  # of two that are named equally often, the one that was named first
     failures = []
     for client, vote in said.items():
         if vote is not None and vote != common:

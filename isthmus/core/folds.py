@@ -1,8 +1,8 @@
 """Pure aggregation: how the replies of an exchange become one record, streamed where the mathematics allows.
 
 A fold never shows its caller an individual reply. `weighted_mean` keeps one running sum; the robust folds must hold all
-replies until the last (`streams` is False), so secure aggregation cannot serve them. Those that compare replies go by
-how each differs from what its client was sent: of a model, by its update.
+replies until the last (`streams` is False), so secure aggregation cannot serve them. Krum compares replies by what they
+change of what was sent; the others' result is the same for replies as for changes, where all were sent the same.
 """
 
 from __future__ import annotations
@@ -99,8 +99,7 @@ class WeightedMean(Fold):
 
     Tensors and floats are averaged (integer tensors, such as the counter of a batch norm, are rounded); strings, truth
     values and integers are taken from the first reply. A reply of weight zero leaves no trace. Sums run in double
-    precision, so the mean of one reply, or of equal ones, is that reply to the bit (for floats and tensors of double
-    precision: but for the last bits).
+    precision, so the mean of equal replies is that reply to the bit (if in double precision: but for the last bits).
     """
 
     streams: ClassVar[bool] = True
@@ -246,10 +245,7 @@ def by_coordinate(replies: list[Record], reduce: Callable[[Tensor], Tensor]) -> 
 
 @dataclass(frozen=True)
 class Median(Gathered):
-    """Coordinate-wise median (Yin et al., 2018), unweighted; the mean of the middle two for an even number.
-
-    Where all clients were sent the same, the median of the replies is that of the changes.
-    """
+    """Coordinate-wise median (Yin et al., 2018), unweighted; the mean of the middle two for an even number."""
 
     def combine(self, given: list[tuple[Record, Record | None]]) -> Record:
         """Return the coordinate-wise median."""
@@ -263,10 +259,7 @@ def _median(stack: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class TrimmedMean(Gathered):
-    """Coordinate-wise mean without the `trim_fraction` smallest and largest values (Yin et al., 2018), unweighted.
-
-    Where all clients were sent the same, that of the replies is that of the changes.
-    """
+    """Coordinate-wise mean without the `trim_fraction` smallest and largest values (Yin et al., 2018), unweighted."""
 
     trim_fraction: float = 0.1
 
@@ -321,10 +314,7 @@ class Krum(Gathered):
 
 
 def change_of(reply: Record, sent: Record | None) -> Tensor:
-    """Return all floating-point numbers of a reply one after the other, each less what was sent in its place, if any.
-
-    A model that answers a model becomes its update; what has no counterpart in the request stands as it is.
-    """
+    """Return all floating-point numbers of a reply in one vector, each less what was sent in its place, if any."""
     base = {} if sent is None else leaves(sent)
     changes = []
     for path, leaf in leaves(reply).items():

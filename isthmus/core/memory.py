@@ -1,9 +1,8 @@
 """Memory that was freed is kept for the next step.
 
-Each step of clients that train together makes and drops tensors of some megabytes: gradients, activations, moments. By
-default the C library hands memory of this size back to the system and asks for it again, and the system clears every
-page anew: with Adam and 50 clients on Cora that was two fifths of a round. The pieces of a wide table that is read come
-and go in the same way.
+Each step of clients that train together makes and drops tensors of some megabytes. By default the C library hands
+memory of this size back to the system and asks for it again, and the system clears every page anew: with Adam and 50
+clients on Cora that was two fifths of a round. The pieces of a wide table that is read come and go in the same way.
 """
 
 from __future__ import annotations

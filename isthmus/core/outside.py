@@ -6,9 +6,9 @@ Text that another party wrote, whatever comes over the wire and is shown, stored
 once, where it is taken in. What it returns is still plain text and never markup: print it with `markup=False`, escape
 it in a page.
 
-Courses, policies, schemas and suites need numbers, words, lists and keys, and no more of YAML. Anchors and aliases (a
-few hundred bytes that become gigabytes), tags, merge keys and several documents are refused, so is what is nested too
-deep or has too many values, and a key that stands twice, of which one would silently win. A date is taken as text.
+Of YAML, courses, policies, schemas and suites need numbers, words, lists and keys. Anchors and aliases (a few hundred
+bytes that become gigabytes), tags, merge keys, several documents, what is nested too deep or has too many values, and a
+key that stands twice are refused. A date is taken as text.
 """
 
 from __future__ import annotations
@@ -142,21 +142,16 @@ def printable(text: str) -> str:
 
 
 def foreign(text: str, limit: int = MAX_TEXT) -> str:
-    """Return a text from elsewhere on one line, of printable characters, and no longer than `limit`.
-
-    A character that is not printable, a line break among them, becomes "?".
-    """
+    """Return a text from elsewhere as `printable` has it, on one line, and no longer than `limit`."""
     shown = printable(text[: limit + 1])
-    if len(text) > limit:
-        return shown[: max(limit - len(CUT), 0)] + CUT
-    return shown
+    return shown[: max(limit - len(CUT), 0)] + CUT if len(text) > limit else shown
 
 
 def named(name: object) -> str:
     """Return the repr of a name from elsewhere, cut where it is longer than a name should be."""
-    if isinstance(name, str) and len(name) > MAX_NAME:
-        return f"{name[:MAX_NAME]!r}{CUT}"
-    return foreign(repr(name), 2 * MAX_NAME) if not isinstance(name, str) else repr(name)
+    if not isinstance(name, str):
+        return foreign(repr(name), 2 * MAX_NAME)
+    return f"{name[:MAX_NAME]!r}{CUT}" if len(name) > MAX_NAME else repr(name)
 
 
 def quoted(value: object) -> str:

@@ -53,13 +53,7 @@ class Holdings(Record):
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What the server knows of a course beside the requests.
-
-    Fields:
-        holdings: how much data clients have, as far as they have said
-        params:   the model that the course started from
-        buffers:  names of those among them that no gradient moves
-    """
+    """What the server knows beside the requests: what clients say they hold, and the first model with its buffers."""
 
     holdings: Mapping[str, Holdings] = field(default_factory=dict)
     params: Params = field(default_factory=dict)
@@ -75,34 +69,25 @@ class Request(Record, Generic[ReplyT]):
     """
 
     def misfit(self, reply: ReplyT, known: Known) -> str:
-        """Return what is wrong with the names, shapes and types in a reply; nothing when they are right.
+        """Return what is wrong with names, shapes and types in a reply, but of no numbers: many are looked at as one.
 
-        It never looks at numbers, for the replies of many clients may be looked at as one. Here `params` of a reply
-        must be those of the request, if both have some.
+        Here `params` of a reply must be those of the request, if both have some.
         """
         sent, back = getattr(self, "params", None), getattr(reply, "params", None)
         return unlike("params", back, sent) if isinstance(sent, dict) and isinstance(back, dict) and sent else ""
 
     def problem(self, reply: ReplyT) -> str:
-        """Return what else is wrong with a reply, such as a number out of its range; nothing when it can be used.
-
-        Replies are looked at one by one then, which is slower where many are simulated as one.
-        """
+        """Return what else is wrong with a reply, such as a number out of its range; it is looked at by itself then."""
         return ""
 
     def common(self, reply: ReplyT) -> Hashable:
-        """Return what a reply must have in common with those of most clients; None for one without a say.
-
-        For what the server cannot know beforehand, such as the number of classes. Replies that are folded must be of
-        one form in any case.
-        """
+        """Return what a reply must share with most, such as the number of classes; None for one without a say."""
         return None
 
     def num_nodes(self, reply: ReplyT) -> int:
-        """Return how many of the client's nodes a reply is about: not more than it agreed to hold.
+        """Return how many of the client's nodes a reply has rows for: not more than it agreed to hold.
 
-        For replies with a row for each of some nodes. What the server makes of them may grow with the square of that
-        number, so that it must not be the reply alone that says it. Here 0: a reply about no nodes in particular.
+        What the server makes of them may grow with the square of that number. Here 0: it is about none in particular.
         """
         return 0
 
@@ -171,11 +156,7 @@ class ModelState(Record):
 MAX_METRICS = 64
 # What metrics can be, by name; another one can be any number.
 _SHARES = ("accuracy", "f1", "f1_micro", "f1_macro", "roc_auc", "auc", "ap", "hits@1", "hits@5", "hits@10", "mrr")
-RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(_SHARES, (0.0, 1.0)),
-    "rmse": (0.0, math.inf),
-    "mae": (0.0, math.inf),
-}
+RANGES = dict.fromkeys(_SHARES, (0.0, 1.0)) | dict.fromkeys(("rmse", "mae"), (0.0, math.inf))
 
 
 @dataclass(frozen=True)
@@ -250,9 +231,7 @@ def improves(metric: str, score: float, best: float | None) -> bool:
     """Whether a metric's value is strictly better than the best so far; NaN never is."""
     if math.isnan(score):
         return False
-    if best is None:
-        return True
-    return score < best if metric in LOWER_IS_BETTER else score > best
+    return best is None or (score < best if metric in LOWER_IS_BETTER else score > best)
 
 
 def on(request_type: type[Request[Any]]) -> Callable[[HandlerT], HandlerT]:
@@ -263,9 +242,8 @@ def on(request_type: type[Request[Any]]) -> Callable[[HandlerT], HandlerT]:
 def cohort(request_type: type[Request[Any]]) -> Callable[[HandlerT], HandlerT]:
     """Mark a method that answers a request for many simulated clients at once: `handler(self, requests, clients)`.
 
-    `requests` is a tuple with one request for each of `clients`; it returns a `Stack`, or a sequence of replies. It
-    stands beside the plain handler of the same class and must give the same replies within rounding. It is never
-    inherited: a subclass that changed the plain handler would otherwise be simulated as its parent.
+    With one request for each client, it returns a `Stack` or a sequence of replies, within rounding those of the plain
+    handler of the same class. It is never inherited: a subclass may have changed the plain handler.
     """
     return _marking("__handles_cohort__", request_type)
 
@@ -292,9 +270,9 @@ def reply_type(request_type: type[Request[Any]]) -> type[Record]:
 class Client(ABC):
     """One client as its handlers see it. All that it remembers between two requests is `state`.
 
-    `algorithm` is the algorithm with the client's own settings, where it has some. `secret` is what its protecting
-    streams are drawn from; it is no part of the memory and of no message. `desk` takes heavy work while the client is
-    simulated together with others. All that a handler is given lies on `device`; what it returns is taken from there.
+    `algorithm` has the client's own settings, where there are some. `secret` is what its protecting streams are drawn
+    from, no part of the memory and of no message. `desk` takes heavy work while the client is simulated together with
+    others. All that a handler is given lies on `device`; what it returns is taken from there.
     """
 
     def __init__(self, id: str) -> None:
@@ -319,19 +297,15 @@ class Client(ABC):
         self._asked, self._asked_digest = (request, dict(self.state)), None
 
     def generator(self, purpose: str) -> torch.Generator:
-        """Return the random stream of this client for a purpose in this exchange, which the server can draw too.
-
-        It repeats an experiment and hides nothing; for noise and the like there is `protecting`.
-        """
+        """Return this client's stream for a purpose in this exchange; the server can draw it too: see `protecting`."""
         at = self.position
         return torch_generator(at.seed, at.round, at.exchange, self.id, purpose)
 
     def protecting(self, purpose: str, guarded: Value) -> ProtectingStream:
         """Return the stream that protects `guarded`, for a purpose in this exchange; only this client can draw it.
 
-        The same request at the same place, answered from the same memory, gets the same stream, so that a course that
-        is resumed repeats its replies. Another request, memory or value gets another one: were it the same, the
-        difference of two replies would be without noise.
+        The same request at the same place, answered from the same memory, gets the same stream, for a resume. Another
+        request, memory or value gets another: else the difference of two replies would be without noise.
         """
         if self.secret is None:
             raise RuntimeError(f"{self.id} has no secret to draw {purpose!r} from; set client.secret")
@@ -391,18 +365,14 @@ class Algorithm(ABC, Generic[StateT]):
     # ---- client
 
     def client_params(self, params: Params, state: Mapping[str, Any]) -> Params:
-        """Return the model a client would use, made of the global one and its memory.
-
-        By default that is the global one with the client's personal parameters, if it has trained any.
-        """
+        """Return the model a client would use: here the global one, with the personal parameters it has trained."""
         personal: Params = state.get("personal", {})
         return {**params, **personal} if personal else params
 
     def best_memory(self, state: State) -> State:
-        """Return a client's memory with the personal parts of the best round.
+        """Return a client's memory with the personal parts of the best round, as far as it had them then.
 
-        A part that it had not yet then is missing, whatever it has got since; a client that was never told of a best
-        round remembers what it has.
+        A client that was never told of a best round remembers what it has.
         """
         if "best" not in state:
             return state
@@ -411,20 +381,14 @@ class Algorithm(ABC, Generic[StateT]):
         return {**others, **best}
 
     def require_able(self, client: Any) -> None:
-        """Raise BadInput if a client's task, model or batches are none that this works with; a simulation asks first.
-
-        Between sites nobody asks, so handlers see to it themselves.
-        """
+        """Raise BadInput in a simulation if a client's task, model or batches are none that this works with."""
 
     def data_of(self, client: Any) -> Any:
         """Return what a client's models are trained and scored on, as its task has prepared it: its own data."""
         return client.prepared
 
     def client_parts(self, state: Mapping[str, Any]) -> Params:
-        """Return what a client needs beside its model to predict, made of its memory; results and run folders keep it.
-
-        A method that gives something here says in `predict_with` what is done with it.
-        """
+        """Return what a client needs beside its model to predict, for `predict_with`; run folders keep it."""
         return {}
 
     def predict_with(self, parts: Params, task: Any, model: Any, data: Any) -> Any:
@@ -468,10 +432,7 @@ class Algorithm(ABC, Generic[StateT]):
         return {m.__handles_cohort__: name for name, m in members if hasattr(m, "__handles_cohort__")}
 
     def num_own_parameters(self, model: Any, input_dim: int) -> int:
-        """Return how many numbers a client's own parts of the method have, beside a model for so many features.
-
-        The model is one without values, and what is built here has none either.
-        """
+        """Return how many numbers a client's own parts of the method have, beside a model that has no values here."""
         return 0
 
     @property
@@ -485,10 +446,7 @@ class Algorithm(ABC, Generic[StateT]):
         return ()
 
     def scored_by_clients(self, memories: Iterable[State]) -> bool:
-        """Whether clients with such memories predict by more than their model, so that only they know how well.
-
-        What neighbours sent is an example. `memories` are those of all clients in the best round.
-        """
+        """Whether clients with such memories predict by more than their model, such as by what neighbours sent."""
         return False
 
     @property
@@ -507,9 +465,8 @@ class Algorithm(ABC, Generic[StateT]):
         try:
             found = typing.get_type_hints(cls.setup, localns={"Federation": Any}).get("return")
         except NameError as error:
-            raise TypeError(
-                f"{cls.__name__}.setup has an annotation that names nothing its module has: {error}"
-            ) from None
+            why = f"{cls.__name__}.setup has an annotation that names nothing its module has: {error}"
+            raise TypeError(why) from None
         if isinstance(found, type) and issubclass(found, Record):
             return found
         raise TypeError(f"{cls.__name__}.setup does not say which record it returns; annotate it: -> MyState")

@@ -1,9 +1,8 @@
 """All randomness of a course: streams that repeat an experiment, and streams that protect; never a global generator.
 
-The two kinds are told apart by type. Those that only repeat are torch and numpy generators, named by seed, round,
-exchange, client and purpose: everybody who knows the course can draw them again. Those that protect (noise, which items
-or nodes are hidden) are `ProtectingStream`s: whoever does not have the client's `Secret` can neither draw nor guess
-them.
+Those that only repeat are torch and numpy generators, named by seed, round, exchange, client and purpose: everybody who
+knows the course can draw them. Those that protect (noise, what is hidden) are `ProtectingStream`s: who does not have
+the client's `Secret` can neither draw nor guess them.
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ _BITS = 52  # k + 1/2 with k of 52 bits is a float64 without rounding
 class Secret:
     """32 bytes that one client has and nobody else. It is no record: it has no way into a message or a memory.
 
-    A `simulated` one derives from the seed and the client's name. It protects from nobody, and its streams are named by
-    their position alone, so that clients that answer together and alone agree within rounding.
+    A `simulated` one derives from the seed and protects from nobody. Its streams are named by their position alone, so
+    that clients that answer together and alone agree within rounding.
     """
 
     __slots__ = ("_key", "simulated")
@@ -90,10 +89,7 @@ class Secret:
 
 
 class ProtectingStream:
-    """Random draws that nobody can repeat without the secret: SHAKE-128 of a key and the number of the draw.
-
-    It is no torch generator and cannot stand for one, nor one for it.
-    """
+    """Draws that nobody can repeat without the secret, and no torch generator: SHAKE-128 of a key and a count."""
 
     __slots__ = ("_draws", "_key")
 

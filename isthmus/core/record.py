@@ -118,8 +118,7 @@ def fields_of(record: Record) -> dict[str, Value]:
 def check_value(value: Value, annotation: Any, where: Place) -> None:
     """Raise BadMessage unless `value` fits `annotation`; `where` names the place in the message."""
     if annotation is Any:
-        _check_storable(value, where)
-        return
+        annotation = _storable(value, where)
     kind = _outermost(annotation)
     if kind in (Union, types.UnionType):
         _check_union(value, annotation, where)
@@ -197,18 +196,17 @@ def _check_tensor(value: Value, where: Place) -> None:
         raise BadMessage(f"{told_place(where)}: found {_kind(value)}, expected {wanted}")
 
 
-def _check_storable(value: Value, where: Place) -> None:
-    if isinstance(value, dict):
-        _check_dict(value, (Any, Any), where)
-    elif isinstance(value, tuple):
-        _check_tuple(value, (Any, ...), where)
-    elif isinstance(value, Tensor):
-        _check_tensor(value, where)
-    elif value is not None and type(value) not in (bool, int, float, str):
+def _storable(value: Value, where: Place) -> Any:
+    """Return the annotation of what may be anything that can be stored."""
+    for kind in (Tensor, dict, tuple):
+        if isinstance(value, kind):
+            return kind
+    if value is not None and type(value) not in (bool, int, float, str):
         raise BadMessage(
             f"{told_place(where)}: found {_kind(value)}; here only tensors, scalars, strings, None, and dicts or "
             "tuples of them can stand (a record needs an annotation that names its type)"
         )
+    return type(value)
 
 
 def largest(tensor: Tensor) -> float:
@@ -217,11 +215,6 @@ def largest(tensor: Tensor) -> float:
         return 0.0
     low, high = torch.aminmax(tensor)
     return max(-float(low), float(high))
-
-
-def non_finite(value: Value, where: str) -> str | None:
-    """Return where a NaN or an infinity sits in a value, or None when all numbers are finite."""
-    return non_finite_leaf(leaves(value, where))
 
 
 def non_finite_leaf(found: Mapping[str, Value]) -> str | None:
@@ -257,13 +250,13 @@ def _name(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
-def leaves(value: Value, path: str = "", annotation: Any = Any) -> dict[str, Value]:
+def leaves(value: Value, path: str = "") -> dict[str, Value]:
     """Return the tensors, scalars and strings in a value by their path, in order: {".params['w']": tensor}.
 
     A whole number in a field of type float comes as a float: 3 and 3.0 are the same reply.
     """
     found: dict[str, Value] = {}
-    _collect(value, path, annotation, found)
+    _collect(value, path, Any, found)
     return found
 
 

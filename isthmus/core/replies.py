@@ -1,9 +1,8 @@
 """Replies as they come back: many as one, and what each must be before anybody counts on it.
 
-What clients that were simulated together give back is held without a copy for each of them: a `Stack`
-holds one record whose leaves are `Stacked` (a tensor for each client) or `Each` (a scalar for each client);
-any other leaf is the same for all. A fold that knows sums can take it whole; everybody else takes it apart. What is not
-as it must be becomes a failure with the client's name.
+What clients that were simulated together give back is held without a copy for each: a `Stack` is one record with
+leaves for all. A fold that knows sums takes it whole; everybody else takes it apart. What is not as it must be becomes
+a failure with the client's name.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,26 +20,22 @@ from torch import Tensor
 from isthmus.core.codec import encoded_size
 from isthmus.core.errors import BadMessage
 from isthmus.core.outside import foreign
-from isthmus.core.protocol import MAX_STATISTIC, Evaluation, Failure, Known, Request, Requests
+from isthmus.core.protocol import MAX_STATISTIC, Evaluation, Failure, Holdings, Known, Request, Requests
 from isthmus.core.record import Record, check_record, largest, leaves, non_finite_leaf, with_leaves
 
 
 class Stacked(ABC):
-    """One tensor for each client, all of one shape and type; how they are stored is the subclass's affair."""
+    """One tensor for each client, all of one `shape` and type; how they are stored is the subclass's affair."""
 
-    @property
-    @abstractmethod
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one client's tensor."""
+    def __init__(self, shape: Sequence[int], dtype: torch.dtype, size: int) -> None:
+        self.shape, self.dtype, self._size = tuple(shape), dtype, size
 
-    @property
-    @abstractmethod
-    def dtype(self) -> torch.dtype:
-        """Type of the numbers."""
-
-    @abstractmethod
     def __len__(self) -> int:
-        """Return the number of clients."""
+        return self._size
+
+    def outline(self) -> Tensor:
+        """Return a tensor with the shape and the type of one client's, but no numbers."""
+        return torch.empty(self.shape, dtype=self.dtype, device="meta")
 
     @abstractmethod
     def member(self, position: int) -> Tensor:
@@ -55,10 +51,7 @@ class Stacked(ABC):
 
     @abstractmethod
     def bound(self) -> Tensor:
-        """Return for each client a number that none of its numbers exceeds in magnitude, (clients,), float64.
-
-        It lies on the CPU. It may be larger than necessary, or NaN: then the client's tensor is looked at.
-        """
+        """Return what no number of a client exceeds in magnitude, or more, or NaN: (clients,), float64, on the CPU."""
 
     def finite(self) -> Tensor:
         """Return for each client whether all its numbers are finite, (clients,)."""
@@ -78,38 +71,17 @@ class Stacked(ABC):
         return total
 
 
-class Sized(Stacked):
-    """Tensors whose shape, type and number are known when they are put together."""
-
-    def __init__(self, shape: Sequence[int], dtype: torch.dtype, size: int) -> None:
-        self._shape, self._dtype, self._size = tuple(shape), dtype, size
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one client's tensor."""
-        return self._shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the numbers."""
-        return self._dtype
-
-    def __len__(self) -> int:
-        return self._size
-
-
 # Numbers of each row that are made double at a time where rows are added up.
 CACHED_WIDTH = 1 << 14
 
 
-class StackedTensor(Sized):
+class StackedTensor(Stacked):
     """The plain way: one tensor with a row for each client, (clients, ...); a row may stand for many (stride 0)."""
 
     def __init__(self, values: Tensor) -> None:
         super().__init__(values.shape[1:], values.dtype, len(values))
         self.values = values
         # A tensor may be a part of several sums, each of which asks for the same.
-        self._bound: Tensor | None = None
         self._sum: tuple[Tensor, Tensor] | None = None
 
     def member(self, position: int) -> Tensor:
@@ -122,11 +94,10 @@ class StackedTensor(Sized):
 
     def bound(self) -> Tensor:
         """Return each client's largest magnitude."""
-        if self._bound is None:
-            self._bound = self._largest()
         return self._bound
 
-    def _largest(self) -> Tensor:
+    @cached_property
+    def _bound(self) -> Tensor:
         if not self.values.numel():
             return torch.zeros(len(self), dtype=torch.float64)
         if self.values.stride(0) == 0:
@@ -171,19 +142,10 @@ class Each:
     def __len__(self) -> int:
         return len(self.values)
 
-    def member(self, position: int) -> Any:
-        """Return one client's value."""
-        return self.values[position]
-
 
 @dataclass(frozen=True)
 class Stack:
-    """The replies of some clients to one kind of request.
-
-    Fields:
-        clients: whose replies these are
-        record:  a reply whose leaves are `Stacked`, `Each`, or the same for all
-    """
+    """The replies of some clients to one kind of request: a record whose leaves are `Stacked`, `Each`, or for all."""
 
     clients: tuple[str, ...]
     record: Record
@@ -206,31 +168,21 @@ class Stack:
 
     def member(self, position: int) -> Record:
         """Return one client's reply."""
-        return self._taken(
-            lambda leaf: leaf.member(position).cpu() if isinstance(leaf, Stacked) else leaf.member(position)
-        )
+        return self._taken(position, lambda stacked: stacked.member(position).cpu())
 
     def outline(self, position: int = 0) -> Record:
         """Return one client's reply with tensors that have a shape and a type, but no numbers."""
+        return self._taken(position, Stacked.outline)
 
-        def drawn(leaf: Stacked | Each) -> Any:
-            if isinstance(leaf, Each):
-                return leaf.member(position)
-            return torch.empty(leaf.shape, dtype=leaf.dtype, device="meta")
-
-        return self._taken(drawn)
-
-    def _taken(self, take: Callable[[Any], Any]) -> Record:
-        chosen = {
-            p: take(leaf) if isinstance(leaf, Stacked | Each) else leaf for p, leaf in leaves(self.record).items()
-        }
-        return with_leaves(self.record, chosen)
+    def _taken(self, position: int, take: Callable[[Stacked], Tensor]) -> Record:
+        found = leaves(self.record)
+        for path, leaf in found.items():
+            if isinstance(leaf, Stacked | Each):
+                found[path] = take(leaf) if isinstance(leaf, Stacked) else leaf.values[position]
+        return with_leaves(self.record, found)
 
     def weights(self, sound: Tensor | None = None) -> Tensor:
-        """Return the weight that each reply asks for, (clients,), in double precision; ones without such a field.
-
-        Replies that are not sound get 0, whatever they ask for.
-        """
+        """Return the weight that each reply asks for (1 without such a field; 0 if not sound), (clients,), float64."""
         weight = getattr(self.record, "weight", 1.0)
         values = weight.values if isinstance(weight, Each) else [weight] * len(self)
         if sound is not None:
@@ -285,30 +237,26 @@ def judged(
     known: Known = NOTHING_KNOWN,
     limits: Mapping[str, float] | None = None,
 ) -> Record | Failure:
-    """Turn a reply of another type, of wrong fields, with NaN or with impossible numbers into a named failure.
-
-    `limits` are those of the request, where somebody has asked for them already.
-    """
+    """Turn a reply of another type, of wrong fields, with NaN or with numbers beyond limits into a named failure."""
     if isinstance(reply, Failure):
         return Failure(client, reply.kind if reply.kind in KINDS else "error", foreign(reply.reason))
+    name = type(reply).__name__
     try:
         _check_type(reply, expected)
         check_record(reply)
-        _require(f"{type(reply).__name__}.", request.misfit(reply, known))
-        _require(f"{type(reply).__name__}: ", request.problem(reply))
-        _check_weight(client, reply, request, known)
-        _check_nodes(client, reply, request, known)
-        found = leaves(reply, type(reply).__name__)
+        _require(f"{name}.", request.misfit(reply, known))
+        _require(f"{name}: ", request.problem(reply))
+        _check_claims(client, reply, request, known)
+        found = leaves(reply, name)
         _check_integers(found)
         place = non_finite_leaf(found)
-        odd = place or _too_large(found, _Limits(request, reply, known, limits))
+        odd = place or _too_large(found, _limit_of(request, reply, known, limits))
     except Exception as error:  # a check that stumbles over a reply has found something wrong with it
         text = str(error) if isinstance(error, BadMessage | ArithmeticError | ValueError) else repr(error)
         return Failure(client, "malformed", foreign(text))
     if not odd:
         return reply
-    of_model = odd.startswith(f"{type(reply).__name__}.params[")
-    text = foreign(odd, 300) + (DIVERGED if of_model else "")
+    text = foreign(odd, 300) + (DIVERGED if odd.startswith(f"{name}.params[") else "")
     return Failure(client, "not_finite" if place else "malformed", text)
 
 
@@ -334,7 +282,7 @@ def judged_stack(
             _require(f"{type(outline).__name__}.", request.misfit(outline, known))
             if type(request).problem is not Request.problem or type(request).num_nodes is not Request.num_nodes:
                 raise BadMessage("each reply is to be looked at by itself")
-            sound &= _numbers_fit(stack, _Limits(request, outline, known, limits.get(id(request))))
+            sound &= _numbers_fit(stack, _limit_of(request, outline, known, limits.get(id(request))))
         sound &= _scalars_fit(stack) & _weights_fit(stack, requests, known)
     except Exception:  # whatever it was, it is told of each reply that it is true of
         sound = torch.zeros(len(stack), dtype=torch.bool)
@@ -351,29 +299,28 @@ def judged_stack(
     return sound, failures
 
 
-class _Limits:
-    """How large the numbers of a reply may be, by their place."""
+def _limit_of(
+    request: Request[Any], reply: Record, known: Known, limits: Mapping[str, float] | None
+) -> Callable[[str], float]:
+    """Return what says of a place in a reply how large its numbers may be."""
+    fields = request.limits(known) if limits is None else limits
+    name = type(reply).__name__
+    statistics = {f"{name}.params[{buffer!r}]" for buffer in known.buffers}
 
-    def __init__(
-        self, request: Request[Any], reply: Record, known: Known, limits: Mapping[str, float] | None = None
-    ) -> None:
-        self._fields = request.limits(known) if limits is None else limits
-        self._start = len(type(reply).__name__) + 1
-        self._statistics = {f"{type(reply).__name__}.params[{name!r}]" for name in known.buffers}
-
-    def of(self, place: str) -> float:
-        """Return the limit for a leaf."""
-        if place in self._statistics:
+    def limit(place: str) -> float:
+        if place in statistics:
             return MAX_STATISTIC
-        field = place[self._start :].split("[", 1)[0].split(".", 1)[0]
-        return math.inf if field == "weight" else self._fields.get(field, MAX_NUMBER)  # weights have their own
+        field = place[len(name) + 1 :].split("[", 1)[0].split(".", 1)[0]
+        return math.inf if field == "weight" else fields.get(field, MAX_NUMBER)  # weights have their own
+
+    return limit
 
 
-def _numbers_fit(stack: Stack, limits: _Limits) -> Tensor:
+def _numbers_fit(stack: Stack, limit_of: Callable[[str], float]) -> Tensor:
     """Return for each client whether its numbers are finite and none is too large, (clients,)."""
     fit = torch.ones(len(stack), dtype=torch.bool)
     for place, leaf in leaves(stack.record, type(stack.record).__name__).items():
-        limit = limits.of(place)
+        limit = limit_of(place)
         if isinstance(leaf, Stacked):
             if leaf.dtype.is_floating_point:
                 fit &= leaf.bound() <= limit  # never true of NaN; where the bound is not enough, the reply is taken out
@@ -386,11 +333,11 @@ def _numbers_fit(stack: Stack, limits: _Limits) -> Tensor:
     return fit
 
 
-def _too_large(found: Mapping[str, Any], limits: _Limits) -> str:
+def _too_large(found: Mapping[str, Any], limit_of: Callable[[str], float]) -> str:
     """Return where a number stands that is larger than it may be; nothing if there is none."""
     for place, leaf in found.items():
         if isinstance(leaf, float | Tensor):
-            size, limit = _size(leaf), limits.of(place)
+            size, limit = _size(leaf), limit_of(place)
             if size > limit:
                 return f"{place} holds {size:.3g}, which is beyond {limit:.3g}"
     return ""
@@ -416,7 +363,7 @@ def _scalars_fit(stack: Stack) -> Tensor:
 
 def _weights_fit(stack: Stack, requests: Requests, known: Known) -> Tensor:
     weights = stack.weights()
-    most = [_max_weight(client, requests[client], known) for client in stack.clients]
+    most = [_max_weight(requests[client], known.holdings.get(client)) for client in stack.clients]
     return (weights >= 0.0) & (weights <= torch.tensor(most, dtype=torch.float64))
 
 
@@ -436,37 +383,27 @@ def _check_integers(found: Mapping[str, Any]) -> None:
             raise BadMessage(f"{place} is an integer of {leaf.bit_length()} bits")
 
 
-def _check_weight(client: str, reply: Record, request: Request[Any], known: Known) -> None:
-    """Refuse a weight, or a number of examples, that is more than the client holds."""
-    weight, most = getattr(reply, "weight", 0.0), _max_weight(client, request, known)
+def _check_claims(client: str, reply: Record, request: Request[Any], known: Known) -> None:
+    """Refuse a weight, or numbers of examples or nodes, that are more than the client holds."""
+    held = known.holdings.get(client)
+    weight, most = getattr(reply, "weight", 0.0), _max_weight(request, held)
     if isinstance(weight, int | float) and (weight < 0 or weight > most):
-        raise BadMessage(
-            f"{type(reply).__name__}.weight is {float(weight):g}; it must be in [0, {most:g}]{_held(client, known)}"
-        )
-    held = known.holdings.get(client)
-    if held is None or not isinstance(reply, Evaluation):
-        return
-    for split, count in reply.counts.items():
-        if count > held.examples.get(split, 0):
-            raise BadMessage(f"Evaluation.counts[{split!r}] is {float(count):g}{_held(client, known)}")
-
-
-def _check_nodes(client: str, reply: Record, request: Request[Any], known: Known) -> None:
-    """Refuse a reply about more nodes than the client holds."""
-    held = known.holdings.get(client)
-    number = 0 if held is None else request.num_nodes(reply)
-    if held is not None and number > held.nodes:
-        raise BadMessage(f"{type(reply).__name__} is about {number} nodes{_held(client, known)}")
-
-
-def _max_weight(client: str, request: Request[Any], known: Known) -> float:
-    held = known.holdings.get(client)
-    return MAX_WEIGHT if held is None else min(request.max_weight(held), MAX_WEIGHT)
-
-
-def _held(client: str, known: Known) -> str:
-    held = known.holdings.get(client)
+        problem = f"{type(reply).__name__}.weight is {float(weight):g}; it must be in [0, {most:g}]"
+        raise BadMessage(f"{problem}{_told(held)}" if held else problem)
     if held is None:
-        return ""
+        return
+    for split, count in reply.counts.items() if isinstance(reply, Evaluation) else ():
+        if count > held.examples.get(split, 0):
+            raise BadMessage(f"Evaluation.counts[{split!r}] is {float(count):g}{_told(held)}")
+    number = request.num_nodes(reply)
+    if number > held.nodes:
+        raise BadMessage(f"{type(reply).__name__} is about {number} nodes{_told(held)}")
+
+
+def _told(held: Holdings) -> str:
     examples = ", ".join(f"{count} {split}" for split, count in held.examples.items())
     return f"; the client holds {held.nodes} nodes and as examples {examples or 'none'}"
+
+
+def _max_weight(request: Request[Any], held: Holdings | None) -> float:
+    return MAX_WEIGHT if held is None else min(request.max_weight(held), MAX_WEIGHT)

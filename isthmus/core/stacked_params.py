@@ -1,9 +1,8 @@
 """Parameters of one client among many that were trained together: made when somebody looks at them.
 
 Clients that are simulated together are trained as one stack. A handler gets its client's part of the result as a dict
-like any other, `MemberParams`. As long as nobody looks into it, it is no more than a place in the stack: put into a
-reply, it goes to the server as part of the whole stack (`gathered`); kept in a memory, it is trained further as part
-of it.
+like any other, `MemberParams`. As long as nobody looks into it, it is a place in the stack: a reply with it goes to the
+server as part of the stack (`gathered`), and from a memory it is trained further as part of it.
 """
 
 from __future__ import annotations
@@ -16,17 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isthmus.core.record import LazyParams, Record, fields_of, largest
-from isthmus.core.replies import Each, Sized, Stack, Stacked, StackedTensor
+from isthmus.core.record import LazyParams, Record, fields_of, largest, leaves
+from isthmus.core.replies import Each, Stack, Stacked, StackedTensor
 
 
 class StackedParams:
-    """The parameters of clients that were trained together, by name.
-
-    Fields:
-        each: what the stack holds
-        size: how many clients there are
-    """
+    """The parameters of so many clients (`size`) that were trained together, by name (`each`)."""
 
     def __init__(self, each: Mapping[str, Stacked], size: int) -> None:
         self.each, self.size = dict(each), size
@@ -35,7 +29,7 @@ class StackedParams:
     @cached_property
     def outline(self) -> dict[str, Tensor]:
         """Tensors with the shapes and types of one client's, but no numbers."""
-        return {n: torch.empty(each.shape, dtype=each.dtype, device="meta") for n, each in self.each.items()}
+        return {name: each.outline() for name, each in self.each.items()}
 
     def members(self) -> list[MemberParams]:
         """Return each client's parameters."""
@@ -58,13 +52,19 @@ class StackedParams:
         return 2 * sum(member() is not None for member in self._members) < self.size
 
 
-class MemberParams(LazyParams):
-    """One client's parameters in a stack; a dict of tensors of its own as soon as it is changed.
+def _settled(name: str) -> Any:
+    """Return a method of dict's for parameters that are taken out of their stack before."""
+    own = getattr(dict, name)
 
-    Fields:
-        stack:    where they are; None once they are here
-        position: which client's they are
-    """
+    def method(self: MemberParams, *arguments: Any) -> Any:
+        self.settle()
+        return own(self, *arguments)
+
+    return method
+
+
+class MemberParams(LazyParams):
+    """One client's parameters in a stack; a dict of tensors of its own, without `stack`, as soon as it is changed."""
 
     def __init__(self, stack: StackedParams, position: int) -> None:
         super().__init__()
@@ -87,20 +87,16 @@ class MemberParams(LazyParams):
     def settle(self) -> None:
         """Take everything out of the stack, and let go of it."""
         if self.stack is not None:
-            for name in self.stack.each:
-                self[name]
-            self._in_order()
+            found, self.stack = self.plain(), None
+            for name, tensor in found.items():  # in the stack's order, whichever was looked at first
+                dict.pop(self, name, None)
+                dict.__setitem__(self, name, tensor)
 
     def forget(self, names: Iterable[str]) -> None:
         """Let go of what was taken out of the stack, which still has it."""
         if self.stack is not None:
             for name in names:
                 dict.pop(self, name, None)
-
-    def _in_order(self) -> None:
-        names, self.stack = list(self.stack.each) if self.stack is not None else [], None
-        for name in names:  # as the stack has them, whichever was looked at first
-            dict.__setitem__(self, name, dict.pop(self, name))
 
     # ---- looking
 
@@ -146,46 +142,20 @@ class MemberParams(LazyParams):
         """Return the names."""
         return dict.keys(self) if self.stack is None else self.stack.each.keys()
 
-    def values(self) -> Any:
-        """Return the tensors."""
-        self.settle()
-        return dict.values(self)
-
-    def items(self) -> Any:
-        """Return names with tensors."""
-        self.settle()
-        return dict.items(self)
-
     def copy(self) -> dict[str, Tensor]:
         """Return a plain dict of the same tensors."""
         return dict(self)
 
-    # ---- changing
-
-    def __setitem__(self, name: str, tensor: Tensor) -> None:
-        self.settle()
-        dict.__setitem__(self, name, tensor)
-
-    def __delitem__(self, name: str) -> None:
-        self.settle()
-        dict.__delitem__(self, name)
-
-    def __ior__(self, other: Any) -> Any:
-        self.settle()
-        return dict.__ior__(self, other)
-
-    def popitem(self) -> Any:
-        """Take the last parameter out."""
-        self.settle()
-        return dict.popitem(self)
-
-    def clear(self) -> None:
-        """Take everything out."""
-        self.stack = None
-        dict.clear(self)
+    values: Any = _settled("values")
+    items: Any = _settled("items")
+    __setitem__: Any = _settled("__setitem__")
+    __delitem__: Any = _settled("__delitem__")
+    __ior__: Any = _settled("__ior__")
+    popitem: Any = _settled("popitem")
+    clear: Any = _settled("clear")
 
 
-class Combination(Sized):
+class Combination(Stacked):
     """A sum of factor times tensor for each client, made when it is looked at; a tensor may be the same for all."""
 
     def __init__(self, terms: Sequence[tuple[float, Stacked | Tensor]]) -> None:
@@ -252,11 +222,10 @@ def common_stack(members: Sequence[Any]) -> StackedParams | None:
     stack = first.stack if isinstance(first, MemberParams) else None
     if stack is None or stack.size != len(members):
         return None
-    in_order = all(
-        isinstance(member, MemberParams) and member.stack is stack and member.position == position
-        for position, member in enumerate(members)
-    )
-    return stack if in_order else None
+    for position, member in enumerate(members):
+        if not (isinstance(member, MemberParams) and member.stack is stack and member.position == position):
+            return None
+    return stack
 
 
 def gathered(clients: tuple[str, ...], replies: Sequence[Record]) -> Stack | None:
@@ -264,44 +233,37 @@ def gathered(clients: tuple[str, ...], replies: Sequence[Record]) -> Stack | Non
     kind = type(replies[0])
     if any(type(reply) is not kind for reply in replies):
         return None
-    joining = _Joining()
     try:
-        joined = joining.joined(replies)
+        joined = _joined(replies)
     except _Apart:
         return None
-    return Stack(clients, joined) if joining.of_stack else None
+    return Stack(clients, joined) if any(isinstance(leaf, Stacked) for leaf in leaves(joined).values()) else None
 
 
 class _Apart(Exception):
     """Values that cannot be held as one."""
 
 
-class _Joining:
-    """Joins values leaf by leaf; `of_stack` tells whether a stack was among them."""
+def _joined(values: Sequence[Any]) -> Any:
+    """Return values as one, leaf by leaf."""
+    first = values[0]
+    if isinstance(first, Record):
+        fields = [fields_of(value) for value in values]
+        return type(first)(**{name: _joined([each[name] for each in fields]) for name in fields[0]})
+    stack = common_stack(values)
+    if stack is not None:
+        return dict(stack.each)
+    if all(value is first for value in values):
+        return first
+    if isinstance(first, dict):
+        return _joined_dicts(values)
+    if isinstance(first, bool | int | float | str | None):
+        return Each(tuple(values))
+    raise _Apart
 
-    of_stack = False
 
-    def joined(self, values: Sequence[Any]) -> Any:
-        first = values[0]
-        if isinstance(first, Record):
-            fields = [fields_of(value) for value in values]
-            return type(first)(**{name: self.joined([each[name] for each in fields]) for name in fields[0]})
-        if isinstance(first, dict):
-            return self._dict(values)
-        if all(value is first for value in values):
-            return first
-        if isinstance(first, bool | int | float | str) or first is None:
-            return Each(tuple(values))
+def _joined_dicts(values: Sequence[Any]) -> dict[Any, Any]:
+    first = values[0]
+    if isinstance(first, MemberParams) or any(value.keys() != first.keys() for value in values):
         raise _Apart
-
-    def _dict(self, values: Sequence[Any]) -> Any:
-        first = values[0]
-        stack = common_stack(values)
-        if stack is not None:
-            self.of_stack = True
-            return dict(stack.each)
-        if all(value is first for value in values):
-            return first
-        if isinstance(first, MemberParams) or any(value.keys() != first.keys() for value in values):
-            raise _Apart
-        return {key: self.joined([value[key] for value in values]) for key in first}
+    return {key: _joined([value[key] for value in values]) for key in first}

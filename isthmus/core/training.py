@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from isthmus.core.errors import CourseFailed, IsthmusError
+from isthmus.core.errors import CourseFailed, IsthmusError, refuse
 from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Runtime
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, KeepBest, improves
 from isthmus.core.random import numpy_generator
@@ -25,10 +25,8 @@ class UniformSampling:
     num_min: int = 1
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.fraction <= 1.0:
-            raise ValueError(f"fraction is {self.fraction!r}; it must be in (0, 1]")
-        if self.num_min < 1:
-            raise ValueError(f"num_min is {self.num_min!r}; it must be at least 1")
+        refuse(not 0.0 < self.fraction <= 1.0, self, "fraction", "it must be in (0, 1]")
+        refuse(self.num_min < 1, self, "num_min", "it must be at least 1")
 
     def size(self, num_clients: int) -> int:
         """Return how many of so many clients take part in a round."""
@@ -60,12 +58,10 @@ class EarlyStopping:
     keep: str = "best"
 
     def __post_init__(self) -> None:
-        if self.keep not in ("best", "last"):
-            raise ValueError(f"keep is {self.keep!r}; choose from best, last")
+        refuse(self.keep not in ("best", "last"), self, "keep", "choose from best, last")
         if self.keep == "last" and self.patience > 0:
             raise ValueError(f"keep is 'last' and patience {self.patience!r}; patience needs a best round: set it to 0")
-        if self.patience < 0:
-            raise ValueError(f"patience is {self.patience!r}; it must be at least 0")
+        refuse(self.patience < 0, self, "patience", "it must be at least 0")
 
 
 @dataclass(frozen=True)
@@ -116,6 +112,13 @@ class RoundReport:
         loss = weighted_metric(self.evaluations, "train", "loss")
         return None if math.isnan(loss) else loss
 
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Every metric by split/name, sorted: its mean over clients, weighted by their examples."""
+        found = self.evaluations
+        names = {(split, metric) for e in found.values() for split, values in e.metrics.items() for metric in values}
+        return {f"{split}/{metric}": weighted_metric(found, split, metric) for split, metric in sorted(names)}
+
 
 @dataclass(frozen=True)
 class _Evaluated:
@@ -129,10 +132,7 @@ class _Evaluated:
 
 
 class Callback:
-    """Hears what happens in a course; whoever wants to hear of something overrides a method.
-
-    Journals, checkpoints, progress bars and sinks are callbacks.
-    """
+    """Hears what happens in a course, by methods to override: journals, checkpoints, progress bars, sinks."""
 
     def exchanged(self, report: ExchangeReport) -> None:
         """Take note of an exchange."""
@@ -185,19 +185,6 @@ def finished(plan: Plan, standing: Standing) -> bool:
     return standing.round >= plan.rounds or (out_of_patience and standing.round % plan.evaluate_every == 0)
 
 
-def evaluate(
-    algorithm: Algorithm[Any],
-    state: Record,
-    fed: Federation,
-    splits: tuple[str, ...],
-    metric: str,
-    best: bool = False,
-) -> dict[str, Evaluation]:
-    """Ask every client how the model it would use does on its own graph."""
-    request = EvaluateModel(algorithm.global_params(state), splits, metric, best)
-    return dict(fed.ask(request, clients=fed.all_clients, min_replies=0))
-
-
 def weighted_metric(evaluations: Mapping[str, Evaluation], split: str, metric: str) -> float:
     """Return the mean of a metric over clients, weighted by their examples in the split; NaN when there are none."""
     total = weight = 0.0
@@ -209,17 +196,8 @@ def weighted_metric(evaluations: Mapping[str, Evaluation], split: str, metric: s
     return total / weight if weight else math.nan
 
 
-def scorers_of(evaluations: Mapping[str, Evaluation], split: str, metric: str) -> tuple[str, ...]:
-    """Return the clients that have a share in the mean of a metric, sorted."""
-    found = evaluations.items()
-    return tuple(sorted(c for c, e in found if metric in e.metrics.get(split, {}) and e.counts.get(split, 0)))
-
-
 def takes_over(metric: str, score: float, scorers: tuple[str, ...], best: Standing, complete: bool) -> bool:
-    """Whether a round takes the place of the best one: scores are compared where the same clients gave them.
-
-    `complete` says that every client that was asked gave an answer.
-    """
+    """Whether a round, scored by all who were asked (`complete`) or not, takes the place of the best one."""
     if best.best_score is None:
         # Without validation data there is no best round but the latest.
         return math.isnan(score) or improves(metric, score, None)
@@ -323,9 +301,11 @@ class _Course:
         if fed.round % self.plan.evaluate_every != 0 and fed.round != self.plan.rounds:
             return _Evaluated()
         metric, asked = self.plan.stopping.metric, fed.all_clients
-        evaluations = evaluate(self.algorithm, state, fed, ("train", "val"), metric)
+        request = EvaluateModel(self.algorithm.global_params(state), ("train", "val"), metric, best=False)
+        evaluations = dict(fed.ask(request, clients=asked, min_replies=0))
         score = weighted_metric(evaluations, "val", metric)
-        scorers = scorers_of(evaluations, "val", metric)
+        found = evaluations.items()
+        scorers = tuple(sorted(c for c, e in found if metric in e.metrics.get("val", {}) and e.counts.get("val", 0)))
         unscored = tuple(client for client in asked if client not in evaluations)
         # A round whose evaluation failed, or gave no finite score, does not take the place of one that has a score.
         is_best = self.plan.stopping.keep == "last" or takes_over(metric, score, scorers, before, not unscored)

@@ -1,8 +1,7 @@
 """Monitors by name: what a course can measure beside its scores.
 
-They are a room of their own beside `monitor`, which writes down what happened in any course, also between sites, and
-knows records only. A monitor looks at all models and all graphs at once, so it needs `data`, `models` and `learn`, and
-it exists in simulation only. A new one is a class in a file here, and a line in the table.
+A monitor looks at all models and all graphs at once, so it exists in simulation only. A new one is a class in a file
+here, and a line in the table.
 """
 
 from isthmus.monitors.cka import CKA
@@ -20,14 +19,4 @@ MONITORS: dict[str, type[Monitor]] = {
     "hidden_error": HiddenError,
 }
 
-__all__ = [
-    "CKA",
-    "MONITORS",
-    "Connectivity",
-    "GradientSmoothness",
-    "HiddenError",
-    "Measured",
-    "Monitor",
-    "View",
-    "WalkDistance",
-]
+__all__ = ["MONITORS", "Measured", "Monitor", "View"]

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from isthmus.data.graph import Graph
-from isthmus.monitors.monitor import Measured, Monitor, View
-
-Numbers = npt.NDArray[np.float64]
+from isthmus.monitors.monitor import Measured, Monitor, Values, View
 
 
 class Connectivity(Monitor):
@@ -33,7 +30,7 @@ class Connectivity(Monitor):
         return Measured(("all",), np.array([connectivity(client_adjacency(view.whole, view.parts))]))
 
 
-def connectivity(adjacency: Numbers) -> float:
+def connectivity(adjacency: Values) -> float:
     """Return lambda_max(B_N L^+) of a symmetric matrix of zeros and ones; NaN where it is not connected."""
     size = len(adjacency)
     if size == 1:
@@ -43,7 +40,7 @@ def connectivity(adjacency: Numbers) -> float:
     return 1.0 / (size * second) if second > 1e-9 * size else float("nan")
 
 
-def client_adjacency(whole: Graph, parts: Any) -> Numbers:
+def client_adjacency(whole: Graph, parts: Any) -> Values:
     """Return which clients are neighbours, (clients, clients), zeros and ones."""
     from scipy import sparse
 
@@ -55,5 +52,5 @@ def client_adjacency(whole: Graph, parts: Any) -> Numbers:
     edges = sparse.csr_matrix((np.ones(len(source)), (source, target)), (whole.num_nodes,) * 2)
     near = (holds @ edges @ holds.T + holds @ holds.T).toarray() > 0
     np.fill_diagonal(near, False)
-    found: Numbers = (near | near.T).astype(np.float64)
+    found: Values = (near | near.T).astype(np.float64)
     return found

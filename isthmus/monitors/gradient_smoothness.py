@@ -68,12 +68,6 @@ def mean_model(view: View) -> Params:
     return {name: mean.to(models[0][name].dtype) for name, mean in means.items()}
 
 
-def walk_weights(view: View) -> tuple[float, ...]:
-    """Return the coefficients of the propagation that the course's algorithm has, or the paper's."""
-    found: tuple[float, ...] | None = getattr(view.algorithm, "walk_weights", None)
-    return pagerank_weights(ALPHA, HOPS) if found is None else found
-
-
 def propagated(hosted: Hosted, h: Tensor, step: Matrix, coefficients: Sequence[float]) -> Tensor:
     """Return `hosted.mixed` of sum_i coefficients[i] step^i and h, by Horner's rule: that sum is hardly sparse."""
     mixing, means = Mixing.of(step), hosted.means(h)
@@ -96,7 +90,8 @@ def client_losses(view: View) -> dict[str, Tensor]:
     weight = np.ones(len(source)) if whole.edge_weight is None else whole.edge_weight.double().numpy()
     step = normalized(sparse.csr_matrix((weight, (source, target)), (whole.num_nodes,) * 2))
     h = view.module(bare(hosted.x), None)
-    z = propagated(hosted, h, step, walk_weights(view))
+    own: tuple[float, ...] | None = getattr(view.algorithm, "walk_weights", None)
+    z = propagated(hosted, h, step, pagerank_weights(ALPHA, HOPS) if own is None else own)
     position = {id: row for row, id in enumerate(whole.node_ids.tolist())}
     losses = {}
     for client, part in view.parts.items():

@@ -15,10 +15,9 @@ class HiddenError(OfNodes):
     """For each client k, the largest |h_j(W_k) - h_j(W)|^2 over others' nodes j: the bound of Assumption 2.
 
     W_k is the client's model after its local updates, W the one that it had been sent last before them (eq. 16), h_j
-    the mean of the encoder's outputs over node j's samples. While k trains, it knows h_j of W only, and its own model
-    walks away from W; how far is bounded by 2 lr^2 rho^2 I^2 Delta_k (Lemma A.1), so it grows with the number of local
-    updates. The walk that all clients have in common counts. Of its own nodes a client always knows the current h, so
-    they count nothing, and a client that hosts all nodes has 0. A client that was sent no model is absent.
+    the mean of the encoder's outputs over node j's samples. While k trains, it knows h_j of W only; how far it walks
+    away is bounded by 2 lr^2 rho^2 I^2 Delta_k (Lemma A.1). The walk that all clients have in common counts. Its own
+    nodes count nothing, so a client that hosts all has 0. A client that was sent no model is absent.
     """
 
     def measure(self, view: View) -> Measured:

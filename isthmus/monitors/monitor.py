@@ -27,12 +27,8 @@ class View:
     Fields:
         round:    the round whose models these are; 0 before the first
         seed:     the course's; a monitor that draws something names a stream of its own with it
-        task:     what is learned
-        algorithm: how; a monitor of a method's theory reads the method's fields
         module:   the model, for parameters to be loaded into before each use
-        whole:    the global graph, as data
-        prepared: the global graph, as the task works on it
-        parts:    each client's graph, as data
+        whole:    the global graph, as data; `prepared` as the task works on it; `parts` are the clients'
         clients:  the clients of the course; one that holds everything, where learning is centralised
         models:   each client's own model of the round; a client that gave none is missing
         starts:   what each of these was trained from: the model that had been sent to the client last; a client whose
@@ -56,17 +52,11 @@ class View:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """A number for each two clients, or for each client.
-
-    Fields:
-        clients: whose numbers these are
-        values:  (clients, clients), from the row's client to the column's, or (clients,); NaN where there is none
-        absent:  clients that could not be measured
-    """
+    """A number for each two clients, from the row's to the column's, or for each client; NaN where there is none."""
 
     clients: tuple[str, ...]
-    values: Values
-    absent: tuple[str, ...] = ()
+    values: Values  # (clients, clients) or (clients,)
+    absent: tuple[str, ...] = ()  # clients that could not be measured
 
     def __post_init__(self) -> None:
         if self.values.shape not in ((len(self.clients),), (len(self.clients),) * 2):

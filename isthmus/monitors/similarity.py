@@ -12,22 +12,15 @@ import torch
 from torch import Tensor
 
 
-def linear_cka(x: Tensor, y: Tensor) -> float:
-    """Return the linear CKA of two representations of the same nodes, (nodes, width) and (nodes, another width).
+def pairwise_cka(representations: Sequence[Tensor]) -> Tensor:
+    """Return the linear CKA of each two representations of the same nodes, (models, models), in double precision.
 
-        CKA(X, Y) = |Y^T X|_F^2 / (|X^T X|_F |Y^T Y|_F),  X and Y with columns of mean 0
+        CKA(X, Y) = |Y^T X|_F^2 / (|X^T X|_F |Y^T Y|_F),  X and Y of (nodes, width) with columns of mean 0
 
     It is 1 where one is a rotation, a multiple or a shift of the other, and 0 where no column of one goes with any of
-    the other. General linear maps change it.
-
-    CKA is a normalised HSIC, which is 0 for what is independent. A representation that is the same for all nodes (or is
-    of one node, or of none) is independent of everything, of itself as well, so its CKA is 0 throughout, not NaN.
+    the other. A representation that is the same for all nodes (or is of one node, or of none) is independent of
+    everything, of itself as well, so its CKA is 0 throughout, not NaN.
     """
-    return float(pairwise_cka([x, y])[0, 1])
-
-
-def pairwise_cka(representations: Sequence[Tensor]) -> Tensor:
-    """Return the linear CKA of each two representations of the same nodes, (models, models), in double precision."""
     _check(representations)
     units = [_unit(each) for each in representations]
     found = torch.zeros(len(units), len(units), dtype=torch.float64)

@@ -14,13 +14,7 @@ from isthmus.core.replies import judged, judged_stack
 
 @dataclass(frozen=True, eq=False)
 class Heard:
-    """An outcome with a model in it, and what went before.
-
-    Fields:
-        outcome:  what came back
-        requests: what was asked, by client
-        sent:     the parameters that each client had been sent last until then; those of the requests, if they have any
-    """
+    """An outcome with a model in it, the requests, and the parameters that clients had been `sent` last until then."""
 
     outcome: Outcome | StackOutcome
     requests: Requests
@@ -34,13 +28,7 @@ class Heard:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A client's model of a round.
-
-    Fields:
-        params: the last model that it sent
-        start:  the model that was sent to it last before; empty where none of this kind is known
-        weight: the share in a mean that it asked for; None where its reply has no such field
-    """
+    """A client's last model of a round, that before it was sent (empty if unknown), and the weight it asked for."""
 
     params: Params
     start: Params
@@ -50,14 +38,11 @@ class Trained:
 class TappedRuntime:
     """Passes everything to another runtime and back, unchanged and in the same order.
 
-    Of the latest round it keeps references to the replies that have a field `params`, and of each client the parameters
-    that were sent to it last, but for those to evaluate; nothing is copied, judged or taken apart until somebody asks
-    for `models`.
+    Of the latest round it keeps references to the replies with a field `params`, and of each client the parameters that
+    were sent to it last, but for those to evaluate; nothing is judged or taken apart until somebody asks for `models`.
 
-    Fields:
-        wanted: whether models of a round may be asked for; the replies of other rounds are not kept
-        marked: called with the round after each mark, when the clients' memories are those of the round
-        known:  the model that all clients have been sent before, where a course goes on from a checkpoint
+    `wanted` says whether models of a round may be asked for. `marked` is called with the round after each mark of the
+    memories. `known` is the model that all clients have been sent before, where a course goes on.
     """
 
     def __init__(
@@ -81,23 +66,18 @@ class TappedRuntime:
         """Pass the exchange on."""
         if position.round != self._round:
             self._round, self._heard, self._shared, self._unusable = position.round, [], {}, set()
-        keep = False
         first = next(iter(requests.values()), None)  # all requests of an exchange are of one type
-        if first is not None and self.wanted(position.round):
-            keep = "params" in field_types(reply_type(type(first)))
-            if isinstance(first, EvaluateModel):
-                self._shared = first.params
+        wanted = self.wanted(position.round)
+        keep = first is not None and wanted and "params" in field_types(reply_type(type(first)))
         if not isinstance(first, EvaluateModel):
-            self._note_sent(requests)
+            sent = {c: model for c, each in requests.items() if (model := getattr(each, "params", None)) is not None}
+            self._sent = {**self._sent, **sent}  # a new dict: what was heard before keeps what had been sent until then
+        elif wanted:
+            self._shared = first.params
         for outcome in self.runtime.exchange(position, requests, timeout_seconds):
             if keep:
                 self._heard.append(Heard(outcome, requests, self._sent))
             yield outcome
-
-    def _note_sent(self, requests: Requests) -> None:
-        models = {client: getattr(request, "params", None) for client, request in requests.items()}
-        # A new dict: what was heard before keeps what had been sent until then.
-        self._sent = {**self._sent, **{client: sent for client, sent in models.items() if sent is not None}}
 
     def mark(self, round: int) -> None:
         """Mark the memories, then say so."""
@@ -122,7 +102,7 @@ class TappedRuntime:
         """
         found: dict[str, Trained] = {}
         for heard in reversed(self._heard) if round == self._round else ():
-            for client, reply in _sound(heard.outcome, heard.requests, found):
+            for client, reply in _sound(heard, found):
                 params, start = getattr(reply, "params", {}), heard.sent.get(client, {})
                 if fits(params, like) and (id(heard), client) not in self._unusable:
                     weight = getattr(reply, "weight", None)
@@ -139,10 +119,9 @@ def fits(params: Params, like: Params) -> bool:
     return params.keys() == like.keys() and all(params[name].shape == like[name].shape for name in like)
 
 
-def _sound(
-    outcome: Outcome | StackOutcome, requests: Requests, known: Mapping[str, Any]
-) -> Iterator[tuple[str, Record]]:
+def _sound(heard: Heard, known: Mapping[str, Any]) -> Iterator[tuple[str, Record]]:
     """Yield the replies of an outcome that the server could use, but for those of clients that are known already."""
+    outcome, requests = heard.outcome, heard.requests
     if isinstance(outcome, StackOutcome):
         stack = outcome.stack
         expected = {client: reply_type(type(requests[client])) for client in stack.clients}

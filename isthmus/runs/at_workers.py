@@ -1,7 +1,6 @@
 """Blocks of a course's clients for workers: what is sent to them, and what they make of it.
 
-A worker gets the course as text, as it would stand in a file, and the data of its own clients; it makes the clients as
-`Simulation` does. The whole data stays at the server, which scores models on it.
+A worker gets the course as text and the data of its own clients; the whole stays at the server, which scores on it.
 """
 
 from __future__ import annotations
@@ -18,20 +17,13 @@ from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_dict, course_to_yaml, load_course
 from isthmus.core.codec import decode_own, encode, opened, pack, unpack
 from isthmus.core.errors import BadInput
-from isthmus.core.federation import Runtime
 from isthmus.core.outside import parse_yaml
 from isthmus.core.record import Params, Record, State
 from isthmus.data.graph import Graph
 from isthmus.data.graph_set import GraphSet
 from isthmus.data.link_graph import LinkGraph
 from isthmus.learn.together.blocks import Blocks
-from isthmus.runs.simulation import (
-    Simulation,
-    fresh_model,
-    known_parameters,
-    simulated_clients,
-    simulated_runtime,
-)
+from isthmus.runs.simulation import Simulation, fresh_model, known_parameters, simulated_clients, simulated_runtime
 from isthmus.runtime.block import Opened
 from isthmus.runtime.cluster import Crew
 from isthmus.runtime.workers import WorkersRuntime, divided
@@ -82,16 +74,14 @@ def at_workers(simulation: Simulation, crew: Crew, num_blocks: int | None = None
 
 def portable(course: Course) -> str:
     """Return a course as text that another process can read; raise BadInput where it cannot be."""
-    text = course_to_yaml(course)
+    text, why = course_to_yaml(course), "it reads back as another course"
     try:
-        again = load_course(course_to_dict(course))
+        is_same = course_digest(load_course(course_to_dict(course))) == course_digest(course)
     except BadInput as error:
-        again, why = None, str(error)
-    else:
-        why = "it reads back as another course"
+        is_same, why = False, str(error)
     if "__main__:" in text:
-        why, again = "a class of it is in the script that is run, which no other process can import", None
-    if again is None or course_digest(again) != course_digest(course):
+        is_same, why = False, "a class of it is in the script that is run, which no other process can import"
+    if not is_same:
         raise BadInput(
             f"the course cannot be sent to workers: {why}; parts of one's own must be frozen dataclasses in a module "
             "that the workers can import too"
@@ -109,20 +99,16 @@ def open_block(message: bytes) -> Opened:
         raise BadInput("it reads another course than was sent; is the same version of every part installed?")
     torch.set_num_threads(course.threads)
     parts = {name: part_of_bytes(opened(part)) for name, part in opening.parts.items()}
-    runtime = _runtime(course, parts)
-    runtime.load_clients({name: unpack(memory) for name, memory in opening.memories.items()})
-    runtime.mark(0)
-    return Opened(course.algorithm, runtime, course.threads)
-
-
-def _runtime(course: Course, parts: Mapping[str, Any]) -> Runtime:
     known = known_parameters(course)
 
     def model_of(name: str) -> tuple[nn.Module, Params]:
         return fresh_model(course, name, parts[name], known)
 
     clients = simulated_clients(course, parts, model_of)
-    return simulated_runtime(course, clients, model_of, Blocks(course.block_mb * 2**20))
+    runtime = simulated_runtime(course, clients, model_of, Blocks(course.block_mb * 2**20))
+    runtime.load_clients({name: unpack(memory) for name, memory in opening.memories.items()})
+    runtime.mark(0)
+    return Opened(course.algorithm, runtime, course.threads)
 
 
 # ---- a client's data as bytes

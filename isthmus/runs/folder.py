@@ -1,11 +1,15 @@
-"""The run folder: the resolved course, the journal, the checkpoint, the models, each written whole or not at all."""
+"""What a run leaves: course, journal, checkpoint, models; but for the journal, each is written whole or not at all."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import math
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +17,12 @@ from torch import Tensor
 
 from isthmus.core.codec import decode_own, encode, opened, pack, unpack
 from isthmus.core.errors import BadInput, BadMessage, NotResumable, OtherCourse
-from isthmus.core.outside import Damaged, is_sealed, replace_file, sealed, unsealed
+from isthmus.core.federation import ExchangeReport
+from isthmus.core.outside import Damaged, is_sealed, naming, replace_file, sealed, some, unsealed
 from isthmus.core.protocol import Algorithm
 from isthmus.core.record import Params, Record
-from isthmus.core.training import Callback, Standing
-from isthmus.runs.journal import JOURNAL_FILE, Journal
+from isthmus.core.training import Callback, RoundReport, Standing
+from isthmus.runs.journal import JOURNAL_FILE, StoredEvents, read_journal
 
 COURSE_FILE = "course.yaml"
 CHECKPOINT_FILE = "checkpoint.isth"
@@ -25,19 +30,12 @@ MODEL_FILE = "model.safetensors"
 CLIENTS_DIR = "clients"
 PARTS_DIR = "parts"
 REASON_FILE = "set-aside.txt"  # why what a folder holds was not gone on with
+MOST_REASONS = 3  # of failures that are told one by one
 ID_FILE = "course_id"  # in the run of a course between sites: its course may name installed parts only
 
 
 class RunFolder:
-    """Names and writes the files of one run.
-
-    Fields:
-        course:     the resolved course
-        journal:    the journal
-        checkpoint: the last checkpoint
-        model:      the global model
-        report:     the table of results
-    """
+    """Names and writes the files of one run: the resolved course, the last checkpoint, the global model, ..."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -92,7 +90,6 @@ class RunFolder:
         """Write what clients need beside their models, for those that need something."""
         for client, own in parts.items():
             if own:
-                (self.path / PARTS_DIR).mkdir(exist_ok=True)
                 save_model_file(self.client_parts(client), own, {"client": client})
 
     def save_models(
@@ -101,28 +98,153 @@ class RunFolder:
         """Write the global model and the clients' own; `facts` of a client, or None, go into each file's metadata."""
         if params:
             save_model_file(self.model, params, facts(None))
-        if personal:
-            (self.path / CLIENTS_DIR).mkdir(exist_ok=True)
         for client, own in personal.items():
             save_model_file(self.client_model(client), own, {**facts(client), "client": client})
 
 
+class Journal(Callback):
+    """Appends events to `journal.jsonl`, or keeps them in memory when there is no folder.
+
+    With `keep` False nothing is kept in memory: a server's course may go on for days, so its events are read back.
+    """
+
+    def __init__(self, path: Path | None, keep: bool = True) -> None:
+        self.path = path
+        self._kept: list[dict[str, Any]] | None = [] if keep or path is None else None
+
+    @property
+    def events(self) -> Sequence[dict[str, Any]]:
+        """What was written so far."""
+        if self._kept is not None:
+            return self._kept
+        assert self.path is not None
+        return StoredEvents(self.path)
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Append one event with the time it happened."""
+        entry = {"event": event, "time": round(time.time(), 3), **fields}
+        if self._kept is not None:
+            self._kept.append(entry)
+        if self.path is not None:
+            with naming(self.path), self.path.open("a", encoding="utf-8") as file:
+                file.write(_line(entry))
+
+    def exchanged(self, report: ExchangeReport) -> None:
+        """Write an exchange."""
+        place, failures = report.position, [dataclasses.asdict(failure) for failure in report.failures]
+        facts = {key: value for key, value in vars(report).items() if key not in ("position", "failures")}
+        facts = {key: round(value, 6) if isinstance(value, float) else value for key, value in facts.items()}
+        self.write("exchange", round=place.round, exchange=place.exchange, **facts, failures=failures)
+
+    def noted(self, round: int, text: str) -> None:
+        """Write what the algorithm says."""
+        self.write("note", round=round, text=text)
+
+    def failure_notes(self) -> list[str]:
+        """Return a line for each reason for which clients gave no reply: who, in how many rounds, what was asked."""
+        found: dict[tuple[str, str, str], dict[str, set[int]]] = {}
+        for event in self.events:
+            for failure in event.get("failures", ()) if event["event"] == "exchange" else ():
+                why = (event["request"], failure["kind"], failure["reason"])
+                found.setdefault(why, {}).setdefault(failure["client"], set()).add(event["round"])
+        total = sum(event["event"] == "round" for event in self.events)
+        lines = []
+        for (request, kind, reason), clients in list(found.items())[:MOST_REASONS]:
+            more = f" and {len(clients) - 3} more clients" if len(clients) > 3 else ""
+            rounds = set().union(*clients.values()) - {0}  # 0 is the setup
+            when = f"in {len(rounds)} of {total} rounds" if rounds else "before the first round"
+            lines.append(f"{', '.join(list(clients)[:3])}{more} failed {when}: {request}: {kind}: {reason}")
+        if len(found) > MOST_REASONS:
+            lines.append(f"clients failed for {len(found) - MOST_REASONS} more reasons, which the journal has")
+        return lines
+
+    def scoring_notes(self, best_round: int) -> list[str]:
+        """Return lines on who did not score the round that is kept, and on the rounds it was not compared with."""
+        scored = [e for e in self.events if e["event"] == "round" and e.get("score") is not None and "num_scored" in e]
+        kept = next((event for event in scored if event["round"] == best_round), None)
+        return [] if kept is None else [*_unscored_note(kept), *_not_compared_note(kept, scored)]
+
+    def round_done(self, report: RoundReport) -> None:
+        """Write a round with its metrics, pooled over clients by their number of examples."""
+        self.write(
+            "round",
+            round=report.round,
+            num_clients=len(report.cohort) - len(report.missing),  # of whom everything that was asked came back
+            num_asked=len(report.cohort),
+            cohort=list(report.cohort),
+            missing=list(report.missing),
+            num_scored=len(report.scorers),
+            unscored=list(report.unscored),
+            seconds=round(report.seconds, 6),
+            wall_seconds=round(report.wall_seconds, 6),
+            bytes_down=report.bytes_down,
+            bytes_up=report.bytes_up,
+            metrics=report.metrics,
+            score=report.score,
+            is_best=report.is_best,
+        )
+
+    def rewind(self, round: int) -> bool:
+        """Forget what was written after `round`, for a resume; return False, and note it, where the journal is lost."""
+        if self.path is None:
+            return True
+        found = self.path.is_file()
+        before = (entry for entry in (read_journal(self.path) if found else ()) if entry.get("round", 0) <= round)
+        entries = [entry for entry in before if entry["event"] != "end" and not entry.get("at_end")]
+        if self._kept is not None:
+            self._kept = entries
+        replace_file(self.path, "".join(map(_line, entries)).encode())
+        if not found:
+            self.write("note", text=f"the journal was missing: it has nothing of the rounds up to {round}")
+        return found
+
+
+def _unscored_note(kept: Mapping[str, Any]) -> list[str]:
+    if not kept["unscored"]:
+        return []
+    total = kept["num_scored"] + len(kept["unscored"])
+    return [
+        f"round {kept['round']}, which is kept, was scored by {kept['num_scored']} of {total} clients: "
+        f"{some(kept['unscored'])} missing"
+    ]
+
+
+def _not_compared_note(kept: Mapping[str, Any], scored: Sequence[Mapping[str, Any]]) -> list[str]:
+    fewer = [event for event in scored if event["num_scored"] < kept["num_scored"]]
+    if not fewer:
+        return []
+    away = dict.fromkeys(client for event in fewer for client in event["unscored"])
+    who = f" ({some(list(away))} missing)" if away else ""
+    return [
+        f"{len(fewer)} of {len(scored)} scored rounds were scored by fewer clients than round {kept['round']}, "
+        f"which is kept, and are not compared with it{who}; stopping.keep=last would keep the last round"
+    ]
+
+
+def _line(entry: dict[str, Any]) -> str:
+    return json.dumps(without_infinity(entry), default=str) + "\n"
+
+
+def without_infinity(value: Any) -> Any:
+    """Return a value for JSON in which a number that is infinite is nothing: no score is, and no reader expects one."""
+    if isinstance(value, dict):
+        return {key: without_infinity(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_infinity(item) for item in value]
+    return None if isinstance(value, float) and math.isinf(value) else value
+
+
 def new_run_path(parent: Path, label: str) -> Path:
     """Return a path for a new run folder that does not exist yet: parent/20260131-235959-label."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    path = parent / f"{stamp}-{label}"
-    number = 2
-    while path.exists():
-        path = parent / f"{stamp}-{label}-{number}"
-        number += 1
-    return path
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{label}"
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(path for path in map(parent.joinpath, names) if not path.exists())
 
 
 def set_aside(path: Path, reason: str) -> Path:
     """Give what is at a path another name, with the reason in a file, and return where it is now."""
-    number = 1
-    while (aside := path.with_name(f"{path.name}.set-aside-{number}")).exists():
-        number += 1
+    places = (path.with_name(f"{path.name}.set-aside-{number}") for number in count(1))
+    aside = next(place for place in places if not place.exists())
     path.rename(aside)
     if aside.is_dir():
         text = f"{time.strftime('%Y-%m-%d %H:%M:%S')}: {path.name} was started anew, and this set aside: {reason}\n"
@@ -147,6 +269,7 @@ def save_model_file(path: Path, params: Params, facts: Mapping[str, str]) -> Non
     """Write parameters and facts as a safetensors file, whole or not at all."""
     from safetensors.torch import save
 
+    path.parent.mkdir(exist_ok=True)
     replace_file(path, save({name: tensor.contiguous() for name, tensor in params.items()}, dict(facts)))
 
 
@@ -193,17 +316,9 @@ class Checkpoints(Callback):
 
 def save_checkpoint(path: Path, course: str, standing: Standing, memories: Mapping[str, bytes]) -> None:
     """Write a checkpoint in place of the one before."""
-    checkpoint = ScoredCheckpoint(
-        course=course,
-        round=standing.round,
-        state=pack(encode(standing.state)),
-        best_state=pack(encode(standing.best_state)),
-        best_round=standing.best_round,
-        best_score=standing.best_score,
-        memories={client: pack(memory) for client, memory in memories.items()},
-        best_scorers=standing.best_scorers,
-    )
-    replace_file(path, sealed(encode(checkpoint)))
+    facts = {**vars(standing), "state": pack(encode(standing.state)), "best_state": pack(encode(standing.best_state))}
+    kept = {client: pack(memory) for client, memory in memories.items()}
+    replace_file(path, sealed(encode(ScoredCheckpoint(course=course, memories=kept, **facts))))
 
 
 def load_checkpoint(path: Path, course: str, algorithm: Algorithm[Any]) -> tuple[Standing, dict[str, bytes]]:
@@ -221,14 +336,11 @@ def load_checkpoint(path: Path, course: str, algorithm: Algorithm[Any]) -> tuple
                 "resume with the settings the run was started with"
             )
         kind = type(algorithm).state_type()
-        standing = Standing(
-            round=found.round,
-            state=decode_own(opened(found.state), kind),
-            best_state=decode_own(opened(found.best_state), kind),
-            best_round=found.best_round,
-            best_score=found.best_score,
-            best_scorers=found.best_scorers if isinstance(found, ScoredCheckpoint) else None,
-        )
+        state: Record = decode_own(opened(found.state), kind)
+        best: Record = decode_own(opened(found.best_state), kind)
+        of_best = ("best_round", "best_score", "best_scorers")
+        facts: dict[str, Any] = {name: getattr(found, name, None) for name in of_best}
+        standing = Standing(round=found.round, state=state, best_state=best, **facts)
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror or error}") from None
     except Damaged as error:

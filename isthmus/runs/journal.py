@@ -1,22 +1,15 @@
-"""The journal: JSON lines, one object per event, the one record of a run. Reports are made from it alone."""
+"""A journal as it is read: JSON lines, one object per event, the one record of a run, from which reports are made."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from isthmus.core.errors import BadInput
-from isthmus.core.federation import ExchangeReport
-from isthmus.core.outside import naming, replace_file, some
-from isthmus.core.training import Callback, RoundReport, weighted_metric
 
 JOURNAL_FILE = "journal.jsonl"
-MOST_REASONS = 3  # of failures that are told one by one
 _Number = (int, float)
 _Score = (int, float, type(None))
 # What readers of a journal rely on, by the kind of event; events of other kinds, and more fields, may stand in it.
@@ -47,9 +40,8 @@ FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     },
 }
 # Of these the events of other versions may have some or none.
-MORE_FIELDS = dict.fromkeys(
-    ("time", "seconds", "wall_seconds", "codec_seconds", "check_seconds", "fold_seconds"), (int, float)
-)
+_SECONDS = ("seconds", "wall_seconds", "codec_seconds", "check_seconds", "fold_seconds")
+MORE_FIELDS = dict.fromkeys(("time", *_SECONDS), _Number)
 FAILURE_FIELDS: dict[str, type | tuple[type, ...]] = {"client": str, "kind": str, "reason": str}
 
 
@@ -65,165 +57,8 @@ class StoredEvents(Sequence[dict[str, Any]]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    @overload
-    def __getitem__(self, index: int) -> dict[str, Any]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
-
-    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+    def __getitem__(self, index: Any) -> Any:
         return list(self)[index]
-
-
-class Journal(Callback):
-    """Appends events to `journal.jsonl`, or keeps them in memory when there is no folder.
-
-    With `keep` False nothing is kept in memory: a server's course may go on for days, so its events are read back.
-    """
-
-    def __init__(self, path: Path | None, keep: bool = True) -> None:
-        self.path = path
-        self._kept: list[dict[str, Any]] | None = [] if keep or path is None else None
-
-    @property
-    def events(self) -> Sequence[dict[str, Any]]:
-        """What was written so far."""
-        if self._kept is not None:
-            return self._kept
-        assert self.path is not None
-        return StoredEvents(self.path)
-
-    def write(self, event: str, **fields: Any) -> None:
-        """Append one event with the time it happened."""
-        entry = {"event": event, "time": round(time.time(), 3), **fields}
-        if self._kept is not None:
-            self._kept.append(entry)
-        if self.path is not None:
-            with naming(self.path), self.path.open("a", encoding="utf-8") as file:
-                file.write(_line(entry))
-
-    def exchanged(self, report: ExchangeReport) -> None:
-        """Write an exchange."""
-        self.write(
-            "exchange",
-            round=report.position.round,
-            exchange=report.position.exchange,
-            request=report.request,
-            num_clients=report.num_clients,
-            bytes_down=report.bytes_down,
-            bytes_up=report.bytes_up,
-            seconds=round(report.seconds, 6),
-            client_seconds=round(report.client_seconds, 6),
-            codec_seconds=round(report.codec_seconds, 6),
-            check_seconds=round(report.check_seconds, 6),
-            fold_seconds=round(report.fold_seconds, 6),
-            failures=[dataclasses.asdict(failure) for failure in report.failures],
-        )
-
-    def noted(self, round: int, text: str) -> None:
-        """Write what the algorithm says."""
-        self.write("note", round=round, text=text)
-
-    def failure_notes(self) -> list[str]:
-        """Return a line for each reason for which clients gave no reply: who, in how many rounds, what was asked."""
-        found: dict[tuple[str, str, str], dict[str, set[int]]] = {}
-        for event in self.events:
-            for failure in event.get("failures", ()) if event["event"] == "exchange" else ():
-                why = (event["request"], failure["kind"], failure["reason"])
-                found.setdefault(why, {}).setdefault(failure["client"], set()).add(event["round"])
-        total = sum(event["event"] == "round" for event in self.events)
-        lines = []
-        for (request, kind, reason), clients in list(found.items())[:MOST_REASONS]:
-            more = f" and {len(clients) - 3} more clients" if len(clients) > 3 else ""
-            rounds = set().union(*clients.values()) - {0}  # 0 is the setup
-            when = f"in {len(rounds)} of {total} rounds" if rounds else "before the first round"
-            lines.append(f"{', '.join(list(clients)[:3])}{more} failed {when}: {request}: {kind}: {reason}")
-        if len(found) > MOST_REASONS:
-            lines.append(f"clients failed for {len(found) - MOST_REASONS} more reasons, which the journal has")
-        return lines
-
-    def scoring_notes(self, best_round: int) -> list[str]:
-        """Return lines on who did not score the round that is kept, and on the rounds it was not compared with."""
-        scored = [e for e in self.events if e["event"] == "round" and e.get("score") is not None and "num_scored" in e]
-        kept = next((event for event in scored if event["round"] == best_round), None)
-        return [] if kept is None else [*_unscored_note(kept), *_not_compared_note(kept, scored)]
-
-    def round_done(self, report: RoundReport) -> None:
-        """Write a round with its metrics, pooled over clients by their number of examples and client by client."""
-        found = report.evaluations
-        names = {(s, m) for e in found.values() for s, values in e.metrics.items() for m in values}
-        self.write(
-            "round",
-            round=report.round,
-            num_clients=len(report.cohort) - len(report.missing),  # of whom everything that was asked came back
-            num_asked=len(report.cohort),
-            cohort=list(report.cohort),
-            missing=list(report.missing),
-            num_scored=len(report.scorers),
-            unscored=list(report.unscored),
-            seconds=round(report.seconds, 6),
-            wall_seconds=round(report.wall_seconds, 6),
-            bytes_down=report.bytes_down,
-            bytes_up=report.bytes_up,
-            metrics={f"{s}/{m}": weighted_metric(found, s, m) for s, m in sorted(names)},
-            score=report.score,
-            is_best=report.is_best,
-        )
-
-    def rewind(self, round: int) -> bool:
-        """Forget what was written after `round`, so that a resumed run tells each round once.
-
-        Return False where the journal is lost: then it begins anew, and says so.
-        """
-        if self.path is None:
-            return True
-        found = self.path.is_file()
-        entries = [
-            entry
-            for entry in (read_journal(self.path) if found else ())
-            if entry.get("round", 0) <= round and entry["event"] != "end" and not entry.get("at_end")
-        ]
-        if self._kept is not None:
-            self._kept = entries
-        replace_file(self.path, "".join(map(_line, entries)).encode())
-        if not found:
-            self.write("note", text=f"the journal was missing: it has nothing of the rounds up to {round}")
-        return found
-
-
-def _unscored_note(kept: Mapping[str, Any]) -> list[str]:
-    if not kept["unscored"]:
-        return []
-    total = kept["num_scored"] + len(kept["unscored"])
-    return [
-        f"round {kept['round']}, which is kept, was scored by {kept['num_scored']} of {total} clients: "
-        f"{some(kept['unscored'])} missing"
-    ]
-
-
-def _not_compared_note(kept: Mapping[str, Any], scored: Sequence[Mapping[str, Any]]) -> list[str]:
-    fewer = [event for event in scored if event["num_scored"] < kept["num_scored"]]
-    if not fewer:
-        return []
-    away = dict.fromkeys(client for event in fewer for client in event["unscored"])
-    who = f" ({some(list(away))} missing)" if away else ""
-    return [
-        f"{len(fewer)} of {len(scored)} scored rounds were scored by fewer clients than round {kept['round']}, "
-        f"which is kept, and are not compared with it{who}; stopping.keep=last would keep the last round"
-    ]
-
-
-def _line(entry: dict[str, Any]) -> str:
-    return json.dumps(without_infinity(entry), default=str) + "\n"
-
-
-def without_infinity(value: Any) -> Any:
-    """Return a value for JSON in which a number that is infinite is nothing: no score is, and no reader expects one."""
-    if isinstance(value, dict):
-        return {key: without_infinity(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_infinity(item) for item in value]
-    return None if isinstance(value, float) and math.isinf(value) else value
 
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:

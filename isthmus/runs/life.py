@@ -18,12 +18,12 @@ from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_dict, own_model
 from isthmus.core.federation import ExchangeReport, Federation, InitialModel, Runtime
 from isthmus.core.outside import replace_file
+from isthmus.core.protocol import EvaluateModel
 from isthmus.core.record import Params
-from isthmus.core.training import Callback, Standing, evaluate
+from isthmus.core.training import Callback, Standing
 from isthmus.learn.graph_client import Scores, load_params, weighted
 from isthmus.report.summary import last_measured, run_table, score_of
-from isthmus.runs.folder import Checkpoints, RunFolder
-from isthmus.runs.journal import Journal
+from isthmus.runs.folder import Checkpoints, Journal, RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,44 +32,58 @@ if TYPE_CHECKING:
 LISTS = ("event", "time", "metrics", "cohort", "missing", "unscored")  # of a round's event: no columns of a table
 
 
-@dataclass(frozen=True)
-class Result:
-    """The outcome of a course; all scores are of the best round by validation, on test examples.
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a run has come to; all scores are of the best round by validation, on test examples.
 
     Fields:
-        course:        the course as it was run
         metrics:       mode -> metric -> value; modes are "{global,local}_model/{global,local}_graph"
         client_scores: client -> metric -> value, of the model the client would use, on the client's own graph (the
                        centralised model: on the client's nodes, within the whole graph)
-        num_rounds:    rounds that were run
-        best_round:    the round that is kept
-        params:        the global model's parameters: those that are shared; empty for a method without a global model
+        clients:       all clients of the course, whether there are scores of them or not
         client_params: the clients' models, whole, where they differ from the global one
         client_dims:   numbers of inputs and outputs of the clients' models, where they have their own
         client_parts:  what the clients need beside their models to predict, where they do: FedSage+'s generators
-        clients:       all clients of the course, whether there are scores of them or not
-        notes:         what a user should know
-        run_dir:       the run folder, or None
+        class_names:   of the whole for None, and of each client that has its own
+        features:      the facts of their columns (`feature_facts`)
+    """
+
+    metrics: dict[str, Scores]
+    client_scores: dict[str, Scores]
+    clients: tuple[str, ...]
+    input_dim: int
+    output_dim: int
+    client_params: dict[str, Params] = field(default_factory=dict, repr=False)
+    client_dims: dict[str, tuple[int, int]] = field(default_factory=dict)
+    client_parts: dict[str, Params] = field(default_factory=dict, repr=False)
+    class_names: Mapping[str | None, Sequence[str]] = field(repr=False)
+    features: Mapping[str | None, Mapping[str, str]] = field(repr=False)
+
+    def dims_of(self, client: str | None) -> tuple[int, int]:
+        """Return the numbers of inputs and outputs of a client's model; for None, of the global one."""
+        return self.client_dims.get(client or "", (self.input_dim, self.output_dim))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(Outcome):
+    """The outcome of a course, with the course and how it went.
+
+    Fields:
+        best_round: the round that is kept, of `num_rounds` that were run
+        params:     the global model's parameters: those that are shared; empty for a method without a global model
+        notes:      what a user should know
     """
 
     course: Course
-    metrics: dict[str, Scores]
-    client_scores: dict[str, Scores]
     num_rounds: int
     best_round: int
     seconds: float
     bytes_down: int
     bytes_up: int
-    input_dim: int
-    output_dim: int
     params: Params = field(repr=False)
-    client_params: dict[str, Params] = field(repr=False)
     events: Sequence[dict[str, Any]] = field(repr=False)
     notes: list[str]
     run_dir: Path | None
-    client_dims: dict[str, tuple[int, int]] = field(default_factory=dict)
-    client_parts: dict[str, Params] = field(default_factory=dict, repr=False)
-    clients: tuple[str, ...] = ()
 
     @property
     def missing(self) -> list[str]:
@@ -122,52 +136,22 @@ class Result:
                 f"the clients share only a part of the model ({', '.join(self.course.sharing)}), which is in params; "
                 "whole models are in client_models"
             )
-        return self._module(self.params, (self.input_dim, self.output_dim), None)
+        return self._module(self.params, None)
 
     @property
     def client_models(self) -> dict[str, nn.Module]:
         """Each client's model as a module; clients without a personal one have the global model."""
-        return {
-            name: self._module(
-                self.client_params.get(name, self.params),
-                self.client_dims.get(name, (self.input_dim, self.output_dim)),
-                name,
-            )
-            for name in self.client_params or self.client_scores
-        }
+        names = self.client_params or self.client_scores
+        return {name: self._module(self.client_params.get(name, self.params), name) for name in names}
 
-    def _module(self, params: Params, dims: tuple[int, int], client: str | None) -> nn.Module:
-        module = own_model(self.course, client).build(*dims)
+    def _module(self, params: Params, client: str | None) -> nn.Module:
+        module = own_model(self.course, client).build(*self.dims_of(client))
         load_params(module, params)
         return module.eval()
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a run has come to, scored on test examples; the fields that `Result` has too are explained there.
-
-    Fields:
-        class_names: of the whole for None, and of each client that has its own
-        features:    the facts of their columns (`feature_facts`)
-    """
-
-    metrics: dict[str, Scores]
-    client_scores: dict[str, Scores]
-    clients: tuple[str, ...]
-    input_dim: int
-    output_dim: int
-    class_names: Mapping[str | None, Sequence[str]]
-    features: Mapping[str | None, Mapping[str, str]]
-    client_params: dict[str, Params] = field(default_factory=dict)
-    client_dims: dict[str, tuple[int, int]] = field(default_factory=dict)
-    client_parts: dict[str, Params] = field(default_factory=dict)
-
-
 class Life(ABC):
-    """A run on its way: the course, its folder and its journal, and who hears of it.
-
-    Simulations and courses between sites say how they train and how they are scored; `say` hears every note too.
-    """
+    """A run on its way: simulations and courses between sites say how they train and how they are scored."""
 
     def __init__(
         self,
@@ -207,7 +191,7 @@ class Life(ABC):
         outcome = self.score(standing)
         self.journal.write("scored", seconds=round(time.perf_counter() - started, 6))
         result = self._result(outcome, standing, seconds)
-        self._keep(result, outcome, standing)
+        self._keep(result, standing)
         return result
 
     def asked(
@@ -228,34 +212,29 @@ class Life(ABC):
             rules=plan.rules,
             report=report,
         )
-        found = evaluate(self.course.algorithm, standing.best_state, fed, ("test",), plan.stopping.metric, best=True)
+        params = self.course.algorithm.global_params(standing.best_state)
+        request = EvaluateModel(params, ("test",), plan.stopping.metric, best=True)
+        found = fed.ask(request, clients=fed.all_clients, min_replies=0)
         each = {client: dict(evaluation.metrics.get("test", {})) for client, evaluation in found.items()}
         return weighted(each, {client: evaluation.counts.get("test", 0) for client, evaluation in found.items()}), each
 
     def _result(self, outcome: Outcome, standing: Standing, seconds: float) -> Result:
         exchanges = [event for event in self.journal.events if event["event"] == "exchange"]
         return Result(
+            **vars(outcome),
             course=self.course,
-            metrics=outcome.metrics,
-            client_scores=outcome.client_scores,
             num_rounds=standing.round,
             best_round=standing.best_round,
             seconds=seconds,
             bytes_down=sum(event["bytes_down"] for event in exchanges),
             bytes_up=sum(event["bytes_up"] for event in exchanges),
-            input_dim=outcome.input_dim,
-            output_dim=outcome.output_dim,
             params=self.course.algorithm.global_params(standing.best_state),
-            client_params=outcome.client_params,
-            client_dims=outcome.client_dims,
-            client_parts=outcome.client_parts,
             events=self.journal.events,
             notes=[event["text"] for event in self.journal.events if event["event"] == "note"],
             run_dir=None if self.folder is None else self.folder.path,
-            clients=outcome.clients,
         )
 
-    def _keep(self, result: Result, outcome: Outcome, standing: Standing) -> None:
+    def _keep(self, result: Result, standing: Standing) -> None:
         """Write the last event, the models and the table of results."""
         self.journal.write(
             "end",
@@ -268,7 +247,7 @@ class Life(ABC):
             missing=result.missing,
         )
         if self.folder is not None:
-            self.folder.save_models(result.params, result.client_params, lambda client: _facts(outcome, client))
+            self.folder.save_models(result.params, result.client_params, lambda client: _facts(result, client))
             self.folder.save_parts(result.client_parts)
             title = name_of(type(self.course.algorithm))
             table = run_table({title: self.journal.events}, self.course.task.metrics[0])
@@ -277,8 +256,7 @@ class Life(ABC):
 
 def _facts(outcome: Outcome, client: str | None) -> dict[str, str]:
     """Return what a file of a model says of it: the global one's for None."""
-    whole = (outcome.input_dim, outcome.output_dim)
-    into, out = outcome.client_dims.get(client, whole) if client else whole
+    into, out = outcome.dims_of(client)
     names = list(outcome.class_names.get(client, outcome.class_names[None]))
     sizes = {"input_dim": str(into), "output_dim": str(out)}
     columns = outcome.features.get(client, outcome.features[None])

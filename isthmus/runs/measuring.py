@@ -14,8 +14,7 @@ from isthmus.core.training import Standing
 from isthmus.monitors import MONITORS, View
 from isthmus.monitors.tapped_runtime import TappedRuntime, fits
 from isthmus.report.summary import last_measured, monitor_figure
-from isthmus.runs.folder import RunFolder
-from isthmus.runs.journal import Journal
+from isthmus.runs.folder import Journal, RunFolder
 from isthmus.runs.simulation import Simulation
 
 
@@ -24,9 +23,8 @@ def check_monitors(course: Course, simulation: Simulation) -> None:
     for name in course.monitors:
         problem = MONITORS[name]().problem(_view(simulation, 0))
         if simulation.own_models and MONITORS[name].changes:
-            problem = (
-                f"it compares models, and {simulation.own_models[0]} has a model of its own kind (client_settings)"
-            )
+            who = simulation.own_models[0]
+            problem = f"it compares models, and {who} has a model of its own kind (client_settings)"
         if problem:
             raise BadInput(f"monitors has {name!r}: {problem}")
 
@@ -39,24 +37,21 @@ class Monitoring:
     as of round 0. An event that the journal has already is not written again, so a resumed run tells each once. What a
     client's model was trained from is what had been sent to it last; in a run that goes on, the `standing`'s model.
 
-    Fields:
-        runtime: carries the course's exchanges; the simulation's own if no monitor looks at models
-        seconds: what measuring took so far
+    `runtime` carries the course's exchanges, and `seconds` are what measuring took so far.
     """
 
-    def __init__(
-        self, course: Course, simulation: Simulation, journal: Journal, standing: Standing | None = None
-    ) -> None:
-        self.course, self.simulation, self.journal = course, simulation, journal
+    def __init__(self, simulation: Simulation, journal: Journal, standing: Standing | None) -> None:
+        self.course, self.simulation, self.journal = simulation.course, simulation, journal
         self.seconds = 0.0
-        self._of_models = [name for name in course.monitors if MONITORS[name].changes]
-        known = None if standing is None else course.algorithm.global_params(standing.state)
+        self._of_models = [name for name in self.course.monitors if MONITORS[name].changes]
+        known = None if standing is None else self.course.algorithm.global_params(standing.state)
         self._tap = TappedRuntime(simulation.runtime, self._may_be_due, self._marked, known)
         self.runtime: Runtime = self._tap if self._of_models else simulation.runtime
 
     def start(self) -> None:
         """Measure what does not change from round to round."""
-        self._measure([name for name in self.course.monitors if not MONITORS[name].changes], _view(self.simulation, 0))
+        of_data = [name for name in self.course.monitors if not MONITORS[name].changes]
+        self._measure(self._unwritten(of_data, 0), _view(self.simulation, 0))
 
     def finish(self, round: int) -> None:
         """Measure the last round; where its models are not known any more, leave a note."""
@@ -91,7 +86,7 @@ class Monitoring:
 
     def _measure_models(self, round: int) -> bool:
         """Measure a round unless that is done; return False if there is no model to measure."""
-        todo = [name for name in self._of_models if not self._is_written(name, round)]
+        todo = self._unwritten(self._of_models, round)
         if not todo:
             return True
         started = time.perf_counter()
@@ -103,29 +98,25 @@ class Monitoring:
 
     def _view_of_models(self, round: int) -> tuple[View, str]:
         """Return the clients' models of a round, and where they come from."""
-        initial = self.simulation.initial.params
+        initial, clients = self.simulation.initial.params, self.simulation.clients
         memories = self.simulation.memories()
         replied = self._tap.models(round, initial)
         if replied:
-            own = {c: {**self.simulation.clients[c].own, **memories[c].get("personal", {})} for c in replied}
+            own = {c: {**clients[c].own, **memories[c].get("personal", {})} for c in replied}
             models = {client: {**own[client], **trained.params} for client, trained in replied.items()}
             starts = {client: {**own[client], **trained.start} for client, trained in replied.items() if trained.start}
             weights = {client: trained.weight for client, trained in replied.items() if trained.weight is not None}
             return _view(self.simulation, round, models=models, starts=starts, weights=weights), "replies"
         shared = self._tap.shared(round)
-        whole = {
-            client: {**self.simulation.clients[client].own, **self.course.algorithm.client_params(shared, memory)}
-            for client, memory in memories.items()
-        }
-        start = {**self.simulation.clients[self.simulation.runtime.clients[0]].own, **initial}
+        used = {client: self.course.algorithm.client_params(shared, memory) for client, memory in memories.items()}
+        whole = {client: {**clients[client].own, **params} for client, params in used.items()}
+        start = {**clients[self.simulation.runtime.clients[0]].own, **initial}
         own = {client: params for client, params in whole.items() if fits(params, start)}
         return _view(self.simulation, round, models=own), "memory"
 
     def _measure(self, names: Sequence[str], view: View, **facts: str) -> None:
         at = view.round
         for name in names:
-            if self._is_written(name, at):
-                continue
             started = time.perf_counter()
             try:
                 measured = MONITORS[name]().measure(view)
@@ -137,11 +128,10 @@ class Monitoring:
             self.seconds += spent
             self.journal.write("monitor", name=name, round=at, **facts, **measured.facts(), seconds=round(spent, 6))
 
-    def _is_written(self, name: str, round: int) -> bool:
-        return any(
-            event["event"] == "monitor" and event["name"] == name and event["round"] == round
-            for event in self.journal.events
-        )
+    def _unwritten(self, names: Sequence[str], round: int) -> list[str]:
+        events = [event for event in self.journal.events if event["event"] == "monitor"]
+        written = {event["name"] for event in events if event["round"] == round}
+        return [name for name in names if name not in written]
 
 
 def _view(simulation: Simulation, round: int, **models: Mapping[str, Any]) -> View:

@@ -50,10 +50,8 @@ def undivided(course: Course) -> Scenario:
     if isinstance(dataset, OwnFolder):
         dataset = Folders(paths=(dataset.path,), names=("all",), each=dataset)
     assert isinstance(dataset, Folders)
-    held = {
-        name: read_own(course, dataset.one, path, name, needs_labels=False).data
-        for name, path in dataset.places.items()
-    }
+    one, places = dataset.one, dataset.places.items()
+    held = {name: read_own(course, one, path, name, needs_labels=False).data for name, path in places}
     first, *others = held.items()
     for name, data in others:
         differences = name_differences(input_names(data), input_names(first[1]), f"{first[0]}'s")
@@ -75,16 +73,15 @@ def _agreement(
         raise BadInput(f"the folders do not fit together: {error}") from None
     if found.refused:
         columns = columns_of(course, folders[next(iter(found.holds))].data)
-        reasons = [_reason(course, folders[name].data, why, columns) for name, why in found.refused.items()]
-        told = "; ".join(f"{name}: {why}" for name, why in zip(found.refused, reasons, strict=True))
+        reasons = []
+        for name, why in found.refused.items():
+            if why == OTHER_COLUMNS:
+                others = name_differences(columns_of(course, folders[name].data), columns, "the others")
+                why = f"{why}: {'; '.join(others)}"
+            reasons.append(f"{name}: {why}")
+        told = "; ".join(reasons)
         raise BadInput(f"the folders do not fit together, and between sites these would be refused: {told}")
     return found
-
-
-def _reason(course: Course, data: Any, why: str, columns: tuple[str, ...]) -> str:
-    if why != OTHER_COLUMNS:
-        return why
-    return f"{why}: {'; '.join(name_differences(columns_of(course, data), columns, 'the others'))}"
 
 
 def _whole(course: Course, parts: Mapping[str, Any]) -> Any:

@@ -23,8 +23,8 @@ from isthmus.core.training import Callback, Standing, finished, run_course
 from isthmus.learn.graph_client import Scores
 from isthmus.report.summary import Table, run_table
 from isthmus.runs.at_workers import at_workers, blocks_of
-from isthmus.runs.folder import RunFolder, load_checkpoint
-from isthmus.runs.journal import Journal, read_journal, read_whole_journal
+from isthmus.runs.folder import Journal, RunFolder, load_checkpoint
+from isthmus.runs.journal import read_journal, read_whole_journal
 from isthmus.runs.life import Life, Outcome, Result
 from isthmus.runs.measuring import Monitoring, check_monitors
 from isthmus.runs.simulation import Scenario, Simulation, load_scenario, torch_threads
@@ -174,11 +174,8 @@ def _what_differs(folder: RunFolder, course: Course) -> str:
     except BadInput:
         return ""
     now = course_to_dict(course)
-    told = [
-        f"{key} was {was!r} and is {is_!r}"
-        for key, was, is_ in differences(before, now)
-        if key.split(".")[0] not in NOT_IN_DIGEST
-    ]
+    heeded = [found for found in differences(before, now) if found[0].split(".")[0] not in NOT_IN_DIGEST]
+    told = [f"{key} was {was!r} and is {is_!r}" for key, was, is_ in heeded]
     keys = some(told, MOST_KEYS)
     return f"{folder.path} is the run of another course: {keys}; resume with what it was started with" if told else ""
 
@@ -206,7 +203,7 @@ class SimulatedRun(Life):
     def train(self, standing: Standing | None) -> tuple[Standing, float]:
         """Run the rounds; what monitors take is not counted."""
         course, simulation = self.course, self.simulation
-        monitoring = Monitoring(course, simulation, self.journal, standing) if course.monitors else None
+        monitoring = Monitoring(simulation, self.journal, standing) if course.monitors else None
         runtime = monitoring.runtime if monitoring else simulation.runtime
         started = time.perf_counter()
         if monitoring:
@@ -232,7 +229,7 @@ class SimulatedRun(Life):
         metrics, each = self._modes(standing, shared, models, memories)
         personal = simulation.has_personal_models
         input_dim, output_dim = simulation.whole_dims
-        found = {name: algorithm.client_parts(memory) for name, memory in memories.items()}
+        parts = {name: own for name, memory in memories.items() if (own := algorithm.client_parts(memory))}
         return Outcome(
             metrics=metrics,
             client_scores=each,
@@ -243,7 +240,7 @@ class SimulatedRun(Life):
             features=simulation.features(),
             client_params=models if personal else {},
             client_dims=simulation.client_dims if personal else {},
-            client_parts={name: parts for name, parts in found.items() if parts},
+            client_parts=parts,
         )
 
     def _models(self, shared: Params, memories: Mapping[str, State]) -> dict[str, Params]:
@@ -255,7 +252,8 @@ class SimulatedRun(Life):
                 own = self.simulation.clients[name].own
                 models[name] = {**own, **params} if own else params
         personal = self.simulation.has_personal_models
-        diverged = [name for name, params in models.items() if personal and not _is_finite(params)]
+        every = {name: params.values() for name, params in models.items() if personal}
+        diverged = [name for name, own in every.items() if not all(bool(tensor.isfinite().all()) for tensor in own)]
         if diverged:
             text = f"the own models of {some(diverged)} diverged: they are NaN or infinite and in no mean"
             self.note(f"{text}; a smaller learning rate may help", at_end=True)
@@ -279,14 +277,11 @@ class SimulatedRun(Life):
         if algorithm.pooled:
             each = simulation.on_parts_of_global_graph(models["all"], "test")
         if simulation.has_personal_models:
-            if simulation.one_set_of_classes:
+            # Where every client's model is one for the whole data as well.
+            if not simulation.own_models and set(simulation.client_dims.values()) == {simulation.whole_dims}:
                 metrics["local_model/global_graph"] = simulation.on_global_graph(models, "test")
             metrics["local_model/local_graph"] = local
         return metrics, each
-
-
-def _is_finite(params: Params) -> bool:
-    return all(bool(tensor.isfinite().all()) for tensor in params.values())
 
 
 def _sinks(course: Course, folder: RunFolder | None) -> list[Callback]:
@@ -341,18 +336,11 @@ def run_with_baselines(
     main = name_of(type(course.algorithm))
     courses = {main: course, **{title: baseline(course, name) for title, name in BASELINES.items()}}
     results = {}
+    settings: dict[str, Any] = {"scenario": scenario, "notes": notes, "workers": workers, "cluster": cluster}
     for title, each in courses.items():
         place = path if path is None or title == main else path / "baselines" / BASELINES[title]
         with watch(title, each, place) as callbacks:
-            results[title] = run(
-                each,
-                run_dir=place,
-                scenario=scenario,
-                callbacks=callbacks,
-                notes=notes,
-                workers=workers,
-                cluster=cluster,
-            )
+            results[title] = run(each, run_dir=place, callbacks=callbacks, **settings)
     if path is not None:
         replace_file(RunFolder(path).report, table_of(results).markdown().encode())
     return results

@@ -17,13 +17,7 @@ from torch import nn
 
 from isthmus.config.build import name_of
 from isthmus.config.course import Course
-from isthmus.config.load import (
-    check_client_settings,
-    clients_with_own_models,
-    own_algorithm,
-    own_batching,
-    own_model,
-)
+from isthmus.config.load import check_client_settings, clients_with_own_models, own_algorithm, own_batching, own_model
 from isthmus.core.codec import decode
 from isthmus.core.device import CPU, device_of, moved
 from isthmus.core.errors import BadInput, IsthmusError
@@ -124,11 +118,7 @@ def columns_of(course: Course, data: Any) -> tuple[str, ...]:
 
 
 def output_dim(course: Course, data: Any, client: str) -> int:
-    """Return how many outputs a client's model has.
-
-    Data without classes get a single one, which is never trained or scored, if the algorithm learns without labels;
-    else they raise BadInput.
-    """
+    """Return how many outputs a client's model has; one that is never trained where no labels are known or needed."""
     number = course.task.output_dim(data)
     if number > 0:
         return number
@@ -180,10 +170,7 @@ def known_parameters(course: Course, allow_import: bool = True) -> tuple[str, ..
 
 
 def initial_model(course: Course, model: nn.Module, known: Sequence[str] | None = None) -> InitialModel:
-    """Return the shared parameters that a course starts from, which of them are buffers, and what is personal.
-
-    `known` is what `known_parameters` returns.
-    """
+    """Return the shared parameters that a course starts from, its buffers, and which of the known ones are not."""
     params = read_params(model)
     shared = shared_names(course.sharing, params, known)
     buffers = frozenset(name for name, _ in model.named_buffers() if name in shared)
@@ -333,13 +320,6 @@ class Simulation:
         """The numbers of inputs and outputs of a model for the whole data."""
         return dims_of(self.course, self.scenario.whole, "the whole dataset")
 
-    @property
-    def one_set_of_classes(self) -> bool:
-        """Whether every client's model is one for the whole data as well."""
-        if self.own_models:
-            return False
-        return set(self.client_dims.values()) == {self.whole_dims}
-
     def class_names(self) -> dict[str | None, tuple[str, ...]]:
         """Return the names of the classes of each client, and under None those of the whole."""
         return {None: self.scenario.whole.class_names, **{n: data.class_names for n, data in self.holdings.items()}}
@@ -366,23 +346,20 @@ class Simulation:
 
     def notes(self) -> list[str]:
         """Return what a user should know about the clients before reading results."""
-        idle = [f"{name} {why}: it trains nothing and has no weight in any mean" for name, why in self._idle().items()]
+        notes = [f"{name} {why}: it trains nothing and has no weight in any mean" for name, why in self._idle().items()]
         drawn = self.course.algorithm.protecting_streams
-        if not drawn:
-            return idle
-        return [
-            *idle,
-            f"what protects clients ({', '.join(drawn)}) is drawn from secrets that derive from the seed, as all in a "
-            "simulation: it protects from nobody who knows the course; between sites each silo has its own",
-        ]
+        if drawn:
+            notes.append(
+                f"what protects clients ({', '.join(drawn)}) is drawn from secrets that derive from the seed, as all "
+                "in a simulation: it protects from nobody who knows the course; between sites each silo has its own"
+            )
+        return notes
 
     def runtime_notes(self) -> list[str]:
         """Return what a user should know about how the clients were simulated."""
         reasons: Mapping[str, str] = getattr(self.runtime, "notes", {})
-        return [
-            f"{name} could not be done for many clients at once, so it was done one by one: {reason}"
-            for name, reason in reasons.items()
-        ]
+        text = "could not be done for many clients at once, so it was done one by one"
+        return [f"{name} {text}: {reason}" for name, reason in reasons.items()]
 
     def done_alone(self) -> dict[str, str]:
         """Return what was done client by client though clients are put together, each with the reason."""

@@ -35,11 +35,8 @@ class Memory(Record):
 
 
 def memory_owner(algorithm: Algorithm[Any], course: str) -> str:
-    """Return what memories of an algorithm in a course are bound to; `course` names the course with its settings.
-
-    What one algorithm keeps to itself, the requests of another may ask for: one course id proposed again with another
-    algorithm, other settings or other kinds of requests has memories of its own.
-    """
+    """Return what memories are bound to: a course with its settings, an algorithm and its kinds of requests."""
+    # What one algorithm keeps to itself, the requests of another may ask for.
     kind = type(algorithm)
     kinds = sorted(request.__name__ for request in kind.handlers())
     parts = (course, f"{kind.__module__}.{kind.__qualname__}", *kinds)

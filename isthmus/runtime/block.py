@@ -18,9 +18,9 @@ lost one is made again.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ from isthmus.core.federation import Outcome, Runtime, StackOutcome
 from isthmus.core.folds import form_of
 from isthmus.core.protocol import Algorithm, Failure, Position, Request, reply_type
 from isthmus.core.record import Record, largest, leaves, with_leaves
-from isthmus.core.replies import Each, Sized, Stack, Stacked
+from isthmus.core.replies import Each, Stack, Stacked
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,6 @@ class Ask(Record):
     """An exchange with some of a block's clients."""
 
     position: Position
-    """Where in the course the exchange stands."""
     kind: str
     """The name of the request type."""
     payloads: tuple[Tensor, ...]
@@ -78,11 +77,9 @@ class One(Record):
     """What became of a request to one client."""
 
     client: str
-    """Whose it is."""
     payload: Tensor
     """The encoded reply; empty when there is a failure."""
     failure: Failure | None
-    """Why there is no reply."""
     facts: tuple[int, int, float, float]
     """Sizes down and up, seconds until the answer, seconds of them for the codec."""
 
@@ -92,7 +89,6 @@ class Many(Record):
     """What became of requests to several clients whose replies are alike; leaves go by their place in the reply."""
 
     clients: tuple[str, ...]
-    """Whose they are."""
     outline: Tensor
     """A reply, encoded, in which tensors are empty and scalars are those of one client."""
     weights: Tensor
@@ -180,36 +176,35 @@ class Block:
         for name in order.drop:
             self._stacks.pop(name, None)
         outcomes = () if order.ask is None else self._asked(mine, order.number, order.ask)
-        tensors = self._behind(order.look) if order.look else {}
+        if order.look and order.look not in self._stacks:
+            raise KeyError(f"the single replies behind the sum {order.look} went with the worker that had them")
+        tensors = _tensors(self._stacks[order.look]) if order.look else {}
         changed = self._changed(runtime) if order.mark else {}
         return Answer(outcomes, tensors, changed, dict(getattr(runtime, "notes", {})))
 
     def _asked(self, mine: Opened, number: int, ask: Ask) -> tuple[One | Many, ...]:
         kinds = {kind.__name__: kind for kind in type(mine.algorithm).handlers()}
         if ask.kind not in kinds:
-            return tuple(_without_handler(mine.algorithm, client, ask.kind) for client in ask.whose)
+            why = f"{type(mine.algorithm).__name__} has no handler for {ask.kind}"
+            return tuple(One(c, pack(b""), Failure(c, "error", why), (0, 0, 0.0, 0.0)) for c in ask.whose)
         payloads = [opened(payload) for payload in ask.payloads]
         distinct: list[Request[Any]] = [decode_own(data, kinds[ask.kind]) for data in payloads]
         requests = {client: distinct[which] for client, which in ask.whose.items()}
         found = list(mine.runtime.exchange(ask.position, requests, ask.timeout_seconds))
-        told: list[One | Many] = []
-        for place, outcome in enumerate(found if ask.whole else gathered(found, reply_type(kinds[ask.kind]))):
-            if isinstance(outcome, StackOutcome):
-                name = f"{number}.{place}"
-                told.append(many_of(outcome, name, ask.whole))
-                if not ask.whole:
-                    self._stacks[name] = outcome.stack
-            else:
-                told.append(_one_of(outcome))
-        return tuple(told)
+        outcomes = found if ask.whole else gathered(found, reply_type(kinds[ask.kind]))
+        return tuple(self._told(outcome, f"{number}.{place}", ask.whole) for place, outcome in enumerate(outcomes))
 
-    def _behind(self, name: str) -> dict[int, Tensor]:
-        if name not in self._stacks:
-            raise KeyError(f"the single replies behind the sum {name} went with the worker that had them")
-        return _tensors(self._stacks[name])
+    def _told(self, outcome: Outcome | StackOutcome, name: str, whole: bool) -> One | Many:
+        if isinstance(outcome, Outcome):
+            failure = outcome.reply if isinstance(outcome.reply, Failure) else None
+            payload = b"" if failure else encode(outcome.reply)
+            return One(outcome.client, pack(payload), failure, _facts(outcome))
+        if not whole:
+            self._stacks[name] = outcome.stack
+        return many_of(outcome, name, whole)
 
     def _know(self, memories: Mapping[str, bytes]) -> None:
-        self._known = {client: _digest(memory) for client, memory in memories.items()}
+        self._known = {client: blake2b(memory, digest_size=16).digest() for client, memory in memories.items()}
 
     def _changed(self, runtime: Runtime) -> dict[str, Tensor]:
         """Return the memories that the server does not have yet."""
@@ -220,29 +215,14 @@ class Block:
         return {client: pack(memory) for client, memory in memories.items() if before[client] != self._known[client]}
 
 
-def _digest(memory: bytes) -> bytes:
-    return hashlib.blake2b(memory, digest_size=16).digest()
-
-
-def _without_handler(algorithm: Algorithm[Any], client: str, kind: str) -> One:
-    reason = f"{type(algorithm).__name__} has no handler for {kind}"
-    return One(client, pack(b""), Failure(client, "error", reason), (0, 0, 0.0, 0.0))
-
-
 def _facts(outcome: Outcome | StackOutcome) -> tuple[int, int, float, float]:
     return outcome.bytes_down, outcome.bytes_up, outcome.seconds, outcome.codec_seconds
-
-
-def _one_of(outcome: Outcome) -> One:
-    if isinstance(outcome.reply, Failure):
-        return One(outcome.client, pack(b""), outcome.reply, _facts(outcome))
-    return One(outcome.client, pack(encode(outcome.reply)), None, _facts(outcome))
 
 
 # ---- replies that go as their sum
 
 
-class Several(Sized):
+class Several(Stacked):
     """Tensors of clients that answered one by one, as they are."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -259,10 +239,7 @@ class Several(Sized):
 
 
 def gathered(outcomes: Sequence[Outcome | StackOutcome], kind: type[Record]) -> list[Outcome | StackOutcome]:
-    """Return the same outcomes, those of single clients as one where they are replies of a kind, alike, with tensors.
-
-    What is not as it must be stays by itself, so that it is judged by itself.
-    """
+    """Return the same outcomes, those of single clients as one where they are alike, of a kind, and have tensors."""
     groups: dict[Any, list[Outcome]] = {}
     others: list[Outcome | StackOutcome] = []
     for outcome in outcomes:
@@ -280,12 +257,10 @@ def _has_tensors(reply: Record) -> bool:
 def _as_one(outcomes: Sequence[Outcome]) -> StackOutcome:
     replies: list[Record] = [outcome.reply for outcome in outcomes]
     every = [leaves(reply) for reply in replies]
-    joined = {
-        path: Several([own[path] for own in every])
-        if isinstance(leaf, Tensor)
-        else Each(tuple(own[path] for own in every))
-        for path, leaf in every[0].items()
-    }
+    joined: dict[str, Several | Each] = {}
+    for path, leaf in every[0].items():
+        values = [own[path] for own in every]
+        joined[path] = Several(values) if isinstance(leaf, Tensor) else Each(tuple(values))
     stack = Stack(tuple(outcome.client for outcome in outcomes), with_leaves(replies[0], joined))
     down, up, seconds, codec = (sum(facts) for facts in zip(*map(_facts, outcomes), strict=True))
     return StackOutcome(stack, int(down), int(up), seconds, codec)
@@ -296,16 +271,15 @@ def many_of(outcome: StackOutcome, name: str, whole: bool) -> Many:
     stack = outcome.stack
     weights = _weights(stack)
     found = leaves(stack.record)
-    stacked = {place: leaf for place, leaf in enumerate(found.values()) if isinstance(leaf, Stacked)}
-    floats = {place: leaf for place, leaf in stacked.items() if leaf.dtype.is_floating_point}
+    stacked, each = _of_kind(stack, Stacked), _of_kind(stack, Each)
     return Many(
         clients=stack.clients,
         outline=pack(encode(with_leaves(stack.record, {path: _drawn(leaf) for path, leaf in found.items()}))),
         weights=weights,
         shapes={place: tuple(leaf.shape) for place, leaf in stacked.items()},
         sums={} if whole else {place: leaf.weighted_sum(weights) for place, leaf in stacked.items()},
-        bounds={place: float(leaf.bound().max()) for place, leaf in floats.items()},
-        each={place: leaf.values for place, leaf in enumerate(found.values()) if isinstance(leaf, Each)},
+        bounds={place: float(leaf.bound().max()) for place, leaf in stacked.items() if leaf.dtype.is_floating_point},
+        each={place: leaf.values for place, leaf in each.items()},
         wholes=_tensors(stack) if whole else {},
         name=name,
         facts=_facts(outcome),
@@ -325,6 +299,9 @@ def _drawn(leaf: Any) -> Any:
     return leaf.values[0] if isinstance(leaf, Each) else leaf
 
 
+def _of_kind(stack: Stack, kind: Any) -> dict[int, Any]:
+    return {place: leaf for place, leaf in enumerate(leaves(stack.record).values()) if isinstance(leaf, kind)}
+
+
 def _tensors(stack: Stack) -> dict[int, Tensor]:
-    found = enumerate(leaves(stack.record).values())
-    return {place: leaf.whole().detach() for place, leaf in found if isinstance(leaf, Stacked)}
+    return {place: leaf.whole().detach() for place, leaf in _of_kind(stack, Stacked).items()}

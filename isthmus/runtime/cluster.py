@@ -1,9 +1,8 @@
 """Worker processes of a Dask cluster: our own for the time of a course, or those of a cluster that runs already.
 
-The only place that imports distributed. Our own workers are processes of this machine with one thread each. Whoever
-can speak to a Dask scheduler can run code as its owner, and on loopback that is everybody on the machine: so our own
-scheduler and workers know each other by a certificate that is made for the course and lies in a folder of its owner's.
-A cluster that is given is protected as its owner has set it up (Dask's configuration: distributed.comm.tls).
+The only place that imports distributed. Whoever can speak to a Dask scheduler can run code as its owner, on loopback
+everybody on the machine: so our own scheduler and workers know each other by a certificate that is made for the course
+and lies in a folder of its owner's. A cluster that is given is protected as its owner has set it up.
 """
 
 from __future__ import annotations
@@ -37,11 +36,7 @@ class WorkerLost(IsthmusError):
 
 
 class Seat:
-    """A block at a worker.
-
-    Fields:
-        address: the worker
-    """
+    """A block at a worker, which has an address."""
 
     def __init__(self, client: Any, address: str, future: Any, actor: Any) -> None:
         self.address, self._client, self._future, self._actor = address, client, future, actor
@@ -60,15 +55,9 @@ class Seat:
 
 
 class Crew(ABC):
-    """The workers that a course, or the courses of a suite, can count on.
+    """The workers that a course, or the courses of a suite, can count on; `where` says whose they are."""
 
-    Fields:
-        client: what speaks to the Dask scheduler
-        where:  whose workers these are, in words
-        grows:  whether workers may join by themselves
-    """
-
-    grows: ClassVar[bool]
+    grows: ClassVar[bool]  # whether workers may join by themselves
 
     def __init__(self, client: Any, where: str) -> None:
         self.client, self.where = client, where
@@ -103,10 +92,7 @@ class Crew(ABC):
             raise
 
     def start(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Start a function of the installed package at whichever worker is free; return a Dask future.
-
-        Where the worker is lost, another one starts again.
-        """
+        """Start a function of the installed package at a free worker, at another if that is lost; return a future."""
         return self.client.submit(function, *arguments, pure=False)
 
     def first(self, futures: Sequence[Any]) -> Any:

@@ -1,8 +1,8 @@
 """What travels between a server and a silo: a request with its place in the course, an answer with a memory's name.
 
-A silo's memory never leaves it. The server only knows each memory by a name that the silo made up: it says from which
-one the silo shall answer, and learns the name of the one that the answer left behind. So going back to a checkpoint,
-leaving out an answer that came too late, and a silo that comes back after a while are one and the same thing.
+A silo's memory never leaves it. The server knows each by a name that the silo made up: it says from which one the silo
+shall answer, and learns the name of the one that is left behind. So going back to a checkpoint, leaving out a late
+answer, and a silo that comes back are one and the same thing.
 """
 
 from __future__ import annotations

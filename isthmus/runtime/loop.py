@@ -5,13 +5,12 @@ Records are passed by reference. Whether clients answer alone or together, the r
 
 from __future__ import annotations
 
-import dataclasses
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from greenlet import getcurrent, greenlet
@@ -24,7 +23,7 @@ from isthmus.core.federation import Outcome, Outcomes, StackOutcome, require_cli
 from isthmus.core.protocol import Algorithm, Failure, Holdings, Position, Request, Requests
 from isthmus.core.record import Record, State, check_value
 from isthmus.core.replies import Stack
-from isthmus.core.stacked_params import MemberParams, gathered
+from isthmus.core.stacked_params import MemberParams, StackedParams, gathered
 
 
 class Site:
@@ -37,11 +36,12 @@ class Site:
 
     def answer(self, position: Position, request: Request[Any]) -> Record | Failure:
         """Run the handler; when it fails, the client's memory is what it was before."""
-        reply: Record | Failure = _handed_over(self.handled(position, request), self.client)
-        return reply
+        reply = self.handled(position, request)
+        crossing: Record | Failure = reply if self.client.device == CPU else moved(reply, CPU)
+        return crossing
 
     def handled(self, position: Position, request: Request[Any]) -> Record | Failure:
-        """Do the same, and leave the reply where the client made it."""
+        """Do the same, and leave the reply on the client's device."""
         if self.client.device != CPU:
             request, self.client.state = moved((request, self.client.state), self.client.device)
         before = dict(self.client.state)
@@ -57,13 +57,10 @@ class Site:
             return Failure(self.client.id, "error", str(error))
         except Exception as error:  # whatever a handler raises must not end the others' course; it is reported by name
             self.client.state = before
-            return Failure(self.client.id, "error", f"{type(error).__name__}: {error} ({_place(error)})")
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"in {at.name}, line {at.lineno} of {at.filename.rsplit('/', 1)[-1]}"
+            return Failure(self.client.id, "error", f"{type(error).__name__}: {error} ({place})")
         return reply
-
-
-def _handed_over(reply: Any, client: Client) -> Any:
-    """Return a reply as it crosses: in the computer's own memory."""
-    return reply if client.device == CPU else moved(reply, CPU)
 
 
 def timed(site: Site, position: Position, request: Request[Any], timeout_seconds: float | None) -> Outcome:
@@ -79,9 +76,10 @@ def timed(site: Site, position: Position, request: Request[Any], timeout_seconds
     return Outcome(site.client.id, reply, 0, 0, seconds)
 
 
-def _place(error: Exception) -> str:
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"in {frame.name}, line {frame.lineno} of {frame.filename.rsplit('/', 1)[-1]}"
+def holdings_of(clients: Mapping[str, Client]) -> dict[str, Holdings]:
+    """Return how much data clients have, of those that can tell."""
+    found = {name: getattr(client, "holdings", None) for name, client in clients.items()}
+    return {name: held for name, held in found.items() if held is not None}
 
 
 class LoopRuntime:
@@ -89,19 +87,14 @@ class LoopRuntime:
 
     def __init__(self, algorithm: Algorithm[Any], clients: Sequence[Client]) -> None:
         self.sites = {client.id: Site(algorithm, client) for client in clients}
+        self.clients = tuple(self.sites)
         self._marked: tuple[int, dict[str, State]] = (0, {client: {} for client in self.sites})
         self._before: dict[str, State] = {}
-
-    @property
-    def clients(self) -> tuple[str, ...]:
-        """The ids of all clients, in the order given."""
-        return tuple(self.sites)
 
     @cached_property
     def holdings(self) -> dict[str, Holdings]:
         """How much data the clients have that can tell."""
-        found = {client: getattr(site.client, "holdings", None) for client, site in self.sites.items()}
-        return {client: held for client, held in found.items() if held is not None}
+        return holdings_of({client: site.client for client, site in self.sites.items()})
 
     def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Outcomes:
         """Answer the requests one after the other."""
@@ -118,7 +111,7 @@ class LoopRuntime:
             spent = time.perf_counter() - started
             self._before[client] = dict(self.sites[client].client.state)
             outcome = timed(self.sites[client], position, request, timeout_seconds)
-            yield measured(dataclasses.replace(outcome, bytes_down=sizes[id(request)], codec_seconds=spent))
+            yield measured(client, outcome.reply, sizes[id(request)], outcome.seconds, spent)
 
     def undo(self, client: str) -> None:
         """Give a client the memory back that it had before its answer in the last exchange, if it gave one."""
@@ -148,17 +141,14 @@ class LoopRuntime:
             site.client.state = states[client]
 
 
-def measured(outcome: Outcome) -> Outcome:
+def measured(client: str, reply: Record | Failure, down: int, seconds: float, spent: float = 0.0) -> Outcome:
     """Return an outcome with the size of its reply; one that cannot be encoded is malformed."""
-    if isinstance(outcome.reply, Failure):
-        return outcome
-    started = time.perf_counter()
+    started, up = time.perf_counter(), 0
     try:
-        size = encoded_size(outcome.reply)
-        spent = outcome.codec_seconds + time.perf_counter() - started
-        return dataclasses.replace(outcome, bytes_up=size, codec_seconds=spent)
+        up = 0 if isinstance(reply, Failure) else encoded_size(reply)
     except BadMessage as error:
-        return dataclasses.replace(outcome, reply=Failure(outcome.client, "malformed", str(error)))
+        reply = Failure(client, "malformed", str(error))
+    return Outcome(client, reply, down, up, seconds, spent + time.perf_counter() - started)
 
 
 # ---- handlers of many clients side by side
@@ -170,20 +160,13 @@ def measured(outcome: Outcome) -> Outcome:
 
 
 class Pausing:
-    """Runs handlers of a block of clients.
-
-    Fields:
-        together: how many pieces of each kind of work were done together
-        alone:    how many were done alone
-        reasons:  why pieces that fit together were done alone all the same, by kind
-        broken:   the kinds among them whose reason is an error, where others were refused (`NotTogether`)
-    """
+    """Runs handlers of a block of clients, and counts how many pieces of each kind of work were done in which way."""
 
     def __init__(self) -> None:
         self.together: Counter[str] = Counter()
         self.alone: Counter[str] = Counter()
-        self.reasons: dict[str, str] = {}
-        self.broken: set[str] = set()
+        self.reasons: dict[str, str] = {}  # why pieces that fit together were done alone all the same, by kind
+        self.broken: set[str] = set()  # kinds among them whose reason is an error; others were refused (`NotTogether`)
 
     def run(self, block: Cohort, handlers: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
         """Return what the handler of each client returns; a handler raises nothing."""
@@ -201,7 +184,7 @@ class Pausing:
 
         hub = getcurrent()
         for member in clients.values():
-            member.desk = _Desk(hub)
+            member.desk = partial(_paused, hub)
         try:
             for client, thread in threads.items():
                 go_on(client, thread)
@@ -260,28 +243,23 @@ def _alone(client: Client, work: Work) -> Any:
         return _Raised(error)
 
 
-class _Desk:
-    """Where a handler leaves work, and pauses until it is done."""
-
-    def __init__(self, hub: greenlet) -> None:
-        self.hub = hub
-
-    def __call__(self, work: Work) -> Any:
-        """Return the result of some work, which may have been done with that of others."""
-        # The switch belongs to all handlers of this thread: one that computes without gradients must not stop others.
-        enabled = torch.is_grad_enabled()
-        if not enabled:
-            torch.set_grad_enabled(True)
-        found = self.hub.switch(work)
-        if torch.is_grad_enabled() != enabled:
-            torch.set_grad_enabled(enabled)
-        if isinstance(found, _Raised):
-            raise found.error
-        return found
+def _paused(hub: greenlet, work: Work) -> Any:
+    """Leave work at the hub, and return its result when it is done there, maybe with that of others."""
+    # The switch belongs to all handlers of this thread: one that computes without gradients must not stop others.
+    enabled = torch.is_grad_enabled()
+    if not enabled:
+        torch.set_grad_enabled(True)
+    found = hub.switch(work)
+    if torch.is_grad_enabled() != enabled:
+        torch.set_grad_enabled(enabled)
+    if isinstance(found, _Raised):
+        raise found.error
+    return found
 
 
 # Puts clients together: the blocks that can answer as one, and the clients that are better off alone.
 Gather = Callable[[Sequence[Client]], tuple[Sequence[Cohort], Sequence[Client]]]
+Found: TypeAlias = Sequence[Outcome | StackOutcome]
 
 
 class StackedRuntime(LoopRuntime):
@@ -291,10 +269,8 @@ class StackedRuntime(LoopRuntime):
     failure: its clients answer one by one instead, and whoever fails then is named. A time limit is a client's own, so
     with one every client answers by itself.
 
-    Fields:
-        together: how many replies to each kind of request were given together so far
-        alone:    how many were given one by one
-        notes:    why work was done client by client though it fits together, by the name of the work or of a handler
+    `together` and `alone` count replies by the kind of request; `notes` say why work was done client by client although
+    it fits together.
     """
 
     def __init__(self, algorithm: Algorithm[Any], clients: Sequence[Client], gather: Gather) -> None:
@@ -309,37 +285,36 @@ class StackedRuntime(LoopRuntime):
     def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Outcomes:
         """Answer the requests block by block, then the clients that are left."""
         self._before = {}
-        left = list(requests)
+        left = dict(requests)
         if timeout_seconds is None:
-            name = self._handler_for_many(requests)
+            kinds = {type(request) for request in requests.values()}
+            name = self._cohort_handlers.get(kinds.pop()) if len(kinds) == 1 else None
             blocks, alone = self.gather([self.sites[client].client for client in requests])
-            left = [client.id for client in alone]
+            left = {client.id: requests[client.id] for client in alone}
             for block in blocks:
                 mine = {client.id: requests[client.id] for client in block}
-                if name is None:
-                    yield from self._side_by_side(position, mine, block)
-                    continue
-                answers = self._together(name, position, mine, block)
+                answers = (
+                    self._together(name, position, mine, block) if name else self._side_by_side(position, mine, block)
+                )
                 if answers is None:
-                    left.extend(mine)
+                    left |= mine
                 else:
-                    self.together[_kind(mine)] += len(mine)
                     yield from answers
         self.alone[_kind(requests)] += len(left)
-        yield from self.answer_each(position, {client: requests[client] for client in left}, timeout_seconds)
+        yield from self.answer_each(position, left, timeout_seconds)
 
     def mark(self, round: int) -> None:
         """Mark the memories; what is left of a stack that most clients have let go of is taken out of it."""
         super().mark(round)
-        entries = (entry for state in self._marked[1].values() for entry in state.values())
-        members = [entry for entry in entries if isinstance(entry, MemberParams)]
-        stacks = {id(member.stack): member.stack for member in members if member.stack is not None}
-        gone = {key for key, stack in stacks.items() if stack.is_mostly_gone}
-        for key, stack in stacks.items():
-            if key not in gone:
+        held: dict[StackedParams, list[MemberParams]] = {}
+        for entry in (entry for state in self._marked[1].values() for entry in state.values()):
+            if isinstance(entry, MemberParams) and entry.stack is not None:
+                held.setdefault(entry.stack, []).append(entry)
+        for stack, members in held.items():
+            if not stack.is_mostly_gone:
                 stack.condense()
-        for member in members:
-            if id(member.stack) in gone:
+                continue
+            for member in members:
                 member.settle()
 
     def _side_by_side(self, position: Position, requests: Requests, block: Cohort) -> Outcomes:
@@ -358,13 +333,7 @@ class StackedRuntime(LoopRuntime):
             found = gathered(tuple(requests), found) or found  # type: ignore[arg-type]
         yield from _outcomes(requests, _all_handed_over(found, block), seconds)
 
-    def _handler_for_many(self, requests: Requests) -> str | None:
-        kinds = {type(request) for request in requests.values()}
-        return self._cohort_handlers.get(kinds.pop()) if len(kinds) == 1 else None
-
-    def _together(
-        self, name: str, position: Position, requests: Requests, block: Cohort
-    ) -> list[Outcome | StackOutcome] | None:
+    def _together(self, name: str, position: Position, requests: Requests, block: Cohort) -> Found | None:
         """Return the answers of a block, or None when its clients have to answer one by one."""
         before: dict[str, State] = {client.id: dict(client.state) for client in block}
         self._before.update(before)
@@ -382,7 +351,9 @@ class StackedRuntime(LoopRuntime):
                 ):
                     check_value(client.state, State, f"state of client {client.id}")
             seconds = time.perf_counter() - started
-            return _outcomes(requests, _all_handed_over(found, block), seconds)
+            answers = _outcomes(requests, _all_handed_over(found, block), seconds)
+            self.together[_kind(requests)] += len(requests)
+            return answers
         except Exception as error:  # the clients answer one by one, and who fails then is named
             self.notes[name] = f"{type(error).__name__}: {error}"
             for client in block:
@@ -411,9 +382,7 @@ def _kind(requests: Requests) -> str:
     return type(next(iter(requests.values()))).__name__ if requests else ""
 
 
-def _outcomes(
-    requests: Requests, found: Stack | Sequence[Record | Failure], seconds: float
-) -> list[Outcome | StackOutcome]:
+def _outcomes(requests: Requests, found: Stack | Sequence[Record | Failure], seconds: float) -> Found:
     started = time.perf_counter()
     distinct = {id(request): request for request in requests.values()}
     sizes = {key: encoded_size(request) for key, request in distinct.items()}
@@ -424,7 +393,5 @@ def _outcomes(
         up = sum(found.sizes())
         return [StackOutcome(found, down, up, seconds, time.perf_counter() - started)]
     share = seconds / len(requests)
-    return [
-        measured(Outcome(client, reply, sizes[id(request)], 0, share))
-        for (client, request), reply in zip(requests.items(), found, strict=True)
-    ]
+    pairs = zip(requests.items(), found, strict=True)
+    return [measured(client, reply, sizes[id(request)], share) for (client, request), reply in pairs]

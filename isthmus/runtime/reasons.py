@@ -52,15 +52,10 @@ def refused_as(kind: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Reasons:
-    """Tells reasons: to the silo's own people in full, to the server by their kind.
+    """Tells reasons: to the silo's own people in full, to the server by their kind."""
 
-    Fields:
-        say:  prints a line on the silo's own screen
-        tell: whether the server is told in full as well, which is for federations that only try things out
-    """
-
-    say: Callable[[str], None] = print
-    tell: bool = False
+    say: Callable[[str], None] = print  # a line on the silo's own screen
+    tell: bool = False  # whether the server is told in full as well: for federations that only try things out
 
     def crossing(self, kind: str, reason: str) -> str:
         """Return what may cross of a reason; whoever calls this says the whole of it here."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode, opened, pack
 from isthmus.core.errors import BadMessage, CourseFailed
-from isthmus.core.federation import Outcome, require_clients
+from isthmus.core.federation import MarkedMemories, Outcome, require_clients
 from isthmus.core.protocol import Failure, Holdings, Position, Request, Requests, reply_type
 from isthmus.core.record import Record
 from isthmus.runtime.envelope import BLANK, LEFT, MEMORY_NAME, Answer, Envelope
+
+# Who, and the bytes of an answer or why there is none.
+Answered: TypeAlias = tuple[str, bytes | Failure]
 
 
 class Transport(Protocol):
@@ -23,45 +25,38 @@ class Transport(Protocol):
     def holdings(self) -> Mapping[str, Holdings]:
         """How much data silos agreed to hold, as far as they have said; grows as they come."""
 
-    def send(
-        self, messages: Mapping[str, bytes], timeout_seconds: float | None
-    ) -> Iterator[tuple[str, bytes | Failure]]:
+    def send(self, messages: Mapping[str, bytes], timeout_seconds: float | None) -> Iterator[Answered]:
         """Deliver each silo its message; yield each silo's answer or failure once, as they come."""
 
 
-@dataclass(eq=False)
-class RemoteRuntime:
+class RemoteRuntime(MarkedMemories[str]):
     """Carries exchanges over a transport; of the clients' memories it knows only the names.
 
     A client that has lost its memory starts anew from a blank one, if the algorithm lets it (`starts_anew`); else it
     leaves the course, which goes on while `min_clients` are left. `note` hears of both.
     """
 
-    course: str
-    _clients: Sequence[str]
-    transport: Transport
-    max_bytes: int = DEFAULT_MAX_BYTES
-    _: KW_ONLY
-    starts_anew: bool = False
-    min_clients: int = 1
-    note: Callable[[str, str], None] = lambda client, text: None
-
-    def __post_init__(self) -> None:
-        self._left: set[str] = set()
-        self._names = dict.fromkeys(self._clients, BLANK)
-        self._marked: tuple[int, dict[str, str]] = (0, dict(self._names))
-        self._durable = dict(self._names)
-        self._before: dict[str, str] = {}
+    def __init__(
+        self,
+        course: str,
+        clients: Sequence[str],
+        transport: Transport,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        *,
+        starts_anew: bool = False,
+        min_clients: int = 1,
+        note: Callable[[str, str], None] = lambda client, text: None,
+    ) -> None:
+        super().__init__(clients, BLANK)
+        self.course, self.transport, self.max_bytes = course, transport, max_bytes
+        self.starts_anew, self.min_clients, self.note = starts_anew, min_clients, note
+        self.left: frozenset[str] = frozenset()  # who has left the course: nobody asks them any more
+        self._durable = dict(self._memories)
 
     @property
     def clients(self) -> tuple[str, ...]:
         """The ids of all silos that have not left the course, in the order given."""
-        return tuple(client for client in self._names if client not in self._left)
-
-    @property
-    def left(self) -> frozenset[str]:
-        """The ids of silos that have left the course: nobody asks them any more."""
-        return frozenset(self._left)
+        return tuple(client for client in self._memories if client not in self.left)
 
     @property
     def holdings(self) -> Mapping[str, Holdings]:
@@ -70,11 +65,11 @@ class RemoteRuntime:
 
     def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Iterator[Outcome]:
         """Send every silo its request and yield the outcomes as they come."""
-        self._before = {client: self._names[client] for client in requests}
+        self._before = {client: self._memories[client] for client in requests}
         forgetful: dict[str, Request[Any]] = {}
         for outcome in self._sent(position, requests, timeout_seconds):
-            failure = outcome.reply if isinstance(outcome.reply, Failure) else None
-            if failure is None or failure.kind != "memory" or self._names[outcome.client] == BLANK:
+            kind = outcome.reply.kind if isinstance(outcome.reply, Failure) else ""
+            if kind != "memory" or self._memories[outcome.client] == BLANK:
                 yield outcome
             elif self.starts_anew:
                 forgetful[outcome.client] = requests[outcome.client]
@@ -83,18 +78,15 @@ class RemoteRuntime:
                 yield outcome
         for client in forgetful:
             self.note(client, "has lost its memory of the course and starts anew")
-            self._forget(client)
+            # From a blank memory, whatever the course goes back to.
+            for names in (self._memories, self._marked[1], self._durable, self._before):
+                names[client] = BLANK
         if forgetful:
             yield from self._sent(position, forgetful, timeout_seconds)
 
-    def _forget(self, client: str) -> None:
-        """Let a client answer from a blank memory from now on, whatever the course goes back to."""
-        for names in (self._names, self._marked[1], self._durable, self._before):
-            names[client] = BLANK
-
     def _leave(self, client: str) -> None:
         """Let a client go for good; raise CourseFailed when too few are left."""
-        self._left.add(client)
+        self.left |= {client}
         why = "has lost its memory of the course, and with this algorithm a client cannot start anew: it leaves"
         self.note(client, why)
         if len(self.clients) < self.min_clients:
@@ -113,7 +105,7 @@ class RemoteRuntime:
                 position=position,
                 kind=type(request).__name__,
                 payload=pack(payloads[id(request)]),
-                memory=self._names[client],
+                memory=self._memories[client],
                 keep=(self._marked[1][client], self._durable[client]),
                 question=questions[client],
             )
@@ -143,31 +135,18 @@ class RemoteRuntime:
                 raise BadMessage(f"{answer.memory[:40]!r} is not the name of a memory")
         except BadMessage as error:
             return Failure(client, "malformed", str(error))
-        self._names[client] = answer.memory
+        self._memories[client] = answer.memory
         return reply
-
-    def undo(self, client: str) -> None:
-        """Go back to the memory that a silo's last answer came from; silos keep it until they have answered again."""
-        self._names[client] = self._before.get(client, self._names[client])
-
-    def mark(self, round: int) -> None:
-        """Mark the memories by their names."""
-        self._marked = (round, dict(self._names))
-
-    def abandon_round(self) -> int:
-        """Go back to the marked memories: the next requests name them."""
-        round, names = self._marked
-        self._names = dict(names)
-        return round
 
     def save_clients(self) -> dict[str, bytes]:
         """Return the names of the marked memories; from now on the silos keep these for a resume."""
         self._durable = dict(self._marked[1])
-        return {client: (LEFT if client in self._left else name).encode() for client, name in self._durable.items()}
+        return {client: (LEFT if client in self.left else name).encode() for client, name in self._durable.items()}
 
     def load_clients(self, memories: Mapping[str, bytes]) -> None:
         """Go back to the memories that a checkpoint names."""
-        require_clients(memories, self._names)
-        self._left = {client for client, name in memories.items() if name == LEFT.encode()}
-        self._names = {client: BLANK if client in self._left else memories[client].decode() for client in self._names}
-        self._durable = dict(self._names)
+        require_clients(memories, self._memories)
+        self.left = frozenset(client for client, name in memories.items() if name == LEFT.encode())
+        gone = dict.fromkeys(self.left, BLANK)
+        self._memories = {client: gone.get(client, memories[client].decode()) for client in self._memories}
+        self._durable = dict(self._memories)

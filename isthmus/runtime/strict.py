@@ -15,13 +15,13 @@ from typing import Any
 from isthmus.core.client import Client
 from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode
 from isthmus.core.errors import BadMessage
-from isthmus.core.federation import Outcome, require_clients
+from isthmus.core.federation import MarkedMemories, Outcome, require_clients
 from isthmus.core.protocol import Algorithm, Failure, Holdings, Position, Request, Requests, reply_type
 from isthmus.core.record import State
-from isthmus.runtime.loop import Site, timed
+from isthmus.runtime.loop import Site, holdings_of, timed
 
 
-class StrictRuntime:
+class StrictRuntime(MarkedMemories[bytes]):
     """Answers each request in turn, in a client that was just started."""
 
     def __init__(
@@ -30,23 +30,14 @@ class StrictRuntime:
         factories: Mapping[str, Callable[[], Client]],
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
-        self.algorithm = algorithm
-        self.factories = dict(factories)
-        self.max_bytes = max_bytes
-        self._memories = {client: encode({}) for client in self.factories}
-        self._marked: tuple[int, dict[str, bytes]] = (0, dict(self._memories))
-        self._before: dict[str, bytes] = {}
-
-    @property
-    def clients(self) -> tuple[str, ...]:
-        """The ids of all clients, in the order given."""
-        return tuple(self.factories)
+        super().__init__(factories, encode({}))
+        self.algorithm, self.factories, self.max_bytes = algorithm, dict(factories), max_bytes
+        self.clients = tuple(self.factories)
 
     @cached_property
     def holdings(self) -> dict[str, Holdings]:
         """How much data the clients have that can tell."""
-        found = {client: getattr(make(), "holdings", None) for client, make in self.factories.items()}
-        return {client: held for client, held in found.items() if held is not None}
+        return holdings_of({client: make() for client, make in self.factories.items()})
 
     def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Iterator[Outcome]:
         """Answer the requests one after the other, each through bytes."""
@@ -83,20 +74,6 @@ class StrictRuntime:
         except BadMessage as error:
             reply = Failure(client, "malformed", str(error))
         return Outcome(client, reply, len(message), len(answer), outcome.seconds)
-
-    def undo(self, client: str) -> None:
-        """Give a client the memory back that it had before its answer in the last exchange, if it gave one."""
-        self._memories[client] = self._before.get(client, self._memories[client])
-
-    def mark(self, round: int) -> None:
-        """Mark the memories."""
-        self._marked = (round, dict(self._memories))
-
-    def abandon_round(self) -> int:
-        """Put the memories back to the mark."""
-        round, memories = self._marked
-        self._memories = dict(memories)
-        return round
 
     def save_clients(self) -> dict[str, bytes]:
         """Return the marked memories."""

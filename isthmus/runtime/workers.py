@@ -22,7 +22,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ from isthmus.core.errors import BadMessage, CourseFailed
 from isthmus.core.federation import Outcome, Outcomes, StackOutcome, require_clients
 from isthmus.core.protocol import Failure, Holdings, Position, Requests, reply_type
 from isthmus.core.record import Record, leaves, with_leaves
-from isthmus.core.replies import Each, Sized, Stack, StackedTensor
+from isthmus.core.replies import Each, Stack, Stacked, StackedTensor
 from isthmus.runtime.block import Answer, Ask, Many, One, Opener, Order
 from isthmus.runtime.cluster import Crew, Seat, WorkerLost
 
@@ -58,25 +58,15 @@ def divided(sizes: Mapping[str, int], number: int) -> list[tuple[str, ...]]:
 
 @dataclass
 class _Held:
-    """A block as the server knows it.
-
-    Fields:
-        clients:  whose it is
-        seat:     where it is; None before it is opened, or when its worker was lost
-        log:      the orders since the last mark, which lead from the marked memories to where the block is
-        undo:     clients to undo, with the next order
-        memories: what to remember instead, with the next order
-        drop:     sums that nobody needs any more
-        number:   of the next order
-    """
+    """A block as the server knows it, with what is to be said with the next order."""
 
     clients: tuple[str, ...]
-    seat: Seat | None = None
-    log: list[Order] = field(default_factory=list)
+    seat: Seat | None = None  # None before it is opened, or when its worker was lost
+    log: list[Order] = field(default_factory=list)  # since the last mark: leads from there to where the block is
     undo: list[str] = field(default_factory=list)
-    memories: dict[str, bytes] = field(default_factory=dict)
-    drop: list[str] = field(default_factory=list)
-    number: int = 0
+    memories: dict[str, bytes] = field(default_factory=dict)  # what to remember instead
+    drop: list[str] = field(default_factory=list)  # sums that nobody needs any more
+    number: int = 0  # of the next order
 
     def order(self, **parts: Any) -> Order:
         """Return the next order, with all that is to be said before."""
@@ -93,15 +83,10 @@ class _Held:
 
 
 class WorkersRuntime:
-    """Carries exchanges to blocks of clients at the workers of a crew.
+    """Carries exchanges to blocks of clients at the workers of a crew; `notes` are those of `StackedRuntime`.
 
-    Fields:
-        crew:     the workers
-        blocks:   the clients of each block
-        notes:    why work was done client by client, as of `StackedRuntime`
-        traffic:  bytes that went to the workers (without the clients' data) and came back, in orders and answers
-        lost:     how many times a block was opened again since its worker was gone
-        moved:    how many times a block went to a worker that had joined
+    `traffic` counts bytes of orders and answers, `lost` the blocks that were opened again since their worker was gone,
+    `moved` those that went to a worker that had joined.
     """
 
     def __init__(
@@ -118,21 +103,16 @@ class WorkersRuntime:
         self.notes: dict[str, str] = {}
         self.traffic = {"down": 0, "up": 0}
         self.lost = self.moved = 0
-        self._opener, self._opening, self._clients = opener, opening, tuple(clients)
+        self._opener, self._opening, self.clients = opener, opening, tuple(clients)
         self._held = [_Held(block) for block in self.blocks]
         self._place = {client: place for place, block in enumerate(self.blocks) for client in block}
-        self._known = {client: encode({}) for client in self._clients}  # what the blocks were sent, or sent, last
+        self._known = {client: encode({}) for client in self.clients}  # what the blocks were sent, or sent, last
         self._marked: tuple[int, dict[str, bytes]] = (0, dict(self._known))
         self._asked: frozenset[str] = frozenset()
         self._looked_at: set[str] = set()  # kinds of requests whose single replies the server looks at
         self._looked_for_workers = time.monotonic()
         there = crew.some_workers()
         self._open({place: there[place % len(there)] for place in range(len(self.blocks))})
-
-    @property
-    def clients(self) -> tuple[str, ...]:
-        """The ids of all clients, in the order given."""
-        return self._clients
 
     # ---- exchanges
 
@@ -152,18 +132,13 @@ class WorkersRuntime:
         for place, answer in self._answers(asks):
             for told in answer.outcomes:
                 started = time.perf_counter()
-                for found in self._outcomes(place, told, requests):
-                    spent += time.perf_counter() - started
-                    yield replace(found, codec_seconds=found.codec_seconds + spent)
-                    started, spent = time.perf_counter(), 0.0
+                found = self._outcomes(place, told, requests)
+                spent += time.perf_counter() - started
+                for outcome in found:
+                    yield replace(outcome, codec_seconds=outcome.codec_seconds + spent)
+                    spent = 0.0
 
-    def _ask(
-        self,
-        position: Position,
-        requests: Requests,
-        payloads: Mapping[int, Tensor],
-        timeout_seconds: float | None,
-    ) -> Ask:
+    def _ask(self, position: Position, requests: Requests, payloads: Mapping[int, Tensor], limit: float | None) -> Ask:
         distinct = {key: place for place, key in enumerate(dict.fromkeys(map(id, requests.values())))}
         kind = type(next(iter(requests.values()))).__name__
         return Ask(
@@ -171,7 +146,7 @@ class WorkersRuntime:
             kind=kind,
             payloads=tuple(payloads[key] for key in distinct),
             whose={client: distinct[id(request)] for client, request in requests.items()},
-            timeout_seconds=timeout_seconds,
+            timeout_seconds=limit,
             whole=kind in self._looked_at,
         )
 
@@ -186,12 +161,9 @@ class WorkersRuntime:
             reply: Record | Failure = told.failure or decode_own(opened(told.payload), reply_type(kind))
             return [Outcome(told.client, reply, *told.facts)]
         except BadMessage as error:
-            down, up, seconds, _ = told.facts
-            share = len(clients)
-            return [
-                Outcome(client, Failure(client, "malformed", str(error)), down // share, up // share, seconds / share)
-                for client in clients
-            ]
+            (down, up, seconds, _), share, why = told.facts, len(clients), str(error)
+            facts = (down // share, up // share, seconds / share)
+            return [Outcome(client, Failure(client, "malformed", why), *facts) for client in clients]
 
     def look(self, place: int, name: str, kind: str) -> dict[int, Tensor]:
         """Return the tensors behind a sum, (clients, ...); requests of this kind are answered in full from now on."""
@@ -352,7 +324,7 @@ class WorkersRuntime:
 
     def load_clients(self, memories: Mapping[str, bytes]) -> None:
         """Replace every client's memory, with the next order."""
-        require_clients(memories, self._clients)
+        require_clients(memories, self.clients)
         self._remember(memories)
 
     def _remember(self, memories: Mapping[str, bytes]) -> None:
@@ -386,17 +358,15 @@ class _Look:
 
     def __init__(self, runtime: WorkersRuntime, place: int, name: str, kind: str) -> None:
         self._fetch: Callable[[], dict[int, Tensor]] = partial(runtime.look, place, name, kind)
-        self._tensors: dict[int, Tensor] | None = None
         weakref.finalize(self, runtime.forget, place, name)
 
-    def at(self, leaf: int) -> Tensor:
-        """Return a tensor of all clients, (clients, ...)."""
-        if self._tensors is None:
-            self._tensors = self._fetch()
-        return self._tensors[leaf]
+    @cached_property
+    def tensors(self) -> dict[int, Tensor]:
+        """Those of all clients, (clients, ...), by their place in the reply."""
+        return self._fetch()
 
 
-class _Summed(Sized):
+class _Summed(Stacked):
     """Tensors of which the server has the weighted sum and a bound; the block has the tensors themselves."""
 
     def __init__(self, many: Many, leaf: int, dtype: torch.dtype, look: _Look) -> None:
@@ -409,7 +379,7 @@ class _Summed(Sized):
 
     def whole(self) -> Tensor:
         """Return all of them, from the block."""
-        return self._look.at(self._leaf)
+        return self._look.tensors[self._leaf]
 
     def bound(self) -> Tensor:
         """Return the largest magnitude of all, for each."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from isthmus.core.errors import MissingExtra
-from isthmus.core.training import Callback, RoundReport, weighted_metric
+from isthmus.core.training import Callback, RoundReport
 
 
 class TensorBoardSink(Callback):
@@ -20,10 +20,7 @@ class TensorBoardSink(Callback):
 
     def round_done(self, report: RoundReport) -> None:
         """Write the round's metrics, seconds and bytes."""
-        found = report.evaluations
-        names = {(s, m) for e in found.values() for s, values in e.metrics.items() for m in values}
-        scalars = {f"{s}/{m}": weighted_metric(found, s, m) for s, m in sorted(names)}
-        scalars |= {"bytes/up": report.bytes_up, "bytes/down": report.bytes_down, "seconds/round": report.seconds}
-        for name, value in scalars.items():
+        traffic = {"bytes/up": report.bytes_up, "bytes/down": report.bytes_down, "seconds/round": report.seconds}
+        for name, value in {**report.metrics, **traffic}.items():
             self._writer.add_scalar(name, value, report.round)
         self._writer.flush()

@@ -16,7 +16,7 @@ from isthmus.cli.output import LastingStream
 from isthmus.cli.predict import _write
 from isthmus.cli.progress import ProgressBar
 from isthmus.core.outside import naming, replace_file
-from isthmus.runs.journal import Journal
+from isthmus.runs.folder import Journal
 from tests.processes import isthmus
 
 FULL = Path("/dev/full")

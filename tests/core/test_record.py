@@ -21,7 +21,7 @@ from isthmus.core.record import (
     fields_of,
     leaves,
     nested_records,
-    non_finite,
+    non_finite_leaf,
     with_leaves,
 )
 
@@ -154,7 +154,7 @@ def test_an_ordered_dict_is_a_dict() -> None:
     ],
 )
 def test_non_finite_numbers_are_found_and_counted(value: Any, place: str) -> None:
-    assert non_finite(value, "x") == place
+    assert non_finite_leaf(leaves(value, "x")) == place
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_non_finite_numbers_are_found_and_counted(value: Any, place: str) -> Non
     ],
 )
 def test_finite_numbers_are_not_taken_for_infinite_ones(value: Any) -> None:
-    assert non_finite(value, "x") is None
+    assert non_finite_leaf(leaves(value, "x")) is None
 
 
 def test_leaves_are_named_by_their_path_in_order() -> None:

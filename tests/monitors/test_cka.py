@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import isthmus as ist
-from isthmus.monitors import CKA
-from isthmus.monitors.cka import outputs_of
-from isthmus.monitors.similarity import linear_cka
+from isthmus.monitors.cka import CKA, outputs_of
+from isthmus.monitors.similarity import pairwise_cka
 from isthmus.runs.simulation import Scenario
 from isthmus.testing import toy_course, toy_scenario
 
@@ -39,7 +38,9 @@ def test_models_are_compared_by_their_outputs_for_the_test_nodes_of_the_whole_gr
     assert measured.clients == ("client-0", "client-1", "client-2") and measured.absent == ()
     for i in range(3):
         for j in range(3):
-            assert measured.values[i, j] == pytest.approx(linear_cka(outputs[i], outputs[j]), abs=1e-12)
+            assert measured.values[i, j] == pytest.approx(
+                float(pairwise_cka([outputs[i], outputs[j]])[0, 1]), abs=1e-12
+            )
     assert 0.0 < measured.values[0, 1] < 0.999
 
 

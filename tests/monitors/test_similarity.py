@@ -9,7 +9,11 @@ import torch
 from torch import Tensor
 
 from isthmus.core.random import torch_generator
-from isthmus.monitors.similarity import linear_cka, pairwise_cka
+from isthmus.monitors.similarity import pairwise_cka
+
+
+def linear_cka(x: Tensor, y: Tensor) -> float:
+    return float(pairwise_cka([x, y])[0, 1])
 
 
 def drawn(nodes: int, width: int, purpose: str) -> Tensor:

@@ -20,9 +20,9 @@ from isthmus.algorithms.gfl_appnp.hosted import Hosted
 from isthmus.data.splitters import NodeHostsSplitter
 from isthmus.learn.optimizers import SGD
 from isthmus.models import MLP, ModelSpec
-from isthmus.monitors import Connectivity, GradientSmoothness, HiddenError
-from isthmus.monitors.connectivity import client_adjacency, connectivity
-from isthmus.monitors.gradient_smoothness import propagated
+from isthmus.monitors.connectivity import Connectivity, client_adjacency, connectivity
+from isthmus.monitors.gradient_smoothness import GradientSmoothness, propagated
+from isthmus.monitors.hidden_error import HiddenError
 from isthmus.runs.simulation import Scenario
 from isthmus.testing import toy_course, toy_graph, toy_scenario
 from isthmus.testing.traces import trace_course

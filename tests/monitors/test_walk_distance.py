@@ -6,7 +6,7 @@ import torch
 
 from isthmus.data.survey.statistics import survey
 from isthmus.data.survey.walks import EXACT_WALKS
-from isthmus.monitors import WalkDistance
+from isthmus.monitors.walk_distance import WalkDistance
 from isthmus.runs.simulation import Scenario
 from isthmus.testing import toy_graph, toy_scenario
 

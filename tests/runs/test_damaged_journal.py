@@ -12,8 +12,8 @@ import pytest
 import isthmus as ist
 from isthmus.cli.federation import show_folder
 from isthmus.core.errors import BadInput
-from isthmus.runs.folder import RunFolder
-from isthmus.runs.journal import FIELDS, Journal, StoredEvents, read_journal, read_whole_journal
+from isthmus.runs.folder import Journal, RunFolder
+from isthmus.runs.journal import FIELDS, StoredEvents, read_journal, read_whole_journal
 from isthmus.testing import toy_course, toy_scenario
 from tests.sites.courses.test_site_course import on_sites
 from tests.sites.in_process import fake_hub, site_course

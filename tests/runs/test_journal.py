@@ -13,7 +13,8 @@ from isthmus.core.federation import ExchangeReport, Position
 from isthmus.core.outside import replace_file
 from isthmus.core.protocol import Evaluation, Failure
 from isthmus.core.training import RoundReport
-from isthmus.runs.journal import Journal, read_journal
+from isthmus.runs.folder import Journal
+from isthmus.runs.journal import read_journal
 
 
 def write_rounds(journal: Journal, last: int) -> None:

@@ -105,7 +105,7 @@ def test_the_oldest_connections_without_a_stream_make_room_and_none_may_wait_for
             taken.append(stack.enter_context(listening.accept()[0]))
             assert gate._overdue(port) == [each.fileno() for each in taken[:-3]]
         inside = gate_file.Visitor("bank-a", 1, datetime.now(UTC), "", taken[0].getpeername()[:2])
-        gate._stays["bank-a"] = gate_file._Stay(inside, None)
+        gate._stays["bank-a"] = inside
         assert gate._overdue(port) == [taken[1].fileno()]  # who has a stream may stay
         monkeypatch.setattr(gate_file, "PENDING_SECONDS", -1.0)
         assert gate._overdue(port) == [each.fileno() for each in taken[1:]]

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from isthmus.core.client import NotTogether
 from isthmus.core.record import largest
-from isthmus.core.replies import Sized, Stacked, StackedTensor
+from isthmus.core.replies import Stacked, StackedTensor
 from isthmus.core.stacked_params import Combination, combined
 from isthmus.models.decoders import Bilinear, DistMult, Dot, HadamardMLP
 from isthmus.models.encoders import EmbeddingSum
@@ -336,7 +336,7 @@ def is_compact(start: Start) -> bool:
     return isinstance(start, Tensor) or (isinstance(start, Rows) and isinstance(start.stacked, CompactStack))
 
 
-class CompactStack(Sized):
+class CompactStack(Stacked):
     """Tensors that agree with `rest` but for the rows of features that occur at a client."""
 
     def __init__(self, values: Tensor, rest: Tensor, features: StackedFeatures) -> None:
@@ -441,7 +441,7 @@ class Span(FeatureLayout):
         return Combination([*terms, *zip(shares, map(term_of, origins), strict=True)])
 
 
-class SpanStack(Sized):
+class SpanStack(Stacked):
     """X_k^T A_k for each client k."""
 
     def __init__(self, coordinates: Tensor, features: StackedFeatures) -> None:

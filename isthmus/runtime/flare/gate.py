@@ -59,12 +59,7 @@ class Visitor:
     valid_until: datetime
     instance: str
     address: Address
-
-
-@dataclass(frozen=True)
-class _Stay:
-    visitor: Visitor
-    context: Any
+    context: Any = None  # gRPC's, of the stream
 
 
 class Gate:
@@ -79,7 +74,7 @@ class Gate:
     ) -> None:
         self._refusal, self._on_refused, self._on_welcome = refusal, on_refused, on_welcome
         self._lock = threading.Lock()
-        self._stays: dict[str, _Stay] = {}
+        self._stays: dict[str, Visitor] = {}
         self._stopped = threading.Event()
         self._first_seen: dict[int, tuple[float, Address | None]] = {}
 
@@ -88,15 +83,14 @@ class Gate:
     def enter(self, context: Any) -> Visitor:
         """Let a stream in, or end it with the reason."""
         visitor = visitor_of(context)
-        code, why, present = grpc.StatusCode.PERMISSION_DENIED, self._refusal(visitor), None
+        code, why, present = UNWELCOME, self._refusal(visitor), None
         if not why:
             with self._lock:
                 present = self._stays.get(visitor.name)
-                if present is None or (visitor.instance and visitor.instance == present.visitor.instance):
-                    self._stays[visitor.name] = _Stay(visitor, context)
+                if present is None or (visitor.instance and visitor.instance == present.instance):
+                    self._stays[visitor.name] = visitor
                 else:
-                    code = grpc.StatusCode.ALREADY_EXISTS
-                    why = f"{visitor.name} is connected already, from {present.visitor.address[0]}"
+                    code, why = TWICE, f"{visitor.name} is connected already, from {present.address[0]}"
         if why:
             self._on_refused(visitor.name, why)
             context.abort(code, why)
@@ -105,21 +99,21 @@ class Gate:
         self._on_welcome(visitor)
         return visitor
 
-    def leave(self, context: Any, visitor: Visitor) -> None:
+    def leave(self, visitor: Visitor) -> None:
         """Forget a stream that has ended."""
         with self._lock:
-            if visitor.name in self._stays and self._stays[visitor.name].context is context:
+            if self._stays.get(visitor.name) is visitor:
                 del self._stays[visitor.name]
 
     def check_again(self) -> None:
         """Cut the streams of those who are not welcome any more."""
         with self._lock:
             stays = list(self._stays.values())
-        for stay in stays:
-            why = self._refusal(stay.visitor)
+        for visitor in stays:
+            why = self._refusal(visitor)
             if why:
-                self._on_refused(stay.visitor.name, why)
-                stay.context.cancel()
+                self._on_refused(visitor.name, why)
+                visitor.context.cancel()
 
     # ---- connections
 
@@ -143,12 +137,9 @@ class Gate:
         found = {inode: number for number in _descriptors() if (inode := _inode(number))}
         self._see(found, port, now)
         with self._lock:
-            inside = {stay.visitor.address for stay in self._stays.values()}
-        pending = sorted(
-            (since, inode)
-            for inode, (since, peer) in self._first_seen.items()
-            if peer is not None and peer not in inside
-        )
+            inside = {visitor.address for visitor in self._stays.values()}
+        seen = self._first_seen.items()
+        pending = sorted((since, inode) for inode, (since, peer) in seen if peer is not None and peer not in inside)
         num_late = sum(now - since > PENDING_SECONDS for since, _ in pending)
         return [found[inode] for _, inode in pending[: max(num_late, len(pending) - MAX_PENDING)]]
 
@@ -172,6 +163,7 @@ def visitor_of(context: Any) -> Visitor:
         valid_until=certificate.not_valid_after_utc,
         instance=instance[:64],
         address=_parse_peer(context.peer()),
+        context=context,
     )
 
 
@@ -277,8 +269,7 @@ class Door:
 class _Ending:
     """A stream's context whose end comes at once: gRPC's `abort` does nothing from any thread but the stream's own.
 
-    FLARE ends a connection from the thread that found a fault in it, and the stream's own then waits for the other side
-    to hang up; one that poses as another would stay for as long as it says nothing more.
+    FLARE calls it from another, so that one that poses as another would stay for as long as it says nothing more.
     """
 
     def __init__(self, context: Any) -> None:
@@ -304,7 +295,7 @@ class GatedServicer(Servicer):  # type: ignore[misc]
         try:
             yield from super().Stream(request_iterator, _Ending(context))
         finally:
-            self.gate.leave(context, visitor)
+            self.gate.leave(visitor)
 
 
 class GatedServer(Server):  # type: ignore[misc]
@@ -350,12 +341,9 @@ class GatedDriver(GrpcDriver):  # type: ignore[misc]
             return  # FLARE calls again, after a while
         address, mine = get_address(connector.params), self.credentials
         credentials = grpc.ssl_channel_credentials(trusted, mine.key.read_bytes(), mine.certificate.read_bytes())
-        channel = grpc.secure_channel(
-            address, options=[tuple(option) for option in self.options], credentials=credentials
-        )
-        connection = StreamConnection(
-            QQ(), connector, {DriverParams.PEER_ADDR.value: address}, "CLIENT", channel=channel
-        )
+        channel = grpc.secure_channel(address, credentials, [tuple(option) for option in self.options])
+        peer = {DriverParams.PEER_ADDR.value: address}
+        connection = StreamConnection(QQ(), connector, peer, "CLIENT", channel=channel)
         self.add_connection(connection)
         try:
             metadata = ((INSTANCE, self.door.instance),)

@@ -35,6 +35,7 @@ from isthmus.runtime.flare.gate import Credentials as Credentials
 from isthmus.runtime.flare.gate import Door as Door
 from isthmus.runtime.flare.gate import Gate, Visitor, use
 from isthmus.runtime.flare.message_parts import PART_BYTES, Assembly, num_parts
+from isthmus.runtime.remote import Answered
 from isthmus.runtime.seldom import Seldom, SeldomHandler
 
 SERVER = "server"
@@ -139,10 +140,7 @@ class Link:
         self._on_up(peer)
 
     def send(self, peer: str, kind: str, ident: str, data: bytes, patience_seconds: float = READ_SECONDS) -> str:
-        """Send a message in parts; return the reason if it could not be sent, else nothing.
-
-        The engine would queue without a limit for a peer that does not read; so we wait for it, and then give up.
-        """
+        """Send a message in parts; return the reason if it could not be sent, such as that the peer does not read."""
         view, message = memoryview(data), uuid.uuid4().hex
         for number, start in enumerate(range(0, max(len(data), 1), PART_BYTES)):
             if not self._has_room(peer, patience_seconds):
@@ -175,11 +173,8 @@ class Link:
         return sum(connection.conn.oq.q.qsize() for connection in connections)
 
     def stop(self) -> None:
-        """Close every connection; afterwards the same party can make a new link.
-
-        FLARE waits without a limit for its gRPC server to end, and loses a stop that comes while it starts; after a
-        while we end it ourselves.
-        """
+        """Close every connection; afterwards the same party can make a new link."""
+        # FLARE waits without a limit for its gRPC server to end, and loses a stop that comes while it starts.
         self._stopping = True
         servers = self._grpc_servers()
         ending = threading.Thread(target=self._cell.stop, daemon=True)
@@ -209,10 +204,8 @@ class Link:
             self._on_down(peer)
 
     def _refuse(self, message: Message) -> bool | None:
-        """Drop what is not plain bytes on our own topic, straight from a party that may speak to us.
-
-        FLARE would otherwise decode other encodings, forward messages and answer on its own topics.
-        """
+        """Drop what is not plain bytes on our own topic, straight from a party that may speak to us."""
+        # FLARE would otherwise decode other encodings, forward messages and answer on its own topics.
         peer = message.get_prop(MessagePropKey.ENDPOINT).name
         place = (message.get_header(MessageHeaderKey.CHANNEL), message.get_header(MessageHeaderKey.TOPIC))
         is_part = place == (CHANNEL, TOPIC) and message.get_header(MessageHeaderKey.MSG_TYPE) == MessageType.REQ
@@ -293,7 +286,7 @@ class LinkHub:
         self._parties = parties
         self._on_unasked, self._on_change, self._on_up = on_unasked, on_change, on_up
         self._lock = threading.Lock()
-        self._waiting: dict[str, tuple[queue.Queue[tuple[str, bytes | Failure]], set[str]]] = {}
+        self._waiting: dict[str, tuple[queue.Queue[Answered], set[str]]] = {}
         self._generations: dict[str, int] = {}
         self._heard: dict[str, int] = {}
         self.check: Callable[[], None] = lambda: None
@@ -354,12 +347,10 @@ class LinkHub:
         """Close every connection."""
         self.link.stop()
 
-    def ask(
-        self, kind: str, messages: Mapping[str, bytes], timeout_seconds: float
-    ) -> Iterator[tuple[str, bytes | Failure]]:
+    def ask(self, kind: str, messages: Mapping[str, bytes], timeout_seconds: float) -> Iterator[Answered]:
         """Send each party its message; yield each one's answer, or why there is none, once, as they come."""
         ident, open_ = uuid.uuid4().hex, set(messages)
-        answers: queue.Queue[tuple[str, bytes | Failure]] = queue.Queue()
+        answers: queue.Queue[Answered] = queue.Queue()
         with self._lock:
             self._waiting[ident] = (answers, open_)
         deadline = time.monotonic() + timeout_seconds
@@ -387,7 +378,7 @@ class LinkHub:
         if problem:
             self._settle(site, ident, Failure(site, "lost", f"the request could not be delivered: {problem}"))
 
-    def _late(self, ident: str, timeout_seconds: float) -> Iterator[tuple[str, bytes | Failure]]:
+    def _late(self, ident: str, timeout_seconds: float) -> Iterator[Answered]:
         with self._lock:
             answers, open_ = self._waiting[ident]
             late = sorted(open_)

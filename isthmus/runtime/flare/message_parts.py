@@ -27,8 +27,8 @@ class _Unfinished:
 class Assembly:
     """The messages of one peer that are under way.
 
-    The engine hands frames to many threads, so that the parts of a message come in any order and mixed with those of
-    other messages. What is held is bounded: beyond `max_bytes`, or too many messages at once, the oldest is given up.
+    The engine hands frames to many threads, so that parts come in any order. What is held is bounded: beyond
+    `max_bytes`, or too many messages at once, the oldest is given up.
     """
 
     def __init__(self, max_bytes: int) -> None:

@@ -29,39 +29,30 @@ class Pair:
 def new_root(name: str, key: bytes | None = None) -> Pair:
     """Make a federation's root; with the key of an earlier one, what was signed under that is valid under this too."""
     private = _loaded(key) if key else generate_keys()[0]
-    now = datetime.now(UTC)
-    made = generate_cert(
-        subject=Identity(name),
-        issuer=Identity(name),
-        signing_pri_key=private,
-        subject_pub_key=private.public_key(),
-        ca=True,
-        not_valid_before=now - BACKDATED,
-        not_valid_after=now + timedelta(days=ROOT_DAYS),
-    )
-    return Pair(serialize_cert(made), serialize_pri_key(private))
+    until = datetime.now(UTC) + timedelta(days=ROOT_DAYS)
+    return _signed(Identity(name), Identity(name), private, private, until, ca=True)
 
 
 def new_party(party: str, root: Pair, host: str = "", days: float = PARTY_DAYS) -> Pair:
     """Make a party's certificate, valid no longer than the root; one with a host is for a server, and only that."""
     above = x509.load_pem_x509_certificate(root.certificate)
     (issuer,) = above.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
-    private, public = generate_keys()
     use = ExtendedKeyUsageOID.SERVER_AUTH if host else ExtendedKeyUsageOID.CLIENT_AUTH
-    now = datetime.now(UTC)
+    until = min(datetime.now(UTC) + timedelta(days=days), above.not_valid_after_utc)
     local = sorted({"localhost", "127.0.0.1"} - {host})
     names: dict[str, Any] = {"server_default_host": host, "server_additional_hosts": local} if host else {}
-    made = generate_cert(
-        subject=Identity(party, ORGANISATION),
-        issuer=Identity(issuer.value),
-        signing_pri_key=_loaded(root.key),
-        subject_pub_key=public,
-        not_valid_before=now - BACKDATED,
-        not_valid_after=min(now + timedelta(days=days), above.not_valid_after_utc),
-        # Otherwise a site that is called like the server's host could play the server.
-        extra_extensions=[(x509.ExtendedKeyUsage([use]), False)],
-        **names,
-    )
+    # Otherwise a site that is called like the server's host could play the server.
+    names["extra_extensions"] = [(x509.ExtendedKeyUsage([use]), False)]
+    subject, private = Identity(party, ORGANISATION), generate_keys()[0]
+    return _signed(subject, Identity(issuer.value), _loaded(root.key), private, until, **names)
+
+
+def _signed(
+    subject: Identity, issuer: Identity, signing: RSAPrivateKey, private: RSAPrivateKey, until: datetime, **more: Any
+) -> Pair:
+    keys = {"signing_pri_key": signing, "subject_pub_key": private.public_key()}
+    since = datetime.now(UTC) - BACKDATED
+    made = generate_cert(subject, issuer, **keys, not_valid_before=since, not_valid_after=until, **more)
     return Pair(serialize_cert(made), serialize_pri_key(private))
 
 

@@ -22,8 +22,7 @@ from isthmus.core.training import Callback, Standing, run_course
 from isthmus.data.features import feature_facts
 from isthmus.data.folders.graph_folder import Folder
 from isthmus.data.folders.schema.schema import Schema
-from isthmus.runs.folder import ID_FILE, RunFolder, load_checkpoint
-from isthmus.runs.journal import Journal
+from isthmus.runs.folder import ID_FILE, Journal, RunFolder, load_checkpoint
 from isthmus.runs.life import Life, Outcome, Result
 from isthmus.runs.simulation import torch_threads
 from isthmus.runtime.remote import RemoteRuntime

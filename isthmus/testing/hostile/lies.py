@@ -234,7 +234,7 @@ class HostileRuntime:
     def _sent(self, request: Request[Any], lied: Outcome) -> Outcome:
         """Return an outcome as it arrives at the server."""
         if not isinstance(self.runtime, StrictRuntime) or isinstance(lied.reply, Failure):
-            return measured(lied)
+            return measured(lied.client, lied.reply, lied.bytes_down, lied.seconds, lied.codec_seconds)
         message = forged(lied.reply)
         reply: Record | Failure
         try:

@@ -23,7 +23,7 @@ from isthmus.core.codec import decode, encode, pack
 from isthmus.core.errors import BadMessage
 from isthmus.core.outside import MAX_TEXT
 from isthmus.core.protocol import Algorithm, Failure, Position, Request, reply_type
-from isthmus.core.record import Record, non_finite
+from isthmus.core.record import Record, leaves, non_finite_leaf
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.testing.hostile.counting import Meter
 from isthmus.testing.hostile.lies import Dishonest, HostileSilo, Liar, Lie, Told, some_lies_about
@@ -59,7 +59,8 @@ def require_found_out(trace: Trace | SiteTrace, liar: Dishonest) -> None:
                 f"{liar.client} answered {request} with {told.lie.place}: {told.lie.how}, and nobody noticed; "
                 f"say in {request}.misfit or .problem what the reply must be"
             )
-    place = non_finite(trace.state if isinstance(trace, Trace) else trace.params, "the server's state")
+    end = trace.state if isinstance(trace, Trace) else trace.params
+    place = non_finite_leaf(leaves(end, "the server's state"))
     if place:
         raise AssertionError(f"{liar.client} lied about {liar.request} ({said}), and {place}")
 

@@ -9,7 +9,7 @@ import pytest
 from isthmus.algorithms import ALGORITHMS, FedAvg
 from isthmus.core.exposure import exposure
 from isthmus.core.outside import MAX_TEXT
-from isthmus.runs.journal import without_infinity
+from isthmus.runs.folder import without_infinity
 from isthmus.sites.courses.site_course import Patience, SiteCourse
 from isthmus.testing import HostileSilo, Liar, lies_about
 from isthmus.testing.conformance import check_lies
