@@ -22,8 +22,7 @@ from isthmus.core.outside import read_yaml
 from isthmus.core.protocol import Algorithm, EvaluateModel
 from isthmus.core.training import UniformSampling
 from isthmus.data.conventions import SPLITS
-from isthmus.runs.simulation import output_dim, require_kind
-from isthmus.runtime.reasons import Refusal, refused_as
+from isthmus.runtime.reasons import Refusal
 
 # Fewer examples than this in a training set can be told from a trained model, even from a mean of models.
 FEW_EXAMPLES = 10
@@ -98,9 +97,6 @@ class Policy:
         for name in (*(self.algorithms or ()), *self.protections):
             if name not in known:
                 raise ValueError(f"there is no algorithm {name[:60]!r}; {nearest(name, known)}")
-        self._check_protections()
-
-    def _check_protections(self) -> None:
         for name, least in self.protections.items():
             kind: type[Algorithm[Any]] = find_part(FAMILIES[Algorithm], name, "protections", allow_import=False)
             strange = [key for key in least if key not in kind.protects]
@@ -193,15 +189,11 @@ class Policy:
         return ""
 
     def _of_protections(self, course: Course) -> str:
-        for name, least in self.protections.items():
-            if name != name_of(type(course.algorithm)):
-                continue
-            for key, value in least.items():
-                if weaker(course.algorithm, key, getattr(course.algorithm, key), value):
-                    return (
-                        f"its policy asks for {name}.{key} of {value:g} or what protects more; the course has "
-                        f"{getattr(course.algorithm, key)!r}"
-                    )
+        name = name_of(type(course.algorithm))
+        for key, value in self.protections.get(name, {}).items():
+            found = getattr(course.algorithm, key)
+            if weaker(course.algorithm, key, found, value):
+                return f"its policy asks for {name}.{key} of {value:g} or what protects more; the course has {found!r}"
         return ""
 
     def _of_sizes(self, course: Course) -> str:
@@ -215,15 +207,13 @@ class Policy:
 
     # ---- when the data is at hand
 
-    def require(self, course: Course, data: Any, client: str) -> None:
-        """Refuse what the course makes of this silo's data, where this policy forbids it."""
-        task = course.task
-        with refused_as("task"):
-            require_kind(course, data)
-        with refused_as("classes"):
-            into, out = task.input_dim(data), output_dim(course, data, client)
-        refusal = self.refusal_of_data({split: task.count(data, split) for split in SPLITS})
-        refusal = refusal or self.refusal_of_model(course, into, out, client)
+    def require(self, course: Course, counts: Mapping[str, int], input_dim: int, output_dim: int, client: str) -> None:
+        """Refuse what the course makes of this silo's data, where this policy forbids it; no model is built."""
+        refusal = self.refusal_of_data(counts)
+        whose = {None, client, *clients_with_own_models(course)}  # all are built here, if only to know their names
+        number = max(num_parameters(course, input_dim, output_dim, each) for each in whose)
+        if not refusal and number > self.max_parameters:
+            refusal = f"the model of the course has {number} parameters, its policy allows {self.max_parameters}"
         if refusal:
             raise Refusal("policy", refusal)
 
@@ -235,14 +225,6 @@ class Policy:
                 f"it would have fewer than {self.fewest_examples} examples for {few[0]} by this course, the least of "
                 "its policy (min_examples)"
             )
-        return ""
-
-    def refusal_of_model(self, course: Course, input_dim: int, output_dim: int, client: str) -> str:
-        """Return why a model for this silo's data is too large, or nothing; no model is built."""
-        whose = {None, client, *clients_with_own_models(course)}  # all are built here, if only to know their names
-        number = max(num_parameters(course, input_dim, output_dim, each) for each in whose)
-        if number > self.max_parameters:
-            return f"the model of the course has {number} parameters, its policy allows {self.max_parameters}"
         return ""
 
 

@@ -25,6 +25,7 @@ from isthmus.data.folders.schema.vocabulary import is_whole
 from isthmus.runs.simulation import build_model, columns_of, output_dim, require_kind
 from isthmus.runtime.reasons import Refusal, refused_as
 from isthmus.sites.courses.messages import Terms
+from isthmus.sites.silo.policy import Policy
 
 
 def own_dataset(course: Course) -> OwnFolder:
@@ -66,17 +67,22 @@ def _require_named_classes(dataset: OwnFolder, folder: OwnData[Any]) -> None:
         )
 
 
-def terms_of(course: Course, folder: OwnData[Any], name: str, allow_import: bool = False) -> Terms:
-    """Return the terms for a silo's data; refuses a task, classes or a model made for something else."""
+def terms_of(course: Course, folder: OwnData[Any], name: str, policy: Policy | None = None) -> Terms:
+    """Return the terms for a silo's data; refuses a task, classes or a model made for something else.
+
+    What a policy forbids of the data is refused before a model is built; without one, the course is one's own.
+    """
     task, data = course.task, folder.data
     with refused_as("task"):
         require_kind(course, data)
-        into = task.input_dim(data)
     with refused_as("classes"):
-        out = output_dim(course, data, name)
+        into, out = task.input_dim(data), output_dim(course, data, name)
+    counts = {split: task.count(data, split) for split in SPLITS}
+    if policy is not None:
+        policy.require(course, counts, into, out, name)
     with refused_as("model"):
-        if task.count(data, "train"):  # a silo that has nothing to train on only measures
-            task.require_model(build_model(course, into, out, name, allow_import=allow_import), data)
+        if counts["train"]:  # a silo that has nothing to train on only measures
+            task.require_model(build_model(course, into, out, name, allow_import=policy is None), data)
     schema = folder.schema if isinstance(folder, GraphFolder) else None
     return Terms(
         refusal="",
@@ -87,5 +93,5 @@ def terms_of(course: Course, folder: OwnData[Any], name: str, allow_import: bool
         holds=task.holds(data),
         features=names_digest(columns_of(course, data)),
         schema=schema.digest if schema else "",
-        holdings=Holdings(int(data.num_nodes), {split: task.count(data, split) for split in SPLITS}),
+        holdings=Holdings(int(data.num_nodes), counts),
     )
