@@ -12,9 +12,9 @@ import torch
 
 from isthmus.core.device import CPU
 from isthmus.runtime.seldom import Seldom
-from isthmus.sites.parties.admission import LIST_KIND, Entrance, require_engine, wait_for_server
-from isthmus.sites.parties.certificates import REVOKED
-from isthmus.sites.parties.kit import SERVER, Kit, Watch, hold
+from isthmus.sites.parties.admission import LIST_KIND, Entrance, wait_for_server
+from isthmus.sites.parties.certificates import REVOKED, SERVER, require_engine
+from isthmus.sites.parties.kit import Kit, Watch, hold
 from isthmus.sites.silo.consent import Identity
 from isthmus.sites.silo.policy import Policy
 from isthmus.sites.silo.service import SiloService

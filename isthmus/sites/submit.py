@@ -38,8 +38,9 @@ from isthmus.sites.courses.messages import (
     open_answer,
 )
 from isthmus.sites.courses.transfer import take_folder
-from isthmus.sites.parties.admission import Entrance, connection_problem, require_engine, wait_for_server
-from isthmus.sites.parties.kit import SERVER, Kit, hold
+from isthmus.sites.parties.admission import Entrance, connection_problem, wait_for_server
+from isthmus.sites.parties.certificates import SERVER, require_engine
+from isthmus.sites.parties.kit import Kit, hold
 
 # How long a server that does not listen yet is waited for: where processors are slow or few, it imports for minutes.
 START_SECONDS = 180.0

@@ -22,7 +22,8 @@ from isthmus.data.zoo import data_root as locate_data
 from isthmus.runs.life import Result
 from isthmus.runs.simulation import Scenario, load_scenario, require_kind
 from isthmus.sites.courses.site_course import Patience
-from isthmus.sites.parties.kit import SERVER, make_federation, open_kit
+from isthmus.sites.parties.certificates import SERVER
+from isthmus.sites.parties.kit import make_federation, open_kit
 from isthmus.sites.serve import Server
 
 

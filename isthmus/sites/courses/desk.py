@@ -71,11 +71,9 @@ class Desk:
         """Answer a question; whatever it brings about is told, and never ends the server."""
         try:
             return desk_answer("", self._reply(operator, kind, data))
-        except IsthmusError as error:
-            problem = str(error)
         except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-        return desk_answer(problem[:1000])
+            problem = str(error) if isinstance(error, IsthmusError) else f"{type(error).__name__}: {error}"
+            return desk_answer(problem[:1000])
 
     def _reply(self, operator: str, kind: str, data: bytes) -> Record:
         self.last_question = time.monotonic()
@@ -177,15 +175,14 @@ class Desk:
                 if question.kind == FOLLOW:
                     self._held[question.operator] = question
                 else:
-                    self.reply(question.operator, question.ident, self.answer(*_asked(question)))
-            self._answer_held()
+                    self._answer(question)
+            for question in list(self._held.values()):
+                if self._has_news(question) or time.monotonic() > question.until:
+                    del self._held[question.operator]
+                    self._answer(question)
 
-    def _answer_held(self) -> None:
-        """Answer questions for news where there are some, or where they have waited long enough."""
-        for question in list(self._held.values()):
-            if self._has_news(question) or time.monotonic() > question.until:
-                del self._held[question.operator]
-                self.reply(question.operator, question.ident, self.answer(*_asked(question)))
+    def _answer(self, question: _Question) -> None:
+        self.reply(question.operator, question.ident, self.answer(question.operator, question.kind, question.data))
 
     def _has_news(self, question: _Question) -> bool:
         try:
@@ -204,7 +201,3 @@ class Desk:
         with self.ledger.changed:
             self._stopped = True
             self.ledger.changed.notify_all()
-
-
-def _asked(question: _Question) -> tuple[str, str, bytes]:
-    return question.operator, question.kind, question.data

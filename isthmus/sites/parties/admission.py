@@ -7,7 +7,6 @@ A first look at the server says in one sentence why a party cannot connect, befo
 
 from __future__ import annotations
 
-import importlib.util
 import socket
 import ssl
 import time
@@ -16,10 +15,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from isthmus.core.errors import BadInput, MissingExtra
+from isthmus.core.errors import BadInput
 from isthmus.core.outside import foreign
 from isthmus.runtime.seldom import Seldom
 from isthmus.sites.parties.certificates import (
+    SERVER,
     Passport,
     RevocationList,
     Revocations,
@@ -29,7 +29,7 @@ from isthmus.sites.parties.certificates import (
     read_passport,
     soon,
 )
-from isthmus.sites.parties.kit import SERVER, Kit
+from isthmus.sites.parties.kit import Kit
 
 if TYPE_CHECKING:
     from isthmus.runtime.flare.gate import Gate, Visitor
@@ -118,12 +118,6 @@ def _probe_peer(secure: ssl.SSLSocket, place: str, revoked: RevocationList) -> P
     if secure.recv(1):
         return Probe("", shown)
     return Probe(f"the server at {place} does not accept this kit's certificate")
-
-
-def require_engine(purpose: str) -> None:
-    """Raise where what carries messages between sites is not installed."""
-    if importlib.util.find_spec("nvflare") is None:
-        raise MissingExtra("nvflare", "sites", purpose)
 
 
 def wait_for_server(kit: Kit, say: Callable[[str], None], stopped: Callable[[], bool]) -> bool:
@@ -266,10 +260,7 @@ class Roll:
         """Return the gate that lets in who is on the roll."""
         from isthmus.runtime.flare.gate import Gate
 
-        def refused(name: str, why: str) -> None:
-            self.seldom(f"refused {name}", f"{name} is not let in: {why}")
-
-        return Gate(self.refusal, on_refused=refused, on_welcome=self._welcome)
+        return Gate(self.refusal, on_refused=self._refused, on_welcome=self._welcome)
 
     def refusal(self, visitor: Visitor) -> str:
         """Return why somebody with a certificate of this federation may not come in, or nothing."""
@@ -305,6 +296,9 @@ class Roll:
         problem = certificate_problem(kit, self.revocations.current)
         if problem:
             self.say(f"{problem}; silos do not trust this server any more")
+
+    def _refused(self, name: str, why: str) -> None:
+        self.seldom(f"refused {name}", f"{name} is not let in: {why}")
 
     def _welcome(self, visitor: Visitor) -> None:
         notice = soon(Passport(visitor.name, visitor.serial, visitor.valid_until, visitor.valid_until))

@@ -9,6 +9,7 @@ certificate that was ever made.
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import json
 import os
 import threading
@@ -248,6 +249,11 @@ class Facts:
     sites: tuple[str, ...]
     operators: tuple[str, ...]
 
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """Everybody who is of the federation."""
+        return (SERVER, *self.operators, *self.sites)
+
 
 @dataclass
 class Authority:
@@ -274,18 +280,13 @@ class Authority:
         serials = [read_passport(certificate).serial for certificate in self.issued.get(party, [])]
         when = datetime.now(UTC).isoformat(timespec="seconds")
         new = [Revoked(serial, party, expelled, when) for serial in serials if serial not in known]
-        self.revoked = [
-            replace(entry, expelled=expelled) if entry.party == party else entry for entry in (*self.revoked, *new)
-        ]
-        self._change_list()
+        self.revoked += new
+        self.mark(party, expelled=expelled)
         return new
 
-    def take_back(self, party: str) -> None:
-        """Let the name of an expelled party count again; its old certificates stay revoked."""
-        self.revoked = [replace(entry, expelled=False) if entry.party == party else entry for entry in self.revoked]
-        self._change_list()
-
-    def _change_list(self) -> None:
+    def mark(self, party: str, *, expelled: bool) -> None:
+        """Say on a new list whether a party is out; its revoked certificates stay revoked."""
+        self.revoked = [replace(entry, expelled=expelled) if entry.party == party else entry for entry in self.revoked]
         self.list_number += 1
         self.signed_list = sign_list(self.root, self.root_key, self.list_number, self.revoked)
 
@@ -354,12 +355,11 @@ def _authority_of(out: Path, ledger: Path, content: dict[str, Any]) -> Authority
     issued = {
         name: [text.encode() for text in (*entry.get("earlier", ()), entry["cert"])] for name, entry in parties.items()
     }
-    stated = _facts(facts) if facts else _facts_of_kits(out, ledger.parents[1].name, issued)
+    if facts:
+        stated = Facts(**{**facts, "sites": tuple(facts["sites"]), "operators": tuple(facts["operators"])})
+    else:
+        stated = _facts_of_kits(out, ledger.parents[1].name, issued)
     return Authority(ledger, stated, root, root_key, issued, revoked, list_number, signed_list)
-
-
-def _facts(stated: dict[str, Any]) -> Facts:
-    return Facts(**{**stated, "sites": tuple(stated["sites"]), "operators": tuple(stated["operators"])})
 
 
 def _facts_of_kits(out: Path, name: str, issued: dict[str, list[bytes]]) -> Facts:
@@ -377,13 +377,16 @@ def has_authority(out: Path) -> bool:
     return (out / AUTHORITY).is_dir()
 
 
+def require_engine(purpose: str) -> None:
+    """Raise where what makes certificates and carries messages between sites is not installed."""
+    if importlib.util.find_spec("nvflare") is None:
+        raise MissingExtra("nvflare", "sites", purpose)
+
+
 @contextmanager
 def alone(out: Path) -> Iterator[None]:
     """Let one command at a time change a federation."""
-    try:
-        import nvflare  # noqa: F401
-    except ImportError:
-        raise MissingExtra("nvflare", "sites", "provisioning a federation") from None
+    require_engine("provisioning a federation")
     with locked(out / AUTHORITY / "lock", f"{out} is being changed by another command"):
         yield
 

@@ -19,17 +19,17 @@ from isthmus.core.errors import BadInput
 from isthmus.core.outside import new_folder, replace_file, require_types
 from isthmus.sites.parties.certificates import (
     AUTHORITY,
+    OPERATOR,
     REVOKED,
+    SERVER,
     Authority,
     Facts,
     alone,
     create_authority,
     has_authority,
     locked,
+    open_authority,
 )
-from isthmus.sites.parties.certificates import OPERATOR as OPERATOR
-from isthmus.sites.parties.certificates import SERVER as SERVER
-from isthmus.sites.parties.certificates import open_authority as open_authority
 
 KIT_FILE = "kit.json"
 SITE = "site"
@@ -174,10 +174,10 @@ def _admit(out: Path, authority: Authority, facts: Facts, sites: Sequence[str], 
         sites=tuple(dict.fromkeys((*facts.sites, *sites))),
         operators=tuple(dict.fromkeys((*facts.operators, *operators))),
     )
-    parties = (SERVER, *authority.facts.operators, *authority.facts.sites)
-    added = tuple(party for party in parties if party not in authority.issued or party in authority.expelled)
-    for party in authority.expelled & set(added):
-        authority.take_back(party)  # with another certificate
+    gone = authority.expelled
+    added = tuple(party for party in authority.facts.parties if party not in authority.issued or party in gone)
+    for party in gone & set(added):
+        authority.mark(party, expelled=False)  # with another certificate
     pairs = {party: authority.issue(party) for party in added}
     return Enrolment(authority.facts, hand_out(out, authority, pairs), added)
 
@@ -186,8 +186,11 @@ def hand_out(out: Path, authority: Authority, pairs: Mapping[str, tuple[bytes, b
     """Write the ledger, then new certificates with their keys, then to all kits what all know; return the kits."""
     authority.save()
     for party, (certificate, key) in pairs.items():
-        write_credentials(out / party, authority.root, certificate, key)
-    kits = write_facts(out, authority.facts, tuple(pairs))
+        folder = out / party
+        with nullcontext(folder) if folder.exists() else new_folder(folder, 0o700) as target:
+            for file, content in (("rootCA.pem", authority.root), ("party.key", key), ("party.crt", certificate)):
+                replace_file(target / file, content, 0o600)
+    kits = _write_facts(out, authority.facts, tuple(pairs))
     for folder in (out, *kits.values()) if authority.signed_list else ():
         replace_file(folder / REVOKED, authority.signed_list)
     return kits
@@ -221,14 +224,7 @@ def _check_names(facts: Facts, sites: Sequence[str], operators: Sequence[str]) -
             raise BadInput(f"{option} has {twice[0]!r} twice")
 
 
-def write_credentials(folder: Path, root: bytes, certificate: bytes, key: bytes) -> None:
-    """Put certificate and key into a party's kit; a new folder appears whole or not at all."""
-    with nullcontext(folder) if folder.exists() else new_folder(folder, 0o700) as target:
-        for file, content in (("rootCA.pem", root), ("party.key", key), ("party.crt", certificate)):
-            replace_file(target / file, content, 0o600)
-
-
-def write_facts(out: Path, facts: Facts, new: Sequence[str] = ()) -> dict[str, Path]:
+def _write_facts(out: Path, facts: Facts, new: Sequence[str]) -> dict[str, Path]:
     """Tell every kit in the folder, and those of new parties, who is of the federation; return where they lie."""
     roles = {SERVER: SERVER, **dict.fromkeys(facts.operators, OPERATOR), **dict.fromkeys(facts.sites, SITE)}
     kits = {}
@@ -247,7 +243,7 @@ class Watch:
 
     def __init__(self, paths: Sequence[Path], changed: Callable[[], None], seconds: float = WATCH_SECONDS) -> None:
         self._paths, self._changed, self._seconds = tuple(paths), changed, seconds
-        self._seen = self._look()
+        self._seen = list(map(_mark, self._paths))
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="isthmus-watch", daemon=True)
         self._thread.start()
@@ -260,16 +256,13 @@ class Watch:
 
     def _watch(self) -> None:
         while not self._stopped.wait(self._seconds):
-            now = self._look()
+            now = list(map(_mark, self._paths))
             if now != self._seen:
                 self._seen = now
                 try:
                     self._changed()
                 except Exception as error:  # the next change must be noticed all the same
                     log.warning("what changed in %s could not be taken: %s", self._paths[0].parent, error)
-
-    def _look(self) -> list[tuple[int, int, int] | None]:
-        return [_mark(path) for path in self._paths]
 
 
 def _mark(path: Path) -> tuple[int, int, int] | None:

@@ -39,33 +39,23 @@ def renew(out: Path, parties: Sequence[str] = (), *, root: bool = False, revoke_
     counts no more, at once.
     """
     with _changing(out) as authority:
-        members = (SERVER, *authority.facts.operators, *authority.facts.sites)
-        chosen = tuple(dict.fromkeys(parties)) or (() if root else members)
+        chosen = tuple(dict.fromkeys(parties)) or (() if root else authority.facts.parties)
         for party in chosen:
             _require(authority, party)
         for party in chosen if revoke_old else ():
             authority.revoke(party, expelled=False)
-        above = _root_above(authority, renewed=root)
+        if root:
+            authority.renew_root()
+        above = read_passport(authority.root)
+        if above.days_left <= 0:
+            remedy = "renew it too: isthmus federation renew --root"
+            raise BadInput(f"the root certificate ended on {above.last_day}; {remedy}")
         pairs = {party: authority.issue(party) for party in chosen}
         kits = hand_out(out, authority, pairs)
-        if root:
-            _hand_out_root(kits, authority.root)
+        for path in kits.values() if root else ():
+            replace_file(path / "rootCA.pem", authority.root, 0o600)
         passports = {party: read_passport(certificate) for party, (certificate, _) in pairs.items()}
         return Renewal({party: kits[party] for party in chosen}, passports, above)
-
-
-def _root_above(authority: Authority, renewed: bool) -> Passport:
-    if renewed:
-        authority.renew_root()
-    found = read_passport(authority.root)
-    if found.days_left <= 0:
-        raise BadInput(f"the root certificate ended on {found.last_day}; renew it too: isthmus federation renew --root")
-    return found
-
-
-def _hand_out_root(kits: dict[str, Path], root: bytes) -> None:
-    for path in kits.values():
-        replace_file(path / "rootCA.pem", root, 0o600)
 
 
 def expel(out: Path, parties: Sequence[str]) -> tuple[int, int]:
@@ -101,8 +91,7 @@ def _changing(out: Path) -> Iterator[Authority]:
 
 
 def _require(authority: Authority, party: str) -> None:
-    facts = authority.facts
-    members = (SERVER, *facts.operators, *facts.sites)
+    members = authority.facts.parties
     if party in authority.expelled:
         raise BadInput(
             f"{party!r} was expelled; take it back, with another certificate: isthmus federation add {party}"
