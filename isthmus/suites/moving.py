@@ -88,12 +88,8 @@ def with_others(suite: Suite, runs: Sequence[Run], folder: Path) -> str:
         return text
     keys = [*suite.axes, "searched", "seed"]
     mine = {tuple(row[key] for key in keys) for row in new}
-    others = [row for row in rows if tuple(row[key] for key in keys) not in mine and _has(suite, row)]
-    return text + as_csv(row.values() for row in others)
-
-
-def _has(suite: Suite, row: dict[str, str]) -> bool:
-    return all(row[axis] in choices for axis, choices in suite.axes.items())
+    known = [row for row in rows if all(row[axis] in choices for axis, choices in suite.axes.items())]
+    return text + as_csv(row.values() for row in known if tuple(row[key] for key in keys) not in mine)
 
 
 def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:

@@ -37,18 +37,7 @@ of their standard deviation.
 Cells that agree with an entry of `skip` on every axis that it names are left out: not run, in no table. Cells that
 agree with an entry of `adjust` get the keys that it sets, unless a choice of theirs sets the same.
 
-Each of `figures` becomes a file `name`.svg. Its kind says what is drawn:
-
-    lines    the score of each cell along the axis `x`, the standard deviation over seeds as error bars; `x` lies at the
-             numbers that its choices are (with `log_x: true` in logarithms), or else one choice after the other. A line
-             that has one cell only, the others being skipped, is a reference: it goes dashed through the whole panel
-    rounds   `metric` (`val/accuracy`, `train/loss`, ...) of each round, mean and deviation over seeds, as far as all
-             seeds got
-    clients  `metric` of each client on its own graph's test part, mean and deviation over seeds
-
-`lines` (`bars` in a figure of clients) and `panels` name the axes whose choices are drawn as such. No two cells may
-lie at one place; `only: {axis: choice or list of choices}` chooses which are drawn. Each figure may have a `title`, an
-`x_label`, a `y_label`, and `shared_y: true` for one range in all panels.
+Each of `figures` becomes a file `name`.svg; docs/suites.md says what each kind draws and which keys it has.
 """
 
 from __future__ import annotations
@@ -56,7 +45,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -196,9 +185,10 @@ class Suite:
                     if not isinstance(values, list) or not values:
                         raise ValueError(f"axes.{axis}.{name}.search.{key} is {values!r}, expected a list to try")
                 if of_metrics and choice != Choice(metric=choice.metric or "?"):
+                    given = {key: value for key, value in vars(choice).items() if value and key != "changes"}
                     raise ValueError(
-                        f"axes.{axis}.{name} is {_told(choice)}; on an axis of metrics every choice has `metric` and "
-                        "nothing else"
+                        f"axes.{axis}.{name} is {given | choice.changes}; on an axis of metrics every choice has "
+                        "`metric` and nothing else"
                     )
 
     def _take_choices(self) -> None:
@@ -238,6 +228,11 @@ class Suite:
     def _points(self) -> tuple[Point, ...]:
         return tuple(point for cell in self.cells() for point in self._points_of(cell))
 
+    @property
+    def choices(self) -> Iterator[Choice]:
+        """The choices of all axes."""
+        return itertools.chain.from_iterable(choices.values() for choices in self.axes.values())
+
     def _points_of(self, cell: Mapping[str, str]) -> list[Point]:
         changes: dict[str, Any] = {}
         for entry in self.adjust:
@@ -275,11 +270,6 @@ class Suite:
         return next((expected for expected in self.expected if agrees(cell, expected.cells)), None)
 
 
-def _told(choice: Choice) -> dict[str, Any]:
-    given = {"metric": choice.metric, "search": choice.search, "seeded": choice.seeded}
-    return {**{key: value for key, value in given.items() if value}, **choice.changes}
-
-
 def load_suite(path: Path) -> Suite:
     """Read a suite file, and build every course in it so that mistakes show before anything runs."""
     builder = Builder(str(path))
@@ -312,14 +302,12 @@ def _plain(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     if type(seeds) is int and seeds >= 1:
         plain["seeds"] = list(range(seeds))
     if isinstance(plain["axes"], dict):
-        plain["axes"] = {axis: _opened(choices) for axis, choices in plain["axes"].items()}
+        for axis, choices in plain["axes"].items():
+            if isinstance(choices, dict):
+                plain["axes"][axis] = {name: keys or {} for name, keys in choices.items()}
     if isinstance(plain.get("base"), dict):
         plain["base"] = nested(plain["base"], f"{path}: base")
     return plain
-
-
-def _opened(choices: Any) -> Any:
-    return {name: keys or {} for name, keys in choices.items()} if isinstance(choices, dict) else choices
 
 
 def _checked_cells(suite: Suite) -> list[dict[str, str]]:
