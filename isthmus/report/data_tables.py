@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ def clients_table(facts: Figures, limit: int | None = MAX_CLIENTS) -> Table:
     clients: dict[str, Figures] = facts["clients"]
     shown = list(clients.items())[:limit]
     rows = [(name, *(show(figures[key]) for _, key, show in columns)) for name, figures in shown]
-    folds: list[tuple[str, Callable[[list[float]], float]]] = [(f"mean of {len(clients)}", _mean)]
+    folds: list[tuple[str, Callable[[list[float]], float]]] = [(f"mean of {len(clients)}", statistics.fmean)]
     if len(shown) < len(clients):
         rows.append((f"... {len(clients) - len(shown)} more", *("" for _ in columns)))
         folds += [(f"least of {len(clients)}", min), (f"most of {len(clients)}", max)]
@@ -142,7 +143,3 @@ def number(value: float | None, digits: int) -> str:
 def percent(value: float) -> str:
     """Return 0.1234 as "12.3 %"."""
     return f"{100 * value:.1f} %"
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
