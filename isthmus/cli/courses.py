@@ -15,6 +15,7 @@ from isthmus.cli.federation import SchemaFile, follow_schema, interruptible, kee
 from isthmus.cli.output import Json, Out, Words, examples, print_json, print_table
 from isthmus.cli.run import course_title, new_run, split_words
 from isthmus.core.errors import BadInput, nearest, quoted
+from isthmus.report.summary import Table
 
 if TYPE_CHECKING:
     from isthmus.sites.courses.messages import CourseEvent, CourseStatus
@@ -180,8 +181,6 @@ def _going_on(kit: Path, course_id: str) -> Iterator[None]:
 
 
 def _show_list(found: tuple[CourseStatus, ...]) -> None:
-    from isthmus.report.summary import Table
-
     if not found:
         typer.echo("the server has no courses")
         return

@@ -13,10 +13,10 @@ from isthmus.cli.output import DataRoot, DatasetOrFolder, Json, examples, print_
 from isthmus.core.errors import BadInput
 from isthmus.core.outside import data_root as locate_data
 from isthmus.core.outside import replace_file
+from isthmus.report.summary import Table
 
 if TYPE_CHECKING:
     from isthmus.data.dividing import Holding
-    from isthmus.report.summary import Table
 
 EXAMPLES = examples(
     "isthmus data show cora --splitter community --clients 5",

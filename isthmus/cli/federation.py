@@ -19,6 +19,7 @@ from isthmus.cli.output import DataRoot, Out, Resume, Words, comma_list, example
 from isthmus.cli.run import course_title, new_run, split_words
 from isthmus.core.errors import BadInput, quoted
 from isthmus.core.outside import printable, replace_file
+from isthmus.report.summary import headline, run_table
 
 if TYPE_CHECKING:
     from isthmus.sites.parties.kit import Enrolment
@@ -159,8 +160,7 @@ def tell_revocation(folder: Path) -> None:
 
 def tell_enrolment(out: Path, done: Enrolment) -> None:
     """Print whose kits are where, and what to do with them."""
-    facts = done.facts
-    for party in ("server", *facts.operators, *facts.sites):
+    for party in done.facts.parties:
         if party in done.added:
             typer.echo(f"{party}: {done.kits[party]} (new: hand it to {party})")
         elif party in done.kits:
@@ -205,8 +205,9 @@ def serve(
     opened, patience = open_kit(kit, "server"), Patience(wait, pause)
     if schema is not None and not words:
         raise BadInput("--schema goes with a course given here; operators give theirs to isthmus submit")
-    given = follow_schema(load_site_course(source, overrides, len(opened.sites), say), schema) if words else None
-    course = course_of(resume) if resume else given
+    course = course_of(resume) if resume else None
+    if words:
+        course = follow_schema(load_site_course(source, overrides, len(opened.sites), say), schema)
     with interruptible():
         server = Server(opened, say=say)
         try:
@@ -338,7 +339,6 @@ def check_folder(data: Path, id_secret: bytes | None) -> None:
 
 def show_folder(path: Path) -> None:
     """Print the table of a finished run from its journal."""
-    from isthmus.report.summary import headline, run_table
     from isthmus.runs.folder import RunFolder
     from isthmus.runs.journal import read_whole_journal
     from isthmus.sites.courses.site_course import course_of

@@ -12,6 +12,7 @@ import isthmus
 from isthmus.cli.output import Json, examples, print_json, print_table
 from isthmus.core.errors import BadInput, nearest
 from isthmus.core.outside import data_root
+from isthmus.report.summary import Table
 
 LIST_EXAMPLES = examples("isthmus list", "isthmus list algorithms", "isthmus list datasets --json")
 SHOW_EXAMPLES = examples("isthmus show algorithm fedavg", "isthmus show model gcn", "isthmus show course")
@@ -25,7 +26,6 @@ def list_parts(
 ) -> None:
     """List the parts that a course can be made of, all of them or one kind."""
     from isthmus.config.registry import find_part, known_names
-    from isthmus.report.summary import Table
 
     families = _families()
     chosen = families if kind is None else {name: families[name] for name in [_kind(kind, families)]}
@@ -134,7 +134,6 @@ def _kind(kind: str, families: dict[str, Any]) -> str:
 def _extra(family: str, cls: type[Any]) -> tuple[str, ...]:
     if family != "datasets":
         return ()
-
     needed = [f for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING]
     present = "-" if needed else "yes" if cls().present(data_root(None)) else "no"
     return (cls.task, present, cls.licence)

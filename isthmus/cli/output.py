@@ -8,15 +8,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, Annotated, Any
 
 import typer
 
 from isthmus.core.errors import IsthmusError
 from isthmus.core.outside import naming, printable
-
-if TYPE_CHECKING:
-    from isthmus.report.summary import Table
+from isthmus.report.summary import Table
 
 OUTPUT = "standard output"
 
@@ -129,13 +127,9 @@ class LastingStream(NamedStream):
         try:
             yield
         except OSError as error:
-            self._tell(error)
-
-    def _tell(self, error: OSError) -> None:
-        if self._told:
-            return
-        self._told = True
-        if self._other is not None:
+            first, self._told = not self._told, True
+            if self._other is None or not first:
+                return
             try:
                 print(f"{self._name} cannot be written: {error.strerror or error}; the work goes on", file=self._other)
                 self._other.flush()
