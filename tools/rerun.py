@@ -18,11 +18,10 @@ from pathlib import Path
 
 from redraw import kept_rows
 
-from isthmus.suites.outcomes import Run, outcome, read_run
+from isthmus.suites.outcomes import Run, outcome, read_run, searched_text
 from isthmus.suites.part import narrowed
 from isthmus.suites.same_data import LastScenario, finish_course
 from isthmus.suites.spec import Point, Suite, load_suite
-from isthmus.suites.table import searched_text
 
 PAPERS = Path(__file__).parents[1] / "papers"
 KEPT_DIGITS = 5e-7

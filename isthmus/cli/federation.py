@@ -118,7 +118,7 @@ def renew(
     folder: Folder = Path("federation"),
 ) -> None:
     """Make new certificates and keys, before or after the old ones end; the federation stays the same."""
-    from isthmus.sites.parties.members import renew as renew_certificates
+    from isthmus.sites.parties.kit import renew as renew_certificates
 
     done = renew_certificates(folder, parties or [], root=root, revoke_old=revoke_old)
     for party, path in done.kits.items():
@@ -144,7 +144,7 @@ def expel(
 
     A running server cuts them off within a second of getting the new list, and hands it on to the silos.
     """
-    from isthmus.sites.parties.members import expel as expel_parties
+    from isthmus.sites.parties.kit import expel as expel_parties
 
     number, num_certificates = expel_parties(folder, parties)
     typer.echo(f"expelled: {', '.join(parties)} ({num_certificates} certificates on list {number})")

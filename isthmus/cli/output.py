@@ -75,12 +75,8 @@ def print_table(table: Table, title: str = "") -> None:
 
 def human_bytes(number: int) -> str:
     """Return 1234567 as "1.2 MB"."""
-    size = float(number)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    raise AssertionError("unreachable")
+    power = min((len(str(number)) - 1) // 3, 3)
+    return f"{number / 1000**power:.1f} {' kMG'[power]}B" if power else f"{number} B"
 
 
 # ---- output that may break while the work goes on: a full log disk or a closed pipe ends nothing

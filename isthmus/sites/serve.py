@@ -18,7 +18,7 @@ from isthmus.sites.courses.hub import Hub
 from isthmus.sites.courses.ledger import CANCELLED, DONE, FAILED, PAUSED, RUNNING, STATUS_FILE, Entry, Ledger
 from isthmus.sites.courses.messages import desk_answer
 from isthmus.sites.courses.site_course import Patience, SiteCourse, course_of
-from isthmus.sites.parties.admission import Roll, credentials_of, port_problem
+from isthmus.sites.parties.admission import Roll, credentials_of, require_port
 from isthmus.sites.parties.certificates import REVOKED, SERVER, require_engine
 from isthmus.sites.parties.kit import KIT_FILE, Kit, Watch, open_kit
 
@@ -37,9 +37,7 @@ class Server:
         from isthmus.runtime.flare.link import LinkHub
 
         self.roll = Roll(kit, say)
-        problem = port_problem(kit.port)
-        if problem:
-            raise BadInput(problem)
+        require_port(kit.port)
         self.kit, self.say = kit, say
         self.desk: Desk | None = None
         self._runs_its_own = False

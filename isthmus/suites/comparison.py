@@ -12,8 +12,7 @@ from isthmus.core.errors import BadInput
 from isthmus.core.outside import replace_file
 from isthmus.report.summary import Table
 from isthmus.suites.figures import write_figures
-from isthmus.suites.moving import with_others
-from isthmus.suites.outcomes import Run
+from isthmus.suites.outcomes import Run, with_others
 from isthmus.suites.settings import Settings, notes, settings
 from isthmus.suites.spec import Point, Suite
 from isthmus.suites.table import Cell, cell_table, cells, cells_csv

@@ -20,8 +20,7 @@ from isthmus.config.course import Course
 from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.core.outside import replace_file
 from isthmus.suites import elsewhere
-from isthmus.suites.moving import RUNS_FILE, Rows, with_others
-from isthmus.suites.outcomes import Run, outcome, read_run
+from isthmus.suites.outcomes import RUNS_FILE, Rows, Run, outcome, read_run, with_others
 from isthmus.suites.same_data import Finishing, LastScenario, finish_course, side_by_side
 from isthmus.suites.spec import Point, Suite
 

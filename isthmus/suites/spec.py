@@ -187,7 +187,7 @@ class Suite:
                 if of_metrics and choice != Choice(metric=choice.metric or "?"):
                     given = {key: value for key, value in vars(choice).items() if value and key != "changes"}
                     raise ValueError(
-                        f"axes.{axis}.{name} is {given | choice.changes}; on an axis of metrics every choice has "
+                        f"axes.{axis}.{name} is {given | dict(choice.changes)}; on an axis of metrics every choice has "
                         "`metric` and nothing else"
                     )
 

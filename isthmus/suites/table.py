@@ -12,7 +12,7 @@ from typing import Any
 from isthmus.core.protocol import LOWER_IS_BETTER
 from isthmus.report.summary import Table, as_csv
 from isthmus.suites.outcomes import Run
-from isthmus.suites.spec import Expectation, Point, Suite
+from isthmus.suites.spec import Expectation, Suite
 
 
 @dataclass(frozen=True)
@@ -125,24 +125,6 @@ def _plus_minus(mean: float | None, std: float | None) -> str:
     if mean is None:
         return "-"
     return f"{100 * mean:.2f}" if std is None else f"{100 * mean:.2f} ± {100 * std:.2f}"
-
-
-def runs_csv(suite: Suite, runs: Sequence[Run]) -> str:
-    """Return every run as a line of CSV."""
-    score = "score" if suite.measured else suite.metric
-    facts = ["validation", "rounds", "seconds", "error", "run", "missing", "digest"]
-    rows: list[list[Any]] = [[*suite.axes, "searched", "seed", score, *facts]]
-    for run in runs:
-        found = [run.score, run.validation, run.num_rounds, run.seconds, run.error, run.point.key]
-        # With these a row stands for its run where the run's folder is not: isthmus/suites/moving.py.
-        proof = [" ".join(run.missing), run.point.digest]
-        rows.append([*run.point.cell.values(), searched_text(run.point), run.point.seed, *found, *proof])
-    return as_csv(rows)
-
-
-def searched_text(point: Point) -> str:
-    """Return the point of a search as a row has it."""
-    return json.dumps(point.searched, sort_keys=True) if point.searched else ""
 
 
 def cells_csv(suite: Suite, found: Sequence[Cell]) -> str:

@@ -14,7 +14,7 @@ from isthmus.core.codec import pack
 from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.suites import elsewhere, runner
 from isthmus.suites.comparison import Comparison
-from isthmus.suites.moving import BY_ROW
+from isthmus.suites.outcomes import BY_ROW
 from isthmus.suites.part import part_of
 from isthmus.suites.runner import run_suite
 from isthmus.suites.spec import load_suite

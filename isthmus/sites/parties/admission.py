@@ -137,15 +137,14 @@ def wait_for_server(kit: Kit, say: Callable[[str], None], stopped: Callable[[], 
     return False
 
 
-def port_problem(port: int) -> str:
-    """Return why the server cannot listen on a port, or nothing."""
+def require_port(port: int) -> None:
+    """Raise where the server cannot listen on a port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("0.0.0.0", port))
         except OSError as error:
-            return f"port {port} cannot be used: {error.strerror or error}"
-    return ""
+            raise BadInput(f"port {port} cannot be used: {error.strerror or error}") from None
 
 
 class Entrance:

@@ -290,12 +290,6 @@ class Authority:
         self.list_number += 1
         self.signed_list = sign_list(self.root, self.root_key, self.list_number, self.revoked)
 
-    def renew_root(self) -> None:
-        """Give the root another ten years under the same key: what it has signed stays valid under the new one."""
-        from isthmus.runtime.flare.provision import new_root
-
-        self.root = new_root(self.facts.federation, self.root_key).certificate
-
     def issue(self, party: str) -> tuple[bytes, bytes]:
         """Make a certificate and a key for a party; the key is not kept here."""
         from isthmus.runtime.flare.provision import Pair, new_party
@@ -339,26 +333,24 @@ def open_authority(out: Path) -> Authority:
         raise BadInput(f"{out} has no federation's authority; give the folder that `isthmus federation init` made")
     (ledger,) = found
     try:
-        return _authority_of(out, ledger, json.loads(ledger.read_text(encoding="utf-8")))
+        content = json.loads(ledger.read_text(encoding="utf-8"))
+        root, root_key = content.pop(_ROOT).encode(), content.pop(_ROOT_KEY).encode()
+        facts = content.pop(_FACTS, None)
+        revoked = [Revoked(**{**entry, "serial": int(entry["serial"])}) for entry in content.pop(_REVOKED, [])]
+        list_number, signed_list = int(content.pop(_NUMBER, 0)), content.pop(_LIST, "").encode()
+        issued = {
+            name: [text.encode() for text in (*entry.get("earlier", ()), entry["cert"])]
+            for name, entry in content.items()
+            if not name.startswith(":")
+        }
+        if facts:
+            stated = Facts(**{**facts, "sites": tuple(facts["sites"]), "operators": tuple(facts["operators"])})
+        else:
+            stated = _facts_of_kits(out, ledger.parents[1].name, issued)
     except OSError as error:
         raise BadInput(f"{ledger} cannot be read ({error.strerror or error})") from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadInput(f"{ledger} is damaged: {error}; take it from a backup") from None
-
-
-def _authority_of(out: Path, ledger: Path, content: dict[str, Any]) -> Authority:
-    root, root_key = content.pop(_ROOT).encode(), content.pop(_ROOT_KEY).encode()
-    facts = content.pop(_FACTS, None)
-    revoked = [Revoked(**{**entry, "serial": int(entry["serial"])}) for entry in content.pop(_REVOKED, [])]
-    list_number, signed_list = int(content.pop(_NUMBER, 0)), content.pop(_LIST, "").encode()
-    parties = {name: entry for name, entry in content.items() if not name.startswith(":")}
-    issued = {
-        name: [text.encode() for text in (*entry.get("earlier", ()), entry["cert"])] for name, entry in parties.items()
-    }
-    if facts:
-        stated = Facts(**{**facts, "sites": tuple(facts["sites"]), "operators": tuple(facts["operators"])})
-    else:
-        stated = _facts_of_kits(out, ledger.parents[1].name, issued)
     return Authority(ledger, stated, root, root_key, issued, revoked, list_number, signed_list)
 
 

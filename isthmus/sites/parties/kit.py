@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, nearest
 from isthmus.core.outside import new_folder, replace_file, require_types
 from isthmus.sites.parties.certificates import (
     AUTHORITY,
@@ -24,11 +24,13 @@ from isthmus.sites.parties.certificates import (
     SERVER,
     Authority,
     Facts,
+    Passport,
     alone,
     create_authority,
     has_authority,
     locked,
     open_authority,
+    read_passport,
 )
 
 KIT_FILE = "kit.json"
@@ -144,10 +146,17 @@ def enrol(
         return _found(out, server, sites, operators or (OPERATOR,), name or "federation")
     with alone(out):
         authority = open_authority(out)
-        _check_same(out, authority.facts, server, name)
-        port = authority.facts.port if server is None else parse_server(server)[1]
-        _check_names(authority.facts, sites, operators)
-        return _admit(out, authority, replace(authority.facts, port=port), sites, operators)
+        facts = authority.facts
+        host, port = (facts.host, facts.port) if server is None else parse_server(server)
+        if facts.host != host:
+            raise BadInput(
+                f"--server is {server!r}, but the server's certificate in {out} is for {facts.host!r}; "
+                "make a new federation for another host"
+            )
+        if name not in (None, facts.federation):
+            raise BadInput(f"--name is {name!r}, but {out} is the federation {facts.federation!r}; leave --name out")
+        _check_names(facts, sites, operators)
+        return _admit(out, authority, replace(facts, port=port), sites, operators)
 
 
 def _found(out: Path, server: str | None, sites: Sequence[str], operators: Sequence[str], name: str) -> Enrolment:
@@ -196,17 +205,6 @@ def hand_out(out: Path, authority: Authority, pairs: Mapping[str, tuple[bytes, b
     return kits
 
 
-def _check_same(out: Path, facts: Facts, server: str | None, name: str | None) -> None:
-    host = facts.host if server is None else parse_server(server)[0]
-    if facts.host != host:
-        raise BadInput(
-            f"--server is {server!r}, but the server's certificate in {out} is for {facts.host!r}; "
-            "make a new federation for another host"
-        )
-    if name not in (None, facts.federation):
-        raise BadInput(f"--name is {name!r}, but {out} is the federation {facts.federation!r}; leave --name out")
-
-
 def _check_names(facts: Facts, sites: Sequence[str], operators: Sequence[str]) -> None:
     """Refuse names that are no names, are taken, or come twice."""
     taken = {
@@ -236,6 +234,93 @@ def _write_facts(out: Path, facts: Facts, new: Sequence[str]) -> dict[str, Path]
                 replace_file(path, content)
             kits[party] = path.parent
     return kits
+
+
+# ---- changes to a federation that exists: certificates are renewed, parties are expelled
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """What a renewal made."""
+
+    kits: dict[str, Path]
+    """The kits with a new certificate."""
+    passports: dict[str, Passport]
+    """What the new certificates say."""
+    root: Passport
+
+
+def renew(out: Path, parties: Sequence[str] = (), *, root: bool = False, revoke_old: bool = False) -> Renewal:
+    """Make new certificates and keys for some parties, or for all, under the same root; before or after the old end.
+
+    With `root`, the root certificate is renewed too, under the same key. With `revoke_old`, what the parties had before
+    counts no more, at once.
+    """
+    with _changing(out) as authority:
+        chosen = tuple(dict.fromkeys(parties)) or (() if root else authority.facts.parties)
+        for party in chosen:
+            _require(authority, party)
+        for party in chosen if revoke_old else ():
+            authority.revoke(party, expelled=False)
+        if root:  # another ten years under the same key: what it has signed stays valid under the new one
+            from isthmus.runtime.flare.provision import new_root
+
+            authority.root = new_root(authority.facts.federation, authority.root_key).certificate
+        above = read_passport(authority.root)
+        if above.days_left <= 0:
+            remedy = "renew it too: isthmus federation renew --root"
+            raise BadInput(f"the root certificate ended on {above.last_day}; {remedy}")
+        pairs = {party: authority.issue(party) for party in chosen}
+        kits = hand_out(out, authority, pairs)
+        for path in kits.values() if root else ():
+            replace_file(path / "rootCA.pem", authority.root, 0o600)
+        passports = {party: read_passport(certificate) for party, (certificate, _) in pairs.items()}
+        return Renewal({party: kits[party] for party in chosen}, passports, above)
+
+
+def expel(out: Path, parties: Sequence[str]) -> tuple[int, int]:
+    """Revoke all certificates of some sites or operators and take them off every kit's list.
+
+    Return the number of the list of revoked certificates, and how many are new on it.
+    """
+    with _changing(out) as authority:
+        for party in parties:
+            _require(authority, party)
+            if party == SERVER:
+                raise BadInput(
+                    "the server cannot be expelled; if its key is in wrong hands, make it another and revoke the old: "
+                    "isthmus federation renew server --revoke-old"
+                )
+        revoked = [entry for party in dict.fromkeys(parties) for entry in authority.revoke(party, expelled=True)]
+        facts = authority.facts
+        authority.facts = replace(
+            facts,
+            sites=tuple(site for site in facts.sites if site not in parties),
+            operators=tuple(operator for operator in facts.operators if operator not in parties),
+        )
+        hand_out(out, authority, {})
+        return authority.list_number, len(revoked)
+
+
+@contextmanager
+def _changing(out: Path) -> Iterator[Authority]:
+    if not has_authority(out):
+        raise BadInput(f"{out} is no federation; give the folder that holds its `authority` with --folder")
+    with alone(out):
+        yield open_authority(out)
+
+
+def _require(authority: Authority, party: str) -> None:
+    members = authority.facts.parties
+    if party in authority.expelled:
+        raise BadInput(
+            f"{party!r} was expelled; take it back, with another certificate: isthmus federation add {party}"
+        )
+    if party not in members:
+        raise BadInput(f"{party!r} is not of this federation; {nearest(party, members)}")
+
+
+# ---- kits that change while a process runs
 
 
 class Watch:
