@@ -144,12 +144,7 @@ class Builder:
 
     def _part(self, family: Family, raw: Any, where: str, default: Any) -> Any:
         given = {"name": raw} if isinstance(raw, str) else dict(self._mapping(raw, where))
-        kind = self._named_kind(family, given.pop("name", None), where, default)
-        if isinstance(raw, Renamed) or not self.changed.isdisjoint((where, f"{where}.name")):
-            return self._switched(family, kind, given, raw, where, default)
-        return self.fields(kind, given, where, default)
-
-    def _named_kind(self, family: Family, name: Any, where: str, default: Any) -> type[Any]:
+        name = given.pop("name", None)
         if name is None and default is None:
             raise BadInput(f"{self.place(where)}.name is missing; known: {', '.join(sorted(known_names(family)))}")
         name = name or name_of(type(default))
@@ -158,7 +153,9 @@ class Builder:
         kind = find_part(family, name, f"{self.place(where)}.name", self.allow_import)
         if not dataclasses.is_dataclass(kind):
             raise BadInput(f"{self.place(where)}.name is {name!r}, which is not a dataclass with fields to set")
-        return kind
+        if isinstance(raw, Renamed) or not self.changed.isdisjoint((where, f"{where}.name")):
+            return self._switched(family, kind, given, raw, where, default)
+        return self.fields(kind, given, where, default)
 
     # ---- a part in place of another
 

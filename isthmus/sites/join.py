@@ -30,11 +30,7 @@ def join(
     say: Callable[[str], None] = print,
     stop: threading.Event | None = None,
 ) -> None:
-    """Serve courses on the graph in `data` until `stop` is set; refused in one course, it waits for the next.
-
-    With a secret that the silos share, algorithms can match nodes that they have in common. `device` is where this silo
-    computes; nobody else is told of it.
-    """
+    """Serve courses on the graph in `data` until `stop` is set; refused in one course, it waits for the next."""
     require_engine("joining a federation")
     stop = stop or threading.Event()
     service = SiloService(kit.party, data, kit.path / "state", policy, say, id_secret, device=device)

@@ -110,10 +110,7 @@ class Server:
     # ---- courses of operators
 
     def serve(self, runs: Path, *, patience: Patience | None = None, once: bool = False, take_up: bool = True) -> None:
-        """Run the courses that operators submit, in order; `runs` is where their folders go.
-
-        What an earlier server left queued, running or paused is taken up first, unless `take_up` is false.
-        """
+        """Run the courses that operators submit, in order, after what an earlier server left if `take_up` says so."""
         ledger = Ledger(runs, self.say)
         if not take_up:
             leave_alone(ledger)

@@ -10,7 +10,7 @@ from typing import Any
 from isthmus.config.build import Builder
 from isthmus.config.load import parse_override
 from isthmus.core.errors import BadInput, nearest
-from isthmus.suites.choices import read_choices
+from isthmus.suites.figure_spec import read_choices
 from isthmus.suites.spec import Choice, Suite, load_suite
 
 

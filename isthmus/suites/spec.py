@@ -1,28 +1,12 @@
-"""What a suite file says, and the courses it stands for.
+"""What a suite file says, and the courses it stands for; docs/suites.md has a whole one.
 
-    title: FedAvg against Local
-    metric: accuracy
-    graph: global_graph
-    model: global_model
-    seeds: [0, 1, 2]
-    base: {rounds: 100, stopping: {patience: 30}}
     axes:
-      splitter:
-        random: {splitter.name: random}
-        community: {splitter.name: community}
       method:
-        Local: {algorithm.name: local}
         FedAvg:
           algorithm.name: fedavg
           search: {algorithm.optimizer.lr: [0.05, 0.25], algorithm.local_steps: [1, 4]}
-    skip:
-      - {method: Local, splitter: [random]}
-    adjust:
-      - {method: FedAvg, splitter: random, set: {algorithm.weighting: nodes}}
     expected:
       - {splitter: random, method: FedAvg, value: 0.8663, std: 0.0135, within: 0.015}
-    figures:
-      - {name: curves, kind: rounds, lines: method, panels: splitter, metric: val/accuracy}
 
 Every combination of one choice per axis is a cell of the table; every cell is run with every seed. A choice changes
 keys of the base course. Where a choice has a `search`, each point of the grid is run with every seed, and the point
@@ -57,8 +41,7 @@ from isthmus.config.load import as_before, course_to_dict, leaf_paths, merge, ne
 from isthmus.core.errors import refuse
 from isthmus.core.outside import read_yaml
 from isthmus.report.summary import MODELS
-from isthmus.suites.choices import Choices, agrees, read_choices
-from isthmus.suites.figure_spec import Figure, check_metric, read_figures
+from isthmus.suites.figure_spec import Choices, Figure, agrees, check_metric, read_choices, read_figures
 
 GRAPHS = ("global_graph", "local_graph")
 SPREADS = ("std", "ci95")
@@ -193,22 +176,16 @@ class Suite:
 
     def _take_choices(self) -> None:
         """Read the choices of `skip`, `adjust` and `expected`, which must be choices of the axes."""
-
-        def choices(raw: Any, number: int, key: str) -> Choices:
-            return read_choices(raw, self.axes, f"entry {number} of {key}")
-
         for number, entry in enumerate(self.adjust, start=1):
             if not entry.set:
                 found = dict(entry.cells)
                 raise ValueError(f"entry {number} of adjust is {found}; it needs choices and `set` with keys, {ADJUST}")
-        taken: dict[str, tuple[Any, ...]] = {
-            "skip": tuple(choices(raw, i, "skip") for i, raw in enumerate(self.skip, start=1))
-        }
-        for key in ("adjust", "expected"):
-            entries = enumerate(getattr(self, key), start=1)
-            taken[key] = tuple(replace(entry, cells=choices(entry.cells, i, key)) for i, entry in entries)
-        for key, value in taken.items():
-            object.__setattr__(self, key, value)
+        for key in ("skip", "adjust", "expected"):
+            taken: list[Any] = []
+            for number, entry in enumerate(getattr(self, key), start=1):
+                cells = read_choices(entry if key == "skip" else entry.cells, self.axes, f"entry {number} of {key}")
+                taken.append(cells if key == "skip" else replace(entry, cells=cells))
+            object.__setattr__(self, key, tuple(taken))
 
     @property
     def measured(self) -> tuple[str, ...]:
@@ -277,7 +254,13 @@ def load_suite(path: Path) -> Suite:
     figures = raw.pop("figures", None)
     suite: Suite = builder.fields(Suite, _plain(raw, path), "")
     with builder.placed(""):
-        cells = _checked_cells(suite)
+        cells = suite.cells()
+        if not cells:
+            raise ValueError("skip leaves no cell to run")
+        for expected in suite.expected:
+            if not any(agrees(cell, expected.cells) for cell in cells):
+                chosen = {axis: ", ".join(choices) for axis, choices in expected.cells.items()}
+                raise ValueError(f"expected has a value for {chosen}, which skip leaves out")
         suite = replace(suite, figures=read_figures(figures, suite.axes, cells, suite.metric, builder))
         for point in suite.points():
             metrics = point.course.task.metrics
@@ -308,15 +291,3 @@ def _plain(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     if isinstance(plain.get("base"), dict):
         plain["base"] = nested(plain["base"], f"{path}: base")
     return plain
-
-
-def _checked_cells(suite: Suite) -> list[dict[str, str]]:
-    """Return the cells that are run, if there are any and every number of the paper is for one of them."""
-    cells = suite.cells()
-    if not cells:
-        raise ValueError("skip leaves no cell to run")
-    for expected in suite.expected:
-        if not any(agrees(cell, expected.cells) for cell in cells):
-            chosen = {axis: ", ".join(choices) for axis, choices in expected.cells.items()}
-            raise ValueError(f"expected has a value for {chosen}, which skip leaves out")
-    return cells

@@ -204,6 +204,6 @@ def test_a_process_that_is_killed_leaves_what_is_finished(
     # A pool whose processes are never started: nothing that they do is looked at.
     monkeypatch.setattr(runner, "ProcessPoolExecutor", lambda number, **options: ThreadPoolExecutor(number))
     monkeypatch.setattr(runner, "_finish_in_worker", lambda *arguments: None)
-    monkeypatch.setattr(runner, "wait", broken)
+    monkeypatch.setattr(runner, "as_completed", broken)
     with pytest.raises(CourseFailed, match="what is finished stays"):
         run_suite(load_suite(suite_file), tmp_path / "out", workers=2)

@@ -84,10 +84,7 @@ class Silence:
 
 @dataclass(eq=False)
 class SiteTransport:
-    """Brings exchanges to the sites that agreed to the course; one that comes back is asked to agree again.
-
-    One that was late twice in a row counts as lost, and is not waited for until it is heard of again.
-    """
+    """Brings exchanges to the sites that agreed to the course; one that comes back is asked to agree again."""
 
     hub: Hub
     proposal: Proposal
@@ -266,7 +263,12 @@ def checked_terms(terms: Terms) -> Terms:
         raise BadMessage(f"it states {float(terms.output_dim):.3g} outputs")
     if len(terms.class_names) > MAX_OUTPUT_DIM:
         raise BadMessage(f"it names {len(terms.class_names)} classes")
-    _check_holdings(terms.holdings)
+    for split in terms.holdings.examples:
+        if split not in SPLITS:
+            raise BadMessage(f"it states examples of {foreign(split, MAX_NAME)!r}; known: {', '.join(SPLITS)}")
+    for what, number in (("nodes", terms.holdings.nodes), *terms.holdings.examples.items()):
+        if not 0 <= number <= MAX_HELD:
+            raise BadMessage(f"it states {float(number):.3g} {what}")
     return replace(
         terms,
         refusal=foreign(terms.refusal),
@@ -276,15 +278,6 @@ def checked_terms(terms: Terms) -> Terms:
         holds=foreign(terms.holds, MAX_CLASS_NAME),
         class_names=tuple(foreign(name, MAX_CLASS_NAME) for name in terms.class_names),
     )
-
-
-def _check_holdings(held: Holdings) -> None:
-    odd = next((split for split in held.examples if split not in SPLITS), None)
-    if odd is not None:
-        raise BadMessage(f"it states examples of {foreign(odd, MAX_NAME)!r}; known: {', '.join(SPLITS)}")
-    for what, number in (("nodes", held.nodes), *held.examples.items()):
-        if not 0 <= number <= MAX_HELD:
-            raise BadMessage(f"it states {float(number):.3g} {what}")
 
 
 def _exceeds(now: Holdings, before: Holdings) -> bool:

@@ -1,7 +1,4 @@
-"""A course between sites, from the agreement to the models; it pauses and goes on as silos leave and return.
-
-A value for a key that means nothing between sites is refused rather than ignored (`MEANINGLESS`).
-"""
+"""A course between sites, from the agreement to the models; it pauses and goes on as silos leave and return."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ from isthmus.sites.courses.hub import Hub, SiteTransport, problems_of
 from isthmus.sites.courses.messages import Finish, Proposal
 from isthmus.sites.silo.terms import own_dataset
 
-# Key of the course -> why a value for it would be ignored.
+# Key of the course -> why a value for it would be ignored: it is refused.
 MEANINGLESS = {
     "splitter": "nothing is split, every silo brings its own data",
     "global_graph": "there is no global graph",
@@ -109,21 +106,18 @@ class SiteCourse(Life, Callback):
             if not self.journal.rewind(after):
                 self.introduce(sites=list(self.sites))
             self.journal.write("resume", after=after)
-        return self._carried_out(standing)
-
-    def noted(self, round: int, text: str) -> None:
-        """Say what the algorithm has to say; the journal has it too."""
-        self.say(text)
-
-    # ---- the way
-
-    def _carried_out(self, standing: Standing | None) -> Result:
         self.course_id = (self.run_dir / ID_FILE).read_text().strip()
         self._agree()
         with torch_threads(self.course.threads):
             result = self.to_the_end(standing)
         self._finish(result)
         return result
+
+    def noted(self, round: int, text: str) -> None:
+        """Say what the algorithm has to say; the journal has it too."""
+        self.say(text)
+
+    # ---- the way
 
     def _agree(self) -> None:
         """Find out who takes part and what is trained."""

@@ -1,8 +1,6 @@
 """Who comes in, as a party and as the server see it.
 
 A first look at the server says in one sentence why a party cannot connect, before the transport tries for ever.
-`Entrance` is a party's way in: it trusts no server whose certificate was revoked, and takes a refusal as the end.
-`Roll` is who is of the federation now, as the server knows it: its kit's list, and the list of revoked certificates.
 """
 
 from __future__ import annotations
@@ -148,7 +146,7 @@ def require_port(port: int) -> None:
 
 
 class Entrance:
-    """Keeps the list of revoked certificates of one party while it runs, and why it must end, if it must."""
+    """A party's way in: it trusts no server whose certificate was revoked, and knows why it must end, if it must."""
 
     def __init__(self, kit: Kit, say: Callable[[str], None]) -> None:
         self.kit, self.say = kit, say

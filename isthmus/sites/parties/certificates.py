@@ -1,9 +1,7 @@
 """Certificates of a federation: what they say, which of them count no more, and the authority that makes them.
 
-The list of revoked certificates is signed by the root, numbered, and honoured by the server and by every silo. It is an
-X.509 revocation list. Every entry names the party too, and says whether it was expelled or only got another
-certificate, so that a silo can tell whose name counts no more. The authority has the root key, and a ledger of every
-certificate that was ever made.
+The list of revoked certificates, an X.509 one, is signed by the root, numbered, and honoured by the server and by every
+silo. Every entry names the party too, and says whether it was expelled or only got another certificate.
 """
 
 from __future__ import annotations
@@ -203,10 +201,7 @@ def read_list(content: bytes, root: bytes) -> RevocationList:
 
 
 class Revocations:
-    """The newest list that a party has seen; an older one never takes its place, nor does one of another root.
-
-    The one that came with the kit and the one that was kept while the party ran are both looked at.
-    """
+    """The newest list that a party has seen; an older one never takes its place, nor does one of another root."""
 
     def __init__(self, kit: Kit) -> None:
         self._given, self._kept = kit.path / REVOKED, kit.path / "state" / REVOKED

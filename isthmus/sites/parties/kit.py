@@ -1,7 +1,4 @@
-"""Kits: what each party of a federation gets, once and out of band: certificate, key, and where the server is.
-
-A process notices when files of its kit are replaced while it runs (`Watch`).
-"""
+"""Kits: what each party of a federation gets, once and out of band: certificate, key, and where the server is."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from isthmus.core.errors import BadInput, nearest
 from isthmus.core.outside import new_folder, replace_file, require_types
@@ -68,7 +64,13 @@ class Kit(Facts):
 def open_kit(path: Path, role: str) -> Kit:
     """Read a kit that must be of a given role."""
     try:
-        kit = _kit_of(path, json.loads((path / KIT_FILE).read_text(encoding="utf-8")))
+        facts = json.loads((path / KIT_FILE).read_text(encoding="utf-8"))
+        named = {key: _names(facts[key]) for key in ("sites", "operators") if key in facts}
+        kit = Kit(path=path, **{**facts, **named})
+        require_types(kit)
+        _names([kit.party])
+        if not 0 < kit.port < 65536:
+            raise ValueError(f"the server is at {kit.host!r}:{kit.port!r}")
     except OSError as error:
         raise BadInput(f"{path} is not a kit: {KIT_FILE} cannot be read ({error.strerror or error})") from None
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -82,16 +84,6 @@ def open_kit(path: Path, role: str) -> Kit:
     for needed in (kit.root, kit.certificate, kit.key):
         if not needed.is_file():
             raise BadInput(f"{path} is incomplete: {needed.name} is missing; ask for a new kit")
-    return kit
-
-
-def _kit_of(path: Path, facts: Any) -> Kit:
-    """Return the kit that a file describes; raises ValueError, TypeError or KeyError where it describes none."""
-    kit = Kit(path=path, **{**facts, **{key: _names(facts[key]) for key in ("sites", "operators") if key in facts}})
-    require_types(kit)
-    _names([kit.party])
-    if not 0 < kit.port < 65536:
-        raise ValueError(f"the server is at {kit.host!r}:{kit.port!r}")
     return kit
 
 
@@ -251,10 +243,9 @@ class Renewal:
 
 
 def renew(out: Path, parties: Sequence[str] = (), *, root: bool = False, revoke_old: bool = False) -> Renewal:
-    """Make new certificates and keys for some parties, or for all, under the same root; before or after the old end.
+    """Make new certificates and keys for some parties, or for all, before or after the old end; `root` gets one too.
 
-    With `root`, the root certificate is renewed too, under the same key. With `revoke_old`, what the parties had before
-    counts no more, at once.
+    With `revoke_old`, what the parties had before counts no more, at once.
     """
     with _changing(out) as authority:
         chosen = tuple(dict.fromkeys(parties)) or (() if root else authority.facts.parties)
