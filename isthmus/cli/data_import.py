@@ -168,15 +168,16 @@ def _read(
     if nodes_query or edges_query:
         raise BadInput("--nodes-query and --edges-query go with --sql")
     if source:
-        return _read_source(source, delimiter, wishes)
+        problems = Problems(f"import of {Path(source)}")
+        return _read_source(source, delimiter, wishes, problems), problems
     if nodes is None or edges is None:
         raise BadInput(f"{given[0] if nodes else '--edges'} is given alone; both --nodes and --edges are needed")
     problems = Problems(f"import of {nodes} and {edges}")
     return read_tables(nodes, edges, delimiter, problems, reading_of(wishes)), problems
 
 
-def _read_source(source: str, delimiter: str, wishes: Wishes) -> tuple[RawGraph | None, Problems]:
-    from isthmus.data.folders.tables.reading import Problems, find_table
+def _read_source(source: str, delimiter: str, wishes: Wishes, problems: Problems) -> RawGraph | None:
+    from isthmus.data.folders.tables.reading import find_table
     from isthmus.data.imports.importing import reading_of
     from isthmus.data.imports.two_tables import read_tables
 
@@ -184,7 +185,6 @@ def _read_source(source: str, delimiter: str, wishes: Wishes) -> tuple[RawGraph 
         raise BadInput("SOURCE is the address of a database; give it as --sql, with --nodes-query and --edges-query")
     path = Path(source)
     ending = path.suffix.lower()
-    problems = Problems(f"import of {path}")
     if path.is_dir():
         _refuse_other_kinds(path)
         found = [find_table(path, "nodes"), find_table(path, "edges")]
@@ -192,15 +192,15 @@ def _read_source(source: str, delimiter: str, wishes: Wishes) -> tuple[RawGraph 
             raise BadInput(
                 f"{path} has not one table of nodes and one of edges, as .csv or .parquet; give --nodes, --edges"
             )
-        return read_tables(found[0][0], found[1][0], delimiter, problems, reading_of(wishes)), problems
+        return read_tables(found[0][0], found[1][0], delimiter, problems, reading_of(wishes))
     if ending in (".graphml", ".gexf"):
         from isthmus.data.imports.network import read_network
 
-        return read_network(path, wishes.roles.id or "", wishes.roles.label or "", problems), problems
+        return read_network(path, wishes.roles.id or "", wishes.roles.label or "", problems)
     if ending in (".pt", ".pth"):
         from isthmus.data.imports.pyg import read_pyg
 
-        return read_pyg(path, problems), problems
+        return read_pyg(path, problems)
     remedy = "; tables are given as --nodes and --edges" if ending in (".csv", ".tsv", ".parquet", ".pq") else ""
     raise BadInput(f"SOURCE is {source!r}; known: a folder, .gexf, .graphml, .pt, .pth{remedy}")
 

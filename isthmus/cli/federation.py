@@ -241,11 +241,10 @@ def join(
         say(f"nodes in common are matched by a secret with the fingerprint {fingerprint(id_secret)}; all silos need it")
     for line in allowed.lines():
         say(line)
-    stop = threading.Event()
     if until_eof:
         threading.Thread(target=_end_with_input, daemon=True).start()
     with interruptible():
-        join_federation(opened, data, allowed, id_secret=id_secret, device=place, say=say, stop=stop)
+        join_federation(opened, data, allowed, id_secret=id_secret, device=place, say=say)
 
 
 def up(

@@ -88,9 +88,8 @@ def _clients(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) 
 
 def _by_client(run: Run, metric: str, folder: Path) -> dict[str, float]:
     """Return a metric of every client at the end of a run; a client without test examples has none."""
-    ends = [event for event in _events(run, folder) if event["event"] == "end"]
-    scores = ends[-1]["client_scores"] if ends else {}
-    values = {client: score.get(metric) for client, score in scores.items()}
+    ends = [event["client_scores"] for event in _events(run, folder) if event["event"] == "end"]
+    values = {client: score.get(metric) for client, score in (ends[-1] if ends else {}).items()}
     return {client: value for client, value in values.items() if value is not None and math.isfinite(value)}
 
 

@@ -94,12 +94,11 @@ class Rows:
 
     def __init__(self, suite: Suite, folder: Path) -> None:
         self.suite, self.path = suite, folder / RUNS_FILE
-        self.header, self.rows = _read(self.path)
+        _, self.rows = _read(self.path)
 
     def of(self, points: Sequence[Point]) -> list[Run] | None:
         """Return the runs of some points by their rows; None where one has no row that counts."""
-        found = [self._run(point) for point in points]
-        runs = [run for run in found if run is not None]
+        runs = list(filter(None, map(self._run, points)))
         return runs if len(runs) == len(points) else None
 
     def why_not(self, point: Point) -> str:

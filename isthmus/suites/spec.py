@@ -41,7 +41,7 @@ from isthmus.config.load import as_before, course_to_dict, leaf_paths, merge, ne
 from isthmus.core.errors import refuse
 from isthmus.core.outside import read_yaml
 from isthmus.report.summary import MODELS
-from isthmus.suites.figure_spec import Choices, Figure, agrees, check_metric, read_choices, read_figures
+from isthmus.suites.figure_spec import Figure, agrees, check_metric, read_choices, read_figures
 
 GRAPHS = ("global_graph", "local_graph")
 SPREADS = ("std", "ci95")

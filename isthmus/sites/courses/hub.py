@@ -182,7 +182,9 @@ class SiteTransport:
 
     def _change(self, site: str, terms: Terms) -> str:
         """Return what keeps a site from taking part again, or from coming late; nothing if its terms are as before."""
-        same_columns = terms.features == self.agreement.features or self._free_columns(site, terms)
+        free, wished = self.free, self.agreement.features
+        unnamed = free.by_position and not (terms.features and wished)
+        same_columns = terms.features == wished or free.features or site in free.models or unnamed
         wanted = self.proposal.version, *self._wanted(site, terms)
         if (terms.version, terms.input_dim, outputs_of(terms)) != wanted or not same_columns:
             return "it came back with another version, other features or other classes than the course has"
@@ -200,11 +202,6 @@ class SiteTransport:
         if own_model or self.free.features:
             inputs = terms.input_dim
         return self.agreement.inputs.get(site, inputs), self.agreement.own.get(site, outputs)
-
-    def _free_columns(self, site: str, terms: Terms) -> bool:
-        """Whether a site may have feature columns of other names than the course has."""
-        nameless = not terms.features or not self.agreement.features
-        return self.free.features or site in self.free.models or (self.free.by_position and nameless)
 
     def _is_settled(self, site: str) -> bool:
         """Whether a site has agreed or was refused since it last connected."""

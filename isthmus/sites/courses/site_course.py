@@ -254,11 +254,10 @@ def load_site_course(
     source: Path | None, overrides: Sequence[str], num_sites: int, say: Callable[[str], None] = print
 ) -> Course:
     """Load a course for the sites of a federation; refuse what would be ignored between them."""
-    in_file = source is not None and "num_clients" in read_yaml(source)
-    if in_file or any(word.partition("=")[0].strip() == "num_clients" for word in overrides):
-        course = load_course(source, overrides, say=say)
-    else:
-        course = load_course(source, [f"num_clients={num_sites}", *overrides], say=say)
+    stated = source is not None and "num_clients" in read_yaml(source)
+    # What the words say of it comes later, and counts.
+    number = [] if stated else [f"num_clients={num_sites}"]
+    course = load_course(source, [*number, *overrides], say=say)
     refuse_meaningless(course, num_sites)
     return course
 

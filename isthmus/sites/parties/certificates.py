@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -370,12 +370,10 @@ def require_engine(purpose: str) -> None:
         raise MissingExtra("nvflare", "sites", purpose)
 
 
-@contextmanager
-def alone(out: Path) -> Iterator[None]:
+def alone(out: Path) -> AbstractContextManager[None]:
     """Let one command at a time change a federation."""
     require_engine("provisioning a federation")
-    with locked(out / AUTHORITY / "lock", f"{out} is being changed by another command"):
-        yield
+    return locked(out / AUTHORITY / "lock", f"{out} is being changed by another command")
 
 
 @contextmanager

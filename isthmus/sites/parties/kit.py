@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -94,12 +94,10 @@ def _names(found: object) -> tuple[str, ...]:
     return tuple(found)
 
 
-@contextmanager
-def hold(kit: Kit) -> Iterator[None]:
+def hold(kit: Kit) -> AbstractContextManager[None]:
     """Hold the kit's lock: a second process with the same name would push the first one out."""
     kit.path.joinpath("state").mkdir(exist_ok=True)
-    with locked(kit.path / "state" / "lock", f"{kit.path} is in use by another process"):
-        yield
+    return locked(kit.path / "state" / "lock", f"{kit.path} is in use by another process")
 
 
 def parse_server(text: str) -> tuple[str, int]:

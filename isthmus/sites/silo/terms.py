@@ -46,7 +46,13 @@ def read_own(course: Course, dataset: OwnFolder, path: Path, name: str, needs_la
     refused where the algorithm, or else the caller, needs them.
     """
     folder = replace(dataset, path=str(path)).read()
-    _require_named_classes(dataset, folder)
+    names = dataset.class_names
+    if names and folder.numbered and not dataset.by_position and not all(map(is_whole, names)):
+        raise Refusal(  # which number is which name, only their order would say
+            "classes",
+            f"its labels are numbers, the course's classes have names ({', '.join(names[:3])}, ...); write the names "
+            "into the column label, or set dataset.by_position=true in the course: 0 is the first name then",
+        )
     if folder.own_split:
         return folder
     needs_labels = needs_labels and not course.algorithm.learns_without_labels
@@ -54,17 +60,6 @@ def read_own(course: Course, dataset: OwnFolder, path: Path, name: str, needs_la
         return replace(folder, data=without_examples(folder.data))
     rng = numpy_generator(course.seed, "masks", name)
     return replace(folder, data=course.masks.apply(folder.data, rng))
-
-
-def _require_named_classes(dataset: OwnFolder, folder: OwnData[Any]) -> None:
-    """Refuse numbers for labels where the course has names: which is which, only their order would say."""
-    names = dataset.class_names
-    if names and folder.numbered and not dataset.by_position and not all(is_whole(name) for name in names):
-        raise Refusal(
-            "classes",
-            f"its labels are numbers, the course's classes have names ({', '.join(names[:3])}, ...); write the names "
-            "into the column label, or set dataset.by_position=true in the course: 0 is the first name then",
-        )
 
 
 def terms_of(course: Course, folder: OwnData[Any], name: str, policy: Policy | None = None) -> Terms:
