@@ -12,6 +12,7 @@ from isthmus.core.errors import BadInput
 from isthmus.core.outside import printable
 
 if TYPE_CHECKING:
+    from isthmus.suites.comparison import Comparison
     from isthmus.suites.outcomes import Run
     from isthmus.suites.spec import Suite
 
@@ -62,16 +63,22 @@ def compare(
     if json:
         print_json({**compared.facts(), "folder": str(folder), "figures": [str(path) for path in figures]})
     else:
-        print_table(compared.table, compared.suite.title)
-        differing = compared.settings.table()
-        if differing.rows:
-            print_table(differing, "settings that rows differ in")
-        common = ", ".join(f"{key}={value}" for key, value in compared.settings.common().items())
-        lines = [f"in all rows: {common}", *(f"note: {note}" for note in compared.notes)]
-        for line in [*lines, *(f"figure: {path}" for path in figures), f"results: {folder}"]:
-            typer.echo(printable(line))
+        _show(compared, figures)
+        typer.echo(f"results: {folder}")
     if compared.has_errors or (check and not compared.holds):
         raise typer.Exit(1)
+
+
+def _show(compared: Comparison, figures: list[Path]) -> None:
+    print_table(compared.table, compared.suite.title)
+    differing = compared.settings.table()
+    if differing.rows:
+        print_table(differing, "settings that rows differ in")
+    common = ", ".join(f"{key}={value}" for key, value in compared.settings.common().items())
+    for line in [f"in all rows: {common}", *(f"note: {note}" for note in compared.notes)]:
+        typer.echo(printable(line))
+    for path in figures:
+        typer.echo(f"figure: {path}")
 
 
 def _carried_out(

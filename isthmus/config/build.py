@@ -95,15 +95,18 @@ class Builder:
             return raw  # a part given as a Python object
         origin = typing.get_origin(annotation) or annotation
         if origin in FAMILIES:
-            part = self._part(FAMILIES[origin], raw, where, default)
-            if origin in _classes() and not isinstance(part, origin):
-                raise BadInput(f"{self.place(where)}.name is {name_of(type(part))!r}, which is no {origin.__name__}")
-            return part
+            return self._member(origin, raw, where, default)
         if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
             return self.fields(annotation, self._mapping(raw, where), where, default)
         if _holds_records(annotation):
             return self._entries(annotation, raw, where, wanted)
         return self._leaf(annotation, raw, where, optional, wanted)
+
+    def _member(self, origin: Any, raw: Any, where: str, default: Any) -> Any:
+        part = self._part(FAMILIES[origin], raw, where, default)
+        if origin in _classes() and not isinstance(part, origin):
+            raise BadInput(f"{self.place(where)}.name is {name_of(type(part))!r}, which is no {origin.__name__}")
+        return part
 
     def _entries(self, annotation: Any, raw: Any, where: str, wanted: str) -> Any:
         """Return a list or a mapping of dataclasses."""

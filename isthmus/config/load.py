@@ -42,8 +42,7 @@ def load_course(
     words = list(overrides)
     changes = [parse_override(word) for word in words]
     merged = merge(raw, changes, name)
-    changed = frozenset(".".join(leaf) for path, value in changes for leaf, _ in leaf_values(value, *path))
-    builder = Builder(name or ("command line" if words else ""), allow_import, changed)
+    builder = Builder(name or ("command line" if words else ""), allow_import, _changed(changes))
     course = builder.fields(Course, merged, "")
     for renaming in builder.renamings:
         say(str(renaming))
@@ -54,6 +53,11 @@ def load_course(
             "folders, each of them a client; leave num_clients out"
         )
     return course
+
+
+def _changed(changes: Iterable[Change]) -> frozenset[str]:
+    """Return the paths of all leaves that changes set."""
+    return frozenset(".".join(leaf) for path, value in changes for leaf, _ in leaf_values(value, *path))
 
 
 def parse_override(word: str) -> Change:

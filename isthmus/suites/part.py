@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def narrowed(suite: Suite, words: Sequence[str]) -> Suite:
         name, equals, text = word.partition("=")
         if not equals:
             raise BadInput(f"--only is {word!r}, expected AXIS=CHOICE or AXIS=CHOICE,CHOICE")
-        searched = dict.fromkeys(key for choice in suite.choices for key in choice.search)
+        searched = list(dict.fromkeys(chain.from_iterable(choice.search for choice in suite.choices)))
         keys = [key for key in searched if name in (key, key.rsplit(".", 1)[-1])]
         if name in suite.axes:
             suite = _with_choices(suite, name, text)

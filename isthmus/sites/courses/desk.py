@@ -163,10 +163,14 @@ class Desk:
                     self._held[question.operator] = question
                 else:
                     self._answer(question)
-            for question in list(self._held.values()):
-                if self._has_news(question) or time.monotonic() > question.until:
-                    del self._held[question.operator]
-                    self._answer(question)
+            self._answer_held()
+
+    def _answer_held(self) -> None:
+        """Answer questions for news where there are some, or where they have waited long enough."""
+        for question in list(self._held.values()):
+            if self._has_news(question) or time.monotonic() > question.until:
+                del self._held[question.operator]
+                self._answer(question)
 
     def _answer(self, question: _Question) -> None:
         self.reply(question.operator, question.ident, self.answer(question.operator, question.kind, question.data))

@@ -182,9 +182,7 @@ class SiteTransport:
 
     def _change(self, site: str, terms: Terms) -> str:
         """Return what keeps a site from taking part again, or from coming late; nothing if its terms are as before."""
-        free, wished = self.free, self.agreement.features
-        unnamed = free.by_position and not (terms.features and wished)
-        same_columns = terms.features == wished or free.features or site in free.models or unnamed
+        same_columns = terms.features == self.agreement.features or self._free_columns(site, terms)
         wanted = self.proposal.version, *self._wanted(site, terms)
         if (terms.version, terms.input_dim, outputs_of(terms)) != wanted or not same_columns:
             return "it came back with another version, other features or other classes than the course has"
@@ -202,6 +200,11 @@ class SiteTransport:
         if own_model or self.free.features:
             inputs = terms.input_dim
         return self.agreement.inputs.get(site, inputs), self.agreement.own.get(site, outputs)
+
+    def _free_columns(self, site: str, terms: Terms) -> bool:
+        """Whether a site may have feature columns of other names than the course has."""
+        nameless = not terms.features or not self.agreement.features
+        return self.free.features or site in self.free.models or (self.free.by_position and nameless)
 
     def _is_settled(self, site: str) -> bool:
         """Whether a site has agreed or was refused since it last connected."""
@@ -230,18 +233,17 @@ class SiteTransport:
         back = [site for site in present if site not in silent and not self._is_settled(site)]
         if back:
             self._take_back(back)
-        found = {}
-        for site in sites:
-            if site not in connected:
-                found[site] = Failure(site, "lost", "it is not connected")
-            elif site in silent:
-                why = f"it was late {LATE_BEFORE_LOST} times in a row and is silent since"
-                found[site] = Failure(site, "lost", why)
-            elif site in self._refused:
-                found[site] = Failure(site, "refused", self._refused[site][1])
-            elif not self._is_settled(site):
-                found[site] = Failure(site, "lost", "it came back, but does not answer")
-        return found
+        found = {site: self._failure(site, site in connected, site in silent) for site in sites}
+        return {site: failure for site, failure in found.items() if failure is not None}
+
+    def _failure(self, site: str, connected: bool, silent: bool) -> Failure | None:
+        if not connected:
+            return Failure(site, "lost", "it is not connected")
+        if silent:
+            return Failure(site, "lost", f"it was late {LATE_BEFORE_LOST} times in a row and is silent since")
+        if site in self._refused:
+            return Failure(site, "refused", self._refused[site][1])
+        return None if self._is_settled(site) else Failure(site, "lost", "it came back, but does not answer")
 
     def available(self) -> set[str]:
         """Return the sites that can be asked: connected, not silent, and not refused since they last connected."""

@@ -181,8 +181,10 @@ def _admit(out: Path, authority: Authority, facts: Facts, sites: Sequence[str], 
     return Enrolment(authority.facts, hand_out(out, authority, pairs), added)
 
 
-def hand_out(out: Path, authority: Authority, pairs: Mapping[str, tuple[bytes, bytes]]) -> dict[str, Path]:
-    """Write the ledger, then new certificates with their keys, then to all kits what all know; return the kits."""
+def hand_out(
+    out: Path, authority: Authority, pairs: Mapping[str, tuple[bytes, bytes]], *, root: bool = False
+) -> dict[str, Path]:
+    """Write the ledger, new certificates with their keys, and to all kits what all know, or a new root; return them."""
     authority.save()
     for party, (certificate, key) in pairs.items():
         folder = out / party
@@ -192,6 +194,8 @@ def hand_out(out: Path, authority: Authority, pairs: Mapping[str, tuple[bytes, b
     kits = _write_facts(out, authority.facts, tuple(pairs))
     for folder in (out, *kits.values()) if authority.signed_list else ():
         replace_file(folder / REVOKED, authority.signed_list)
+    for folder in kits.values() if root else ():
+        replace_file(folder / "rootCA.pem", authority.root, 0o600)
     return kits
 
 
@@ -249,8 +253,8 @@ def renew(out: Path, parties: Sequence[str] = (), *, root: bool = False, revoke_
         chosen = tuple(dict.fromkeys(parties)) or (() if root else authority.facts.parties)
         for party in chosen:
             _require(authority, party)
-        for party in chosen if revoke_old else ():
-            authority.revoke(party, expelled=False)
+            if revoke_old:
+                authority.revoke(party, expelled=False)
         if root:  # another ten years under the same key: what it has signed stays valid under the new one
             from isthmus.runtime.flare.provision import new_root
 
@@ -260,9 +264,7 @@ def renew(out: Path, parties: Sequence[str] = (), *, root: bool = False, revoke_
             remedy = "renew it too: isthmus federation renew --root"
             raise BadInput(f"the root certificate ended on {above.last_day}; {remedy}")
         pairs = {party: authority.issue(party) for party in chosen}
-        kits = hand_out(out, authority, pairs)
-        for path in kits.values() if root else ():
-            replace_file(path / "rootCA.pem", authority.root, 0o600)
+        kits = hand_out(out, authority, pairs, root=root)
         passports = {party: read_passport(certificate) for party, (certificate, _) in pairs.items()}
         return Renewal({party: kits[party] for party in chosen}, passports, above)
 

@@ -97,6 +97,9 @@ class Policy:
         for name in (*(self.algorithms or ()), *self.protections):
             if name not in known:
                 raise ValueError(f"there is no algorithm {name[:60]!r}; {nearest(name, known)}")
+        self._check_protections()
+
+    def _check_protections(self) -> None:
         for name, least in self.protections.items():
             kind: type[Algorithm[Any]] = find_part(FAMILIES[Algorithm], name, "protections", allow_import=False)
             strange = [key for key in least if key not in kind.protects]
@@ -128,9 +131,9 @@ class Policy:
 
     def refusal(self, course: Course, sites: tuple[str, ...]) -> str:
         """Return why this silo stays away from a course, or nothing."""
-        reasons = (self._of_algorithm(course), self._of_sites(course, sites), self._of_settings(course))
+        reasons = [self._of_algorithm(course), self._of_sites(course, sites), self._of_replies(course)]
         # Each is looked for only where the ones before it found nothing: sizes may be looked at by now.
-        return next(itertools.chain(*reasons, self._of_sizes(course)), "")
+        return next(itertools.chain(*reasons, self._of_settings(course), self._of_sizes(course)), "")
 
     def _of_algorithm(self, course: Course) -> Iterator[str]:
         name = name_of(type(course.algorithm))
@@ -157,7 +160,7 @@ class Policy:
         if cohort < self.min_sites:
             yield f"{asks}; with sampling.fraction={course.sampling.fraction:g} a round of this course has {cohort}"
 
-    def _of_settings(self, course: Course) -> Iterator[str]:
+    def _of_replies(self, course: Course) -> Iterator[str]:
         name = name_of(type(course.algorithm))
         for exchange in exposure(type(course.algorithm)) if self.only_folded else ():
             if exchange.server_sees == "each client's" and exchange.request != EvaluateModel.__name__:
@@ -169,7 +172,9 @@ class Policy:
                 f"the course has other settings for {client[:40]!r}, by which a mean can become one client's; its "
                 "policy allows that only with own_settings: true"
             )
-        batch = smallest_batch(course)
+
+    def _of_settings(self, course: Course) -> Iterator[str]:
+        batch, name = smallest_batch(course), name_of(type(course.algorithm))
         if batch is not None and batch < self.fewest_examples:
             yield f"a batch of the course has {batch} examples, its policy asks for {self.fewest_examples} at least"
         for key, value in self.protections.get(name, {}).items():
@@ -272,7 +277,7 @@ def problems_of_sizes(course: Course, most: int) -> Iterator[str]:
             limit = MAX_DEPTH_SETTING if deep else most
             if abs(number) > limit and not name.endswith("seed"):
                 yield f"{name} is {number}, this silo allows {limit}"
-            depth += abs(number) if deep else 0
+            depth += deep * abs(number)
     if depth > MAX_DEPTH_OF_ALL:
         yield f"the models of all clients have {depth} layers and the like, this silo allows {MAX_DEPTH_OF_ALL}"
 

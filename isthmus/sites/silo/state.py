@@ -129,16 +129,21 @@ def mark_finished(memories: Path) -> None:
 def prune(state: Path, policy: Policy, current: Path | None = None) -> int:
     """Remove what is not kept any more; `current` are the memories of the course under way. Return how many went."""
     old = [folder for folder in _latest_first(state / MEMORIES) if folder != current]
-    finished = [folder for folder in old if (folder / FINISHED).exists()]
-    recent = [folder for folder in old if time.time() - _used(folder) <= policy.keep_days * 86400]
-    kept_memories = [folder for folder in recent if folder not in finished][: policy.keep_courses]
-    kept_memories += finished[:1] if current is None else []
-    gone = [folder for folder in old if folder not in kept_memories]
+    gone = _outlived(old, policy, under_way=current is not None)
     for room, kept in ((MODELS, policy.keep_models), (RUNS, policy.keep_models), (USED_FOLDER, MAX_SECRETS_USED)):
         gone += _latest_first(state / room)[kept:]
     for path in gone:
         _remove(path)
     return len(gone)
+
+
+def _outlived(old: list[Path], policy: Policy, under_way: bool) -> list[Path]:
+    """Return the memories, of those that no course uses now, that are not kept."""
+    finished = [folder for folder in old if (folder / FINISHED).exists()]
+    recent = [folder for folder in old if time.time() - _used(folder) <= policy.keep_days * 86400]
+    kept = [folder for folder in recent if folder not in finished][: policy.keep_courses]
+    kept += [] if under_way else finished[:1]
+    return [folder for folder in old if folder not in kept]
 
 
 def _remove(path: Path) -> None:
