@@ -84,6 +84,7 @@ class SiloService:
         self.identity = identity  # of a silo with a certificate: it signs what it agrees to, and counts who else did
         self._tell = Seldom(lambda text: self.say(text), burst=MAX_SAID)
         self.expelled: Callable[[], Collection[str]] = frozenset  # whose names count no more
+        self.refused: str = ""  # why the federation does not want this silo, if so
         self._last: _Agreed | None = None
         prune(state, self.policy)
 
@@ -244,6 +245,7 @@ class SiloService:
         if verdict.refusal:
             own = () if agreed is None else columns_of(agreed.course, agreed.silo.client.data)
             self._last = None if agreed else self._last
+            self.refused = verdict.refusal
             self._tell("was refused", f"was refused: {verdict.refusal}{_difference(own, verdict)}")
         elif agreed is not None and not agreed.counted:
             self._count_consents(agreed, verdict)
