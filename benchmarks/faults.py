@@ -30,8 +30,8 @@ import isthmus as ist
 from isthmus.config.load import course_to_yaml
 from isthmus.runs.folder import load_model_file
 from isthmus.sites.courses.transfer import RUN_FILES
-from isthmus.sites.parties.kit import SERVER, open_kit
-from isthmus.sites.parties.members import expel
+from isthmus.sites.parties.certificates import SERVER
+from isthmus.sites.parties.kit import expel, open_kit
 from isthmus.sites.serve import Server
 from isthmus.sites.submit import Operator, connected
 from isthmus.sites.up import Rehearsal

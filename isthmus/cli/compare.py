@@ -75,9 +75,8 @@ def _show(compared: Comparison, figures: list[Path]) -> None:
     if differing.rows:
         print_table(differing, "settings that rows differ in")
     common = ", ".join(f"{key}={value}" for key, value in compared.settings.common().items())
-    typer.echo(printable(f"in all rows: {common}"))
-    for note in compared.notes:
-        typer.echo(printable(f"note: {note}"))
+    for line in [f"in all rows: {common}", *(f"note: {note}" for note in compared.notes)]:
+        typer.echo(printable(line))
     for path in figures:
         typer.echo(f"figure: {path}")
 

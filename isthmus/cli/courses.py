@@ -15,6 +15,8 @@ from isthmus.cli.federation import SchemaFile, follow_schema, interruptible, kee
 from isthmus.cli.output import Json, Out, Words, examples, print_json, print_table
 from isthmus.cli.run import course_title, new_run, split_words
 from isthmus.core.errors import BadInput, CourseFailed, nearest, quoted
+from isthmus.report.summary import Table
+from isthmus.sites.parties.kit import open_kit
 
 if TYPE_CHECKING:
     from isthmus.sites.courses.messages import CourseEvent, CourseStatus
@@ -46,7 +48,6 @@ def submit(kit: KitPath, words: Words = None, out: Out = None, schema: SchemaFil
     isthmus courses KIT cancel ID.
     """
     from isthmus.sites.courses.site_course import load_site_course
-    from isthmus.sites.parties.kit import open_kit
     from isthmus.sites.submit import connected, finished
 
     source, overrides = split_words(words or [])
@@ -87,7 +88,6 @@ def courses(
 
     resume: let one that failed or was cancelled go on from its checkpoint.
     """
-    from isthmus.sites.parties.kit import open_kit
     from isthmus.sites.submit import connected
 
     if verb not in VERBS:
@@ -185,8 +185,6 @@ def _going_on(kit: Path, course_id: str) -> Iterator[None]:
 
 
 def _show_list(found: tuple[CourseStatus, ...]) -> None:
-    from isthmus.report.summary import Table
-
     if not found:
         typer.echo("the server has no courses")
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -104,6 +104,7 @@ def split(
     data_root: DataRoot = None,
 ) -> None:
     """Divide a dataset or a folder of tables into folders, one for each of several organisations, as a course would."""
+    from isthmus.config.build import stated
     from isthmus.data.folders.own_kinds import write_divided
     from isthmus.data.folders.schema.schema import SCHEMA_FILE
     from isthmus.data.link_graph import item_word
@@ -121,7 +122,8 @@ def split(
         typer.echo(f"{path}: {part.num_items} {item_word(part)}s, {examples} train/val/test")
     names = ",".join(divided.whole.class_names)
     typer.echo("classes: each has its own" if divided.own_classes else f"classes: {names}")
-    typer.echo(f"read with: {' '.join(_settings(divided.dataset))}")
+    settings = {key: value for key, value in stated(divided.dataset).items() if key != "class_names"}
+    typer.echo(f"read with: {' '.join(f'dataset.{name}={value}' for name, value in settings.items())}")
     lost = divided.lost_attributes
     if lost:
         typer.echo(f"attributes not written, with several values for each {divided.whole.item}: {', '.join(lost)}")
@@ -135,13 +137,3 @@ def _names(text: str) -> list[str]:
     if odd:
         raise BadInput(f"--names has {odd[0]!r}; names are of letters, digits, - and _, each once")
     return chosen
-
-
-def _settings(dataset: isthmus.Dataset) -> list[str]:
-    """Return the options of a dataset that are not the usual ones, but for its classes, as a course has them."""
-    from isthmus.config.build import name_of
-
-    plain = {field.name: field.default for field in fields(dataset) if field.name != "class_names"}
-    given = {name: getattr(dataset, name) for name, usual in plain.items() if getattr(dataset, name) != usual}
-    shown = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
-    return [f"dataset.name={name_of(type(dataset))}", *(f"dataset.{name}={value}" for name, value in shown.items())]

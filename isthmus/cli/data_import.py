@@ -14,7 +14,6 @@ from isthmus.core.outside import printable
 
 if TYPE_CHECKING:
     from isthmus.data.folders.graph_folder import GraphFolder
-    from isthmus.data.folders.schema.schema import Schema
     from isthmus.data.folders.tables.reading import Problems, RawGraph
     from isthmus.data.imports.importing import Prepared, Wishes
 
@@ -84,8 +83,9 @@ def import_graph(
 
     if out is None and write_schema is None:
         raise BadInput("nothing to write; give --out FOLDER, or --write-schema FILE, or both")
-    _check_choice("--repeated", repeated, REPEATED)
-    _check_choice("--unknown-ends", unknown_ends, UNKNOWN_ENDS)
+    for option, found, known in (("repeated", repeated, REPEATED), ("unknown-ends", unknown_ends, UNKNOWN_ENDS)):
+        if found not in known:
+            raise BadInput(f"--{option} is {found!r}; {nearest(found, known)}")
     told: dict[str, Any] = {"number": number, "category": category, "text": text, "ignore": ignore}
     told |= {"min-count": min_count, "max-words": max_words, "classes": classes}
     told |= {"standardize": standardize and write_schema is None}
@@ -123,11 +123,6 @@ def _renamed(words: list[str]) -> dict[str, str]:
     if odd or len(pairs) < len(words):
         raise BadInput(f"--rename is {(odd or words)[0]!r}; OLD=NEW is needed, once for each column")
     return pairs
-
-
-def _check_choice(option: str, found: str, known: tuple[str, ...]) -> None:
-    if found not in known:
-        raise BadInput(f"{option} is {found!r}; {nearest(found, known)}")
 
 
 def _check_places(out: Path | None, write_schema: Path | None, format: str) -> None:
@@ -173,15 +168,16 @@ def _read(
     if nodes_query or edges_query:
         raise BadInput("--nodes-query and --edges-query go with --sql")
     if source:
-        return _read_source(source, delimiter, wishes)
+        problems = Problems(f"import of {Path(source)}")
+        return _read_source(source, delimiter, wishes, problems), problems
     if nodes is None or edges is None:
         raise BadInput(f"{given[0] if nodes else '--edges'} is given alone; both --nodes and --edges are needed")
     problems = Problems(f"import of {nodes} and {edges}")
     return read_tables(nodes, edges, delimiter, problems, reading_of(wishes)), problems
 
 
-def _read_source(source: str, delimiter: str, wishes: Wishes) -> tuple[RawGraph | None, Problems]:
-    from isthmus.data.folders.tables.reading import Problems, find_table
+def _read_source(source: str, delimiter: str, wishes: Wishes, problems: Problems) -> RawGraph | None:
+    from isthmus.data.folders.tables.reading import find_table
     from isthmus.data.imports.importing import reading_of
     from isthmus.data.imports.two_tables import read_tables
 
@@ -189,7 +185,6 @@ def _read_source(source: str, delimiter: str, wishes: Wishes) -> tuple[RawGraph 
         raise BadInput("SOURCE is the address of a database; give it as --sql, with --nodes-query and --edges-query")
     path = Path(source)
     ending = path.suffix.lower()
-    problems = Problems(f"import of {path}")
     if path.is_dir():
         _refuse_other_kinds(path)
         found = [find_table(path, "nodes"), find_table(path, "edges")]
@@ -197,15 +192,15 @@ def _read_source(source: str, delimiter: str, wishes: Wishes) -> tuple[RawGraph 
             raise BadInput(
                 f"{path} has not one table of nodes and one of edges, as .csv or .parquet; give --nodes, --edges"
             )
-        return read_tables(found[0][0], found[1][0], delimiter, problems, reading_of(wishes)), problems
+        return read_tables(found[0][0], found[1][0], delimiter, problems, reading_of(wishes))
     if ending in (".graphml", ".gexf"):
         from isthmus.data.imports.network import read_network
 
-        return read_network(path, wishes.roles.id or "", wishes.roles.label or "", problems), problems
+        return read_network(path, wishes.roles.id or "", wishes.roles.label or "", problems)
     if ending in (".pt", ".pth"):
         from isthmus.data.imports.pyg import read_pyg
 
-        return read_pyg(path, problems), problems
+        return read_pyg(path, problems)
     remedy = "; tables are given as --nodes and --edges" if ending in (".csv", ".tsv", ".parquet", ".pq") else ""
     raise BadInput(f"SOURCE is {source!r}; known: a folder, .gexf, .graphml, .pt, .pth{remedy}")
 
@@ -269,22 +264,16 @@ def _tell(
 def read_checked(folder: Path, classes: tuple[str, ...], schema: Path | None, directed: bool) -> GraphFolder:
     """Return a graph folder, or raise one BadInput with all that is wrong with it or differs from a schema."""
     from isthmus.data.folders.graph_folder import read_graph_folder
-    from isthmus.data.folders.schema.schema import SCHEMA_FILE, read_schema
-
-    wanted = read_schema(schema) if schema is not None else None
-    if wanted is not None and not classes and not (folder / SCHEMA_FILE).is_file():
-        classes = wanted.classes
-    read = read_graph_folder(folder, classes, undirected=not directed)
-    if wanted is not None:
-        _compare(read, wanted, f"{folder} does not follow {schema}")
-    return read
-
-
-def _compare(read: GraphFolder, wanted: Schema, subject: str) -> None:
-    from isthmus.data.folders.schema.schema import compare_columns, compare_schemas
+    from isthmus.data.folders.schema.schema import SCHEMA_FILE, compare_columns, compare_schemas, read_schema
     from isthmus.data.folders.tables.reading import Problems
 
-    problems = Problems(subject)
+    if schema is None:
+        return read_graph_folder(folder, classes, undirected=not directed)
+    wanted = read_schema(schema)
+    if not classes and not (folder / SCHEMA_FILE).is_file():
+        classes = wanted.classes
+    read = read_graph_folder(folder, classes, undirected=not directed)
+    problems = Problems(f"{folder} does not follow {schema}")
     if read.schema is not None:
         compare_schemas(read.schema, wanted, "schema.yaml", problems)
     elif read.feature_names:
@@ -292,3 +281,4 @@ def _compare(read: GraphFolder, wanted: Schema, subject: str) -> None:
     elif read.graph.num_features != len(wanted.columns):
         problems.add("features.npz", f"has {read.graph.num_features} columns, {len(wanted.columns)} in the schema")
     problems.raise_if_any()
+    return read

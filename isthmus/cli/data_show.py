@@ -13,10 +13,11 @@ from isthmus.cli.output import DataRoot, DatasetOrFolder, Json, examples, print_
 from isthmus.core.errors import BadInput
 from isthmus.core.outside import data_root as locate_data
 from isthmus.core.outside import replace_file
+from isthmus.report import data_page, data_tables
+from isthmus.report.summary import Table
 
 if TYPE_CHECKING:
     from isthmus.data.dividing import Holding
-    from isthmus.report.summary import Table
 
 EXAMPLES = examples(
     "isthmus data show cora --splitter community --clients 5",
@@ -47,7 +48,6 @@ def show(
 ) -> None:
     """Show who holds what: sizes, labels, degrees, overlap, lost edges, and how far clients are apart."""
     from isthmus.data.survey.statistics import survey
-    from isthmus.report import data_page
     from isthmus.runs.own_silos import undivided
     from isthmus.runs.simulation import torch_threads
 
@@ -73,12 +73,10 @@ def show(
 
 def _check_page(html: Path) -> None:
     """Refuse a file that cannot be written, or that holds something else than a page of ours."""
-    from isthmus.report.data_page import GENERATOR
-
     if html.is_dir() or not html.absolute().parent.is_dir():
         found = "a folder" if html.is_dir() else f"in the folder {html.parent}, which is not there"
         raise BadInput(f"--html is {str(html)!r}, {found}; give a file to write")
-    if html.exists() and GENERATOR.encode() not in html.read_bytes()[:2000]:
+    if html.exists() and data_page.GENERATOR.encode() not in html.read_bytes()[:2000]:
         raise BadInput(f"--html is {str(html)!r}, a file that this command did not write; choose another")
 
 
@@ -140,8 +138,6 @@ def origin(course: isthmus.Course, divided: bool = True) -> str:
 
 
 def _print(facts: dict[str, Any], all_clients: bool) -> None:
-    from isthmus.report import data_tables
-
     limit = None if all_clients else data_tables.MAX_CLIENTS
     names = list(facts["clients"])
     typer.echo(facts["origin"])

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -19,9 +19,9 @@ from isthmus.cli.output import DataRoot, Out, Resume, Words, comma_list, example
 from isthmus.cli.run import course_title, new_run, split_words
 from isthmus.core.errors import BadInput, quoted
 from isthmus.core.outside import printable, replace_file
-
-if TYPE_CHECKING:
-    from isthmus.sites.parties.kit import Enrolment
+from isthmus.report.summary import headline, run_table
+from isthmus.sites.parties import kit as kits
+from isthmus.sites.parties.certificates import has_authority
 
 app = typer.Typer(help="Make a federation: a kit for each party.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -85,9 +85,7 @@ def init(
 
     Run again with more sites on the same folder, it adds them under the same root certificate; nobody is dropped.
     """
-    from isthmus.sites.parties.kit import enrol
-
-    tell_enrolment(out, enrol(out, server, comma_list(sites), comma_list(operators), name))
+    tell_enrolment(out, kits.enrol(out, server, comma_list(sites), comma_list(operators), name))
 
 
 @app.command("add", epilog=ADD_EXAMPLES)
@@ -97,14 +95,11 @@ def add(
     folder: Folder = Path("federation"),
 ) -> None:
     """Add sites or operators to a federation; everybody else keeps what they have."""
-    from isthmus.sites.parties.certificates import has_authority
-    from isthmus.sites.parties.kit import enrol
-
     if not has_authority(folder):
         raise BadInput(f"{folder} is no federation; make one with: isthmus federation init")
     if not sites and not operators:
         raise BadInput("nobody to add: name sites, or operators with --operators")
-    tell_enrolment(folder, enrol(folder, None, sites or [], comma_list(operators)))
+    tell_enrolment(folder, kits.enrol(folder, None, sites or [], comma_list(operators)))
 
 
 @app.command("renew", epilog=RENEW_EXAMPLES)
@@ -117,9 +112,7 @@ def renew(
     folder: Folder = Path("federation"),
 ) -> None:
     """Make new certificates and keys, before or after the old ones end; the federation stays the same."""
-    from isthmus.sites.parties.members import renew as renew_certificates
-
-    done = renew_certificates(folder, parties or [], root=root, revoke_old=revoke_old)
+    done = kits.renew(folder, parties or [], root=root, revoke_old=revoke_old)
     for party, path in done.kits.items():
         until = done.passports[party].last_day
         typer.echo(f"{party}: {path} (valid until {until}: hand party.crt, party.key and rootCA.pem to {party})")
@@ -143,9 +136,7 @@ def expel(
 
     A running server cuts them off within a second of getting the new list, and hands it on to the silos.
     """
-    from isthmus.sites.parties.members import expel as expel_parties
-
-    number, num_certificates = expel_parties(folder, parties)
+    number, num_certificates = kits.expel(folder, parties)
     typer.echo(f"expelled: {', '.join(parties)} ({num_certificates} certificates on list {number})")
     tell_revocation(folder)
 
@@ -157,10 +148,9 @@ def tell_revocation(folder: Path) -> None:
     typer.echo("and hands the list on to every silo; revoked.crl can be put into a silo's kit by hand as well")
 
 
-def tell_enrolment(out: Path, done: Enrolment) -> None:
+def tell_enrolment(out: Path, done: kits.Enrolment) -> None:
     """Print whose kits are where, and what to do with them."""
-    facts = done.facts
-    for party in ("server", *facts.operators, *facts.sites):
+    for party in done.facts.parties:
         if party in done.added:
             typer.echo(f"{party}: {done.kits[party]} (new: hand it to {party})")
         elif party in done.kits:
@@ -192,7 +182,6 @@ def serve(
     server ended is taken up again by itself.
     """
     from isthmus.sites.courses.site_course import Patience, course_of, load_site_course
-    from isthmus.sites.parties.kit import open_kit
     from isthmus.sites.serve import Server
 
     source, overrides = split_words(words or [])
@@ -202,11 +191,12 @@ def serve(
         raise BadInput(
             "--once and --no-resume are about courses of operators: give no course and no --resume with them"
         )
-    opened, patience = open_kit(kit, "server"), Patience(wait, pause)
+    opened, patience = kits.open_kit(kit, "server"), Patience(wait, pause)
     if schema is not None and not words:
         raise BadInput("--schema goes with a course given here; operators give theirs to isthmus submit")
-    given = follow_schema(load_site_course(source, overrides, len(opened.sites), say), schema) if words else None
-    course = course_of(resume) if resume else given
+    course = course_of(resume) if resume else None
+    if words:
+        course = follow_schema(load_site_course(source, overrides, len(opened.sites), say), schema)
     with interruptible():
         server = Server(opened, say=say)
         try:
@@ -240,23 +230,21 @@ def join(
     """Run a silo on its own graph: it takes part in the federation's courses until it is stopped."""
     from isthmus.core.device import device_of
     from isthmus.sites.join import join as join_federation
-    from isthmus.sites.parties.kit import open_kit
     from isthmus.sites.silo.identities import fingerprint, read_secret
     from isthmus.sites.silo.policy import load_policy
 
     place = device_of(device, "--device")
-    opened, allowed = open_kit(kit, "site"), load_policy(policy)
+    opened, allowed = kits.open_kit(kit, "site"), load_policy(policy)
     id_secret = None if id_secret_file is None else read_secret(id_secret_file)
     check_folder(data, id_secret)
     if id_secret is not None:
         say(f"nodes in common are matched by a secret with the fingerprint {fingerprint(id_secret)}; all silos need it")
     for line in allowed.lines():
         say(line)
-    stop = threading.Event()
     if until_eof:
         threading.Thread(target=_end_with_input, daemon=True).start()
     with interruptible():
-        join_federation(opened, data, allowed, id_secret=id_secret, device=place, say=say, stop=stop)
+        join_federation(opened, data, allowed, id_secret=id_secret, device=place, say=say)
 
 
 def up(
@@ -338,7 +326,6 @@ def check_folder(data: Path, id_secret: bytes | None) -> None:
 
 def show_folder(path: Path) -> None:
     """Print the table of a finished run from its journal."""
-    from isthmus.report.summary import headline, run_table
     from isthmus.runs.folder import RunFolder
     from isthmus.runs.journal import read_whole_journal
     from isthmus.sites.courses.site_course import course_of

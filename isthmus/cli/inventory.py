@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,10 @@ import isthmus
 from isthmus.cli.output import Json, examples, print_json, print_table
 from isthmus.core.errors import BadInput, nearest
 from isthmus.core.outside import data_root
+from isthmus.report.summary import Table
+
+if TYPE_CHECKING:
+    from isthmus.config.registry import Family
 
 LIST_EXAMPLES = examples("isthmus list", "isthmus list algorithms", "isthmus list datasets --json")
 SHOW_EXAMPLES = examples("isthmus show algorithm fedavg", "isthmus show model gcn", "isthmus show course")
@@ -24,14 +28,10 @@ def list_parts(
     json: Json = False,
 ) -> None:
     """List the parts that a course can be made of, all of them or one kind."""
-    from isthmus.config.registry import find_part, known_names
-    from isthmus.report.summary import Table
+    from isthmus.config.registry import FAMILIES, find_part, known_names
 
-    families = _families()
-    chosen = families if kind is None else {name: families[name] for name in [_kind(kind, families)]}
-    parts = {
-        name: {part: find_part(family, part, part) for part in known_names(family)} for name, family in chosen.items()
-    }
+    chosen = FAMILIES.values() if kind is None else [_family(kind)]
+    parts = {family.name: {part: find_part(family, part, part) for part in known_names(family)} for family in chosen}
     if json:
         print_json({name: {part: summary(cls) for part, cls in found.items()} for name, found in parts.items()})
         return
@@ -48,11 +48,10 @@ def show_part(
     """Show one part: what it is, its fields and defaults; for an algorithm also its messages and who sees what."""
     from isthmus.config.registry import find_part
 
-    families = _families()
     if kind == "course":
         cls: type[Any] = isthmus.Course
     else:
-        family = families[_kind(kind, families)]
+        family = _family(kind)
         if name is None:
             raise BadInput(
                 f"command line: name one of the {family.name}, for example: isthmus show {kind} "
@@ -116,25 +115,21 @@ def _print_fields(docs: dict[str, str]) -> None:
         typer.echo(f"        {name}: {text}")
 
 
-def _families() -> dict[str, Any]:
+def _family(kind: str) -> Family:
+    """Return the family of a kind given in the singular or the plural."""
     from isthmus.config.registry import FAMILIES
 
-    return {family.name: family for family in FAMILIES.values()}
-
-
-def _kind(kind: str, families: dict[str, Any]) -> str:
-    """Return the family of a kind given in the singular or the plural."""
-    aliases = {"mask": "masks", "gnn": "models", "gnns": "models", "batching": "batchings"}
+    families = {family.name: family for family in FAMILIES.values()}
+    aliases = {"mask": "masks", "gnn": "models", "gnns": "models"}
     for candidate in (kind, f"{kind}s", aliases.get(kind, "")):
         if candidate in families:
-            return candidate
+            return families[candidate]
     raise BadInput(f"command line: there are no {kind!r}; {nearest(kind, families)}")
 
 
 def _extra(family: str, cls: type[Any]) -> tuple[str, ...]:
     if family != "datasets":
         return ()
-
     needed = [f for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING]
     present = "-" if needed else "yes" if cls().present(data_root(None)) else "no"
     return (cls.task, present, cls.licence)

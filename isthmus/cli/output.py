@@ -8,15 +8,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, Annotated, Any
 
 import typer
 
 from isthmus.core.errors import IsthmusError
 from isthmus.core.outside import naming, printable
-
-if TYPE_CHECKING:
-    from isthmus.report.summary import Table
+from isthmus.report.summary import Table
 
 OUTPUT = "standard output"
 
@@ -77,12 +75,8 @@ def print_table(table: Table, title: str = "") -> None:
 
 def human_bytes(number: int) -> str:
     """Return 1234567 as "1.2 MB"."""
-    size = float(number)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    raise AssertionError("unreachable")
+    power = min((len(str(number)) - 1) // 3, 3)
+    return f"{number / 1000**power:.1f} {' kMG'[power]}B" if power else f"{number} B"
 
 
 # ---- output that may break while the work goes on: a full log disk or a closed pipe ends nothing
@@ -129,13 +123,9 @@ class LastingStream(NamedStream):
         try:
             yield
         except OSError as error:
-            self._tell(error)
-
-    def _tell(self, error: OSError) -> None:
-        if self._told:
-            return
-        self._told = True
-        if self._other is not None:
+            first, self._told = not self._told, True
+            if self._other is None or not first:
+                return
             try:
                 print(f"{self._name} cannot be written: {error.strerror or error}; the work goes on", file=self._other)
                 self._other.flush()

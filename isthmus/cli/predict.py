@@ -54,7 +54,5 @@ def predict(
 def _write(table: pd.DataFrame, out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) as temporary:
-        if out.suffix == ".csv":
-            table.to_csv(temporary, index=False)
-        else:
-            table.to_parquet(temporary, index=False)
+        write = table.to_csv if out.suffix == ".csv" else table.to_parquet
+        write(temporary, index=False)

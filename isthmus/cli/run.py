@@ -15,6 +15,7 @@ import isthmus
 from isthmus.cli.output import DataRoot, Json, Out, Resume, Words, examples, human_bytes, print_json, print_table
 from isthmus.core.errors import BadInput, IsthmusError, quoted
 from isthmus.core.outside import printable
+from isthmus.report.summary import headline, last_measured, monitor_line
 
 EXAMPLES = examples(
     "isthmus run",
@@ -45,11 +46,12 @@ def run(
     source, overrides = split_words(words or [])
     if resume is not None and (source or baselines or out):
         raise BadInput("--resume goes on with a run as it is: give no course file, --out or --baselines with it")
+    place: dict[str, Any] = {"data_root": data_root, "workers": workers, "cluster": cluster}
     if resume is not None:
-        resumed = _resumed(resume, overrides, data_root, json or quiet, (workers, cluster))
+        resumed = _resumed(resume, overrides, json or quiet, place)
         results = {course_title(resumed.course): resumed}
     else:
-        results = _started(source, overrides, baselines, out, data_root, json or quiet, (workers, cluster))
+        results = _started(source, overrides, baselines, out, json or quiet, place)
     main = next(iter(results.values()))
     if json:
         print_json(as_json(main, results, profile))
@@ -88,13 +90,7 @@ def new_run(out: Path | None, label: str) -> Path:
 
 
 def _started(
-    source: Path | None,
-    overrides: list[str],
-    baselines: bool,
-    out: Path | None,
-    root: Path | None,
-    silent: bool,
-    where: tuple[int | None, str | None],
+    source: Path | None, overrides: list[str], baselines: bool, out: Path | None, silent: bool, place: dict[str, Any]
 ) -> dict[str, isthmus.Result]:
     from isthmus.config.build import name_of
     from isthmus.config.load import load_course
@@ -105,21 +101,19 @@ def _started(
     for note in notes:
         typer.echo(f"note: {printable(note)}", err=True)
     path = new_run(out, f"{course_title(course)}-{name_of(type(course.dataset))}")
-    place: dict[str, Any] = {"run_dir": path, "data_root": root, "workers": where[0], "cluster": where[1]}
     if baselines:
-        return simulated.run_with_baselines(course, notes=notes, watch=partial(_watched, silent), **place)
+        watch = partial(_watched, silent)
+        return simulated.run_with_baselines(course, run_dir=path, notes=notes, watch=watch, **place)
     with _watched(silent, course_title(course), course, path) as bars:
-        return {course_title(course): simulated.run(course, callbacks=bars, notes=notes, **place)}
+        return {course_title(course): simulated.run(course, run_dir=path, callbacks=bars, notes=notes, **place)}
 
 
-def _resumed(
-    path: Path, overrides: list[str], root: Path | None, silent: bool, where: tuple[int | None, str | None]
-) -> isthmus.Result:
+def _resumed(path: Path, overrides: list[str], silent: bool, place: dict[str, Any]) -> isthmus.Result:
     from isthmus.runs.folder import RunFolder
 
     course = isthmus.load_course(RunFolder.open(path).course, overrides)
     with _watched(silent, course_title(course), course, path) as bars:
-        return isthmus.resume(path, course=course, data_root=root, callbacks=bars, workers=where[0], cluster=where[1])
+        return isthmus.resume(path, course=course, callbacks=bars, **place)
 
 
 @contextmanager
@@ -178,15 +172,12 @@ def as_json(main: isthmus.Result, results: dict[str, isthmus.Result], profile: b
 
 def measured(result: isthmus.Result) -> dict[str, dict[str, Any]]:
     """Return what the monitors of a run measured last, by name."""
-    from isthmus.report.summary import last_measured
-
     found = last_measured(result.events, result.course.monitors)
     bookkeeping = ("event", "name", "time", "seconds")
     return {name: {k: v for k, v in event.items() if k not in bookkeeping} for name, event in found.items()}
 
 
 def _show(main: isthmus.Result, results: dict[str, isthmus.Result]) -> None:
-    from isthmus.report.summary import headline, last_measured, monitor_line
     from isthmus.runs.simulated import table_of
 
     print_table(table_of(results), headline(main.course.task.metrics[0], main.events, main.course.stopping.metric))

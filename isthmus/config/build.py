@@ -7,7 +7,7 @@ import functools
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Union
 
 from isthmus.config.registry import FAMILIES, Family, find_part, known_names, name_in_none
@@ -88,6 +88,7 @@ class Builder:
         `wanted` says in words what is expected, where the annotation does not say it well.
         """
         annotation, optional = _without_none(annotation)
+        default = None if default is _MISSING else default
         if raw is None and optional:
             return None
         if _is_instance(raw):
@@ -96,20 +97,10 @@ class Builder:
         if origin in FAMILIES:
             return self._member(origin, raw, where, default)
         if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
-            same = default if type(default) is annotation else None
-            return self.fields(annotation, self._mapping(raw, where), where, same)
+            return self.fields(annotation, self._mapping(raw, where), where, default)
         if _holds_records(annotation):
             return self._entries(annotation, raw, where, wanted)
         return self._leaf(annotation, raw, where, optional, wanted)
-
-    def _entries(self, annotation: Any, raw: Any, where: str, wanted: str) -> Any:
-        """Return a list or a mapping of dataclasses."""
-        inner = typing.get_args(annotation)
-        if typing.get_origin(annotation) is tuple and isinstance(raw, list | tuple):
-            return tuple(self.build(inner[0], item, f"entry {i} of {where}") for i, item in enumerate(raw, start=1))
-        if typing.get_origin(annotation) is not tuple and isinstance(raw, Mapping):
-            return {str(key): self.build(inner[1], item, f"{where}.{key}") for key, item in raw.items()}
-        raise BadInput(f"{self.place(where)} is {quoted(raw)}, expected {wanted or _readable(annotation)}")
 
     def _member(self, origin: Any, raw: Any, where: str, default: Any) -> Any:
         part = self._part(FAMILIES[origin], raw, where, default)
@@ -117,14 +108,22 @@ class Builder:
             raise BadInput(f"{self.place(where)}.name is {name_of(type(part))!r}, which is no {origin.__name__}")
         return part
 
+    def _entries(self, annotation: Any, raw: Any, where: str, wanted: str) -> Any:
+        """Return a list or a mapping of dataclasses."""
+        inner, listed = typing.get_args(annotation), typing.get_origin(annotation) is tuple
+        if listed and isinstance(raw, list | tuple):
+            return tuple(self.build(inner[0], item, f"entry {i} of {where}") for i, item in enumerate(raw, start=1))
+        if not listed and isinstance(raw, Mapping):
+            return {str(key): self.build(inner[1], item, f"{where}.{key}") for key, item in raw.items()}
+        raise BadInput(f"{self.place(where)} is {quoted(raw)}, expected {wanted or _readable(annotation)}")
+
     def fields(self, kind: type[Any], raw: Mapping[str, Any], where: str, default: Any = None) -> Any:
-        """Return a dataclass with the fields in `raw`; the others come from `default`, else from the class.
+        """Return a dataclass with the fields in `raw`; the others come from a `default` of the class, else from it.
 
         A field whose metadata says `rest` takes all keys that are no field's; `expected` there says in words what a
         value is to be.
         """
-        hints = _hints(kind)
-        known = _settable(kind)
+        hints, known = _hints(kind), _settable(kind)
         prefix = f"{where}." if where else ""
         rest = next((name for name, field in known.items() if field.metadata.get("rest")), None)
         others = {key: value for key, value in raw.items() if key not in known or key == rest}
@@ -135,11 +134,10 @@ class Builder:
             raw = {**{key: value for key, value in raw.items() if key not in others}, rest: others}
         values: dict[str, Any] = {}
         for name, field in known.items():
-            before = getattr(default, name) if default is not None else _default_of(field)
+            before = getattr(default, name) if type(default) is kind else _default_of(field)
             if name in raw:
-                fallback = None if before is _MISSING else before
                 expected = field.metadata.get("expected", "")
-                values[name] = self.build(hints[name], raw[name], prefix + name, fallback, expected)
+                values[name] = self.build(hints[name], raw[name], prefix + name, before, expected)
             elif before is not _MISSING:
                 values[name] = before
             else:
@@ -149,12 +147,7 @@ class Builder:
 
     def _part(self, family: Family, raw: Any, where: str, default: Any) -> Any:
         given = {"name": raw} if isinstance(raw, str) else dict(self._mapping(raw, where))
-        kind = self._named_kind(family, given.pop("name", None), where, default)
-        if isinstance(raw, Renamed) or not self.changed.isdisjoint((where, f"{where}.name")):
-            return self._switched(family, kind, given, raw, where, default)
-        return self.fields(kind, given, where, default if type(default) is kind else None)
-
-    def _named_kind(self, family: Family, name: Any, where: str, default: Any) -> type[Any]:
+        name = given.pop("name", None)
         if name is None and default is None:
             raise BadInput(f"{self.place(where)}.name is missing; known: {', '.join(sorted(known_names(family)))}")
         name = name or name_of(type(default))
@@ -163,7 +156,9 @@ class Builder:
         kind = find_part(family, name, f"{self.place(where)}.name", self.allow_import)
         if not dataclasses.is_dataclass(kind):
             raise BadInput(f"{self.place(where)}.name is {name!r}, which is not a dataclass with fields to set")
-        return kind
+        if isinstance(raw, Renamed) or not self.changed.isdisjoint((where, f"{where}.name")):
+            return self._switched(family, kind, given, raw, where, default)
+        return self.fields(kind, given, where, default)
 
     # ---- a part in place of another
 
@@ -173,8 +168,7 @@ class Builder:
         """Return a part that takes the place of another, and take down what became of the other's fields."""
         former, carried = (raw.former, raw.carried & given.keys()) if isinstance(raw, Renamed) else ({}, set())
         old_name, old, before = self._former(family, former, where, default)
-        same = default if type(default) is kind else None
-        part, dropped = self._with_carried(kind, given, carried, old, where, same)
+        part, dropped = self._with_carried(kind, given, carried, old, where, default)
         kept = tuple(f.name for f in dataclasses.fields(part) if f.name in carried - dropped.keys())
         defaults = {} if before is None else dict(_by_default(describe(part), describe(before), given))
         name = name_of(kind)
@@ -203,7 +197,7 @@ class Builder:
             return name, old, None
 
     def _with_carried(
-        self, kind: type[Any], given: Mapping[str, Any], carried: set[str], old: type[Any] | None, where: str, same: Any
+        self, kind: type[Any], given: Mapping[str, Any], carried: set[str], old: Any, where: str, default: Any
     ) -> tuple[Any, dict[str, str]]:
         """Return the new part with as many of the carried fields as it can have, and why it has not the others."""
         # What was wrong for the old part already is a mistake, and told as one.
@@ -212,39 +206,29 @@ class Builder:
         dropped = self._problems(kind, right, given, where)
         taken = {key: value for key, value in given.items() if key not in dropped}
         try:
-            return self.fields(kind, taken, where, same), dropped
+            return self.fields(kind, taken, where, default), dropped
         except BadInput as error:
             # Each field is fine by itself, and they do not go together, or not with the new part.
-            for key in right:
-                part = self._without(key, kind, taken, where, same)
-                if part is not None:
-                    return part, {**dropped, key: str(error).removeprefix(f"{self.source}: ")}
+            for key in filter(taken.__contains__, right):
+                rest = {other: value for other, value in taken.items() if other != key}
+                with suppress(BadInput):
+                    why = str(error).removeprefix(f"{self.source}: ")
+                    return self.fields(kind, rest, where, default), {**dropped, key: why}
             raise
-
-    def _without(self, key: str, kind: type[Any], taken: Mapping[str, Any], where: str, same: Any) -> Any:
-        """Return a part without one of the fields that it took, or None where it is none of them or of no help."""
-        rest = {other: value for other, value in taken.items() if other != key}
-        try:
-            return self.fields(kind, rest, where, same) if key in taken else None
-        except BadInput:
-            return None
 
     def _problems(self, kind: type[Any], keys: Iterable[str], given: Mapping[str, Any], where: str) -> dict[str, str]:
         """Return why a part of a kind cannot have the given values, of those that it cannot have."""
-        found = {key: self._problem(kind, key, given[key], where) for key in keys}
-        return {key: problem for key, problem in found.items() if problem is not None}
-
-    def _problem(self, kind: type[Any], key: str, value: Any, where: str) -> str | None:
-        """Return why a part of a kind cannot have a value in a field, or None."""
         known = _settable(kind) if dataclasses.is_dataclass(kind) else {}
-        if key not in known:
-            return f"{name_of(kind)} has no such field"
-        before = _default_of(known[key])
-        try:
-            self._aside().build(_hints(kind)[key], value, f"{where}.{key}", None if before is _MISSING else before)
-        except BadInput as error:
-            return str(error)
-        return None
+        found: dict[str, str] = {}
+        for key in keys:
+            if key not in known:
+                found[key] = f"{name_of(kind)} has no such field"
+                continue
+            try:
+                self._aside().build(_hints(kind)[key], given[key], f"{where}.{key}", _default_of(known[key]))
+            except BadInput as error:
+                found[key] = str(error)
+        return found
 
     def _aside(self) -> Builder:
         """Return a builder of the same kind that tells nothing."""
@@ -323,8 +307,10 @@ def _by_default(
 ) -> Iterator[tuple[str, tuple[Any, Any]]]:
     """Yield what two described parts both have and differ in, of what nobody gave: the path, and both values."""
     given = given if isinstance(given, Mapping) else {}
-    for key, pair in _differing(now, before).items():
-        path = f"{above}{key}"
+    for key in now:
+        if key not in before or key == "name" or now[key] == before[key]:
+            continue
+        path, pair = f"{above}{key}", (now[key], before[key])
         if not all(isinstance(value, Mapping) for value in pair):
             if key not in given:
                 yield path, pair
@@ -332,12 +318,6 @@ def _by_default(
             yield from _by_default(*pair, given.get(key), f"{path}.")
         elif not isinstance(given.get(key, {}), str) and "name" not in given.get(key, {}):
             yield path, pair
-
-
-def _differing(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return what two described parts both have and differ in, but for their names."""
-    both = [key for key in now if key in before and key != "name"]
-    return {key: (now[key], before[key]) for key in both if now[key] != before[key]}
 
 
 # A suite builds thousands of courses, whose fields have a few dozen types.
@@ -369,13 +349,12 @@ def _holds_records(annotation: Any) -> bool:
     return any(dataclasses.is_dataclass(inner) or _holds_records(inner) for inner in inside)
 
 
-def _classes() -> list[type[Any]]:
-    return [family for family in FAMILIES if not getattr(family, "_is_protocol", False)]
+def _classes() -> tuple[type[Any], ...]:
+    return tuple(family for family in FAMILIES if not getattr(family, "_is_protocol", False))
 
 
 def _is_part(value: Any) -> bool:
-    listed = (kind for family in FAMILIES.values() for kind in family.table.values())
-    return isinstance(value, tuple(_classes())) or any(issubclass(type(value), kind) for kind in listed)
+    return isinstance(value, (*_classes(), *(kind for family in FAMILIES.values() for kind in family.table.values())))
 
 
 def _default_of(field: dataclasses.Field[Any]) -> Any:

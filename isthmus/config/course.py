@@ -8,7 +8,7 @@ from typing import Any
 
 from isthmus.algorithms import FedAvg
 from isthmus.core.device import device_problem
-from isthmus.core.errors import nearest
+from isthmus.core.errors import nearest, refuse
 from isthmus.core.federation import ExchangeRules
 from isthmus.core.protocol import Algorithm
 from isthmus.core.training import EarlyStopping, Plan, UniformSampling
@@ -106,27 +106,21 @@ class Course:
         self._check_choices()
         check_patterns(self.sharing)
         self._check_heads()
-        self._check_observers()
 
     def _check_numbers(self) -> None:
-        self._at_least(1, "num_clients", "rounds", "evaluate_every", "threads", "min_replies", "block_mb")
-        if self.threads > MAX_THREADS:
-            raise ValueError(f"threads is {self.threads!r}; it must be at most {MAX_THREADS}")
-        self._at_least(0, "checkpoint_every", "monitor_every")
-        if self.timeout_seconds is not None and not self.timeout_seconds > 0:
-            raise ValueError(f"timeout_seconds is {self.timeout_seconds!r}; it must be positive")
-
-    def _at_least(self, least: int, *names: str) -> None:
-        for name in names:
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be at least {least}")
+        for name in ("num_clients", "rounds", "evaluate_every", "threads", "min_replies", "block_mb"):
+            refuse(getattr(self, name) < 1, self, name, "it must be at least 1")
+        refuse(self.threads > MAX_THREADS, self, "threads", f"it must be at most {MAX_THREADS}")
+        for name in ("checkpoint_every", "monitor_every"):
+            refuse(getattr(self, name) < 0, self, name, "it must be at least 0")
+        none_left = self.timeout_seconds is not None and not self.timeout_seconds > 0
+        refuse(none_left, self, "timeout_seconds", "it must be positive")
 
     def _check_choices(self) -> None:
         for name, known in (("runtime", RUNTIMES), ("global_graph", GLOBAL_GRAPHS)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; choose from {', '.join(known)}")
-        if problem := device_problem(self.device):
-            raise ValueError(f"device is {self.device!r}; {problem}")
+            refuse(getattr(self, name) not in known, self, name, f"choose from {', '.join(known)}")
+        problem = device_problem(self.device)
+        refuse(bool(problem), self, "device", problem)
         if self.min_replies > self.num_clients and not self.algorithm.pooled:
             raise ValueError(f"min_replies is {self.min_replies} but there are {self.num_clients} clients")
         if self.stopping.metric not in self.task.metrics:
@@ -134,8 +128,6 @@ class Course:
                 f"stopping.metric is {self.stopping.metric!r}, which the task does not report; "
                 f"choose from {', '.join(self.task.metrics)} or add it to task.metrics"
             )
-
-    def _check_observers(self) -> None:
         for sink in self.sinks:
             if sink not in SINKS:
                 raise ValueError(f"sinks has {sink!r}; choose from {', '.join(SINKS)}")

@@ -109,15 +109,13 @@ def as_before(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 def differences(before: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Yield each key that two courses, as plain values, differ in, with both values; None for one that lacks it."""
-    if isinstance(before, dict) and isinstance(now, dict) and before.get("name") == now.get("name"):
+    both = isinstance(before, dict) and isinstance(now, dict)
+    if both and before.get("name") == now.get("name"):
         for key in {**before, **now}:
             yield from differences(before.get(key), now.get(key), f"{path}.{key}".lstrip("."))
     elif _canonical(before) != _canonical(now):
-        yield (f"{path}.name", before.get("name"), now.get("name")) if _parts(before, now) else (path, before, now)
-
-
-def _parts(before: Any, now: Any) -> bool:
-    return isinstance(before, dict) and isinstance(now, dict) and "name" in before and "name" in now
+        parts = both and "name" in before and "name" in now
+        yield (f"{path}.name", before["name"], now["name"]) if parts else (path, before, now)
 
 
 def _canonical(value: Any) -> Any:
@@ -332,10 +330,9 @@ def _about(course: Course, client: str | None, part: str) -> list[Change]:
     for key, value in settings.items():
         path = key.split(".")
         found += leaf_values(value, *path) if path[0] in PARTS else [(["algorithm", *path], value)]
-    return [(path, _described(value, path)) for path, value in found if path[0] == part]
-
-
-def _described(value: Any, path: list[str]) -> Any:
-    """Return an object within a part as plain values; a whole part may be one."""
-    within = path[0] in PARTS and len(path) > 1
-    return describe(value) if within and dataclasses.is_dataclass(value) else value
+    # A whole part may be an object, one within a part is described.
+    return [
+        (path, describe(value) if part in PARTS and len(path) > 1 and dataclasses.is_dataclass(value) else value)
+        for path, value in found
+        if path[0] == part
+    ]

@@ -19,9 +19,11 @@ Chart: TypeAlias = Any  # one of altair's, which is imported when a chart is dra
 
 # Okabe and Ito's colours, which also the colour-blind tell apart, without their yellow, which is faint on white.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d", "#882255")
-DASHES = ((1, 0), (7, 3), (2, 2), (9, 3, 2, 3), (4, 2))
+DASHES = ([1, 0], [7, 3], [2, 2], [9, 3, 2, 3], [4, 2])
 # One less than colours, so that pairs of a colour and a shape last long.
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-left")
+LOOKS: dict[str, Sequence[Any]] = {"Color": COLORS, "Shape": SHAPES, "StrokeDash": DASHES}
+TOLD = ["series:N", "place:N", "value:N"]  # of a point that is pointed at
 HEIGHT = 220  # of a panel
 WIDTHS = {1: 560, 2: 390, 3: 290}  # of a panel, by how many are side by side
 LARGEST = 1e300  # what is larger cannot be drawn
@@ -83,12 +85,14 @@ def line_chart(
     x = alt.X("x:Q", title=_text(words.x), scale=scale, axis=_named(x_names, rows))
     y = alt.Y("y:Q", title=_text(words.y), scale=alt.Scale(zero=False))
     moving, still = "!datum.reference", "datum.reference"
-    points = alt.Chart().encode(x=x, y=y, color=_color(panels), tooltip=_said())
+    color = _channel("Color", panels)
+    points = alt.Chart().encode(x=x, y=y, color=color, tooltip=TOLD)
     lines = points.transform_filter(moving).mark_line().encode(detail="part:N")
     bars = points.transform_filter(f"{moving} && datum.low < datum.high").mark_rule().encode(y="low:Q", y2="high:Q")
-    marks = points.transform_filter(moving).mark_point(filled=True, size=55, opacity=1).encode(shape=_shape(panels))
+    marks = points.transform_filter(moving).mark_point(filled=True, size=55, opacity=1)
+    marks = marks.encode(shape=_channel("Shape", panels))
     rules = alt.Chart().transform_filter(still).mark_rule(strokeDash=[6, 4], strokeWidth=1.5)
-    rules = rules.encode(y=y, color=_color(panels), tooltip=_said())
+    rules = rules.encode(y=y, color=color, tooltip=TOLD)
     return _sheet(alt.layer(rules, lines, bars, marks), rows, panels, words, shared_y)
 
 
@@ -99,10 +103,11 @@ def curve_chart(panels: Sequence[Panel], words: Words = Words(), *, shared_y: bo
     whole = {"tickMinStep": 1} if all(float(row["x"]).is_integer() for row in rows) else {}
     x = alt.X("x:Q", title=_text(words.x), scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(**whole))
     y = alt.Y("y:Q", title=_text(words.y), scale=alt.Scale(zero=False))
-    points = alt.Chart().encode(x=x, y=y, detail="part:N", tooltip=_said())
+    color, dash = _channel("Color", panels), _channel("StrokeDash", panels)
+    points = alt.Chart().encode(x=x, y=y, detail="part:N", tooltip=TOLD)
     bands = points.transform_filter("datum.low < datum.high").mark_area(opacity=0.18)
-    bands = bands.encode(y="low:Q", y2="high:Q", color=_color(panels).legend(None))
-    lines = points.mark_line(strokeWidth=1.8).encode(color=_color(panels), strokeDash=_dash(panels))
+    bands = bands.encode(y="low:Q", y2="high:Q", color=color.legend(None))
+    lines = points.mark_line(strokeWidth=1.8).encode(color=color, strokeDash=dash)
     return _sheet(alt.layer(bands, lines), rows, panels, words, shared_y)
 
 
@@ -115,8 +120,8 @@ def grouped_bars(
     x = alt.X("x:O", title=_text(words.x), axis=alt.Axis(labelExpr=_label_expression(names), labelAngle=-35))
     y = alt.Y("y:Q", title=_text(words.y))
     places = alt.XOffset("series:N", sort=None, scale=alt.Scale(domain=_names(panels)))
-    points = alt.Chart().encode(x=x, xOffset=places, tooltip=_said())
-    bars = points.mark_bar().encode(y=y, color=_color(panels))
+    points = alt.Chart().encode(x=x, xOffset=places, tooltip=TOLD)
+    bars = points.mark_bar().encode(y=y, color=_channel("Color", panels))
     errors = points.transform_filter("datum.low < datum.high").mark_rule(color="#222222").encode(y="low:Q", y2="high:Q")
     return _sheet(alt.layer(bars, errors), _rows(panels, names), panels, words, shared_y)
 
@@ -132,9 +137,9 @@ def scatter_chart(panels: Sequence[Panel], words: Words = Words(), *, scales: bo
     points = alt.Chart().mark_point(filled=True, size=22).encode(
         x=alt.X("x:Q", title=_text(words.x), scale=loose, axis=axis),
         y=alt.Y("y:Q", title=_text(words.y), scale=loose, axis=axis),
-        color=_color(panels),
-        shape=_shape(panels),
-        tooltip=_said(),
+        color=_channel("Color", panels),
+        shape=_channel("Shape", panels),
+        tooltip=TOLD,
     )  # fmt: skip
     return _sheet(alt.layer(points), _rows(panels), panels, words, shared_y=False, shared_x=False)
 
@@ -200,35 +205,14 @@ def _names(panels: Sequence[Panel]) -> list[str]:
     return list(dict.fromkeys(_text(series.name) for panel in panels for series in panel.series))
 
 
-def _drawn(panels: Sequence[Panel]) -> list[str]:
-    """Return the names for the legend: those that have points somewhere."""
-    found = {row["series"] for row in _rows(panels)}
-    return [name for name in _names(panels) if name and name in found]
-
-
-def _channel(kind: str, panels: Sequence[Panel], looks: Sequence[Any]) -> Any:
+def _channel(kind: str, panels: Sequence[Panel]) -> Any:
     """Return an encoding of series by their number, the same in every panel, with or without points."""
-    alt = _altair()
-    names = _names(panels)
+    alt, names, looks = _altair(), _names(panels), LOOKS[kind]
     scale = alt.Scale(domain=names, range=[looks[number % len(looks)] for number in range(len(names))])
-    legend = alt.Legend(title=None, values=_drawn(panels)) if _drawn(panels) else None
+    drawn = {row["series"] for row in _rows(panels)}  # a series without points is in no legend
+    shown = [name for name in names if name and name in drawn]
+    legend = alt.Legend(title=None, values=shown) if shown else None
     return getattr(alt, kind)("series:N", scale=scale, legend=legend)
-
-
-def _color(panels: Sequence[Panel]) -> Any:
-    return _channel("Color", panels, COLORS)
-
-
-def _shape(panels: Sequence[Panel]) -> Any:
-    return _channel("Shape", panels, SHAPES)
-
-
-def _dash(panels: Sequence[Panel]) -> Any:
-    return _channel("StrokeDash", panels, [list(dash) for dash in DASHES])
-
-
-def _said() -> list[str]:
-    return ["series:N", "place:N", "value:N"]
 
 
 def _named(names: Mapping[float, str] | None, rows: Sequence[Mapping[str, Any]]) -> Any:

@@ -78,10 +78,8 @@ COLOR_CLASSES
 
 def data_page(facts: Mapping[str, Any], limit: int | None = MAX_CLIENTS) -> str:
     """Return the page; `facts` are those of a survey, with words on where they come from under "origin"."""
-    names = list(facts["clients"])[:limit]
-    drawn = (
-        "" if len(names) == len(facts["clients"]) else f" The first {len(names)} of {len(facts['clients'])} clients."
-    )
+    names, number_of_all = list(facts["clients"])[:limit], len(facts["clients"])
+    drawn = "" if len(names) == number_of_all else f" The first {len(names)} of {number_of_all} clients."
     title = f"Who holds what: {facts['dataset'] or 'unnamed'}"
     body = [
         tag("h1", escape(title)),
@@ -125,9 +123,8 @@ def _section(title: str, words: str, *inside: str) -> str:
 
 def _legend(entries: Sequence[tuple[str, str]]) -> str:
     # An empty element needs its closing tag in HTML, so something must be inside.
-    return tag(
-        "div", *(tag("span", f'<i class="{style}"></i>', escape(name)) for style, name in entries), class_="legend"
-    )
+    spans = (tag("span", f'<i class="{style}"></i>', escape(name)) for style, name in entries)
+    return tag("div", *spans, class_="legend")
 
 
 def _wide(chart: str) -> str:
@@ -154,7 +151,7 @@ def _labels(facts: Mapping[str, Any], names: Sequence[str], drawn: str) -> str:
     chosen = common_labels(facts["whole"]["label_counts"], NUM_COLORS)
     rest = len(titles) - len(chosen)
     bars = []
-    for name, figures in _with_whole(facts, names):
+    for name, figures in [*((name, facts["clients"][name]) for name in names), ("whole", facts["whole"])]:
         counts, total = figures["label_counts"], sum(figures["label_counts"])
         pieces = [(f"fill-{place}", titles[label], counts[label]) for place, label in enumerate(chosen)]
         if rest:
@@ -215,30 +212,27 @@ def _homophily(facts: Mapping[str, Any], names: Sequence[str], drawn: str) -> st
 
 
 def _maps(facts: Mapping[str, Any], names: Sequence[str], drawn: str) -> str:
-    size = len(names)
-    item = facts["item"]
-    maps = [_overlap(f"Shared {item}s", names, [row[:size] for row in facts["overlap"][:size]])]
-    if facts["node_overlap"] is not None:
-        maps.append(_overlap("Shared nodes", names, [row[:size] for row in facts["node_overlap"][:size]]))
+    size, maps = len(names), []
+    for key, title in (("overlap", f"Shared {facts['item']}s"), ("node_overlap", "Shared nodes")):
+        if facts[key] is not None:
+            matrix = [row[:size] for row in facts[key][:size]]
+            maps.append(_map(title, names, matrix, float(largest_overlap(matrix)), 0))
     for key, title in MAPS.items():
         matrix = [row[:size] for row in facts["heterogeneity"][key]["between"][:size]]
         # Clients that are about alike should look alike: no scale ends below 0.1.
         largest = max((value for row in matrix for value in row if value is not None), default=0.0)
-        maps.append(tag("div", tag("h2", escape(title)), heat_map(title, names, matrix, max(largest, 0.1), 3)))
+        maps.append(_map(title, names, matrix, max(largest, 0.1), 3))
     words = " ".join(f"{line[0].upper()}{line[1:]}." for line in losses(facts))
     return _section("Between clients", words + drawn, tag("div", *maps, class_="maps"))
 
 
-def _overlap(title: str, names: Sequence[str], matrix: Sequence[Sequence[int]]) -> str:
-    return tag("div", tag("h2", escape(title)), heat_map(title, names, matrix, float(largest_overlap(matrix)), 0))
+def _map(title: str, names: Sequence[str], matrix: Sequence[Sequence[Any]], largest: float, digits: int) -> str:
+    return tag("div", tag("h2", escape(title)), heat_map(title, names, matrix, largest, digits))
 
 
 def _numbers(facts: Mapping[str, Any]) -> str:
-    tables = [
-        heterogeneity_table(facts),
-        clients_table(facts, None),
-        labels_table(facts, None, len(facts["label_names"])),
-    ]
+    labels = labels_table(facts, None, len(facts["label_names"]))
+    tables = [heterogeneity_table(facts), clients_table(facts, None), labels]
     words = "A divergence is 0 between clients that are alike. KL counts every class once more than it is there."
     return _section("Numbers", words, *(tag("div", _table(table), class_="scroll") for table in tables))
 
@@ -247,7 +241,3 @@ def _table(table: Table) -> str:
     head = tag("tr", *(tag("th", escape(title)) for title in table.headings))
     rows = (tag("tr", *(f"<td>{escape(cell)}</td>" for cell in row)) for row in table.rows)
     return tag("table", tag("thead", head), tag("tbody", *rows))
-
-
-def _with_whole(facts: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
-    return [*((name, facts["clients"][name]) for name in names), ("whole", facts["whole"])]

@@ -25,7 +25,8 @@ def clients_table(facts: Figures, limit: int | None = MAX_CLIENTS) -> Table:
     clients: dict[str, Figures] = facts["clients"]
     shown = list(clients.items())[:limit]
     rows = [(name, *(show(figures[key]) for _, key, show in columns)) for name, figures in shown]
-    folds: list[tuple[str, Callable[[list[float]], float]]] = [(f"mean of {len(clients)}", _mean)]
+    mean: Callable[[list[float]], float] = lambda values: sum(values) / len(values)  # noqa: E731
+    folds = [(f"mean of {len(clients)}", mean)]
     if len(shown) < len(clients):
         rows.append((f"... {len(clients) - len(shown)} more", *("" for _ in columns)))
         folds += [(f"least of {len(clients)}", min), (f"most of {len(clients)}", max)]
@@ -46,15 +47,10 @@ def _columns(facts: Figures) -> list[_Column]:
         columns.append(("links", "num_links", count))
     if item != "node":
         columns.append(("nodes", "num_nodes", count))
-    columns += [
-        ("edges", "num_edges", count),
-        ("features", "num_features", count),
-        (f"classes of {len(facts['label_names'])}", "num_classes", count),
-        ("train", "num_train", count),
-        ("val", "num_val", count),
-        ("test", "num_test", count),
-        ("mean degree", "mean_degree", lambda value: number(value, 2)),
-    ]
+    columns += [("edges", "num_edges", count), ("features", "num_features", count)]
+    columns.append((f"classes of {len(facts['label_names'])}", "num_classes", count))
+    columns += [(split, f"num_{split}", count) for split in ("train", "val", "test")]
+    columns.append(("mean degree", "mean_degree", lambda value: number(value, 2)))
     if any(figures["homophily"] is not None for figures in everyone):
         columns.append(("homophily", "homophily", lambda value: number(value, 3)))
     return columns
@@ -142,7 +138,3 @@ def number(value: float | None, digits: int) -> str:
 def percent(value: float) -> str:
     """Return 0.1234 as "12.3 %"."""
     return f"{100 * value:.1f} %"
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)

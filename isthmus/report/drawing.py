@@ -116,11 +116,11 @@ def _bar(bar: Bar, top: float, scale: float) -> list[str]:
     return [*inside, text(bar.note, WIDTH - NOTES + 8, base, "small")] if bar.note else inside
 
 
-def nice_ticks(largest: float, count: int = 4) -> dict[float, str]:
-    """Return round numbers from 0 up to `largest`, about `count` of them, with their words."""
+def nice_ticks(largest: float) -> dict[float, str]:
+    """Return round numbers from 0 up to `largest`, about four of them, with their words."""
     if largest <= 0:
         return {0.0: "0"}
-    rough = largest / count
+    rough = largest / 4
     power = 10 ** math.floor(math.log10(rough))
     step = max(1.0, next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough))
     return {step * i: f"{step * i:,.10g}" for i in range(int(largest / step + 1e-9) + 1)}
@@ -200,17 +200,11 @@ class _Chart:
         return tag("polyline", points=" ".join(places), class_=style) if len(places) > 1 else ""
 
     def dots(self, bins: Sequence[tuple[float, float]], name: str) -> list[str]:
-        return [
-            tag(
-                "circle",
-                tag("title", escape(f"{name}: degree {degree:.3g}, {100 * share:.3g} % of the nodes")),
-                cx=self.x(degree),
-                cy=self.y(share),
-                r=2.0,
-                class_="dot",
-            )
-            for degree, share in bins
-        ]
+        drawn = []
+        for degree, share in bins:
+            words = tag("title", escape(f"{name}: degree {degree:.3g}, {100 * share:.3g} % of the nodes"))
+            drawn.append(tag("circle", words, cx=self.x(degree), cy=self.y(share), r=2.0, class_="dot"))
+        return drawn
 
 
 def heat_map(
@@ -229,23 +223,16 @@ def heat_map_file(
 ) -> str:
     """Return the same as the text of a file that needs nothing else, with its title above."""
     inside, width, height = _heat_map(names, matrix, largest, digits)
-    head = 30.0
-    width = max(width, 8.5 * len(title) + 16.0)  # the title is on one line
-    size = {"width": width, "height": height + head, "viewBox": f"0 0 {_attribute(width)} {_attribute(height + head)}"}
-    return (
-        tag(
-            "svg",
-            tag("style", FILE_STYLE),
-            tag("rect", width=width, height=height + head, fill="#ffffff"),
-            text(title, 8.0, 21.0, "title"),
-            tag("g", *inside, transform=f"translate(0 {_attribute(head)})") if inside else "",
-            xmlns="http://www.w3.org/2000/svg",
-            **size,
-            role="img",
-            aria_label=title,
-        )
-        + "\n"
-    )
+    width, height = max(width, 8.5 * len(title) + 16.0), height + 30.0  # the title is on one line
+    drawn = [
+        tag("style", FILE_STYLE),
+        tag("rect", width=width, height=height, fill="#ffffff"),
+        text(title, 8.0, 21.0, "title"),
+        tag("g", *inside, transform="translate(0 30)") if inside else "",
+    ]
+    size = {"width": width, "height": height, "viewBox": f"0 0 {_attribute(width)} {_attribute(height)}"}
+    words = {"xmlns": "http://www.w3.org/2000/svg", **size, "role": "img", "aria_label": title}
+    return f"{tag('svg', *drawn, **words)}\n"
 
 
 def _heat_map(
@@ -270,7 +257,7 @@ def _cell(
     x: float, y: float, size: float, value: float | None, largest: float, ends: tuple[str, str], digits: int
 ) -> list[str]:
     shown = "none" if value is None else f"{value:,.{digits}f}"
-    words = tag("title", escape(f"{ends[0]}: {shown}" if ends[0] == ends[1] else f"{ends[0]}, {ends[1]}: {shown}"))
+    words = tag("title", escape(f"{', '.join(dict.fromkeys(ends))}: {shown}"))
     box: dict[str, Any] = {"x": x, "y": y, "width": size - min(1.5, size / 4), "height": size - min(1.5, size / 4)}
     same = ends[0] == ends[1]
     depth = 0.0 if value is None or largest <= 0 or same else min(value / largest, 1.0)
@@ -291,8 +278,5 @@ def _scale(left: float, top: float, largest: float, digits: int) -> list[str]:
         for i in range(steps + 1)
     ]
     end = left + 14.0 * (steps + 1)
-    return [
-        *inside,
-        text("0", left, top + 21, "tiny"),
-        text(f"{largest:,.{digits}f}", end, top + 21, "tiny", "end"),
-    ]
+    ends = [text("0", left, top + 21, "tiny"), text(f"{largest:,.{digits}f}", end, top + 21, "tiny", "end")]
+    return [*inside, *ends]

@@ -44,15 +44,11 @@ def _parts_of(event: dict[str, Any]) -> dict[str, float]:
     kind = event["event"]
     if kind == "setup":
         return {"set-up": event["load_seconds"] + event["build_seconds"]}
-    if kind == "exchange":
-        return _parts_of_exchange(event)
     if kind == "round":
         return {"aggregation": event.get("wall_seconds", 0.0)}
-    part = {"scored": "evaluation", "checkpoint": "checkpoints", "monitor": "monitors"}.get(kind)
-    return {} if part is None else {part: event.get("seconds", 0.0)}
-
-
-def _parts_of_exchange(event: dict[str, Any]) -> dict[str, float]:
+    if kind != "exchange":
+        part = {"scored": "evaluation", "checkpoint": "checkpoints", "monitor": "monitors"}.get(kind)
+        return {} if part is None else {part: event.get("seconds", 0.0)}
     codec = event.get("codec_seconds", 0.0)
     taking_in = event.get("fold_seconds", 0.0) + event.get("check_seconds", 0.0)
     compute = min(event["client_seconds"], max(event["seconds"] - codec - taking_in, 0.0))

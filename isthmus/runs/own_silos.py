@@ -32,7 +32,7 @@ def scenario_of_folders(course: Course, dataset: Folders) -> Scenario:
     for name, path in dataset.places.items():
         try:
             folders[name] = read_own(course, one, path, name)
-            terms[name] = terms_of(course, folders[name], name, allow_import=True)
+            terms[name] = terms_of(course, folders[name], name)
         except (BadInput, Refusal) as error:
             raise BadInput(f"{name} ({path}): {error}") from None
     agreement = _agreement(course, dataset, terms, folders)

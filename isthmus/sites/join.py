@@ -1,9 +1,8 @@
-"""The silo's process: it connects to the server and answers, until it is told to stop."""
+"""The silo's process: it connects to the server and answers, until it is interrupted."""
 
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,9 +11,9 @@ import torch
 
 from isthmus.core.device import CPU
 from isthmus.runtime.seldom import Seldom
-from isthmus.sites.parties.admission import LIST_KIND, Entrance, require_engine, wait_for_server
-from isthmus.sites.parties.certificates import REVOKED
-from isthmus.sites.parties.kit import SERVER, Kit, Watch, hold
+from isthmus.sites.parties.admission import LIST_KIND, Entrance, wait_for_server
+from isthmus.sites.parties.certificates import REVOKED, SERVER, require_engine
+from isthmus.sites.parties.kit import Kit, Watch, hold
 from isthmus.sites.silo.consent import Identity
 from isthmus.sites.silo.policy import Policy
 from isthmus.sites.silo.service import SiloService
@@ -28,23 +27,16 @@ def join(
     id_secret: bytes | None = None,
     device: torch.device = CPU,
     say: Callable[[str], None] = print,
-    stop: threading.Event | None = None,
 ) -> None:
-    """Serve courses on the graph in `data` until `stop` is set; refused in one course, it waits for the next.
-
-    With a secret that the silos share, algorithms can match nodes that they have in common. `device` is where this silo
-    computes; nobody else is told of it.
-    """
+    """Serve courses on the graph in `data` until interrupted; refused in one course, it waits for the next."""
     require_engine("joining a federation")
-    stop = stop or threading.Event()
     service = SiloService(kit.party, data, kit.path / "state", policy, say, id_secret, device=device)
-    if not wait_for_server(kit, say, stop.is_set):
-        return
+    wait_for_server(kit, say, lambda: False)
     with hold(kit):
-        _answer(kit, service, policy, say, stop)
+        _answer(kit, service, policy, say)
 
 
-def _answer(kit: Kit, service: SiloService, policy: Policy, say: Callable[[str], None], stop: threading.Event) -> None:
+def _answer(kit: Kit, service: SiloService, policy: Policy, say: Callable[[str], None]) -> None:
     inbox: queue.Queue[tuple[str, str, bytes]] = queue.Queue()
     entrance, seldom = Entrance(kit, say), Seldom(say)
     service.expelled = entrance.expelled
@@ -64,7 +56,7 @@ def _answer(kit: Kit, service: SiloService, policy: Policy, say: Callable[[str],
     link = entrance.link(hear, up, on_refused=refuse, max_bytes=policy.max_message_bytes)
     watch = Watch([kit.path / REVOKED], entrance.look_again)
     try:
-        while not stop.is_set():
+        while True:
             entrance.check()
             try:
                 kind, ident, message = inbox.get(timeout=0.2)

@@ -18,9 +18,9 @@ from isthmus.sites.courses.hub import Hub
 from isthmus.sites.courses.ledger import CANCELLED, DONE, FAILED, PAUSED, RUNNING, STATUS_FILE, Entry, Ledger
 from isthmus.sites.courses.messages import desk_answer
 from isthmus.sites.courses.site_course import Patience, SiteCourse, course_of
-from isthmus.sites.parties.admission import Roll, credentials_of, port_problem, require_engine
-from isthmus.sites.parties.certificates import REVOKED
-from isthmus.sites.parties.kit import KIT_FILE, SERVER, Kit, Watch, open_kit
+from isthmus.sites.parties.admission import Roll, credentials_of, require_port
+from isthmus.sites.parties.certificates import REVOKED, SERVER, require_engine
+from isthmus.sites.parties.kit import KIT_FILE, Kit, Watch, open_kit
 
 NO_DESK = "this server runs a course of its own; it takes courses of operators when it is started without one"
 MAX_COMINGS_SAID = 50  # of one party in a minute: that it is connected, or gone
@@ -37,9 +37,7 @@ class Server:
         from isthmus.runtime.flare.link import LinkHub
 
         self.roll = Roll(kit, say)
-        problem = port_problem(kit.port)
-        if problem:
-            raise BadInput(problem)
+        require_port(kit.port)
         self.kit, self.say = kit, say
         self.desk: Desk | None = None
         self._runs_its_own = False
@@ -112,12 +110,12 @@ class Server:
     # ---- courses of operators
 
     def serve(self, runs: Path, *, patience: Patience | None = None, once: bool = False, take_up: bool = True) -> None:
-        """Run the courses that operators submit, in order; `runs` is where their folders go.
-
-        What an earlier server left queued, running or paused is taken up first, unless `take_up` is false.
-        """
+        """Run the courses that operators submit, in order, after what an earlier server left if `take_up` says so."""
         ledger = Ledger(runs, self.say)
-        self.runner.take_up(ledger) if take_up else leave_alone(ledger)
+        if not take_up:
+            leave_alone(ledger)
+        for left in ledger.waiting():  # before anything new
+            self.say(f"takes up {left.path} ({left.status.state})")
         self.desk = Desk(ledger, self.kit.sites, self._reply, self.say)
         self.desk.start()
         self.say(f"listening on port {self.kit.port} for {', '.join((*self.kit.sites, *self.kit.operators))}")
@@ -163,9 +161,6 @@ class Server:
 class Cancelled(IsthmusError):
     """An operator has cancelled the course; a checkpoint is left like after any error."""
 
-    def __init__(self) -> None:
-        super().__init__("the course was cancelled by an operator; its checkpoint stays")
-
 
 class CourseRunner:
     """Runs courses on the sites of a hub; `current` is the one that runs now."""
@@ -173,12 +168,6 @@ class CourseRunner:
     def __init__(self, say: Callable[[str], None] = print) -> None:
         self.say = say
         self.current: Entry | None = None
-
-    def take_up(self, ledger: Ledger) -> None:
-        """Say what an earlier server left, which is run before anything new."""
-        for entry in ledger.entries:
-            if entry.is_open:
-                self.say(f"takes up {entry.path} ({entry.status.state})")
 
     def serve_one(self, entry: Entry, hub: Hub, patience: Patience | None = None) -> None:
         """Run a course of an operator's; whatever becomes of it, the server goes on."""
@@ -202,7 +191,7 @@ class CourseRunner:
 
         def check() -> None:
             if entry.cancelled.is_set():
-                raise Cancelled
+                raise Cancelled("the course was cancelled by an operator; its checkpoint stays")
 
         self.current, hub.check = entry, check
         entry.become(RUNNING)
@@ -222,11 +211,10 @@ class CourseRunner:
         except Cancelled:
             self._ended(entry, CANCELLED, "by an operator; its checkpoint stays")
             raise
-        except IsthmusError as error:
-            self._ended(entry, FAILED, str(error))
-            raise
-        except Exception as error:  # a course that breaks must not end the server
-            self._ended(entry, FAILED, f"{type(error).__name__}: {error}")
+        except Exception as error:
+            self._ended(
+                entry, FAILED, str(error) if isinstance(error, IsthmusError) else f"{type(error).__name__}: {error}"
+            )
             raise
         except KeyboardInterrupt:
             entry.become(PAUSED, STOPPED)
@@ -243,10 +231,9 @@ class CourseRunner:
 
 def leave_alone(ledger: Ledger) -> None:
     """Leave what an earlier server has not finished as it is, as long as this one runs."""
-    for entry in ledger.entries:
-        if entry.is_open:
-            entry.become(PAUSED, LEFT)
-            ledger.leave(entry)
+    for entry in ledger.waiting():
+        entry.become(PAUSED, LEFT)
+        ledger.left.add(entry.status.course_id)
 
 
 class Reporter(Callback):

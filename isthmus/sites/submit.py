@@ -20,26 +20,12 @@ from isthmus.core.errors import BadInput, BadMessage, CourseFailed
 from isthmus.core.outside import foreign
 from isthmus.core.record import Record, foreign_texts
 from isthmus.runs.folder import RunFolder
-from isthmus.sites.courses import desk
+from isthmus.sites.courses import desk, messages
 from isthmus.sites.courses.ledger import CANCELLED, DONE, OPEN
-from isthmus.sites.courses.messages import (
-    AskCourse,
-    AskPart,
-    CourseEvent,
-    Courses,
-    CourseStatus,
-    FilePart,
-    FollowCourse,
-    ListCourses,
-    Manifest,
-    News,
-    Receipt,
-    Submission,
-    open_answer,
-)
 from isthmus.sites.courses.transfer import take_folder
-from isthmus.sites.parties.admission import Entrance, connection_problem, require_engine, wait_for_server
-from isthmus.sites.parties.kit import SERVER, Kit, hold
+from isthmus.sites.parties.admission import Entrance, connection_problem, wait_for_server
+from isthmus.sites.parties.certificates import SERVER, require_engine
+from isthmus.sites.parties.kit import Kit, hold
 
 # How long a server that does not listen yet is waited for: where processors are slow or few, it imports for minutes.
 START_SECONDS = 180.0
@@ -53,8 +39,8 @@ PAUSE_SECONDS = 0.3  # before a question is asked again that could not be sent
 SILENCE_SECONDS = 3600.0  # how long an operator who follows a course waits for a server that is gone
 
 R = TypeVar("R", bound=Record)
-OnEvent = Callable[[CourseEvent], None]
-OnStatus = Callable[[CourseStatus], None]
+OnEvent = Callable[[messages.CourseEvent], None]
+OnStatus = Callable[[messages.CourseStatus], None]
 
 
 class Operator:
@@ -63,15 +49,15 @@ class Operator:
     def __init__(self, line: Line) -> None:
         self.line = line
 
-    def courses(self) -> tuple[CourseStatus, ...]:
+    def courses(self) -> tuple[messages.CourseStatus, ...]:
         """Return all courses at the server, first submitted first."""
-        return self.line.ask(desk.LIST, ListCourses(), Courses).courses
+        return self.line.ask(desk.LIST, messages.ListCourses(), messages.Courses).courses
 
     def sites(self) -> tuple[str, ...]:
         """Return who takes part in a course that is submitted now; an operator's kit may be older than that."""
-        return self.line.ask(desk.LIST, ListCourses(), Courses).sites
+        return self.line.ask(desk.LIST, messages.ListCourses(), messages.Courses).sites
 
-    def find(self, prefix: str) -> CourseStatus:
+    def find(self, prefix: str) -> messages.CourseStatus:
         """Return the course whose id begins with `prefix`; without one, the only course that is not over."""
         found = self.courses()
         if not prefix:
@@ -85,17 +71,19 @@ class Operator:
             raise BadInput(f"{len(fitting)} courses have an id that begins with {prefix!r}; the last ones are {known}")
         return fitting[0]
 
-    def submit(self, course: Course, submission: str = "") -> CourseStatus:
+    def submit(self, course: Course, submission: str = "") -> messages.CourseStatus:
         """Hand a course in; again with the same submission, it is the same course."""
-        named = Submission(submission or secrets.token_hex(16), course_to_yaml(course), __version__)
-        return self.line.ask(desk.SUBMIT, named, CourseStatus)
+        named = messages.Submission(submission or secrets.token_hex(16), course_to_yaml(course), __version__)
+        return self.line.ask(desk.SUBMIT, named, messages.CourseStatus)
 
-    def follow(self, course_id: str, on_event: OnEvent, on_status: OnStatus = lambda status: None) -> CourseStatus:
+    def follow(
+        self, course_id: str, on_event: OnEvent, on_status: OnStatus = lambda status: None
+    ) -> messages.CourseStatus:
         """Hear what happens in a course until it is over; a server that is gone is waited for."""
         life, after = "", 0
         while True:
-            asked = FollowCourse(course_id, life, after)
-            news = self.line.ask(desk.FOLLOW, asked, News, patience_seconds=SILENCE_SECONDS)
+            asked = messages.FollowCourse(course_id, life, after)
+            news = self.line.ask(desk.FOLLOW, asked, messages.News, patience_seconds=SILENCE_SECONDS)
             if news.life != life:
                 life, after = news.life, 0
             for event in news.events:
@@ -106,27 +94,27 @@ class Operator:
             if news.status.state not in OPEN:
                 return news.status
 
-    def cancel(self, course_id: str) -> CourseStatus:
+    def cancel(self, course_id: str) -> messages.CourseStatus:
         """Tell the server to end a course; its checkpoint stays."""
-        return self.line.ask(desk.CANCEL, AskCourse(course_id), CourseStatus)
+        return self.line.ask(desk.CANCEL, messages.AskCourse(course_id), messages.CourseStatus)
 
-    def resume(self, course_id: str) -> CourseStatus:
+    def resume(self, course_id: str) -> messages.CourseStatus:
         """Tell the server to go on with a course that failed or was cancelled."""
-        return self.line.ask(desk.RESUME, AskCourse(course_id), CourseStatus)
+        return self.line.ask(desk.RESUME, messages.AskCourse(course_id), messages.CourseStatus)
 
     def fetch(self, course_id: str, run_dir: Path) -> None:
         """Bring the run folder of a course that is over to `run_dir`, whole or not at all."""
         RunFolder.check_new(run_dir)
-        manifest = self.line.ask(desk.FILES, AskCourse(course_id), Manifest)
+        manifest = self.line.ask(desk.FILES, messages.AskCourse(course_id), messages.Manifest)
 
-        def ask(name: str, offset: int) -> FilePart:
-            return self.line.ask(desk.PART, AskPart(course_id, name, offset), FilePart)
+        def ask(name: str, offset: int) -> messages.FilePart:
+            return self.line.ask(desk.PART, messages.AskPart(course_id, name, offset), messages.FilePart)
 
         take_folder(manifest, course_id, ask, run_dir)
-        self.line.ask(desk.TAKEN, AskCourse(course_id), Receipt)
+        self.line.ask(desk.TAKEN, messages.AskCourse(course_id), messages.Receipt)
 
 
-def finished(status: CourseStatus) -> CourseStatus:
+def finished(status: messages.CourseStatus) -> messages.CourseStatus:
     """Return the status of a course that is done; one that ended otherwise is an error."""
     if status.state != DONE:
         ended = "was cancelled" if status.state == CANCELLED else "failed:"
@@ -190,20 +178,17 @@ class Line:
         """Ask the server and return its reply; asked again until one comes that can be read."""
         answers: queue.Queue[bytes] = queue.Queue()
         deadline = time.monotonic() + patience_seconds
-        idents: list[str] = []
-        damaged = 0
+        ident, damaged = uuid.uuid4().hex, 0  # the same for all tries: an answer to an earlier one is as good
+        with self._lock:
+            self._open[ident] = answers
         try:
             while time.monotonic() < deadline:
-                # An answer to an earlier try is as good, so that all of them stay open.
-                idents.append(uuid.uuid4().hex)
-                with self._lock:
-                    self._open[idents[-1]] = answers
-                if self._send(kind, idents[-1], encode(question)):
+                if self._send(kind, ident, encode(question)):
                     time.sleep(PAUSE_SECONDS)
                     continue
                 try:
                     seconds = min(self.retry_seconds, deadline - time.monotonic())
-                    problem, content = open_answer(answers.get(timeout=max(seconds, 0.001)))
+                    problem, content = messages.open_answer(answers.get(timeout=max(seconds, 0.001)))
                     if problem:
                         raise BadInput(f"the server says: {foreign(problem, MAX_SAID)}")
                     return foreign_texts(decode(content, reply), MAX_SAID)
@@ -215,6 +200,5 @@ class Line:
                         raise CourseFailed(f"the server's answers to {kind!r} cannot be read: {error}") from None
         finally:
             with self._lock:
-                for ident in idents:
-                    del self._open[ident]
+                del self._open[ident]
         raise CourseFailed(f"the server has not answered for {patience_seconds:.0f} s")

@@ -19,9 +19,10 @@ from isthmus.core.outside import data_root as locate_data
 from isthmus.core.training import Callback
 from isthmus.data.folders.own_kinds import Folders, write_divided
 from isthmus.runs.life import Result
-from isthmus.runs.simulation import Scenario, load_scenario, require_kind
+from isthmus.runs.simulation import load_scenario, require_kind
 from isthmus.sites.courses.site_course import Patience
-from isthmus.sites.parties.kit import SERVER, make_federation, open_kit
+from isthmus.sites.parties.certificates import SERVER
+from isthmus.sites.parties.kit import make_federation, open_kit
 from isthmus.sites.serve import Server
 
 
@@ -58,7 +59,9 @@ class Rehearsal:
             self.course = replace(course, dataset=course.dataset.one)
             self.data = {site: path.resolve() for site, path in course.dataset.places.items()}
         else:
-            self.course, self.data = self._divided(course, scenario)
+            self.data = {site: self.folder / "data" / site for site in scenario.parts}
+            parts = {self.data[site]: part for site, part in scenario.parts.items()}
+            self.course = replace(course, dataset=write_divided(scenario.whole, parts).dataset)
         self.kits = make_federation(self.folder / "federation", f"localhost:{free_port()}", list(self.data))
         self.id_secret_file = self.folder / "id-secret"  # for the silos; the server in this process never reads it
         write_secret(self.id_secret_file)
@@ -66,12 +69,6 @@ class Rehearsal:
         self.policy_file.write_text("tell_reasons: true\n")
         self.silos: dict[str, subprocess.Popen[bytes]] = {}
         self.server: Server | None = None
-
-    def _divided(self, course: Course, scenario: Scenario) -> tuple[Course, dict[str, Path]]:
-        """Write a folder for each part of the data; return the course that the sites read them by, and the folders."""
-        places = {site: self.folder / "data" / site for site in scenario.parts}
-        parts = {places[site]: part for site, part in scenario.parts.items()}
-        return replace(course, dataset=write_divided(scenario.whole, parts).dataset), places
 
     def __enter__(self) -> Rehearsal:
         self.server = Server(open_kit(self.kits[SERVER], "server"), interface="localhost", say=self.say)

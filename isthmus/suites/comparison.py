@@ -15,7 +15,7 @@ from isthmus.suites.figures import write_figures
 from isthmus.suites.moving import write_rows
 from isthmus.suites.outcomes import Run
 from isthmus.suites.settings import Settings, notes, settings
-from isthmus.suites.spec import Point, Suite
+from isthmus.suites.spec import Suite
 from isthmus.suites.table import Cell, cell_table, cells, cells_csv
 
 # What shows that a folder holds a comparison.
@@ -50,7 +50,9 @@ class Comparison:
     @cached_property
     def settings(self) -> Settings:
         """What the courses behind the rows are set to."""
-        return settings(self.suite, [self._point(cell) for cell in self.cells])
+        # A cell's course is at the point that was chosen, or at its first where none was.
+        every = [next(run.point for run in (*c.runs, *self.runs) if run.point.cell == c.choices) for c in self.cells]
+        return settings(self.suite, every)
 
     @cached_property
     def notes(self) -> list[str]:
@@ -66,10 +68,6 @@ class Comparison:
     def holds(self) -> bool:
         """Whether every number is as near to the paper's as the suite asks."""
         return all(cell.holds is not False for cell in self.cells)
-
-    def _point(self, cell: Cell) -> Point:
-        """Return the course that stands for a cell: at the point that was chosen, or at its first where none was."""
-        return next(run.point for run in (*cell.runs, *self.runs) if run.point.cell == cell.choices)
 
     def write(self, folder: Path, say: Callable[[str], None] = lambda text: None) -> list[Path]:
         """Write tables, settings and figures; return where the figures are. `say` hears of rows that are set aside."""

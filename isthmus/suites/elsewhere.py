@@ -88,7 +88,9 @@ def on_cluster(points: Sequence[Point], folder: Path, data_root: Path | None, ad
         while waiting or under_way:
             while waiting and len(under_way) < 2 * max(len(crew.workers()), 1):
                 point = waiting.pop()
-                under_way[crew.start(run_errand, _errand(point, point.path(folder), data_root))] = point
+                files = _packed(point.path(folder))
+                errand = Errand(__version__, portable(point.course), str(data_root or ""), files)
+                under_way[crew.start(run_errand, encode(errand))] = point
             future = crew.first(list(under_way))
             point = under_way.pop(future)
             path = point.path(folder)
@@ -101,11 +103,6 @@ def on_cluster(points: Sequence[Point], folder: Path, data_root: Path | None, ad
                 set_aside(path, done.note)
             _unpack(done.files, path)
             yield point, done.error, done.note
-
-
-def _errand(point: Point, path: Path, data_root: Path | None) -> bytes:
-    root = "" if data_root is None else str(data_root)
-    return encode(Errand(__version__, portable(point.course), root, _packed(path)))
 
 
 def _packed(path: Path) -> dict[str, Tensor]:

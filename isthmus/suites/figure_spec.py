@@ -1,4 +1,4 @@
-"""What a suite file says about its figures: see `suites/spec.py` for the keys."""
+"""What a suite file says about its figures, and about some of its cells: see `suites/spec.py` for the keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 
 from isthmus.config.build import Builder
 from isthmus.core.errors import nearest
-from isthmus.suites.choices import Choices, agrees, read_choices
 
 # Kind -> its keys for axes, and its other keys beside those that every figure may have.
 ROLES = {"lines": ("x", "lines", "panels"), "rounds": ("lines", "panels"), "clients": ("bars", "panels")}
@@ -22,6 +21,7 @@ SPLITS = ("train", "val")  # what a round is scored on
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 Cell = Mapping[str, str]
+Choices = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -176,3 +176,32 @@ def check_metric(figure: Figure, cell: Cell, metrics: Sequence[str]) -> None:
             f"figure {figure.name}: metric is {figure.metric!r}, which the task does not report; "
             f"choose from {', '.join(metrics)} or add it to base.task.metrics"
         )
+
+
+# ---- some cells of a suite, named by choices on some of its axes
+
+
+def agrees(cell: Mapping[str, str], choices: Choices) -> bool:
+    """Return whether a cell has, on every axis that is named, one of the choices named there."""
+    return all(cell[axis] in allowed for axis, allowed in choices.items())
+
+
+def read_choices(raw: Any, axes: Mapping[str, Mapping[str, Any]], where: str) -> dict[str, tuple[str, ...]]:
+    """Return `{axis: choice or list of choices}` as it stands in a suite file; a ValueError names `where`, its key."""
+    if not isinstance(raw, Mapping) or not raw:
+        axis, known = next(iter(axes.items()))
+        example = f"{{{axis}: {next(iter(known))!r}}}"
+        raise ValueError(f"{where} is {raw!r}, expected axes and choices, for example: {example}")
+    found: dict[str, tuple[str, ...]] = {}
+    for key, value in raw.items():
+        axis = str(key)
+        if axis not in axes:
+            raise ValueError(f"{where} names the axis {axis!r}; {nearest(axis, axes)}")
+        values = value if isinstance(value, list | tuple) else [value]
+        if not values or any(isinstance(item, list | tuple | Mapping) for item in values):
+            raise ValueError(f"{where}.{axis} is {value!r}, expected a choice or a list of choices")
+        for choice in map(str, values):
+            if choice not in axes[axis]:
+                raise ValueError(f"{where} names {axis} {choice!r}; {nearest(choice, axes[axis])}")
+        found[axis] = tuple(map(str, values))
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +39,10 @@ def _lines(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) ->
 
     def series(name: str, mine: Sequence[Cell]) -> Series:
         reference = figure.place(mine[0].choices) in aside
-        points = (
-            Point(
-                0.0 if reference else places[cell.choices[figure.x]],
-                math.nan if cell.mean is None else cell.mean,
-                cell.std,
-            )
-            for cell in mine
-        )
+        points = []
+        for cell in mine:
+            place = 0.0 if reference else places[cell.choices[figure.x]]
+            points.append(Point(place, math.nan if cell.mean is None else cell.mean, cell.std))
         return Series(name, tuple(points), reference)
 
     panels = _panels(suite, figure, found, series)
@@ -58,7 +54,9 @@ def _lines(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) ->
 def _rounds(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) -> Chart:
     def series(name: str, mine: Sequence[Cell]) -> Series:
         (cell,) = mine
-        return Series(name, tuple(_curve([_by_round(run, figure.metric, folder) for run in cell.runs])))
+        by_round = [_by_round(run, figure.metric, folder) for run in cell.runs]
+        common = set.intersection(*map(set, by_round)) if by_round else set()
+        return Series(name, tuple(_point(number, [run[number] for run in by_round]) for number in sorted(common)))
 
     panels = _panels(suite, figure, found, series)
     return curve_chart(panels, _words(figure, "round", figure.metric), shared_y=figure.shared_y)
@@ -68,12 +66,6 @@ def _by_round(run: Run, metric: str, folder: Path) -> dict[int, float]:
     """Return a metric of every round of a run in which it was measured."""
     rounds = (event for event in _events(run, folder) if event["event"] == "round")
     return {event["round"]: event["metrics"][metric] for event in rounds if metric in event["metrics"]}
-
-
-def _curve(runs: Sequence[Mapping[int, float]]) -> list[Point]:
-    """Return mean and deviation over runs, round by round, for the rounds that all of them have."""
-    common = set.intersection(*(set(run) for run in runs)) if runs else set()
-    return [_point(number, [run[number] for run in runs]) for number in sorted(common)]
 
 
 def _clients(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) -> Chart:
@@ -96,9 +88,8 @@ def _clients(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) 
 
 def _by_client(run: Run, metric: str, folder: Path) -> dict[str, float]:
     """Return a metric of every client at the end of a run; a client without test examples has none."""
-    ends = [event for event in _events(run, folder) if event["event"] == "end"]
-    scores = ends[-1]["client_scores"] if ends else {}
-    values = {client: score.get(metric) for client, score in scores.items()}
+    ends = [event["client_scores"] for event in _events(run, folder) if event["event"] == "end"]
+    values = {client: score.get(metric) for client, score in (ends[-1] if ends else {}).items()}
     return {client: value for client, value in values.items() if value is not None and math.isfinite(value)}
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from isthmus.config.build import Builder
 from isthmus.config.load import parse_override
 from isthmus.core.errors import BadInput, nearest
-from isthmus.suites.choices import read_choices
+from isthmus.suites.figure_spec import read_choices
 from isthmus.suites.spec import Choice, Suite, load_suite
 
 
@@ -34,12 +35,16 @@ def narrowed(suite: Suite, words: Sequence[str]) -> Suite:
         name, equals, text = word.partition("=")
         if not equals:
             raise BadInput(f"--only is {word!r}, expected AXIS=CHOICE or AXIS=CHOICE,CHOICE")
-        keys = [key for key in _searched(suite) if name in (key, key.rsplit(".", 1)[-1])]
-        if name in suite.axes or not keys:
-            suite = _with_choices(suite, name, text, keys_too=list(_searched(suite)))
-        else:
+        searched = list(dict.fromkeys(chain.from_iterable(choice.search for choice in suite.choices)))
+        keys = [key for key in searched if name in (key, key.rsplit(".", 1)[-1])]
+        if name in suite.axes:
+            suite = _with_choices(suite, name, text)
+        elif keys:
             for key in keys:
                 suite = _with_values(suite, key, text)
+        else:
+            known = nearest(name, [*suite.axes, *searched])
+            raise BadInput(f"{suite.title}: --only names {name!r}, no axis and no searched key; {known}")
     if not suite.cells():
         raise BadInput(f"--only {' '.join(words)}: the suite has no such cell")
     return suite
@@ -55,10 +60,7 @@ def changed(suite: Suite, words: Sequence[str]) -> Suite:
     return suite
 
 
-def _with_choices(suite: Suite, axis: str, text: str, keys_too: Sequence[str]) -> Suite:
-    if axis not in suite.axes:
-        known = [*suite.axes, *keys_too]
-        raise BadInput(f"{suite.title}: --only names {axis!r}, no axis and no searched key; {nearest(axis, known)}")
+def _with_choices(suite: Suite, axis: str, text: str) -> Suite:
     whole = text in suite.axes[axis]  # a choice may have a comma in its name
     choices: Any = text if whole else [choice.strip() for choice in text.split(",")]
     with Builder(suite.title).placed(""):
@@ -82,8 +84,3 @@ def _with_values(suite: Suite, key: str, text: str) -> Suite:
 
     axes = {axis: {name: kept(name, choice) for name, choice in own.items()} for axis, own in suite.axes.items()}
     return replace(suite, axes=axes)
-
-
-def _searched(suite: Suite) -> dict[str, None]:
-    every = (choice for choices in suite.axes.values() for choice in choices.values())
-    return {key: None for choice in every for key in choice.search}

@@ -9,7 +9,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import replace
@@ -52,7 +52,8 @@ def run_suite(
     elif number > 1:
         finished = _in_parallel(todo, folder, data_root, number)
     else:
-        finished = _one_by_one(todo, folder, data_root)
+        data = LastScenario()
+        finished = ((point, *finish_course(point.course, point.path(folder), data_root, data)) for point in todo)
     try:
         with closing(finished):
             for point, error, note in finished:
@@ -113,37 +114,25 @@ class _Campaign:
             write_rows(self.suite, self.runs(), self.folder)
 
 
-# ---- in this process and in others of this machine
-
-
-def _one_by_one(points: Sequence[Point], folder: Path, data_root: Path | None) -> Finishing:
-    data = LastScenario()
-    for point in points:
-        yield point, *finish_course(point.course, point.path(folder), data_root, data)
+# ---- in other processes of this machine
 
 
 def _in_parallel(points: Sequence[Point], folder: Path, data_root: Path | None, number: int) -> Finishing:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(number, mp_context=context, initializer=_quiet_worker) as pool:
-        # A few at a time, so that an interruption does not leave a long queue to cancel.
-        waiting = list(reversed(points))
-        under_way: dict[Future[tuple[str, str]], Point] = {}
+        calls = {pool.submit(_finish_in_worker, point.course, point.path(folder), data_root): point for point in points}
         try:
-            while waiting or under_way:
-                while waiting and len(under_way) < number:
-                    point = waiting.pop()
-                    call = pool.submit(_finish_in_worker, point.course, point.path(folder), data_root)
-                    under_way[call] = point
-                done, _ = wait(under_way, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield under_way.pop(future), *future.result()
+            for call in as_completed(calls):
+                yield calls[call], *call.result()
         except BrokenProcessPool:
             raise CourseFailed(
                 "a worker process was killed, perhaps for want of memory (fewer --workers need less); what is finished "
                 "stays: start the same comparison again"
             ) from None
         except BaseException:
-            for process in list(pool._processes.values()):
+            processes = list(pool._processes.values())
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in processes:
                 process.terminate()
             raise
 

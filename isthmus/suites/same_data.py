@@ -60,19 +60,17 @@ Finishing = Generator[tuple[Point, str, str], None, None]
 
 def finish_course(course: Course, path: Path, data_root: Path | None, data: LastScenario) -> tuple[str, str]:
     """Run one course to its end, from its checkpoint if it has one; return why it failed, and a note, if any."""
-    course = replace(course, threads=1)
-    note = ""
+    course, note = replace(course, threads=1), ""
     try:
-        if not path.exists():
-            run(course, run_dir=path, scenario=data.of(course, data_root))
-        else:
+        scenario = data.of(course, data_root)
+        if path.exists():
             try:
-                resume(path, course=course, scenario=data.of(course, data_root))
+                resume(path, course=course, scenario=scenario)
+                return "", ""
             except NotResumable as error:
-                scenario = data.of(course, data_root)
                 aside = set_aside(path, str(error))
-                run(course, run_dir=path, scenario=scenario)
                 note = f"{path.name} was run anew; what was there is in {aside.name}, since {error}"
+        run(course, run_dir=path, scenario=scenario)
     except IsthmusError as error:
-        return str(error), note
+        return str(error), ""
     return "", note

@@ -59,12 +59,10 @@ class Settings:
         """Return a line for each setting of a method that differs between rows of which some do not set it."""
         told = []
         for key, found in self.values.items():
-            present = [index for index, value in enumerate(found) if value is not None]
-            quiet = [index for index in present if self.unstated[key][index]]
-            if not key.startswith(METHOD) or key == "algorithm.name" or not quiet:
-                continue
-            if len({found[index] for index in present}) > 1:
-                values = "; ".join(f"{value} in {rows}" for value, rows in self._by_value(found).items())
+            quiet = [i for i, value in enumerate(found) if value is not None and self.unstated[key][i]]
+            by_value = self._by_value(found)
+            if key.startswith(METHOD) and key != "algorithm.name" and quiet and len(by_value) > 1:
+                values = "; ".join(f"{value} in {rows}" for value, rows in by_value.items())
                 where = self._named([self.rows[index] for index in quiet])
                 told.append(f"rows differ in {key}, which the suite leaves to the default in {where}: {values}")
         return told
@@ -124,9 +122,10 @@ def settings(suite: Suite, points: Iterable[Point]) -> Settings:
         row = {axis: point.cell[axis] for axis in axes}
         if row not in rows:
             rows.append(row)
-            courses.append(_flat(course_to_dict(point.course)))
+            told = {key: value for key, value in course_to_dict(point.course).items() if key not in UNTOLD}
+            courses.append({".".join(path): value for path, value in leaf_values(told)})
             stated.append(point.stated)
-    seeded = {"seed", *_seeded(suite)}
+    seeded = {"seed", *(key for choice in suite.choices for key in choice.seeded)}
     keys = [key for key in dict.fromkeys(key for course in courses for key in course) if key not in seeded]
     return Settings(
         axes={axis: list(suite.axes[axis]) for axis in axes},
@@ -155,13 +154,3 @@ def notes(suite: Suite, found: Settings, runs: Sequence[Run]) -> list[str]:
     told += dict.fromkeys(run.note for run in runs if run.note)
     more = [f"and {len(told) - MOST_NOTES} more; settings.csv has every row's settings"]
     return told if len(told) <= MOST_NOTES else [*told[:MOST_NOTES], *more]
-
-
-def _flat(course: Mapping[str, Any]) -> dict[str, Any]:
-    told = {key: value for key, value in course.items() if key not in UNTOLD}
-    return {".".join(path): value for path, value in leaf_values(told)}
-
-
-def _seeded(suite: Suite) -> set[str]:
-    every = (choice for choices in suite.axes.values() for choice in choices.values())
-    return {key for choice in every for key in choice.seeded}

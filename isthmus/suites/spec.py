@@ -1,28 +1,12 @@
-"""What a suite file says, and the courses it stands for.
+"""What a suite file says, and the courses it stands for; docs/suites.md has a whole one.
 
-    title: FedAvg against Local
-    metric: accuracy
-    graph: global_graph
-    model: global_model
-    seeds: [0, 1, 2]
-    base: {rounds: 100, stopping: {patience: 30}}
     axes:
-      splitter:
-        random: {splitter.name: random}
-        community: {splitter.name: community}
       method:
-        Local: {algorithm.name: local}
         FedAvg:
           algorithm.name: fedavg
           search: {algorithm.optimizer.lr: [0.05, 0.25], algorithm.local_steps: [1, 4]}
-    skip:
-      - {method: Local, splitter: [random]}
-    adjust:
-      - {method: FedAvg, splitter: random, set: {algorithm.weighting: nodes}}
     expected:
       - {splitter: random, method: FedAvg, value: 0.8663, std: 0.0135, within: 0.015}
-    figures:
-      - {name: curves, kind: rounds, lines: method, panels: splitter, metric: val/accuracy}
 
 Every combination of one choice per axis is a cell of the table; every cell is run with every seed. A choice changes
 keys of the base course. Where a choice has a `search`, each point of the grid is run with every seed, and the point
@@ -37,18 +21,7 @@ of their standard deviation.
 Cells that agree with an entry of `skip` on every axis that it names are left out: not run, in no table. Cells that
 agree with an entry of `adjust` get the keys that it sets, unless a choice of theirs sets the same.
 
-Each of `figures` becomes a file `name`.svg. Its kind says what is drawn:
-
-    lines    the score of each cell along the axis `x`, the standard deviation over seeds as error bars; `x` lies at the
-             numbers that its choices are (with `log_x: true` in logarithms), or else one choice after the other. A line
-             that has one cell only, the others being skipped, is a reference: it goes dashed through the whole panel
-    rounds   `metric` (`val/accuracy`, `train/loss`, ...) of each round, mean and deviation over seeds, as far as all
-             seeds got
-    clients  `metric` of each client on its own graph's test part, mean and deviation over seeds
-
-`lines` (`bars` in a figure of clients) and `panels` name the axes whose choices are drawn as such. No two cells may
-lie at one place; `only: {axis: choice or list of choices}` chooses which are drawn. Each figure may have a `title`, an
-`x_label`, a `y_label`, and `shared_y: true` for one range in all panels.
+Each of `figures` becomes a file `name`.svg; docs/suites.md says what each kind draws and which keys it has.
 """
 
 from __future__ import annotations
@@ -56,7 +29,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -68,8 +41,7 @@ from isthmus.config.load import as_before, course_to_dict, leaf_paths, merge, ne
 from isthmus.core.errors import refuse
 from isthmus.core.outside import read_yaml
 from isthmus.report.summary import MODELS
-from isthmus.suites.choices import Choices, agrees, read_choices
-from isthmus.suites.figure_spec import Figure, check_metric, read_figures
+from isthmus.suites.figure_spec import Figure, agrees, check_metric, read_choices, read_figures
 
 GRAPHS = ("global_graph", "local_graph")
 SPREADS = ("std", "ci95")
@@ -196,29 +168,24 @@ class Suite:
                     if not isinstance(values, list) or not values:
                         raise ValueError(f"axes.{axis}.{name}.search.{key} is {values!r}, expected a list to try")
                 if of_metrics and choice != Choice(metric=choice.metric or "?"):
+                    given = {key: value for key, value in vars(choice).items() if value and key != "changes"}
                     raise ValueError(
-                        f"axes.{axis}.{name} is {_told(choice)}; on an axis of metrics every choice has `metric` and "
-                        "nothing else"
+                        f"axes.{axis}.{name} is {given | dict(choice.changes)}; on an axis of metrics every choice has "
+                        "`metric` and nothing else"
                     )
 
     def _take_choices(self) -> None:
         """Read the choices of `skip`, `adjust` and `expected`, which must be choices of the axes."""
-
-        def choices(raw: Any, number: int, key: str) -> Choices:
-            return read_choices(raw, self.axes, f"entry {number} of {key}")
-
         for number, entry in enumerate(self.adjust, start=1):
             if not entry.set:
                 found = dict(entry.cells)
                 raise ValueError(f"entry {number} of adjust is {found}; it needs choices and `set` with keys, {ADJUST}")
-        taken: dict[str, tuple[Any, ...]] = {
-            "skip": tuple(choices(raw, i, "skip") for i, raw in enumerate(self.skip, start=1))
-        }
-        for key in ("adjust", "expected"):
-            entries = enumerate(getattr(self, key), start=1)
-            taken[key] = tuple(replace(entry, cells=choices(entry.cells, i, key)) for i, entry in entries)
-        for key, value in taken.items():
-            object.__setattr__(self, key, value)
+        for key in ("skip", "adjust", "expected"):
+            taken: list[Any] = []
+            for number, entry in enumerate(getattr(self, key), start=1):
+                cells = read_choices(entry if key == "skip" else entry.cells, self.axes, f"entry {number} of {key}")
+                taken.append(cells if key == "skip" else replace(entry, cells=cells))
+            object.__setattr__(self, key, tuple(taken))
 
     @property
     def measured(self) -> tuple[str, ...]:
@@ -258,6 +225,11 @@ class Suite:
     def _points(self) -> tuple[Point, ...]:
         return tuple(point for cell in self.cells() for point in self._points_of(cell))
 
+    @property
+    def choices(self) -> Iterator[Choice]:
+        """The choices of all axes."""
+        return itertools.chain.from_iterable(choices.values() for choices in self.axes.values())
+
     def _points_of(self, cell: Mapping[str, str]) -> list[Point]:
         changes: dict[str, Any] = {}
         for entry in self.adjust:
@@ -295,11 +267,6 @@ class Suite:
         return next((expected for expected in self.expected if agrees(cell, expected.cells)), None)
 
 
-def _told(choice: Choice) -> dict[str, Any]:
-    given = {"metric": choice.metric, "search": choice.search, "seeded": choice.seeded}
-    return {**{key: value for key, value in given.items() if value}, **choice.changes}
-
-
 def load_suite(path: Path) -> Suite:
     """Read a suite file, and build every course in it so that mistakes show before anything runs."""
     builder = Builder(str(path))
@@ -307,7 +274,13 @@ def load_suite(path: Path) -> Suite:
     figures = raw.pop("figures", None)
     suite: Suite = builder.fields(Suite, _plain(raw, path), "")
     with builder.placed(""):
-        cells = _checked_cells(suite)
+        cells = suite.cells()
+        if not cells:
+            raise ValueError("skip leaves no cell to run")
+        for expected in suite.expected:
+            if not any(agrees(cell, expected.cells) for cell in cells):
+                chosen = {axis: ", ".join(choices) for axis, choices in expected.cells.items()}
+                raise ValueError(f"expected has a value for {chosen}, which skip leaves out")
         suite = replace(suite, figures=read_figures(figures, suite.axes, cells, suite.metric, builder))
         for point in suite.points():
             metrics = point.course.task.metrics
@@ -332,23 +305,9 @@ def _plain(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     if type(seeds) is int and seeds >= 1:
         plain["seeds"] = list(range(seeds))
     if isinstance(plain["axes"], dict):
-        plain["axes"] = {axis: _opened(choices) for axis, choices in plain["axes"].items()}
+        for axis, choices in plain["axes"].items():
+            if isinstance(choices, dict):
+                plain["axes"][axis] = {name: keys or {} for name, keys in choices.items()}
     if isinstance(plain.get("base"), dict):
         plain["base"] = nested(plain["base"], f"{path}: base")
     return plain
-
-
-def _opened(choices: Any) -> Any:
-    return {name: keys or {} for name, keys in choices.items()} if isinstance(choices, dict) else choices
-
-
-def _checked_cells(suite: Suite) -> list[dict[str, str]]:
-    """Return the cells that are run, if there are any and every number of the paper is for one of them."""
-    cells = suite.cells()
-    if not cells:
-        raise ValueError("skip leaves no cell to run")
-    for expected in suite.expected:
-        if not any(agrees(cell, expected.cells) for cell in cells):
-            chosen = {axis: ", ".join(choices) for axis, choices in expected.cells.items()}
-            raise ValueError(f"expected has a value for {chosen}, which skip leaves out")
-    return cells

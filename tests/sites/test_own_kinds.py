@@ -233,7 +233,7 @@ def test_a_course_for_other_data_is_refused_by_name(
     with pytest.raises(CourseFailed) as caught:
         on_sites(course(name, **changes), hub, tmp_path / "run")
     assert reason in str(caught.value)
-    assert all(not silo._courses for silo in hub.silos.values()), "nothing is left of a course that was refused"
+    assert all(silo._last is None for silo in hub.silos.values()), "nothing is left of a course that was refused"
 
 
 def test_features_are_normalised_at_the_silos_when_the_course_says_so(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from isthmus.core.codec import pack
 from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.suites import elsewhere, runner
 from isthmus.suites.comparison import Comparison
-from isthmus.suites.moving import BY_ROW
+from isthmus.suites.outcomes import BY_ROW
 from isthmus.suites.part import part_of
 from isthmus.suites.runner import run_suite
 from isthmus.suites.spec import load_suite
@@ -204,7 +204,7 @@ def test_a_process_that_is_killed_leaves_what_is_finished(
     # A pool whose processes are never started: nothing that they do is looked at.
     monkeypatch.setattr(runner, "ProcessPoolExecutor", lambda number, **options: ThreadPoolExecutor(number))
     monkeypatch.setattr(runner, "_finish_in_worker", lambda *arguments: None)
-    monkeypatch.setattr(runner, "wait", broken)
+    monkeypatch.setattr(runner, "as_completed", broken)
     with pytest.raises(CourseFailed, match="what is finished stays"):
         run_suite(load_suite(suite_file), tmp_path / "out", workers=2)
 

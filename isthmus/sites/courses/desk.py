@@ -13,21 +13,8 @@ from isthmus import __version__
 from isthmus.core.codec import decode
 from isthmus.core.errors import BadInput, BadMessage, IsthmusError
 from isthmus.core.record import Record
+from isthmus.sites.courses import messages
 from isthmus.sites.courses.ledger import CANCELLED, OPEN, QUEUED, Entry, Ledger
-from isthmus.sites.courses.messages import (
-    AskCourse,
-    AskPart,
-    Courses,
-    CourseStatus,
-    FilePart,
-    FollowCourse,
-    ListCourses,
-    Manifest,
-    News,
-    Receipt,
-    Submission,
-    desk_answer,
-)
 from isthmus.sites.courses.site_course import for_sites, refuse_meaningless
 from isthmus.sites.courses.transfer import manifest_of, part_of
 from isthmus.sites.silo.service import read_course
@@ -70,26 +57,24 @@ class Desk:
     def answer(self, operator: str, kind: str, data: bytes) -> bytes:
         """Answer a question; whatever it brings about is told, and never ends the server."""
         try:
-            return desk_answer("", self._reply(operator, kind, data))
-        except IsthmusError as error:
-            problem = str(error)
+            return messages.desk_answer("", self._reply(operator, kind, data))
         except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-        return desk_answer(problem[:1000])
+            problem = str(error) if isinstance(error, IsthmusError) else f"{type(error).__name__}: {error}"
+            return messages.desk_answer(problem[:1000])
 
     def _reply(self, operator: str, kind: str, data: bytes) -> Record:
         self.last_question = time.monotonic()
         if kind == SUBMIT:
-            return self._submit(operator, decode(data, Submission, max_bytes=MAX_QUESTION_BYTES))
+            return self._submit(operator, decode(data, messages.Submission, max_bytes=MAX_QUESTION_BYTES))
         if kind == LIST:
-            decode(data, ListCourses, max_bytes=MAX_QUESTION_BYTES)
-            return Courses(tuple(self.ledger.facts(entry) for entry in list(self.ledger.entries)), self.sites)
+            decode(data, messages.ListCourses, max_bytes=MAX_QUESTION_BYTES)
+            return messages.Courses(tuple(self.ledger.facts(entry) for entry in list(self.ledger.entries)), self.sites)
         if kind == FOLLOW:
-            return self._news(decode(data, FollowCourse, max_bytes=MAX_QUESTION_BYTES))
+            return self._news(decode(data, messages.FollowCourse, max_bytes=MAX_QUESTION_BYTES))
         if kind == PART:
-            return self._part(decode(data, AskPart, max_bytes=MAX_QUESTION_BYTES))
+            return self._part(decode(data, messages.AskPart, max_bytes=MAX_QUESTION_BYTES))
         if kind in (CANCEL, RESUME, FILES, TAKEN):
-            asked: AskCourse = decode(data, AskCourse, max_bytes=MAX_QUESTION_BYTES)
+            asked: messages.AskCourse = decode(data, messages.AskCourse, max_bytes=MAX_QUESTION_BYTES)
             entry = self.ledger.find(asked.course_id)
             if kind == CANCEL:
                 return self._cancel(operator, entry)
@@ -98,10 +83,10 @@ class Desk:
             if kind == FILES:
                 return self._files(entry)
             self.taken.add(asked.course_id)
-            return Receipt("")
+            return messages.Receipt("")
         raise BadMessage(f"an operator cannot ask for {kind[:40]!r}; is it another version of the package?")
 
-    def _submit(self, operator: str, submission: Submission) -> CourseStatus:
+    def _submit(self, operator: str, submission: messages.Submission) -> messages.CourseStatus:
         if submission.version != __version__:
             raise BadInput(
                 f"the operator runs isthmus {submission.version[:40]}, the server {__version__}; install the same"
@@ -115,14 +100,14 @@ class Desk:
         self.say(f"{operator} submitted a course of {facts.algorithm}: {entry.path}")
         return facts
 
-    def _news(self, follow: FollowCourse) -> News:
+    def _news(self, follow: messages.FollowCourse) -> messages.News:
         entry = self.ledger.find(follow.course_id)
         after = follow.after if follow.life == self.ledger.life else 0
         # The state first: what led to it is then among the events.
         facts = self.ledger.facts(entry)
-        return News(self.ledger.life, facts, entry.events(after))
+        return messages.News(self.ledger.life, facts, entry.events(after))
 
-    def _cancel(self, operator: str, entry: Entry) -> CourseStatus:
+    def _cancel(self, operator: str, entry: Entry) -> messages.CourseStatus:
         if entry.status.state == CANCELLED:
             return self.ledger.facts(entry)
         if not entry.is_open:
@@ -132,7 +117,7 @@ class Desk:
             entry.become(CANCELLED, f"by {operator}")
         return self.ledger.facts(entry)
 
-    def _resume(self, operator: str, entry: Entry) -> CourseStatus:
+    def _resume(self, operator: str, entry: Entry) -> messages.CourseStatus:
         if entry.status.state in OPEN:
             return self.ledger.facts(entry)
         if entry.status.state not in (CANCELLED, "failed"):
@@ -141,7 +126,7 @@ class Desk:
         entry.tell(f"taken up again by {operator}")
         return self.ledger.facts(entry)
 
-    def _files(self, entry: Entry) -> Manifest:
+    def _files(self, entry: Entry) -> messages.Manifest:
         if entry.is_open:
             raise BadInput(
                 f"the course is {entry.status.state} (round {entry.status.round} of {entry.status.rounds}); its folder "
@@ -149,7 +134,7 @@ class Desk:
             )
         return manifest_of(entry.path)
 
-    def _part(self, asked: AskPart) -> FilePart:
+    def _part(self, asked: messages.AskPart) -> messages.FilePart:
         entry = self.ledger.find(asked.course_id)
         if entry.is_open:
             raise BadInput(f"the course is {entry.status.state}; its folder can be fetched when it is over")
@@ -177,7 +162,7 @@ class Desk:
                 if question.kind == FOLLOW:
                     self._held[question.operator] = question
                 else:
-                    self.reply(question.operator, question.ident, self.answer(*_asked(question)))
+                    self._answer(question)
             self._answer_held()
 
     def _answer_held(self) -> None:
@@ -185,11 +170,14 @@ class Desk:
         for question in list(self._held.values()):
             if self._has_news(question) or time.monotonic() > question.until:
                 del self._held[question.operator]
-                self.reply(question.operator, question.ident, self.answer(*_asked(question)))
+                self._answer(question)
+
+    def _answer(self, question: _Question) -> None:
+        self.reply(question.operator, question.ident, self.answer(question.operator, question.kind, question.data))
 
     def _has_news(self, question: _Question) -> bool:
         try:
-            follow: FollowCourse = decode(question.data, FollowCourse, max_bytes=MAX_QUESTION_BYTES)
+            follow: messages.FollowCourse = decode(question.data, messages.FollowCourse, max_bytes=MAX_QUESTION_BYTES)
             news = self._news(follow)
         except IsthmusError:
             return True  # which is an answer too
@@ -204,7 +192,3 @@ class Desk:
         with self.ledger.changed:
             self._stopped = True
             self.ledger.changed.notify_all()
-
-
-def _asked(question: _Question) -> tuple[str, str, bytes]:
-    return question.operator, question.kind, question.data

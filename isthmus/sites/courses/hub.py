@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -83,10 +84,7 @@ class Silence:
 
 @dataclass(eq=False)
 class SiteTransport:
-    """Brings exchanges to the sites that agreed to the course; one that comes back is asked to agree again.
-
-    One that was late twice in a row counts as lost, and is not waited for until it is heard of again.
-    """
+    """Brings exchanges to the sites that agreed to the course; one that comes back is asked to agree again."""
 
     hub: Hub
     proposal: Proposal
@@ -96,7 +94,7 @@ class SiteTransport:
 
     def __post_init__(self) -> None:
         self.free = self.models.freedom()
-        self.agreement: Agreement | None = None
+        self.agreement: Agreement  # once they have agreed
         self._silence = Silence(self.hub)
         self.holdings: dict[str, Holdings] = {}  # of the sites that agreed, as they said first
         # When a site agreed, and when it was refused, by its generation: one that comes back is asked anew.
@@ -145,40 +143,29 @@ class SiteTransport:
         """Tell every site whether it takes part; one with other feature columns gets those that are wanted."""
         columns = self._columns() if OTHER_COLUMNS in verdicts.values() else ()
         consents = {site: consent for site, consent in self._consents.items() if site in self._agreed}
-        messages = {site: encode(self._verdict(why, columns, consents)) for site, why in verdicts.items()}
+        course_id, messages = self.proposal.course_id, {}
         for site, why in verdicts.items():
+            wanted = columns if why == OTHER_COLUMNS else ()
+            messages[site] = encode(Verdict(course_id, why, wanted, {} if why else consents))
             if why:
                 self.note(site, f"is refused: {why}")
-        for site, problem in receipts(self.hub.ask("verdict", messages, self.timeout_seconds)).items():
-            if problem:
-                self.note(site, f"leaves again: {problem}")
-
-    def _verdict(self, why: str, columns: tuple[str, ...], consents: dict[str, Consent]) -> Verdict:
-        return Verdict(
-            self.proposal.course_id,
-            refusal=why,
-            columns=columns if why == OTHER_COLUMNS else (),
-            consents={} if why else consents,
-        )
+        for site, problem in problems_of(self.hub.ask("verdict", messages, self.timeout_seconds)):
+            self.note(site, f"leaves again: {problem}")
 
     def _columns(self) -> tuple[str, ...]:
         """Return what the feature columns of a site that takes part are called; nothing if it does not say."""
         message = encode(AskColumns(self.proposal.course_id))
         for site in sorted(self._agreed):
             for _, answer in self.hub.ask("columns", {site: message}, self.timeout_seconds):
-                if isinstance(answer, Failure):
-                    continue
-                try:
-                    found: Columns = decode(answer, Columns, max_bytes=MAX_COLUMNS_BYTES)
-                except BadMessage:
-                    continue
-                if found.names:
-                    return tuple(foreign(name, MAX_CLASS_NAME) for name in found.names)
+                with suppress(BadMessage):
+                    content = b"" if isinstance(answer, Failure) else answer
+                    found: Columns = decode(content, Columns, max_bytes=MAX_COLUMNS_BYTES)
+                    if found.names:
+                        return tuple(foreign(name, MAX_CLASS_NAME) for name in found.names)
         return ()
 
     def _take_back(self, sites: list[str]) -> None:
         """Let sites that connected anew agree again; their terms must be those of the course."""
-        assert self.agreement is not None
         generations = {site: self.hub.generation(site) for site in sites}
         verdicts = {}
         for site, terms in self._terms(sites).items():
@@ -195,7 +182,6 @@ class SiteTransport:
 
     def _change(self, site: str, terms: Terms) -> str:
         """Return what keeps a site from taking part again, or from coming late; nothing if its terms are as before."""
-        assert self.agreement is not None
         same_columns = terms.features == self.agreement.features or self._free_columns(site, terms)
         wanted = self.proposal.version, *self._wanted(site, terms)
         if (terms.version, terms.input_dim, outputs_of(terms)) != wanted or not same_columns:
@@ -207,7 +193,6 @@ class SiteTransport:
 
     def _wanted(self, site: str, terms: Terms) -> tuple[int, Outputs]:
         """Return the inputs and outputs that a site must have; those it has, where it comes late and is free to."""
-        assert self.agreement is not None
         inputs, outputs = self.agreement.input_dim, (self.agreement.output_dim, self.agreement.class_names)
         own_model = site in self.free.models
         if own_model or (self.free.classes and not self.models.stated):
@@ -218,7 +203,7 @@ class SiteTransport:
 
     def _free_columns(self, site: str, terms: Terms) -> bool:
         """Whether a site may have feature columns of other names than the course has."""
-        nameless = not terms.features or (self.agreement is not None and not self.agreement.features)
+        nameless = not terms.features or not self.agreement.features
         return self.free.features or site in self.free.models or (self.free.by_position and nameless)
 
     def _is_settled(self, site: str) -> bool:
@@ -277,7 +262,12 @@ def checked_terms(terms: Terms) -> Terms:
         raise BadMessage(f"it states {float(terms.output_dim):.3g} outputs")
     if len(terms.class_names) > MAX_OUTPUT_DIM:
         raise BadMessage(f"it names {len(terms.class_names)} classes")
-    _check_holdings(terms.holdings)
+    for split in terms.holdings.examples:
+        if split not in SPLITS:
+            raise BadMessage(f"it states examples of {foreign(split, MAX_NAME)!r}; known: {', '.join(SPLITS)}")
+    for what, number in (("nodes", terms.holdings.nodes), *terms.holdings.examples.items()):
+        if not 0 <= number <= MAX_HELD:
+            raise BadMessage(f"it states {float(number):.3g} {what}")
     return replace(
         terms,
         refusal=foreign(terms.refusal),
@@ -287,15 +277,6 @@ def checked_terms(terms: Terms) -> Terms:
         holds=foreign(terms.holds, MAX_CLASS_NAME),
         class_names=tuple(foreign(name, MAX_CLASS_NAME) for name in terms.class_names),
     )
-
-
-def _check_holdings(held: Holdings) -> None:
-    odd = next((split for split in held.examples if split not in SPLITS), None)
-    if odd is not None:
-        raise BadMessage(f"it states examples of {foreign(odd, MAX_NAME)!r}; known: {', '.join(SPLITS)}")
-    for what, number in (("nodes", held.nodes), *held.examples.items()):
-        if not 0 <= number <= MAX_HELD:
-            raise BadMessage(f"it states {float(number):.3g} {what}")
 
 
 def _exceeds(now: Holdings, before: Holdings) -> bool:
@@ -310,16 +291,12 @@ def _other_data(before: str | None, now: str) -> str:
     return f", and holds other data: {now}, before {before}; its scores before and after are of other examples"
 
 
-def receipts(answers: Iterator[tuple[str, bytes | Failure]]) -> dict[str, str]:
-    """Return what went wrong at each party; empty texts where nothing did."""
-    problems: dict[str, str] = {}
+def problems_of(answers: Iterator[tuple[str, bytes | Failure]]) -> Iterator[tuple[str, str]]:
+    """Yield each party whose answer is no receipt that all went well, with what went wrong."""
     for site, answer in answers:
-        if isinstance(answer, Failure):
-            problems[site] = foreign(answer.reason)
-            continue
         try:
-            receipt: Receipt = decode(answer, Receipt)
-            problems[site] = foreign(receipt.problem)
+            problem = answer.reason if isinstance(answer, Failure) else decode(answer, Receipt).problem
         except BadMessage as error:
-            problems[site] = foreign(str(error))
-    return problems
+            problem = str(error)
+        if problem:
+            yield site, foreign(problem)

@@ -134,7 +134,7 @@ class Ledger:
         self.life = secrets.token_hex(8)
         self.changed = threading.Condition()
         self.entries: list[Entry] = []
-        self._left: set[str] = set()
+        self.left: set[str] = set()  # open courses that this server leaves alone
         for file in sorted(runs.glob(f"[!.]*/{STATUS_FILE}")):  # with a dot: a folder that was not finished
             try:
                 self._append(file.parent, read_status(file))
@@ -168,7 +168,10 @@ class Ledger:
             changed=round(time.time(), 3),
         )
         path = new_run_path(self.runs, status.algorithm.replace(":", "_"))
-        make_folder(path, course, status)
+        with new_folder(path) as temporary:
+            replace_file(temporary / ID_FILE, status.course_id.encode())
+            replace_file(temporary / COURSE_FILE, course_to_yaml(course).encode())
+            write_status(temporary, status)
         entry = self._append(path, status)
         self._notify()
         return entry
@@ -180,22 +183,13 @@ class Ledger:
                 return entry
         raise BadInput(f"the server has no course {course_id[:40]!r}; isthmus courses KIT lists those it has")
 
-    def _waiting(self) -> list[Entry]:
-        """Return the courses that are open, and not left alone."""
-        return [entry for entry in list(self.entries) if entry.is_open and entry.status.course_id not in self._left]
-
-    def place(self, entry: Entry) -> int:
-        """Return how many open courses come before one that is open."""
-        before = [other for other in self._waiting() if other.status.number < entry.status.number]
-        return len(before) if entry.is_open else 0
+    def waiting(self) -> list[Entry]:
+        """Return the courses that are open, and not left alone, in their order."""
+        return [entry for entry in list(self.entries) if entry.is_open and entry.status.course_id not in self.left]
 
     def next(self) -> Entry | None:
-        """Return the first course that is open, and not left alone."""
-        return next(iter(self._waiting()), None)
-
-    def leave(self, entry: Entry) -> None:
-        """Leave an open course alone as long as this server runs."""
-        self._left.add(entry.status.course_id)
+        """Return the course that is run next."""
+        return next(iter(self.waiting()), None)
 
     def requeue(self, entry: Entry) -> None:
         """Let a course that failed or was cancelled go on from its checkpoint, after those that wait."""
@@ -208,12 +202,5 @@ class Ledger:
         """Return where a course is, for operators."""
         shared = {each.name: getattr(entry.status, each.name) for each in fields(CourseStatus) if each.name != "place"}
         times = {name: float(shared[name]) for name in ("submitted", "changed")}
-        return CourseStatus(**{**shared, **times, "place": self.place(entry)})
-
-
-def make_folder(path: Path, course: Course, status: Status) -> None:
-    """Make the folder of a course that is to be run, whole or not at all."""
-    with new_folder(path) as temporary:
-        replace_file(temporary / ID_FILE, status.course_id.encode())
-        replace_file(temporary / COURSE_FILE, course_to_yaml(course).encode())
-        write_status(temporary, status)
+        before = [other for other in self.waiting() if other.status.number < entry.status.number]
+        return CourseStatus(**{**shared, **times, "place": len(before) if entry.is_open else 0})

@@ -33,8 +33,8 @@ class Proposal(Record):
 
 
 @dataclass(frozen=True)
-class AboutCourse(Record):
-    """A message about one course."""
+class AskCourse(Record):
+    """A message about one course: to cancel it, to have it taken up again, to see its files, and whatever else."""
 
     course_id: str
     """The course in question."""
@@ -68,7 +68,7 @@ class Terms(Record):
 
 
 @dataclass(frozen=True)
-class AskColumns(AboutCourse):
+class AskColumns(AskCourse):
     """The server asks a silo that takes part what its feature columns are called: another's have other names."""
 
 
@@ -82,7 +82,7 @@ class Columns(Record):
 
 
 @dataclass(frozen=True)
-class Verdict(AboutCourse):
+class Verdict(AskCourse):
     """The server tells a silo whether its terms fit those of the others."""
 
     refusal: str
@@ -94,7 +94,7 @@ class Verdict(AboutCourse):
 
 
 @dataclass(frozen=True)
-class Finish(AboutCourse):
+class Finish(AskCourse):
     """The course is over; every silo may keep its model."""
 
     params: Params
@@ -162,9 +162,7 @@ class CourseStatus(Record):
     """Where a course is at the server."""
 
     course_id: str
-    """Names the course."""
     algorithm: str
-    """The algorithm's name."""
     state: str
     """queued, running, paused, done, failed or cancelled."""
     reason: str
@@ -193,18 +191,12 @@ class Courses(Record):
     """The courses at the server, first submitted first."""
 
     courses: tuple[CourseStatus, ...]
-    """Where each of them is."""
     sites: tuple[str, ...]
     """Who takes part in a course that is submitted now."""
 
 
 @dataclass(frozen=True)
-class AskCourse(AboutCourse):
-    """The operator names a course: to cancel it, to have it taken up again, to see its files."""
-
-
-@dataclass(frozen=True)
-class FollowCourse(AboutCourse):
+class FollowCourse(AskCourse):
     """The operator asks what has happened in a course since it last asked; answered by `News`."""
 
     life: str
@@ -240,7 +232,6 @@ class News(Record):
     life: str
     """Names this run of the server's process."""
     status: CourseStatus
-    """Where the course is now."""
     events: tuple[CourseEvent, ...]
     """What happened, in order; of what lies far back only the last part."""
 
@@ -250,9 +241,7 @@ class FileFacts(Record):
     """A file of a run folder."""
 
     name: str
-    """Its name."""
     size: int
-    """How many bytes it has."""
     digest: str
     """The SHA-256 of its bytes, in hexadecimal."""
 
@@ -262,17 +251,14 @@ class Manifest(Record):
     """The files of a run folder."""
 
     files: tuple[FileFacts, ...]
-    """Each of them."""
 
 
 @dataclass(frozen=True)
-class AskPart(AboutCourse):
+class AskPart(AskCourse):
     """The operator asks for a part of a file; answered by `FilePart`."""
 
     name: str
-    """The file's name."""
     offset: int
-    """Where the part begins."""
 
 
 @dataclass(frozen=True)
@@ -282,4 +268,3 @@ class FilePart(AskPart):
     digest: str
     """The SHA-256 of its bytes, in hexadecimal."""
     content: Tensor
-    """Its bytes."""

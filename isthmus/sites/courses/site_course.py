@@ -1,7 +1,4 @@
-"""A course between sites, from the agreement to the models; it pauses and goes on as silos leave and return.
-
-A value for a key that means nothing between sites is refused rather than ignored (`MEANINGLESS`).
-"""
+"""A course between sites, from the agreement to the models; it pauses and goes on as silos leave and return."""
 
 from __future__ import annotations
 
@@ -27,11 +24,11 @@ from isthmus.runs.life import Life, Outcome, Result
 from isthmus.runs.simulation import torch_threads
 from isthmus.runtime.remote import RemoteRuntime
 from isthmus.sites.courses.agreement import SiteModels
-from isthmus.sites.courses.hub import Hub, SiteTransport, receipts
+from isthmus.sites.courses.hub import Hub, SiteTransport, problems_of
 from isthmus.sites.courses.messages import Finish, Proposal
 from isthmus.sites.silo.terms import own_dataset
 
-# Key of the course -> why a value for it would be ignored.
+# Key of the course -> why a value for it would be ignored: it is refused.
 MEANINGLESS = {
     "splitter": "nothing is split, every silo brings its own data",
     "global_graph": "there is no global graph",
@@ -56,7 +53,7 @@ class Patience:
     retry_seconds: float = 1.0
 
 
-class SiteCourse(Life):
+class SiteCourse(Life, Callback):
     """One course on the sites of a federation, with its run folder at the server.
 
     `on_pause` hears why the course waits, and an empty text when it goes on; `check` is called while it waits, and may
@@ -78,7 +75,7 @@ class SiteCourse(Life):
     ) -> None:
         self.folder: RunFolder = RunFolder(run_dir)
         journal = Journal(self.folder.journal, keep=False)
-        super().__init__(for_sites(course, sites), self.folder, journal, [_Saying(say), *callbacks], say)
+        super().__init__(for_sites(course, sites), self.folder, journal, [self, *callbacks], say)
         self.on_pause, self.check = on_pause, check
         self.hub, self.sites, self.run_dir = hub, tuple(sites), run_dir
         self.patience = patience or Patience()
@@ -92,36 +89,34 @@ class SiteCourse(Life):
         self.run_dir.mkdir(parents=True, exist_ok=True)
         replace_file(self.run_dir / ID_FILE, secrets.token_hex(16).encode())
         replace_file(self.folder.course, course_to_yaml(self.course).encode())
-        return self._start()
-
-    def _start(self) -> Result:
-        self.introduce(sites=list(self.sites))
-        for note in schedule_notes(self.course):
-            self.note(note)
-        return self._carried_out(None)
+        return self.resume()
 
     def resume(self) -> Result:
         """Go on with the run in the run folder after the server was stopped or killed, or before it began."""
-        folder = RunFolder.open(self.run_dir)
-        if not folder.checkpoint.is_file() and not folder.journal.is_file():
-            return self._start()
-        standing = None
+        folder, standing = RunFolder.open(self.run_dir), None
         if folder.checkpoint.is_file():
             standing, _ = load_checkpoint(folder.checkpoint, course_digest(self.course), self.course.algorithm)
-        if not self.journal.rewind(standing.round if standing else 0):
+        if standing is None and not folder.journal.is_file():
             self.introduce(sites=list(self.sites))
-        self.journal.write("resume", after=standing.round if standing else 0)
-        return self._carried_out(standing)
-
-    # ---- the way
-
-    def _carried_out(self, standing: Standing | None) -> Result:
+            for note in schedule_notes(self.course):
+                self.note(note)
+        else:
+            after = standing.round if standing else 0
+            if not self.journal.rewind(after):
+                self.introduce(sites=list(self.sites))
+            self.journal.write("resume", after=after)
         self.course_id = (self.run_dir / ID_FILE).read_text().strip()
         self._agree()
         with torch_threads(self.course.threads):
             result = self.to_the_end(standing)
         self._finish(result)
         return result
+
+    def noted(self, round: int, text: str) -> None:
+        """Say what the algorithm has to say; the journal has it too."""
+        self.say(text)
+
+    # ---- the way
 
     def _agree(self) -> None:
         """Find out who takes part and what is trained."""
@@ -223,20 +218,8 @@ class SiteCourse(Life):
         available = self.transport.available()
         present = [site for site in self.runtime.clients if site in available]
         messages = {site: encode(Finish(self.course_id, result.params, names[site].decode())) for site in present}
-        for site, problem in receipts(self.hub.ask("finish", messages, self.timeout)).items():
-            if problem:
-                self.note(f"{site} did not keep its model: {problem}")
-
-
-class _Saying(Callback):
-    """Says what the algorithm has to say; the journal has it too."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.say = say
-
-    def noted(self, round: int, text: str) -> None:
-        """Say it."""
-        self.say(text)
+        for site, problem in problems_of(self.hub.ask("finish", messages, self.timeout)):
+            self.note(f"{site} did not keep its model: {problem}")
 
 
 def for_sites(course: Course, sites: Sequence[str]) -> Course:
@@ -271,11 +254,10 @@ def load_site_course(
     source: Path | None, overrides: Sequence[str], num_sites: int, say: Callable[[str], None] = print
 ) -> Course:
     """Load a course for the sites of a federation; refuse what would be ignored between them."""
-    in_file = source is not None and "num_clients" in read_yaml(source)
-    if in_file or any(word.partition("=")[0].strip() == "num_clients" for word in overrides):
-        course = load_course(source, overrides, say=say)
-    else:
-        course = load_course(source, [f"num_clients={num_sites}", *overrides], say=say)
+    stated = source is not None and "num_clients" in read_yaml(source)
+    # What the words say of it comes later, and counts.
+    number = [] if stated else [f"num_clients={num_sites}"]
+    course = load_course(source, [*number, *overrides], say=say)
     refuse_meaningless(course, num_sites)
     return course
 

@@ -1,13 +1,10 @@
 """Who comes in, as a party and as the server see it.
 
 A first look at the server says in one sentence why a party cannot connect, before the transport tries for ever.
-`Entrance` is a party's way in: it trusts no server whose certificate was revoked, and takes a refusal as the end.
-`Roll` is who is of the federation now, as the server knows it: its kit's list, and the list of revoked certificates.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import socket
 import ssl
 import time
@@ -16,10 +13,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from isthmus.core.errors import BadInput, MissingExtra
+from isthmus.core.errors import BadInput
 from isthmus.core.outside import foreign
 from isthmus.runtime.seldom import Seldom
 from isthmus.sites.parties.certificates import (
+    SERVER,
     Passport,
     RevocationList,
     Revocations,
@@ -29,7 +27,7 @@ from isthmus.sites.parties.certificates import (
     read_passport,
     soon,
 )
-from isthmus.sites.parties.kit import SERVER, Kit
+from isthmus.sites.parties.kit import Kit
 
 if TYPE_CHECKING:
     from isthmus.runtime.flare.gate import Gate, Visitor
@@ -120,12 +118,6 @@ def _probe_peer(secure: ssl.SSLSocket, place: str, revoked: RevocationList) -> P
     return Probe(f"the server at {place} does not accept this kit's certificate")
 
 
-def require_engine(purpose: str) -> None:
-    """Raise where what carries messages between sites is not installed."""
-    if importlib.util.find_spec("nvflare") is None:
-        raise MissingExtra("nvflare", "sites", purpose)
-
-
 def wait_for_server(kit: Kit, say: Callable[[str], None], stopped: Callable[[], bool]) -> bool:
     """Wait until the server is there; return False if told to stop; a refusal is an error at once."""
     require_usable(kit, Revocations(kit).current, say)
@@ -143,19 +135,18 @@ def wait_for_server(kit: Kit, say: Callable[[str], None], stopped: Callable[[], 
     return False
 
 
-def port_problem(port: int) -> str:
-    """Return why the server cannot listen on a port, or nothing."""
+def require_port(port: int) -> None:
+    """Raise where the server cannot listen on a port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("0.0.0.0", port))
         except OSError as error:
-            return f"port {port} cannot be used: {error.strerror or error}"
-    return ""
+            raise BadInput(f"port {port} cannot be used: {error.strerror or error}") from None
 
 
 class Entrance:
-    """Keeps the list of revoked certificates of one party while it runs, and why it must end, if it must."""
+    """A party's way in: it trusts no server whose certificate was revoked, and knows why it must end, if it must."""
 
     def __init__(self, kit: Kit, say: Callable[[str], None]) -> None:
         self.kit, self.say = kit, say
@@ -266,10 +257,7 @@ class Roll:
         """Return the gate that lets in who is on the roll."""
         from isthmus.runtime.flare.gate import Gate
 
-        def refused(name: str, why: str) -> None:
-            self.seldom(f"refused {name}", f"{name} is not let in: {why}")
-
-        return Gate(self.refusal, on_refused=refused, on_welcome=self._welcome)
+        return Gate(self.refusal, on_refused=self._refused, on_welcome=self._welcome)
 
     def refusal(self, visitor: Visitor) -> str:
         """Return why somebody with a certificate of this federation may not come in, or nothing."""
@@ -305,6 +293,9 @@ class Roll:
         problem = certificate_problem(kit, self.revocations.current)
         if problem:
             self.say(f"{problem}; silos do not trust this server any more")
+
+    def _refused(self, name: str, why: str) -> None:
+        self.seldom(f"refused {name}", f"{name} is not let in: {why}")
 
     def _welcome(self, visitor: Visitor) -> None:
         notice = soon(Passport(visitor.name, visitor.serial, visitor.valid_until, visitor.valid_until))

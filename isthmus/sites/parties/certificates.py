@@ -1,20 +1,19 @@
 """Certificates of a federation: what they say, which of them count no more, and the authority that makes them.
 
-The list of revoked certificates is signed by the root, numbered, and honoured by the server and by every silo. It is an
-X.509 revocation list. Every entry names the party too, and says whether it was expelled or only got another
-certificate, so that a silo can tell whose name counts no more. The authority has the root key, and a ledger of every
-certificate that was ever made.
+The list of revoked certificates, an X.509 one, is signed by the root, numbered, and honoured by the server and by every
+silo. Every entry names the party too, and says whether it was expelled or only got another certificate.
 """
 
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import json
 import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -202,10 +201,7 @@ def read_list(content: bytes, root: bytes) -> RevocationList:
 
 
 class Revocations:
-    """The newest list that a party has seen; an older one never takes its place, nor does one of another root.
-
-    The one that came with the kit and the one that was kept while the party ran are both looked at.
-    """
+    """The newest list that a party has seen; an older one never takes its place, nor does one of another root."""
 
     def __init__(self, kit: Kit) -> None:
         self._given, self._kept = kit.path / REVOKED, kit.path / "state" / REVOKED
@@ -248,6 +244,11 @@ class Facts:
     sites: tuple[str, ...]
     operators: tuple[str, ...]
 
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """Everybody who is of the federation."""
+        return (SERVER, *self.operators, *self.sites)
+
 
 @dataclass
 class Authority:
@@ -274,26 +275,15 @@ class Authority:
         serials = [read_passport(certificate).serial for certificate in self.issued.get(party, [])]
         when = datetime.now(UTC).isoformat(timespec="seconds")
         new = [Revoked(serial, party, expelled, when) for serial in serials if serial not in known]
-        self.revoked = [
-            replace(entry, expelled=expelled) if entry.party == party else entry for entry in (*self.revoked, *new)
-        ]
-        self._change_list()
+        self.revoked += new
+        self.mark(party, expelled=expelled)
         return new
 
-    def take_back(self, party: str) -> None:
-        """Let the name of an expelled party count again; its old certificates stay revoked."""
-        self.revoked = [replace(entry, expelled=False) if entry.party == party else entry for entry in self.revoked]
-        self._change_list()
-
-    def _change_list(self) -> None:
+    def mark(self, party: str, *, expelled: bool) -> None:
+        """Say on a new list whether a party is out; its revoked certificates stay revoked."""
+        self.revoked = [replace(entry, expelled=expelled) if entry.party == party else entry for entry in self.revoked]
         self.list_number += 1
         self.signed_list = sign_list(self.root, self.root_key, self.list_number, self.revoked)
-
-    def renew_root(self) -> None:
-        """Give the root another ten years under the same key: what it has signed stays valid under the new one."""
-        from isthmus.runtime.flare.provision import new_root
-
-        self.root = new_root(self.facts.federation, self.root_key).certificate
 
     def issue(self, party: str) -> tuple[bytes, bytes]:
         """Make a certificate and a key for a party; the key is not kept here."""
@@ -338,28 +328,25 @@ def open_authority(out: Path) -> Authority:
         raise BadInput(f"{out} has no federation's authority; give the folder that `isthmus federation init` made")
     (ledger,) = found
     try:
-        return _authority_of(out, ledger, json.loads(ledger.read_text(encoding="utf-8")))
+        content = json.loads(ledger.read_text(encoding="utf-8"))
+        root, root_key = content.pop(_ROOT).encode(), content.pop(_ROOT_KEY).encode()
+        facts = content.pop(_FACTS, None)
+        revoked = [Revoked(**{**entry, "serial": int(entry["serial"])}) for entry in content.pop(_REVOKED, [])]
+        list_number, signed_list = int(content.pop(_NUMBER, 0)), content.pop(_LIST, "").encode()
+        issued = {
+            name: [text.encode() for text in (*entry.get("earlier", ()), entry["cert"])]
+            for name, entry in content.items()
+            if not name.startswith(":")
+        }
+        if facts:
+            stated = Facts(**{**facts, "sites": tuple(facts["sites"]), "operators": tuple(facts["operators"])})
+        else:
+            stated = _facts_of_kits(out, ledger.parents[1].name, issued)
     except OSError as error:
         raise BadInput(f"{ledger} cannot be read ({error.strerror or error})") from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadInput(f"{ledger} is damaged: {error}; take it from a backup") from None
-
-
-def _authority_of(out: Path, ledger: Path, content: dict[str, Any]) -> Authority:
-    root, root_key = content.pop(_ROOT).encode(), content.pop(_ROOT_KEY).encode()
-    facts = content.pop(_FACTS, None)
-    revoked = [Revoked(**{**entry, "serial": int(entry["serial"])}) for entry in content.pop(_REVOKED, [])]
-    list_number, signed_list = int(content.pop(_NUMBER, 0)), content.pop(_LIST, "").encode()
-    parties = {name: entry for name, entry in content.items() if not name.startswith(":")}
-    issued = {
-        name: [text.encode() for text in (*entry.get("earlier", ()), entry["cert"])] for name, entry in parties.items()
-    }
-    stated = _facts(facts) if facts else _facts_of_kits(out, ledger.parents[1].name, issued)
     return Authority(ledger, stated, root, root_key, issued, revoked, list_number, signed_list)
-
-
-def _facts(stated: dict[str, Any]) -> Facts:
-    return Facts(**{**stated, "sites": tuple(stated["sites"]), "operators": tuple(stated["operators"])})
 
 
 def _facts_of_kits(out: Path, name: str, issued: dict[str, list[bytes]]) -> Facts:
@@ -377,15 +364,16 @@ def has_authority(out: Path) -> bool:
     return (out / AUTHORITY).is_dir()
 
 
-@contextmanager
-def alone(out: Path) -> Iterator[None]:
+def require_engine(purpose: str) -> None:
+    """Raise where what makes certificates and carries messages between sites is not installed."""
+    if importlib.util.find_spec("nvflare") is None:
+        raise MissingExtra("nvflare", "sites", purpose)
+
+
+def alone(out: Path) -> AbstractContextManager[None]:
     """Let one command at a time change a federation."""
-    try:
-        import nvflare  # noqa: F401
-    except ImportError:
-        raise MissingExtra("nvflare", "sites", "provisioning a federation") from None
-    with locked(out / AUTHORITY / "lock", f"{out} is being changed by another command"):
-        yield
+    require_engine("provisioning a federation")
+    return locked(out / AUTHORITY / "lock", f"{out} is being changed by another command")
 
 
 @contextmanager

@@ -1,7 +1,4 @@
-"""Kits: what each party of a federation gets, once and out of band: certificate, key, and where the server is.
-
-A process notices when files of its kit are replaced while it runs (`Watch`).
-"""
+"""Kits: what each party of a federation gets, once and out of band: certificate, key, and where the server is."""
 
 from __future__ import annotations
 
@@ -10,26 +7,27 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, nearest
 from isthmus.core.outside import new_folder, replace_file, require_types
 from isthmus.sites.parties.certificates import (
     AUTHORITY,
+    OPERATOR,
     REVOKED,
+    SERVER,
     Authority,
     Facts,
+    Passport,
     alone,
     create_authority,
     has_authority,
     locked,
+    open_authority,
+    read_passport,
 )
-from isthmus.sites.parties.certificates import OPERATOR as OPERATOR
-from isthmus.sites.parties.certificates import SERVER as SERVER
-from isthmus.sites.parties.certificates import open_authority as open_authority
 
 KIT_FILE = "kit.json"
 SITE = "site"
@@ -71,7 +69,13 @@ class Kit(Facts):
 def open_kit(path: Path, role: str) -> Kit:
     """Read a kit that must be of a given role."""
     try:
-        kit = _kit_of(path, json.loads((path / KIT_FILE).read_text(encoding="utf-8")))
+        facts = json.loads((path / KIT_FILE).read_text(encoding="utf-8"))
+        named = {key: _names(facts[key]) for key in ("sites", "operators") if key in facts}
+        kit = Kit(path=path, **{**facts, **named})
+        require_types(kit)
+        _names([kit.party])
+        if not 0 < kit.port < 65536:
+            raise ValueError(f"the server is at {kit.host!r}:{kit.port!r}")
     except OSError as error:
         raise BadInput(f"{path} is not a kit: {KIT_FILE} cannot be read ({error.strerror or error})") from None
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -88,16 +92,6 @@ def open_kit(path: Path, role: str) -> Kit:
     return kit
 
 
-def _kit_of(path: Path, facts: Any) -> Kit:
-    """Return the kit that a file describes; raises ValueError, TypeError or KeyError where it describes none."""
-    kit = Kit(path=path, **{**facts, **{key: _names(facts[key]) for key in ("sites", "operators") if key in facts}})
-    require_types(kit)
-    _names([kit.party])
-    if not 0 < kit.port < 65536:
-        raise ValueError(f"the server is at {kit.host!r}:{kit.port!r}")
-    return kit
-
-
 def _names(found: object) -> tuple[str, ...]:
     """Return names as a kit lists them; raises ValueError for anything else."""
     if not isinstance(found, list) or not all(isinstance(name, str) and _NAME.fullmatch(name) for name in found):
@@ -105,13 +99,11 @@ def _names(found: object) -> tuple[str, ...]:
     return tuple(found)
 
 
-@contextmanager
-def hold(kit: Kit) -> Iterator[None]:
+def hold(kit: Kit) -> AbstractContextManager[None]:
     """Hold the kit's lock: a second process with the same name would push the first one out."""
     kit.path.joinpath("state").mkdir(exist_ok=True)
     remedy = WATCHING if kit.role == OPERATOR else "end that one first"
-    with locked(kit.path / "state" / "lock", f"{kit.path} is in use by another process; {remedy}"):
-        yield
+    return locked(kit.path / "state" / "lock", f"{kit.path} is in use by another process; {remedy}")
 
 
 def parse_server(text: str) -> tuple[str, int]:
@@ -150,10 +142,17 @@ def enrol(
         return _found(out, server, sites, operators or (OPERATOR,), name or "federation")
     with alone(out):
         authority = open_authority(out)
-        _check_same(out, authority.facts, server, name)
-        port = authority.facts.port if server is None else parse_server(server)[1]
-        _check_names(authority.facts, sites, operators)
-        return _admit(out, authority, replace(authority.facts, port=port), sites, operators)
+        facts = authority.facts
+        host, port = (facts.host, facts.port) if server is None else parse_server(server)
+        if facts.host != host:
+            raise BadInput(
+                f"--server is {server!r}, but the server's certificate in {out} is for {facts.host!r}; "
+                "make a new federation for another host"
+            )
+        if name not in (None, facts.federation):
+            raise BadInput(f"--name is {name!r}, but {out} is the federation {facts.federation!r}; leave --name out")
+        _check_names(facts, sites, operators)
+        return _admit(out, authority, replace(facts, port=port), sites, operators)
 
 
 def _found(out: Path, server: str | None, sites: Sequence[str], operators: Sequence[str], name: str) -> Enrolment:
@@ -180,34 +179,30 @@ def _admit(out: Path, authority: Authority, facts: Facts, sites: Sequence[str], 
         sites=tuple(dict.fromkeys((*facts.sites, *sites))),
         operators=tuple(dict.fromkeys((*facts.operators, *operators))),
     )
-    parties = (SERVER, *authority.facts.operators, *authority.facts.sites)
-    added = tuple(party for party in parties if party not in authority.issued or party in authority.expelled)
-    for party in authority.expelled & set(added):
-        authority.take_back(party)  # with another certificate
+    gone = authority.expelled
+    added = tuple(party for party in authority.facts.parties if party not in authority.issued or party in gone)
+    for party in gone & set(added):
+        authority.mark(party, expelled=False)  # with another certificate
     pairs = {party: authority.issue(party) for party in added}
     return Enrolment(authority.facts, hand_out(out, authority, pairs), added)
 
 
-def hand_out(out: Path, authority: Authority, pairs: Mapping[str, tuple[bytes, bytes]]) -> dict[str, Path]:
-    """Write the ledger, then new certificates with their keys, then to all kits what all know; return the kits."""
+def hand_out(
+    out: Path, authority: Authority, pairs: Mapping[str, tuple[bytes, bytes]], *, root: bool = False
+) -> dict[str, Path]:
+    """Write the ledger, new certificates with their keys, and to all kits what all know, or a new root; return them."""
     authority.save()
     for party, (certificate, key) in pairs.items():
-        write_credentials(out / party, authority.root, certificate, key)
-    kits = write_facts(out, authority.facts, tuple(pairs))
+        folder = out / party
+        with nullcontext(folder) if folder.exists() else new_folder(folder, 0o700) as target:
+            for file, content in (("rootCA.pem", authority.root), ("party.key", key), ("party.crt", certificate)):
+                replace_file(target / file, content, 0o600)
+    kits = _write_facts(out, authority.facts, tuple(pairs))
     for folder in (out, *kits.values()) if authority.signed_list else ():
         replace_file(folder / REVOKED, authority.signed_list)
+    for folder in kits.values() if root else ():
+        replace_file(folder / "rootCA.pem", authority.root, 0o600)
     return kits
-
-
-def _check_same(out: Path, facts: Facts, server: str | None, name: str | None) -> None:
-    host = facts.host if server is None else parse_server(server)[0]
-    if facts.host != host:
-        raise BadInput(
-            f"--server is {server!r}, but the server's certificate in {out} is for {facts.host!r}; "
-            "make a new federation for another host"
-        )
-    if name not in (None, facts.federation):
-        raise BadInput(f"--name is {name!r}, but {out} is the federation {facts.federation!r}; leave --name out")
 
 
 def _check_names(facts: Facts, sites: Sequence[str], operators: Sequence[str]) -> None:
@@ -227,14 +222,7 @@ def _check_names(facts: Facts, sites: Sequence[str], operators: Sequence[str]) -
             raise BadInput(f"{option} has {twice[0]!r} twice")
 
 
-def write_credentials(folder: Path, root: bytes, certificate: bytes, key: bytes) -> None:
-    """Put certificate and key into a party's kit; a new folder appears whole or not at all."""
-    with nullcontext(folder) if folder.exists() else new_folder(folder, 0o700) as target:
-        for file, content in (("rootCA.pem", root), ("party.key", key), ("party.crt", certificate)):
-            replace_file(target / file, content, 0o600)
-
-
-def write_facts(out: Path, facts: Facts, new: Sequence[str] = ()) -> dict[str, Path]:
+def _write_facts(out: Path, facts: Facts, new: Sequence[str]) -> dict[str, Path]:
     """Tell every kit in the folder, and those of new parties, who is of the federation; return where they lie."""
     roles = {SERVER: SERVER, **dict.fromkeys(facts.operators, OPERATOR), **dict.fromkeys(facts.sites, SITE)}
     kits = {}
@@ -248,12 +236,96 @@ def write_facts(out: Path, facts: Facts, new: Sequence[str] = ()) -> dict[str, P
     return kits
 
 
+# ---- changes to a federation that exists: certificates are renewed, parties are expelled
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """What a renewal made."""
+
+    kits: dict[str, Path]
+    """The kits with a new certificate."""
+    passports: dict[str, Passport]
+    """What the new certificates say."""
+    root: Passport
+
+
+def renew(out: Path, parties: Sequence[str] = (), *, root: bool = False, revoke_old: bool = False) -> Renewal:
+    """Make new certificates and keys for some parties, or for all, before or after the old end; `root` gets one too.
+
+    With `revoke_old`, what the parties had before counts no more, at once.
+    """
+    with _changing(out) as authority:
+        chosen = tuple(dict.fromkeys(parties)) or (() if root else authority.facts.parties)
+        for party in chosen:
+            _require(authority, party)
+            if revoke_old:
+                authority.revoke(party, expelled=False)
+        if root:  # another ten years under the same key: what it has signed stays valid under the new one
+            from isthmus.runtime.flare.provision import new_root
+
+            authority.root = new_root(authority.facts.federation, authority.root_key).certificate
+        above = read_passport(authority.root)
+        if above.days_left <= 0:
+            remedy = "renew it too: isthmus federation renew --root"
+            raise BadInput(f"the root certificate ended on {above.last_day}; {remedy}")
+        pairs = {party: authority.issue(party) for party in chosen}
+        kits = hand_out(out, authority, pairs, root=root)
+        passports = {party: read_passport(certificate) for party, (certificate, _) in pairs.items()}
+        return Renewal({party: kits[party] for party in chosen}, passports, above)
+
+
+def expel(out: Path, parties: Sequence[str]) -> tuple[int, int]:
+    """Revoke all certificates of some sites or operators and take them off every kit's list.
+
+    Return the number of the list of revoked certificates, and how many are new on it.
+    """
+    with _changing(out) as authority:
+        for party in parties:
+            _require(authority, party)
+            if party == SERVER:
+                raise BadInput(
+                    "the server cannot be expelled; if its key is in wrong hands, make it another and revoke the old: "
+                    "isthmus federation renew server --revoke-old"
+                )
+        revoked = [entry for party in dict.fromkeys(parties) for entry in authority.revoke(party, expelled=True)]
+        facts = authority.facts
+        authority.facts = replace(
+            facts,
+            sites=tuple(site for site in facts.sites if site not in parties),
+            operators=tuple(operator for operator in facts.operators if operator not in parties),
+        )
+        hand_out(out, authority, {})
+        return authority.list_number, len(revoked)
+
+
+@contextmanager
+def _changing(out: Path) -> Iterator[Authority]:
+    if not has_authority(out):
+        raise BadInput(f"{out} is no federation; give the folder that holds its `authority` with --folder")
+    with alone(out):
+        yield open_authority(out)
+
+
+def _require(authority: Authority, party: str) -> None:
+    members = authority.facts.parties
+    if party in authority.expelled:
+        raise BadInput(
+            f"{party!r} was expelled; take it back, with another certificate: isthmus federation add {party}"
+        )
+    if party not in members:
+        raise BadInput(f"{party!r} is not of this federation; {nearest(party, members)}")
+
+
+# ---- kits that change while a process runs
+
+
 class Watch:
     """Calls back, from a thread of its own, after one of some files was changed, made or removed."""
 
     def __init__(self, paths: Sequence[Path], changed: Callable[[], None], seconds: float = WATCH_SECONDS) -> None:
         self._paths, self._changed, self._seconds = tuple(paths), changed, seconds
-        self._seen = self._look()
+        self._seen = list(map(_mark, self._paths))
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="isthmus-watch", daemon=True)
         self._thread.start()
@@ -266,16 +338,13 @@ class Watch:
 
     def _watch(self) -> None:
         while not self._stopped.wait(self._seconds):
-            now = self._look()
+            now = list(map(_mark, self._paths))
             if now != self._seen:
                 self._seen = now
                 try:
                     self._changed()
                 except Exception as error:  # the next change must be noticed all the same
                     log.warning("what changed in %s could not be taken: %s", self._paths[0].parent, error)
-
-    def _look(self) -> list[tuple[int, int, int] | None]:
-        return [_mark(path) for path in self._paths]
 
 
 def _mark(path: Path) -> tuple[int, int, int] | None:

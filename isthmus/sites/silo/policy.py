@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,7 @@ from isthmus.core.outside import read_yaml
 from isthmus.core.protocol import Algorithm, EvaluateModel
 from isthmus.core.training import UniformSampling
 from isthmus.data.conventions import SPLITS
-from isthmus.runs.simulation import output_dim, require_kind
-from isthmus.runtime.reasons import Refusal, refused_as
+from isthmus.runtime.reasons import Refusal
 
 # Fewer examples than this in a training set can be told from a trained model, even from a mean of models.
 FEW_EXAMPLES = 10
@@ -90,10 +90,9 @@ class Policy:
     keep_models: int = 20
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name.startswith(("min_", "max_", "keep_")) and value is not None and not value > 0:
-                raise ValueError(f"{each.name} is {value!r}; it must be positive")
+        for name, value in vars(self).items():
+            if name.startswith(("min_", "max_", "keep_")) and value is not None and not value > 0:
+                raise ValueError(f"{name} is {value!r}; it must be positive")
         known = known_names(FAMILIES[Algorithm])
         for name in (*(self.algorithms or ()), *self.protections):
             if name not in known:
@@ -132,98 +131,75 @@ class Policy:
 
     def refusal(self, course: Course, sites: tuple[str, ...]) -> str:
         """Return why this silo stays away from a course, or nothing."""
-        return (
-            self._of_algorithm(course)
-            or self._of_sites(course, sites)
-            or self._of_single_replies(course)
-            or self._of_own_settings(course)
-            or self._of_batches(course)
-            or self._of_protections(course)
-            or self._of_sizes(course)
-        )
+        reasons = [self._of_algorithm(course), self._of_sites(course, sites), self._of_replies(course)]
+        # Each is looked for only where the ones before it found nothing: sizes may be looked at by now.
+        return next(itertools.chain(*reasons, self._of_settings(course), self._of_sizes(course)), "")
 
-    def _of_algorithm(self, course: Course) -> str:
+    def _of_algorithm(self, course: Course) -> Iterator[str]:
         name = name_of(type(course.algorithm))
         if self.algorithms is not None and name not in self.algorithms:
-            return f"its policy allows the algorithms {', '.join(self.algorithms)}, not {name}"
+            yield f"its policy allows the algorithms {', '.join(self.algorithms)}, not {name}"
         if course.algorithm.pooled:
-            return f"{name} needs the whole graph in one place, and this silo's graph stays here"
-        missing = [defence for defence in self.required_defences if defence not in getattr(course, "defences", ())]
-        return f"its policy requires the defence {missing[0]!r}, which the course does not have" if missing else ""
+            yield f"{name} needs the whole graph in one place, and this silo's graph stays here"
+        for defence in self.required_defences:
+            if defence not in getattr(course, "defences", ()):
+                yield f"its policy requires the defence {defence!r}, which the course does not have"
 
-    def _of_sites(self, course: Course, sites: tuple[str, ...]) -> str:
+    def _of_sites(self, course: Course, sites: tuple[str, ...]) -> Iterator[str]:
         asks = f"its policy asks for {self.min_sites} sites at least"
         if len(sites) > MAX_SITES:
-            return f"the course has {len(sites)} sites, more than {MAX_SITES}"
+            yield f"the course has {len(sites)} sites, more than {MAX_SITES}"
         twice = next((site for site, number in Counter(sites).items() if number > 1), None)
         if twice is not None:
-            return f"the course has the site {twice[:40]!r} twice"
+            yield f"the course has the site {twice[:40]!r} twice"
         if len(sites) < self.min_sites:
-            return f"{asks}; this course has {len(sites)}"
+            yield f"{asks}; this course has {len(sites)}"
         if course.min_replies < self.min_sites:
-            return f"{asks}; this course goes on with min_replies={course.min_replies}"
+            yield f"{asks}; this course goes on with min_replies={course.min_replies}"
         cohort = course.sampling.size(len(sites)) if isinstance(course.sampling, UniformSampling) else 0
         if cohort < self.min_sites:
-            return f"{asks}; with sampling.fraction={course.sampling.fraction:g} a round of this course has {cohort}"
-        return ""
+            yield f"{asks}; with sampling.fraction={course.sampling.fraction:g} a round of this course has {cohort}"
 
-    def _of_single_replies(self, course: Course) -> str:
-        exchanges = exposure(type(course.algorithm)) if self.only_folded else []
-        seen = [exchange.request for exchange in exchanges if exchange.server_sees == "each client's"]
-        seen = [request for request in seen if request != EvaluateModel.__name__]
-        if not seen:
-            return ""
+    def _of_replies(self, course: Course) -> Iterator[str]:
         name = name_of(type(course.algorithm))
-        return f"its policy lets the server see only folds; {name} shows it each client's reply to {seen[0]}"
-
-    def _of_own_settings(self, course: Course) -> str:
+        for exchange in exposure(type(course.algorithm)) if self.only_folded else ():
+            if exchange.server_sees == "each client's" and exchange.request != EvaluateModel.__name__:
+                seen = exchange.request
+                yield f"its policy lets the server see only folds; {name} shows it each client's reply to {seen}"
         allowed = not self.promises_folds if self.own_settings is None else self.own_settings
-        if allowed or not course.client_settings:
-            return ""
-        client = next(iter(course.client_settings))
-        return (
-            f"the course has other settings for {client[:40]!r}, by which a mean can become one client's; its "
-            "policy allows that only with own_settings: true"
-        )
+        for client in () if allowed else course.client_settings:
+            yield (
+                f"the course has other settings for {client[:40]!r}, by which a mean can become one client's; its "
+                "policy allows that only with own_settings: true"
+            )
 
-    def _of_batches(self, course: Course) -> str:
-        batch = smallest_batch(course)
+    def _of_settings(self, course: Course) -> Iterator[str]:
+        batch, name = smallest_batch(course), name_of(type(course.algorithm))
         if batch is not None and batch < self.fewest_examples:
-            return f"a batch of the course has {batch} examples, its policy asks for {self.fewest_examples} at least"
-        return ""
+            yield f"a batch of the course has {batch} examples, its policy asks for {self.fewest_examples} at least"
+        for key, value in self.protections.get(name, {}).items():
+            found = getattr(course.algorithm, key)
+            if weaker(course.algorithm, key, found, value):
+                yield f"its policy asks for {name}.{key} of {value:g} or what protects more; the course has {found!r}"
 
-    def _of_protections(self, course: Course) -> str:
-        for name, least in self.protections.items():
-            if name != name_of(type(course.algorithm)):
-                continue
-            for key, value in least.items():
-                if weaker(course.algorithm, key, getattr(course.algorithm, key), value):
-                    return (
-                        f"its policy asks for {name}.{key} of {value:g} or what protects more; the course has "
-                        f"{getattr(course.algorithm, key)!r}"
-                    )
-        return ""
-
-    def _of_sizes(self, course: Course) -> str:
+    def _of_sizes(self, course: Course) -> Iterator[str]:
         if course.rounds > self.max_rounds:
-            return f"the course has {course.rounds} rounds, its policy allows {self.max_rounds}"
+            yield f"the course has {course.rounds} rounds, its policy allows {self.max_rounds}"
         for where, algorithm in algorithms_of(course):
             key, steps = largest_steps(algorithm)
             if steps > self.max_steps:
-                return f"{where}.{key} is {steps}, its policy allows {self.max_steps}"
-        return problem_of_sizes(course, self.max_parameters)
+                yield f"{where}.{key} is {steps}, its policy allows {self.max_steps}"
+        yield from problems_of_sizes(course, self.max_parameters)
 
     # ---- when the data is at hand
 
-    def require(self, course: Course, data: Any, client: str) -> None:
-        """Refuse what the course makes of this silo's data, where this policy forbids it."""
-        task = course.task
-        with refused_as("task"):
-            require_kind(course, data)
-        with refused_as("classes"):
-            into, out = task.input_dim(data), output_dim(course, data, client)
-        refusal = self.refusal_of_data({split: task.count(data, split) for split in SPLITS})
-        refusal = refusal or self.refusal_of_model(course, into, out, client)
+    def require(self, course: Course, counts: Mapping[str, int], input_dim: int, output_dim: int, client: str) -> None:
+        """Refuse what the course makes of this silo's data, where this policy forbids it; no model is built."""
+        refusal = self.refusal_of_data(counts)
+        whose = {None, client, *clients_with_own_models(course)}  # all are built here, if only to know their names
+        number = max(num_parameters(course, input_dim, output_dim, each) for each in whose)
+        if not refusal and number > self.max_parameters:
+            refusal = f"the model of the course has {number} parameters, its policy allows {self.max_parameters}"
         if refusal:
             raise Refusal("policy", refusal)
 
@@ -235,14 +211,6 @@ class Policy:
                 f"it would have fewer than {self.fewest_examples} examples for {few[0]} by this course, the least of "
                 "its policy (min_examples)"
             )
-        return ""
-
-    def refusal_of_model(self, course: Course, input_dim: int, output_dim: int, client: str) -> str:
-        """Return why a model for this silo's data is too large, or nothing; no model is built."""
-        whose = {None, client, *clients_with_own_models(course)}  # all are built here, if only to know their names
-        number = max(num_parameters(course, input_dim, output_dim, each) for each in whose)
-        if number > self.max_parameters:
-            return f"the model of the course has {number} parameters, its policy allows {self.max_parameters}"
         return ""
 
 
@@ -297,27 +265,21 @@ def algorithms_of(course: Course) -> Iterator[tuple[str, Any]]:
             yield f"client_settings.{client[:40]}", own
 
 
-def problem_of_sizes(course: Course, most: int) -> str:
-    """Return which setting of model, batching, task or algorithm is beyond all bounds, or nothing."""
-    depth = 0
-    for where, part in _parts(course):
+def problems_of_sizes(course: Course, most: int) -> Iterator[str]:
+    """Yield which settings of models, batchings, task or algorithms are beyond all bounds."""
+    depth, clients = 0, tuple(course.client_settings)
+    models = [("model", own_model(course, client, allow_import=False)) for client in (None, *clients)]
+    batchings = [("batching", own_batching(course, client, allow_import=False)) for client in clients]
+    parts = [*models, ("batching", course.batching), *batchings, ("task", course.task), *algorithms_of(course)]
+    for where, part in parts:
         for name, number in numbers(part, f"{where}."):
             deep = where == "model" and name.rsplit(".", 1)[-1] in _DEEP
             limit = MAX_DEPTH_SETTING if deep else most
             if abs(number) > limit and not name.endswith("seed"):
-                return f"{name} is {number}, this silo allows {limit}"
-            depth += abs(number) if deep else 0
+                yield f"{name} is {number}, this silo allows {limit}"
+            depth += deep * abs(number)
     if depth > MAX_DEPTH_OF_ALL:
-        return f"the models of all clients have {depth} layers and the like, this silo allows {MAX_DEPTH_OF_ALL}"
-    return ""
-
-
-def _parts(course: Course) -> list[tuple[str, Any]]:
-    """Return what has sizes in a course, that of each client with settings of its own too, with where it stands."""
-    clients = tuple(course.client_settings)
-    models = [("model", own_model(course, client, allow_import=False)) for client in (None, *clients)]
-    batchings = [("batching", own_batching(course, client, allow_import=False)) for client in clients]
-    return [*models, ("batching", course.batching), *batchings, ("task", course.task), *algorithms_of(course)]
+        yield f"the models of all clients have {depth} layers and the like, this silo allows {MAX_DEPTH_OF_ALL}"
 
 
 def num_parameters(course: Course, input_dim: int, output_dim: int, client: str | None) -> int:

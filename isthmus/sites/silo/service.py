@@ -9,7 +9,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,16 @@ MAX_SAID = 50  # lines of one kind that messages of the server bring about, in a
 _COURSE_ID = re.compile(r"[0-9a-f]{8,64}")
 
 
+@dataclass
+class _Agreed:
+    """The course that a silo agreed to last."""
+
+    proposal: Proposal
+    course: Course
+    silo: Silo
+    counted: bool  # whether it was seen that as many silos signed it as the policy asks for
+
+
 class SiloService:
     """One silo: its data, its policy, its folder for memories and models; the secret it shares with other silos."""
 
@@ -75,10 +85,8 @@ class SiloService:
         self.identity = identity  # of a silo with a certificate: it signs what it agrees to, and counts who else did
         self._tell = Seldom(lambda text: self.say(text), burst=MAX_SAID)
         self.expelled: Callable[[], Collection[str]] = frozenset  # whose names count no more
-        self._sites: tuple[str, ...] = ()  # who takes part in the course, as proposed
         self.refused: str = ""  # why the federation does not want this silo, if so
-        self._courses: dict[str, tuple[Course, Silo]] = {}
-        self._uncounted: dict[str, Proposal] = {}  # courses of which is not yet seen that enough silos agreed
+        self._last: _Agreed | None = None
         prune(state, self.policy)
 
     def handle(self, kind: str, data: bytes) -> bytes:
@@ -140,16 +148,13 @@ class SiloService:
                 raise Refusal("policy", refusal)
             with refused_as("data"):
                 folder = self._read(course)
-            self.policy.require(course, folder.data, self.name)
-            terms = terms_of(course, folder, self.name)
-            self._sites = proposal.sites
+            terms = terms_of(course, folder, self.name, self.policy)
             if self.identity is not None:
                 terms = replace(terms, consent=self.identity.sign(proposal.course_id, proposal.course))
-                self._uncounted = {proposal.course_id: proposal} if self.policy.min_sites > 1 else {}
             with refused_as("course"):
                 silo = self._silo(proposal, course, folder)
             prune(self.state, self.policy, silo.store.folder)
-            self._courses = {proposal.course_id: (course, silo)}
+            self._last = _Agreed(proposal, course, silo, self.identity is None or self.policy.min_sites <= 1)
         except Refusal as error:
             self._tell("stays away", f"stays away from a course: {error}")
             return self._terms(self.reasons.crossing(error.kind, str(error)))
@@ -183,9 +188,8 @@ class SiloService:
         return read_own(course, dataset, self.data, self.name)
 
     def _silo(self, proposal: Proposal, course: Course, folder: OwnData[Any]) -> Silo:
-        course_id = proposal.course_id
-        data, keys = folder.data, self._node_keys(course_id, folder.node_ids)
-        neighbors = self._foreign(course_id, folder)
+        course_id, data = proposal.course_id, folder.data
+        keys, neighbors = self._keys(course_id, folder)
         into, out = course.task.input_dim(data), output_dim(course, data, self.name)
         # Settings come with the course, from elsewhere: they may name installed parts only, as the course itself.
         with torch.device("meta"):  # only their names count: the models of the others take no memory here
@@ -200,8 +204,7 @@ class SiloService:
             model = build_model(course, into, out, self.name, allow_import=False)
             own = personal_start(course, model, known)
             made = GraphClient(self.name, data, course.task, model, batching, own, self.device)
-            made.node_keys = None if keys is None else keys.to(self.device)
-            made.foreign = None if neighbors is None else ForeignEdges(*moved(tuple(neighbors), self.device))
+            made.node_keys, made.foreign = keys, neighbors
             made.algorithm, made.secret = algorithm, secret
             return made
 
@@ -209,27 +212,29 @@ class SiloService:
         store = MemoryStore(self.state / "memories" / f"{course_id}-{owner[:16]}", owner)
         return Silo(course_id, course.algorithm, client, store, self.policy.max_message_bytes, self.reasons)
 
-    def _node_keys(self, course_id: str, ids: tuple[str, ...] | None) -> Tensor | None:
-        if self.id_secret is None or ids is None:
-            return None
-        with refused_as("data"):
-            return node_keys(ids, course_secret(self.id_secret, course_id))
+    def _keys(self, course_id: str, folder: OwnData[Any]) -> tuple[Tensor | None, ForeignEdges | None]:
+        """Return the keys of nodes, and of edges to those of other silos; without the secret nobody is told of them."""
+        keys, neighbors = None, None
+        if self.id_secret is not None:
+            secret = course_secret(self.id_secret, course_id)
+            if folder.node_ids is not None:
+                with refused_as("data"):
+                    keys = node_keys(folder.node_ids, secret).to(self.device)
+            if isinstance(folder, GraphFolder) and folder.foreign is not None:
+                edges = (folder.foreign.node, neighbor_keys(folder.foreign.ids, secret), folder.foreign.weight)
+                neighbors = ForeignEdges(*moved(edges, self.device))
+        return keys, neighbors
 
-    def _foreign(self, course_id: str, folder: OwnData[Any]) -> ForeignEdges | None:
-        """Return the edges to nodes of other silos, by keys; without the secret nobody can be told of them."""
-        listed = folder.foreign if isinstance(folder, GraphFolder) else None
-        if self.id_secret is None or listed is None:
-            return None
-        return ForeignEdges(
-            listed.node, neighbor_keys(listed.ids, course_secret(self.id_secret, course_id)), listed.weight
-        )
+    def _agreed(self, course_id: str) -> _Agreed | None:
+        """Return the course of an id, if this silo agreed to it and to none since."""
+        return self._last if self._last is not None and self._last.proposal.course_id == course_id else None
 
     def _columns(self, question: AskColumns) -> Columns:
         """Return what this silo's feature columns are called, so that one that has other ones can be told which."""
-        found = self._courses.get(question.course_id)
-        if found is None or not self.policy.share_columns:
+        agreed = self._agreed(question.course_id)
+        if agreed is None or not self.policy.share_columns:
             return Columns(())
-        names = columns_of(found[0], found[1].client.data)
+        names = columns_of(agreed.course, agreed.silo.client.data)
         if sum(map(len, names)) > MAX_COLUMNS_CHARACTERS:
             return Columns(())
         self._tell("columns", f"told the names of its {len(names)} feature columns: another silo has other ones")
@@ -237,53 +242,54 @@ class SiloService:
 
     def _verdict(self, verdict: Verdict) -> Receipt:
         verdict = replace(verdict, refusal=foreign(verdict.refusal))
+        agreed = self._agreed(verdict.course_id)
         if verdict.refusal:
-            found = self._courses.pop(verdict.course_id, None)
-            own = columns_of(found[0], found[1].client.data) if found else ()
+            own = () if agreed is None else columns_of(agreed.course, agreed.silo.client.data)
+            self._last = None if agreed else self._last
             self.refused = verdict.refusal
             self._tell("was refused", f"was refused: {verdict.refusal}{_difference(own, verdict)}")
-        elif verdict.course_id in self._uncounted:
-            self._count_consents(verdict)
+        elif agreed is not None and not agreed.counted:
+            self._count_consents(agreed, verdict)
         return Receipt("")
 
-    def _count_consents(self, verdict: Verdict) -> None:
+    def _count_consents(self, agreed: _Agreed, verdict: Verdict) -> None:
         """See whether as many silos as the policy asks for signed this very course; else leave it."""
         assert self.identity is not None
-        proposal = self._uncounted[verdict.course_id]
+        proposal = agreed.proposal
         signed = {site: verdict.consents[site] for site in proposal.sites if site in verdict.consents}
         number, problems = self.identity.count(proposal.course_id, proposal.course, signed)
         if number < self.policy.min_sites:
-            self._courses.pop(verdict.course_id, None)
+            self._last = None
             wrong = "".join(f"; {site}: {problem}" for site, problem in sorted(problems.items())[:3])
             raise Refusal(
                 "policy",
                 f"{number} silos with a certificate of the federation signed this course, the policy asks for "
                 f"{self.policy.min_sites}{wrong}",
             )
-        del self._uncounted[verdict.course_id]
+        agreed.counted = True
         self._tell("signed", f"{number} silos of the federation signed this course")
 
     # ---- during and after the course
 
     def _exchange(self, data: bytes) -> bytes:
-        if not self._courses:
+        agreed = self._last
+        if agreed is None:
             return NOT_AGREED
-        ((course_id, (course, silo)),) = self._courses.items()
-        if course_id in self._uncounted:
+        if not agreed.counted:
             raise Refusal("policy", "it is not yet seen that as many silos signed this course as the policy asks for")
         least = self.policy.min_sites
-        if len(self._counted(self._sites)) < least:
+        if len(self._counted(agreed.proposal.sites)) < least:
             raise Refusal("policy", f"its policy asks for {least} sites at least; some of this course's were expelled")
         # The last bits of a result depend on the number of threads; more than there are cores help nobody.
-        with torch_threads(min(course.threads, os.cpu_count() or 1)):
-            return silo.answer(data)
+        with torch_threads(min(agreed.course.threads, os.cpu_count() or 1)):
+            return agreed.silo.answer(data)
 
     def _finish(self, finish: Finish) -> Receipt:
         """Keep the model that this silo would use: the global one, or its own where the method has personal parts."""
-        found: tuple[Course, Silo] | None = self._courses.get(finish.course_id)
-        if found is None:
+        agreed = self._agreed(finish.course_id)
+        if agreed is None:
             raise Refusal("message", f"course {finish.course_id[:40]!r} is over, but this silo has not agreed to it")
-        course, silo = found
+        course, silo = agreed.course, agreed.silo
         memory = course.algorithm.best_memory(silo.store.load(finish.memory))
         params = course.algorithm.client_params(finish.params, memory)
         if params:
@@ -300,23 +306,20 @@ class SiloService:
             path.parent.mkdir(parents=True, exist_ok=True)
             save_model_file(path, params, facts)
             self._tell("over", f"the course is over; this silo's model: {path}")
-            parts = course.algorithm.client_parts(memory)
-            run = self._keep_run(finish.course_id, course, params, parts, facts)
+            run = self._keep_run(agreed, params, course.algorithm.client_parts(memory), facts)
             self._tell("use", f"to use it: isthmus predict {quoted(run)} --client {quoted(self.name)} --graph FOLDER")
         self.own_secret.ended(finish.course_id)
         mark_finished(silo.store.folder)
         prune(self.state, self.policy, silo.store.folder)
         return Receipt("")
 
-    def _keep_run(
-        self, course_id: str, course: Course, params: Params, parts: Params, facts: Mapping[str, str]
-    ) -> Path:
+    def _keep_run(self, agreed: _Agreed, params: Params, parts: Params, facts: Mapping[str, str]) -> Path:
         """Write what `isthmus predict` needs: a run folder with this silo's model, and what its method adds to it."""
-        folder = RunFolder(self.state / "runs" / course_id)
+        folder = RunFolder(self.state / "runs" / agreed.proposal.course_id)
         folder.path.mkdir(parents=True, exist_ok=True)
         # A course that came from elsewhere may name installed parts only, also when it is read again.
-        replace_file(folder.path / ID_FILE, course_id.encode())
-        replace_file(folder.course, course_to_yaml(course).encode())
+        replace_file(folder.path / ID_FILE, agreed.proposal.course_id.encode())
+        replace_file(folder.course, course_to_yaml(agreed.course).encode())
         folder.save_models({}, {self.name: params}, lambda client: facts)
         folder.save_parts({self.name: parts})
         return folder.path

@@ -129,7 +129,7 @@ def mark_finished(memories: Path) -> None:
 def prune(state: Path, policy: Policy, current: Path | None = None) -> int:
     """Remove what is not kept any more; `current` are the memories of the course under way. Return how many went."""
     old = [folder for folder in _latest_first(state / MEMORIES) if folder != current]
-    gone = _outlived(old, policy, time.time(), under_way=current is not None)
+    gone = _outlived(old, policy, under_way=current is not None)
     for room, kept in ((MODELS, policy.keep_models), (RUNS, policy.keep_models), (USED_FOLDER, MAX_SECRETS_USED)):
         gone += _latest_first(state / room)[kept:]
     for path in gone:
@@ -137,12 +137,12 @@ def prune(state: Path, policy: Policy, current: Path | None = None) -> int:
     return len(gone)
 
 
-def _outlived(old: list[Path], policy: Policy, now: float, under_way: bool) -> list[Path]:
+def _outlived(old: list[Path], policy: Policy, under_way: bool) -> list[Path]:
     """Return the memories, of those that no course uses now, that are not kept."""
     finished = [folder for folder in old if (folder / FINISHED).exists()]
-    unfinished = [folder for folder in old if folder not in finished]
-    recent = [folder for folder in unfinished if now - _used(folder) <= policy.keep_days * 86400]
-    kept = recent[: policy.keep_courses] + ([] if under_way else finished[:1])
+    recent = [folder for folder in old if time.time() - _used(folder) <= policy.keep_days * 86400]
+    kept = [folder for folder in recent if folder not in finished][: policy.keep_courses]
+    kept += [] if under_way else finished[:1]
     return [folder for folder in old if folder not in kept]
 
 

@@ -25,6 +25,7 @@ from isthmus.data.folders.schema.vocabulary import is_whole
 from isthmus.runs.simulation import build_model, columns_of, output_dim, require_kind
 from isthmus.runtime.reasons import Refusal, refused_as
 from isthmus.sites.courses.messages import Terms
+from isthmus.sites.silo.policy import Policy
 
 
 def own_dataset(course: Course) -> OwnFolder:
@@ -45,7 +46,13 @@ def read_own(course: Course, dataset: OwnFolder, path: Path, name: str, needs_la
     refused where the algorithm, or else the caller, needs them.
     """
     folder = replace(dataset, path=str(path)).read()
-    _require_named_classes(dataset, folder)
+    names = dataset.class_names
+    if names and folder.numbered and not dataset.by_position and not all(map(is_whole, names)):
+        raise Refusal(  # which number is which name, only their order would say
+            "classes",
+            f"its labels are numbers, the course's classes have names ({', '.join(names[:3])}, ...); write the names "
+            "into the column label, or set dataset.by_position=true in the course: 0 is the first name then",
+        )
     if folder.own_split:
         return folder
     needs_labels = needs_labels and not course.algorithm.learns_without_labels
@@ -55,28 +62,22 @@ def read_own(course: Course, dataset: OwnFolder, path: Path, name: str, needs_la
     return replace(folder, data=course.masks.apply(folder.data, rng))
 
 
-def _require_named_classes(dataset: OwnFolder, folder: OwnData[Any]) -> None:
-    """Refuse numbers for labels where the course has names: which is which, only their order would say."""
-    names = dataset.class_names
-    if names and folder.numbered and not dataset.by_position and not all(is_whole(name) for name in names):
-        raise Refusal(
-            "classes",
-            f"its labels are numbers, the course's classes have names ({', '.join(names[:3])}, ...); write the names "
-            "into the column label, or set dataset.by_position=true in the course: 0 is the first name then",
-        )
+def terms_of(course: Course, folder: OwnData[Any], name: str, policy: Policy | None = None) -> Terms:
+    """Return the terms for a silo's data; refuses a task, classes or a model made for something else.
 
-
-def terms_of(course: Course, folder: OwnData[Any], name: str, allow_import: bool = False) -> Terms:
-    """Return the terms for a silo's data; refuses a task, classes or a model made for something else."""
+    What a policy forbids of the data is refused before a model is built; without one, the course is one's own.
+    """
     task, data = course.task, folder.data
     with refused_as("task"):
         require_kind(course, data)
-        into = task.input_dim(data)
     with refused_as("classes"):
-        out = output_dim(course, data, name)
+        into, out = task.input_dim(data), output_dim(course, data, name)
+    counts = {split: task.count(data, split) for split in SPLITS}
+    if policy is not None:
+        policy.require(course, counts, into, out, name)
     with refused_as("model"):
-        if task.count(data, "train"):  # a silo that has nothing to train on only measures
-            task.require_model(build_model(course, into, out, name, allow_import=allow_import), data)
+        if counts["train"]:  # a silo that has nothing to train on only measures
+            task.require_model(build_model(course, into, out, name, allow_import=policy is None), data)
     schema = folder.schema if isinstance(folder, GraphFolder) else None
     return Terms(
         refusal="",
@@ -87,5 +88,5 @@ def terms_of(course: Course, folder: OwnData[Any], name: str, allow_import: bool
         holds=task.holds(data),
         features=names_digest(columns_of(course, data)),
         schema=schema.digest if schema else "",
-        holdings=Holdings(int(data.num_nodes), {split: task.count(data, split) for split in SPLITS}),
+        holdings=Holdings(int(data.num_nodes), counts),
     )

@@ -18,8 +18,7 @@ import grpc
 from isthmus.core.training import RoundReport
 from isthmus.sites.parties.admission import probe_server
 from isthmus.sites.parties.certificates import REVOKED, RevocationList, Revocations
-from isthmus.sites.parties.kit import make_federation, open_kit
-from isthmus.sites.parties.members import expel, renew
+from isthmus.sites.parties.kit import expel, make_federation, open_kit, renew
 from isthmus.sites.serve import Server
 from isthmus.sites.up import Rehearsal, free_port
 from tests.sites.in_process import until

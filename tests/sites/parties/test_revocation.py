@@ -44,8 +44,7 @@ from isthmus.sites.parties.certificates import (
     read_passport,
     sign_list,
 )
-from isthmus.sites.parties.kit import Kit, make_federation, open_kit
-from isthmus.sites.parties.members import expel, renew
+from isthmus.sites.parties.kit import Kit, expel, make_federation, open_kit, renew
 from isthmus.sites.silo.policy import Policy
 from tests.cli.command import call
 from tests.sites.in_process import fake_hub, site_course

@@ -17,6 +17,7 @@ from cryptography.x509.oid import NameOID
 
 from isthmus.config.load import course_to_yaml
 from isthmus.core.codec import decode, encode
+from isthmus.core.errors import BadInput
 from isthmus.sites.courses.messages import Receipt, Terms, Verdict
 from isthmus.sites.courses.site_course import Patience, SiteCourse
 from isthmus.sites.silo.consent import Consent, Identity
@@ -172,6 +173,21 @@ def test_a_silo_that_is_not_shown_enough_signatures_answers_nothing(tmp_path: Pa
         "1 silos with a certificate of the federation signed this course, the policy asks for 3" in t for t in said
     )
     assert silo.handle("exchange", b"anything") == b"isthmus: not agreed"
+
+
+def test_a_proposal_that_comes_to_nothing_does_not_spare_the_one_before_its_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silo = certified(tmp_path, sites=("client-0",)).silos["client-0"]
+    text = course_to_yaml(site_course(min_replies=3))
+    assert decode(silo.handle("propose", encode(proposal(course=text))), Terms).refusal == ""
+
+    def broken(*arguments: Any) -> Any:
+        raise BadInput("the noise of this course was drawn from a secret that is lost")
+
+    monkeypatch.setattr(silo, "_silo", broken)
+    assert decode(silo.handle("propose", encode(proposal(course_id="cd" * 16, course=text))), Terms).refusal
+    assert b"refused" in silo.handle("exchange", b"anything")  # it is not yet seen that three silos agreed
 
 
 def test_signatures_of_another_text_of_the_same_course_do_not_count(tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ def overlapping() -> Scenario:
 def keys_of(service: SiloService, course_id: str = ID) -> torch.Tensor | None:
     """The keys of the client that a silo makes for a course."""
     assert terms(service, proposal(course_id=course_id)).refusal == ""
-    client: Any = service._courses[course_id][1]._make()
+    client: Any = service._last.silo._make()  # type: ignore[union-attr]
     found: torch.Tensor | None = client.node_keys
     return found
 

@@ -84,7 +84,7 @@ def test_what_a_handler_raises_stays_at_the_silo(
 ) -> None:
     service, said = screen
     assert not proposed(service, site_course()).refusal
-    client = service._courses[ID][1].client
+    client = service._last.silo.client
 
     def broken(*arguments: Any) -> Any:
         raise RuntimeError("row 17 of customer 4711")
@@ -140,9 +140,9 @@ def test_a_memory_put_where_another_course_looks_is_still_not_its_own(
 
     assert not proposed(service, site_course(ist.Local())).refusal
     started = asked(service, StartFrom(_initial()))
-    store = service._courses[ID][1].store
+    store = service._last.silo.store
     assert not proposed(service, site_course(ist.FedAvg(keep_moments=True))).refusal
-    other = service._courses[ID][1].store
+    other = service._last.silo.store
     other.folder.mkdir(parents=True)
     (other.folder / started.memory).write_bytes((store.folder / started.memory).read_bytes())
     answer = asked(service, EvaluateModel(_initial(), ("val",), "accuracy", False), started.memory)
