@@ -16,7 +16,7 @@ from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
 from isthmus.core.errors import refuse
 from isthmus.core.protocol import on
 from isthmus.core.record import Params
-from isthmus.learn.graph_client import GraphClient, copied, load_params
+from isthmus.learn.graph_client import GraphClient, copied, gradients, load_params
 from isthmus.learn.optimizers import Optimizer, OptimizerState
 
 
@@ -131,11 +131,10 @@ class _Model:
         """Return the slope of the loss at `trained`; the pass moves this model's buffers."""
         model = self.client.model
         load_params(model, {**dict(zip(self.slots, trained, strict=True)), **self.others})
-        live = list(self.slots.values())
-        grads = torch.autograd.grad(self.client.task.loss(model, batch, generator), live, allow_unused=True)
+        found = gradients(self.client.task.loss(model, batch, generator), list(self.slots.values()))
         now = model.state_dict()
         self.others = {name: now[name].detach().clone() for name in self.others}
-        return [torch.zeros_like(p) if g is None else g for p, g in zip(live, grads, strict=True)]
+        return found
 
     def step(self, slope: list[Tensor]) -> None:
         """Take a step of the optimiser."""

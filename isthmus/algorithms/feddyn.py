@@ -105,21 +105,17 @@ class FedDyn(LocalTraining[DynState]):
 
     @on(TrainModel)
     def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
-        """Train the received model on the changed loss and move the linear term."""
-        fitted = self.fit(request.params, client, penalty=self.penalty(request.params, client))
-        self._remember(request.params, fitted.params, client)
+        """Train the received model on the changed loss and move the linear term by how far it went."""
+        w = request.params
+        fitted = self.fit(w, client, penalty=self.penalty(w, client))
+        if client.num_examples:
+            moved = client.combined((1.0, _linear(client, w)), (-self.alpha, fitted.params), (self.alpha, w))
+            client.state["linear"] = moved
         return ModelUpdate(fitted.params, self.weight(client))
 
     def penalty(self, received: Params, client: GraphClient) -> Pull:
         """Return -<h_k, v> + alpha/2 |v - w|^2 over the trained parameters that are shared."""
-        linear = _linear(client, received)
-        return Pull(self.alpha, received, client.combined((-1.0, linear)))
-
-    def _remember(self, start: Params, trained: Params, client: GraphClient) -> None:
-        """Move the client's linear term by how far it went; one that trains nothing has none."""
-        if client.num_examples:
-            linear = _linear(client, start)
-            client.state["linear"] = client.combined((1.0, linear), (-self.alpha, trained), (self.alpha, start))
+        return Pull(self.alpha, received, client.combined((-1.0, _linear(client, received))))
 
 
 def _linear(client: GraphClient, params: Params) -> Params:

@@ -5,26 +5,26 @@ Huang, Wan, Ye and Du (2023), "Federated graph semantic and structural learning"
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from isthmus.algorithms.able import require_classes_of_nodes, require_whole_graph
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
+from isthmus.algorithms.one_or_many import Graphs
 from isthmus.core.errors import BadInput, refuse
 from isthmus.core.protocol import on
 from isthmus.core.record import Params
-from isthmus.learn.augment import Augmentation, views_together
-from isthmus.learn.batching import FullBatch
+from isthmus.learn.augment import Augmentation
 from isthmus.learn.contrast import node_contrast
 from isthmus.learn.graph_client import BothWays, GraphClient
 from isthmus.learn.optimizers import SGD, Optimizer
-from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification, PreparedNodes
+from isthmus.learn.tasks.node_classification import NodeBatch
 from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.together.layouts import replaced
 from isthmus.learn.together.stacked_clients import Frozen, GraphCohort, StackedLoss
-from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
 from isthmus.models.parts import Streams
 from isthmus.models.products.sparse import Pattern, SparseMatrix
@@ -87,8 +87,15 @@ class FGSSL(FedAvg):
 
     def require_able(self, client: GraphClient) -> None:
         """Refuse clients that neither term can be taken of, where one counts."""
-        if self.lambda_c or self.lambda_d:
-            _require_able(client)
+        if not self.lambda_c and not self.lambda_d:
+            return
+        require_classes_of_nodes(client, "FGSSL contrasts classes of nodes")
+        require_whole_graph(client, "FGSSL takes views of the whole graph")
+        if not isinstance(client.model, Model):
+            raise BadInput(
+                f"FGSSL needs a model in two pieces, representations and classifier; {type(client.model).__name__} is "
+                "none of this package's"
+            )
 
     @on(TrainModel)
     def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
@@ -100,94 +107,56 @@ class FGSSL(FedAvg):
         """Return the loss of equation 12; the task's own when neither term counts."""
         if not self.lambda_c and not self.lambda_d:
             return None
-        _require_able(client)
-        prepared: PreparedNodes = client.prepared
-        train, labels = prepared.index["train"], prepared.labels["train"]
-        neighbors = prepared.graph.operator("sum")
+        self.require_able(client)
 
-        def loss(model: nn.Module, batch: NodeBatch, generator: torch.Generator) -> Tensor:
-            assert isinstance(model, Model)
-            total = client.task.loss(model, batch, generator)
-            strong = self.strong.view(batch.graph, generator)
-            h = model.embed(strong, generator)  # (nodes, width)
-            weak = self.weak.view(batch.graph, generator)
-            with torch.no_grad(), replaced(model, frozen):
-                frozen_h = model.embed(weak, None)
-                frozen_z = model.classify(weak, frozen_h, None) if self.lambda_d else None
-            if self.lambda_c:
-                drawn = self._drawn(train, generator)
-                contrast = node_contrast(h[train], frozen_h[train], labels, self.tau, sample=drawn)
-                total = total + self.lambda_c * contrast
-            if frozen_z is not None:
-                z = model.classify(strong, h, generator)  # (nodes, classes)
-                total = total + self.lambda_d * structure_divergence(z, frozen_z, neighbors, self.omega).mean()
-            return total
+        def alone(model: nn.Module, batch: NodeBatch, generator: torch.Generator) -> Tensor:
+            labelled = client.task.loss(model, batch, generator)
+            return self._near(model, labelled, lambda: frozen, [client], Graphs.of_one(batch.graph, generator))[0]
 
-        return BothWays(loss, self.loss_together, alters_features=True)
+        return BothWays(alone, self.loss_together, alters_features=True)
 
     def loss_together(self, clients: GraphCohort, about: Sequence[None]) -> StackedLoss:
         """Return what `loss` does for many clients side by side; each draws what it would draw alone."""
-        graphs: list[GraphInput] = [client.prepared.graph for client in clients]
-        sides = [(client.prepared.index["train"], client.prepared.labels["train"]) for client in clients]
 
-        def loss(model: nn.Module, data: StackedData, streams: Streams, frozen: Frozen) -> Tensor:
-            assert isinstance(model, Model)
-            total = clients.task.stacked_loss(model, data, streams)  # (clients,)
-            strong = views_together(self.strong, graphs, data, streams)
-            h = model.embed(strong, streams)  # type: ignore[arg-type]  # (clients * rows, width)
-            weak = views_together(self.weak, graphs, data, streams)
-            with torch.no_grad(), replaced(model, frozen()):
-                frozen_h = model.embed(weak, None)
-                frozen_z = model.classify(weak, frozen_h, None) if self.lambda_d else None
-            if self.lambda_c:
-                parts = []
-                for k, (train, labels) in enumerate(sides):
-                    rows = train + k * data.rows
-                    drawn = self._drawn(train, streams.generators[k])
-                    parts.append(node_contrast(h[rows], frozen_h[rows], labels, self.tau, sample=drawn))
-                total = total + self.lambda_c * torch.stack(parts)
-            if frozen_z is not None:
-                z = model.classify(strong, h, streams)  # type: ignore[arg-type]  # (clients * rows, classes)
-                each = structure_divergence(z, frozen_z, data.graph.operator("sum"), self.omega)
-                sizes = torch.tensor(data.sizes, device=each.device)
-                total = total + self.lambda_d * each.view(len(sides), -1).sum(dim=1) / sizes
-            return total
+        def together(model: nn.Module, data: StackedData, streams: Streams, frozen: Frozen) -> Tensor:
+            labelled = clients.task.stacked_loss(model, data, streams)
+            return self._near(model, labelled, frozen, clients, Graphs.of_many(clients, data, streams))
 
-        return loss
+        return together
 
-    def _drawn(self, train: Tensor, generator: torch.Generator) -> Tensor | None:
-        """Return the places among training nodes of those that all are contrasted with, or None for all of them."""
-        if len(train) <= self.max_contrast:
-            return None
-        return torch.randperm(len(train), generator=generator)[: self.max_contrast].to(train.device)
+    def _near(
+        self, model: nn.Module, total: Tensor, frozen: Frozen, clients: Iterable[GraphClient], graphs: Graphs
+    ) -> Tensor:
+        """Return L of each client, (clients,), where `total` is L_CE."""
+        assert isinstance(model, Model)
+        strong = graphs.view(self.strong)
+        h = model.embed(strong, graphs.generator)  # (nodes, width)
+        weak = graphs.view(self.weak)
+        with torch.no_grad(), replaced(model, frozen()):
+            frozen_h = model.embed(weak, None)
+            frozen_z = model.classify(weak, frozen_h, None) if self.lambda_d else None
+        if self.lambda_c:
+            sides = zip(clients, graphs.apart(h), graphs.apart(frozen_h), graphs.draws, strict=True)
+            total = total + self.lambda_c * torch.stack([self._contrast(*side) for side in sides])
+        if frozen_z is not None:
+            z = model.classify(strong, h, graphs.generator)  # (nodes, classes)
+            each = structure_divergence(z, frozen_z, graphs.whole.operator("sum"), self.omega)
+            total = total + self.lambda_d * graphs.means(each)
+        return total
 
-
-def _require_able(client: GraphClient) -> None:
-    if type(client.task) is not NodeClassification:
-        raise BadInput(
-            f"FGSSL contrasts classes of nodes; the task is {type(client.task).__name__}: use "
-            "task.name=node_classification"
-        )
-    if not isinstance(client.batching, FullBatch):
-        raise BadInput(
-            f"FGSSL takes views of the whole graph; batching is {client.batching!r}: use full batches "
-            "(batching.name=full)"
-        )
-    if not isinstance(client.model, Model):
-        raise BadInput(
-            f"FGSSL needs a model in two pieces, representations and classifier; {type(client.model).__name__} is none "
-            "of this package's"
-        )
+    def _contrast(self, client: GraphClient, h: Tensor, frozen_h: Tensor, generator: torch.Generator) -> Tensor:
+        """Return L_FNSC of one client."""
+        train, labels = client.prepared.index["train"], client.prepared.labels["train"]
+        drawn = None  # the places among training nodes of those that all are contrasted with
+        if len(train) > self.max_contrast:
+            drawn = torch.randperm(len(train), generator=generator)[: self.max_contrast].to(train.device)
+        return node_contrast(h[train], frozen_h[train], labels, self.tau, sample=drawn)
 
 
 def structure_divergence(z: Tensor, teacher: Tensor, neighbors: SparseMatrix, omega: float) -> Tensor:
     """Return L_i for each node, (nodes,); 0 for nodes with one neighbour or none. No gradient flows into `teacher`.
 
-    Args:
-        z:         scores that are trained, (nodes, classes)
-        teacher:   scores of the model to learn from, (nodes, classes)
-        neighbors: who neighbours whom, (nodes, nodes); its values play no part
-        omega:     temperature
+    z and teacher are (nodes, classes). Of `neighbors`, (nodes, nodes), the values play no part.
     """
     pattern = neighbors.pattern
     teacher = teacher.detach()

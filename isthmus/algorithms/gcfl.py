@@ -122,56 +122,50 @@ class GCFL(LocalTraining[GCFLState]):
 
     def round(self, state: GCFLState, fed: Federation) -> GCFLState:
         """Train in clusters, cut those that pull apart, average in each, and tell everybody its model."""
-        before = state
         clusters = _with_newcomers(state.clusters, fed.all_clients)
         replies = fed.ask(_by_client(TrainModel, clusters, fed.clients))
         trained = {client: reply for client, reply in replies.items() if reply.weight > 0.0}
         if not trained:
             raise CourseFailed("every ModelUpdate has weight 0: no client in the cohort has training examples")
-        state = replace(state, weights={**state.weights, **{c: reply.weight for c, reply in replies.items()}})
+        weights = {**state.weights, **{client: reply.weight for client, reply in replies.items()}}
         after: list[Cluster] = []
-        trails = dict(state.trails)
+        now = replace(state, weights=weights)
         for cluster in clusters:
             updates = _updates(cluster, trained, fed.buffers)
-            trails |= {client: self.extended(trails.get(client), u) for client, u in updates.items()}
-            sides = self._sides(cluster, updates, trails, state.weights, fed)
+            trails = now.trails | {client: self.extended(now.trails.get(client), u) for client, u in updates.items()}
+            now = replace(now, trails=trails)
+            sides = self._sides(cluster, updates, now, fed)
             whole = self._folded(cluster.members, trained, cluster.params)
             after += [Cluster(side, self._folded(side, trained, whole)) for side in sides]
             if len(sides) > 1:
-                trails = {client: trail for client, trail in trails.items() if client not in cluster.members}
+                left = {client: trail for client, trail in trails.items() if client not in cluster.members}
+                now = replace(now, trails=left)
         if len(after) == 1 and self.eps_1 > 0.0:
-            was = self._can_be_cut(after[0], before.trails, before.weights, fed.round - 1)
-            if self._can_be_cut(after[0], trails, state.weights, fed.round) and not was:  # so this is said once
-                fed.note(f"round {fed.round}: {self._what_a_cut_needs(updates, state.weights)}")
+            was = self._can_be_cut(after[0], state, fed.round - 1)
+            if self._can_be_cut(after[0], now, fed.round) and not was:  # so this is said once
+                fed.note(f"round {fed.round}: {self._what_a_cut_needs(updates, weights)}")
         fed.ask(_by_client(UseModel, after, fed.all_clients), min_replies=0)
-        return GCFLState(_overall(after, state.weights), tuple(after), trails, state.weights)
+        return replace(now, params=_overall(after, weights), clusters=tuple(after))
 
     def _sides(
-        self,
-        cluster: Cluster,
-        updates: Mapping[str, Tensor],
-        trails: Mapping[str, Tensor],
-        weights: Mapping[str, float],
-        fed: Federation,
+        self, cluster: Cluster, updates: Mapping[str, Tensor], state: GCFLState, fed: Federation
     ) -> list[tuple[str, ...]]:
         """Return the members of the cluster, as they are or in two parts."""
-        active = _active(cluster, weights)
-        if not self._can_be_cut(cluster, trails, weights, fed.round) or not self.pulls_apart(updates, weights):
+        active = _active(cluster, state.weights)
+        if not self._can_be_cut(cluster, state, fed.round) or not self.pulls_apart(updates, state.weights):
             return [cluster.members]
-        first, second = minimum_cut(self.similarities(torch.stack([trails[client] for client in active])))
+        first, second = minimum_cut(self.similarities(torch.stack([state.trails[client] for client in active])))
         sides = [{active[i] for i in first}, {active[i] for i in second}]
-        sides.sort(key=lambda side: -sum(weights[client] for client in side))
+        sides.sort(key=lambda side: -sum(state.weights[client] for client in side))
         sides[0] |= set(cluster.members) - set(active)
         parts = [tuple(client for client in cluster.members if client in side) for side in sides]
         fed.note(f"round {fed.round}: a cluster was cut in two: {', '.join(parts[0])} | {', '.join(parts[1])}")
         return parts
 
-    def _can_be_cut(
-        self, cluster: Cluster, trails: Mapping[str, Tensor], weights: Mapping[str, float], round: int
-    ) -> bool:
+    def _can_be_cut(self, cluster: Cluster, state: GCFLState, round: int) -> bool:
         """Whether enough of the cluster's clients are known after a round, and that is late enough."""
-        active = _active(cluster, weights)
-        known = all(client in trails and self.is_enough(trails[client]) for client in active)
+        active = _active(cluster, state.weights)
+        known = all(client in state.trails and self.is_enough(state.trails[client]) for client in active)
         return round > self.warmup_rounds and len(active) >= self.min_clients and known
 
     def _what_a_cut_needs(self, updates: Mapping[str, Tensor], weights: Mapping[str, float]) -> str:
@@ -255,11 +249,6 @@ class GCFLPlus(GCFL):
         super().__post_init__()
         least = 2 if self.standardize else 1  # one number has no deviation
         refuse(self.num_norms < least, self, "num_norms", f"it must be at least {least}")
-
-    def _folded(self, members: Sequence[str], trained: Mapping[str, ModelUpdate], otherwise: Params) -> Params:
-        """Return what the members' models become together, taken in the order in which they answered."""
-        replies = [reply for client, reply in trained.items() if client in members]
-        return self.fold(replies).params if replies else otherwise
 
     def extended(self, trail: Tensor | None, update: Tensor) -> Tensor:
         """Return the norms so far with that of the update, the last `num_norms` of them."""

@@ -69,12 +69,9 @@ class MOON(FedAvg):
     def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
         """Train the received model with the contrast and remember the outcome."""
         fitted = self.fit(request.params, client, loss=self.loss(request.params, client))
-        self._remember(fitted.params, client)
-        return ModelUpdate(fitted.params, self.weight(client))
-
-    def _remember(self, params: Params, client: GraphClient) -> None:
         if self.mu and client.num_examples:
-            client.state["previous"] = params
+            client.state["previous"] = fitted.params
+        return ModelUpdate(fitted.params, self.weight(client))
 
     def loss(self, received: Params, client: GraphClient) -> BothWays | None:
         """Return the loss with the contrast; the task's own when there is nothing to contrast."""

@@ -261,10 +261,7 @@ class MLPDecoder:
 class HadamardMLPDecoder(MLPDecoder):
     """MLP(h * t), the element-wise product into a perceptron: the link predictor of FS-G (Wang et al., 2022, 7.1.2).
 
-    Fields:
-        hidden:     width between the linear maps
-        layers:     number of linear maps
-        dropout:    probability of dropping an entry between them
+    Fields: those of `MLPDecoder`, and
         batch_norm: whether to normalise between them over the pairs, as the authors' released code does
     """
 

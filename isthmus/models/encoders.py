@@ -47,8 +47,7 @@ class LinearEncoder:
 class MLPEncoder(LinearEncoder):
     """Linear maps with relu(dropout(.)) between them, all of width `dim`.
 
-    Fields:
-        dim:     width of the encoded features
+    Fields: those of `LinearEncoder`, and
         layers:  number of linear maps
         dropout: probability of dropping an entry between them
     """

@@ -320,10 +320,7 @@ class Level(GraphInput):
 
 
 def stack_graphs(graphs: Sequence[GraphInput]) -> tuple[GraphInput, int]:
-    """Return graphs side by side as one, each padded to as many nodes as the largest has, and that number.
-
-    Padding has no edges and no features.
-    """
+    """Return graphs side by side, each padded, without edges or features, to as many nodes as the largest has."""
     if any(graph.kept is not None or graph.complement is not None for graph in graphs):
         raise ValueError("a graph has edges left out or a complement; put the graphs side by side first")
     rows = max(graph.num_nodes for graph in graphs)

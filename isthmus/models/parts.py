@@ -411,6 +411,8 @@ class StackSpec:
 
     # The module, which is told by its class whether many clients can run it at once.
     module: ClassVar[type[LayerStack]]
+    # What it is made of.
+    layer_type: ClassVar[type[Part]] = Linear
 
     hidden: int = 64
     layers: int = 2
@@ -430,7 +432,7 @@ class StackSpec:
 
     def layer(self, in_dim: int, out_dim: int) -> Part:
         """Return one layer."""
-        raise NotImplementedError
+        return self.layer_type(in_dim, out_dim)
 
     def all_layers(self, in_dim: int, out_dim: int) -> list[Part]:
         """Return the layers from the features to the output."""

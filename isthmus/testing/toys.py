@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from isthmus.config.course import Course
-from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Outcome
+from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Outcome, Runtime
 from isthmus.core.protocol import Algorithm, Holdings, Position, Request, Requests
 from isthmus.core.random import Secret, torch_generator
 from isthmus.core.record import Params, Record
@@ -179,7 +179,7 @@ def _without_inner_edges(graph: Graph, nodes: Tensor | Sequence[int]) -> Graph:
     return replace(graph, edge_index=graph.edge_index[:, kept], edge_weight=weight)
 
 
-class ScriptedClients:
+class ScriptedClients(Runtime):
     """A runtime whose clients give written replies: one for each client, or what a function of the request says.
 
     `sent` lists what the server asked, in order; a `Failure` in the script is a client that fails.
@@ -231,12 +231,6 @@ class ScriptedClients:
             reply = self.script[client] if isinstance(self.script, Mapping) else self.script(client, request)
             yield Outcome(client, reply, 0, 0, 0.0)
 
-    def mark(self, round: int) -> None:
-        """Do nothing: scripted clients remember nothing."""
-
-    def undo(self, client: str) -> None:
-        """Scripted clients remember nothing."""
-
     def abandon_round(self) -> int:
         """Return 0: scripted clients remember nothing."""
         return 0
@@ -244,6 +238,3 @@ class ScriptedClients:
     def save_clients(self) -> dict[str, bytes]:
         """Return nothing: scripted clients remember nothing."""
         return {}
-
-    def load_clients(self, memories: Mapping[str, bytes]) -> None:
-        """Do nothing: scripted clients remember nothing."""

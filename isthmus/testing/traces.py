@@ -57,8 +57,8 @@ class Message:
 
 
 @dataclass
-class Trace:
-    """What was seen of a course; states and memories by round, where 0 is the setup."""
+class Trace(Callback):
+    """What was seen of a course, heard as a callback; states and memories by round, where 0 is the setup."""
 
     initial: Params
     clients: tuple[str, ...]
@@ -72,6 +72,29 @@ class Trace:
     pausing: Pausing = field(default_factory=Pausing)  # how the work was done that handlers asked their clients for
     said: list[str] = field(default_factory=list)  # what the algorithm noted
     ended_by: IsthmusError | None = None
+    _before: tuple[Record, bytes] | None = None  # the state of the last checkpoint, which no round may change
+
+    def exchanged(self, report: ExchangeReport) -> None:
+        """Keep an exchange."""
+        self.exchanges.append(report)
+
+    def round_done(self, report: RoundReport) -> None:
+        """Keep a round."""
+        self.rounds.append(report)
+        if self._before is not None and encode(self._before[0]) != self._before[1]:
+            raise AssertionError(
+                f"round {report.round} changed the server's state of the round before in place; return a new record"
+            )
+
+    def noted(self, round: int, text: str) -> None:
+        """Keep what the algorithm says."""
+        self.said.append(text)
+
+    def checkpoint(self, standing: Standing, memories: Mapping[str, bytes]) -> None:
+        """Keep a checkpoint."""
+        self.standings[standing.round] = standing
+        self.memories[standing.round] = dict(memories)
+        self._before = (standing.state, encode(standing.state))
 
     @property
     def last(self) -> int:
@@ -166,12 +189,11 @@ def trace_course(
             standing = _through_bytes(before.standings[round], course.algorithm)
             runtime.load_clients(before.memories[round])
         plan = replace(course.plan(), seed=course.seed if seed is None else seed, checkpoint_every=1)
-        callbacks = [_Observer(trace)]
         try:
             if standing is None:
                 # The setup by itself first, so that there is a checkpoint of it too.
-                standing = run_course(course.algorithm, runtime, replace(plan, rounds=0), simulation.initial, callbacks)
-            run_course(course.algorithm, runtime, plan, simulation.initial, callbacks, standing)
+                standing = run_course(course.algorithm, runtime, replace(plan, rounds=0), simulation.initial, [trace])
+            run_course(course.algorithm, runtime, plan, simulation.initial, [trace], standing)
         except IsthmusError as error:
             trace.ended_by = error
         except AssertionError:
@@ -235,36 +257,6 @@ class _Faulty:
             return reply
 
         return handler
-
-
-class _Observer(Callback):
-    """Keeps what a course reports, and sees whether a round changes the state it was given."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
-        self._before: tuple[Record, bytes] | None = None
-
-    def exchanged(self, report: ExchangeReport) -> None:
-        """Keep an exchange."""
-        self.trace.exchanges.append(report)
-
-    def round_done(self, report: RoundReport) -> None:
-        """Keep a round."""
-        self.trace.rounds.append(report)
-        if self._before is not None and encode(self._before[0]) != self._before[1]:
-            raise AssertionError(
-                f"round {report.round} changed the server's state of the round before in place; return a new record"
-            )
-
-    def noted(self, round: int, text: str) -> None:
-        """Keep what the algorithm says."""
-        self.trace.said.append(text)
-
-    def checkpoint(self, standing: Standing, memories: Mapping[str, bytes]) -> None:
-        """Keep a checkpoint."""
-        self.trace.standings[standing.round] = standing
-        self.trace.memories[standing.round] = dict(memories)
-        self._before = (standing.state, encode(standing.state))
 
 
 def _through_bytes(standing: Standing, algorithm: Algorithm[Any]) -> Standing:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from isthmus.algorithms.able import require_classes_of_nodes, require_keys, require_whole_graph
 from isthmus.algorithms.fedavg import ModelUpdate
 from isthmus.algorithms.fedgl.messages import (
     NO_LABEL,
@@ -28,11 +29,10 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import Algorithm, cohort, on, told
 from isthmus.core.record import Params, Record
-from isthmus.learn.batching import FullBatch
 from isthmus.learn.graph_client import GraphClient, Loss, check_local_steps, load_params
 from isthmus.learn.metrics.classification import cross_entropy
 from isthmus.learn.optimizers import Adam, Optimizer
-from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification, PreparedNodes
+from isthmus.learn.tasks.node_classification import NodeBatch, PreparedNodes
 from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.together.stacked_clients import Frozen, GraphCohort, StackedLoss
 from isthmus.models.inputs import GraphInput
@@ -45,6 +45,7 @@ REDUCTIONS = ("mean", "sum")
 EMBEDDINGS = ("output", "hidden")
 VIEWS = ("round", "latest")
 DEGREES = ("counts", "weights")
+CHOICES = {"fusion": FUSIONS, "reduction": REDUCTIONS, "embeddings": EMBEDDINGS, "views": VIEWS, "degrees": DEGREES}
 
 
 # ---- what crosses
@@ -220,12 +221,9 @@ class FedGL(Algorithm[FedGLState]):
         for name in ("alpha", "beta"):
             refuse(not 0.0 <= getattr(self, name) < float("inf"), self, name, "it must be at least 0")
         refuse(not 0.0 <= self.threshold < 1.0, self, "threshold", "a probability that can be exceeded is in [0, 1)")
-        if self.num_neighbors < 1:
-            raise ValueError(
-                f"num_neighbors is {self.num_neighbors!r}; it must be at least 1 (beta=0: no pseudo graph)"
-            )
+        refuse(self.num_neighbors < 1, self, "num_neighbors", "it must be at least 1 (beta=0: no pseudo graph)")
         refuse(self.exact_nodes < 0, self, "exact_nodes", "it must be at least 0")
-        for name, known in _CHOICES.items():
+        for name, known in CHOICES.items():
             refuse(getattr(self, name) not in known, self, name, f"choose from {', '.join(known)}")
 
     @property
@@ -245,14 +243,11 @@ class FedGL(Algorithm[FedGLState]):
         found = self.discover(nodes, state.views, fed.generator("index"))
         known = [client for client in fed.clients if client in nodes]
         num_classes = len(nodes[known[0]].classes)
-        widths = [num_classes] if self.embeddings == "output" else [v.embeddings.shape[1] for v in state.views.values()]
+        width = next((view.embeddings.shape[1] for view in state.views.values()), 0)
+        width = num_classes if self.embeddings == "output" else width
+        guidance = {client: found.projected(nodes[client].ids) for client in known}
         replies = fed.ask(
-            {
-                client: TrainWithGuidance(
-                    state.params, found.projected(nodes[client].ids), num_classes, widths[0] if widths else 0
-                )
-                for client in known
-            }
+            {c: TrainWithGuidance(state.params, mine, num_classes, width) for c, mine in guidance.items()}
         )
         mean = self.fold([ModelUpdate(reply.params, reply.weight) for reply in replies.values()])
         views = {client: reply.view for client, reply in replies.items()}
@@ -264,7 +259,8 @@ class FedGL(Algorithm[FedGLState]):
         """Return the pseudo labels and the pseudo graph that the views give together (eq. 11 to 14)."""
         held = [nodes[client].ids for client in views]
         ids, place, places = aligned(held)
-        labels, graph = torch.full_like(ids, NO_LABEL), _no_edges(len(ids))
+        labels, start = torch.full_like(ids, NO_LABEL), ids.new_zeros(len(ids) + 1)
+        graph = SparseMatrix(Pattern(start, start[:0], (len(ids), len(ids))), torch.empty(0))  # no edges
         if len(ids):
             weights = [float(len(each)) for each in held]
             mean = self.fusion == "mean"
@@ -322,12 +318,7 @@ class FedGL(Algorithm[FedGLState]):
     def share_nodes(self, request: ShareNodes, client: GraphClient) -> NodeList:
         """Say which nodes the client holds, under the names that others know them by."""
         self.require_able(client)
-        keys = client.node_keys
-        if keys is None:
-            raise BadInput(
-                f"{client.id} cannot say which of its nodes others hold too: start it with "
-                "isthmus join --id-secret-file FILE, the same file at all silos"
-            )
+        keys = require_keys(client, "say which of its nodes others hold too")
         repeated = first_repeated(keys)
         if repeated is not None:
             raise BadInput(f"{client.id} holds the id {repeated} twice; every node needs an id of its own")
@@ -380,22 +371,18 @@ class FedGL(Algorithm[FedGLState]):
         ]
 
     def guided(self, prepared: PreparedNodes, guidance: Guidance) -> tuple[PreparedNodes, Loss | None]:
-        """Return a client's data with the pseudo graph and the pseudo labels in it, and the loss of equation 8.
-
-        Without pseudo labels the loss is the task's own: None.
-        """
-        graph = self._complemented(prepared.graph, guidance)
+        """Return a client's data with pseudo graph and labels, and the loss of equation 8; None for the task's own."""
+        graph = prepared.graph
+        if self.beta and len(guidance.weights):
+            graph = graph.replace(complement=self.complement(guidance.graph))
         train, pseudo = prepared.index["train"], self._pseudo_nodes(prepared, guidance)
         if not len(pseudo):
             return replace(prepared, graph=graph), None
         index = {**prepared.index, "train": torch.cat([train, pseudo])}
         labels = {**prepared.labels, "train": torch.cat([prepared.labels["train"], guidance.labels[pseudo].long()])}
-        weights = torch.cat(
-            [
-                torch.full((len(nodes),), w, device=train.device)
-                for nodes, w in zip((train, pseudo), self._weights(len(train), len(pseudo)), strict=True)
-            ]
-        )
+        labelled, guessed = self._weights(len(train), len(pseudo))
+        weights = torch.full((len(train) + len(pseudo),), guessed, device=train.device)
+        weights[: len(train)] = labelled
 
         def loss(model: nn.Module, batch: NodeBatch, generator: torch.Generator) -> Tensor:
             output: Tensor = model(batch.graph, generator)  # (nodes, classes)
@@ -410,7 +397,7 @@ class FedGL(Algorithm[FedGLState]):
         data = clients.data
         if self.beta and any(len(each.weights) for each in guidance):
             stacked = block_diagonal([each.graph for each in guidance], data.rows)
-            data = replace(data, graph=data.graph.replace(complement=self._scaled(stacked)))
+            data = replace(data, graph=data.graph.replace(complement=self.complement(stacked)))
         pseudo = [self._pseudo_nodes(c.prepared, g) for c, g in zip(clients, guidance, strict=True)]
         if not any(map(len, pseudo)):
             return data, None
@@ -430,18 +417,8 @@ class FedGL(Algorithm[FedGLState]):
 
         return replace(data, target=target), loss
 
-    def _complemented(self, graph: GraphInput, guidance: Guidance) -> GraphInput:
-        """Return the graph of equation 9."""
-        if not self.beta or not len(guidance.weights):
-            return graph
-        return graph.replace(complement=self.complement(guidance))
-
-    def complement(self, guidance: Guidance) -> SparseMatrix:
-        """Return beta D^-1/2 A^(k) D^-1/2 (eq. 9), (nodes, nodes)."""
-        return self._scaled(guidance.graph)
-
-    def _scaled(self, graph: SparseMatrix) -> SparseMatrix:
-        """Return beta D^-1/2 A D^-1/2 of a pseudo graph, or of many clients' side by side."""
+    def complement(self, graph: SparseMatrix) -> SparseMatrix:
+        """Return beta D^-1/2 A^(k) D^-1/2 (eq. 9) of a pseudo graph, or of many clients' side by side."""
         pattern = graph.pattern
         degree = graph.row_sums() if self.degrees == "weights" else pattern.crow.diff().float()
         scale = torch.where(degree > 0, degree.pow(-0.5), 0.0)  # (nodes,)
@@ -471,28 +448,11 @@ class FedGL(Algorithm[FedGLState]):
 
     def require_able(self, client: GraphClient) -> None:
         """Refuse tasks, batches and models that pseudo labels or the pseudo graph cannot be made for."""
-        if type(client.task) is not NodeClassification:
-            raise BadInput(
-                f"FedGL makes pseudo labels for nodes; the task is {type(client.task).__name__}: use "
-                "task.name=node_classification"
-            )
-        if not isinstance(client.batching, FullBatch):
-            raise BadInput(
-                f"FedGL trains on the whole graph, complemented by the pseudo graph, and on all pseudo labels; "
-                f"batching is {client.batching!r}: use full batches (batching.name=full)"
-            )
+        require_classes_of_nodes(client, "FedGL makes pseudo labels for nodes")
+        takes = "FedGL trains on the whole graph, complemented by the pseudo graph, and on all pseudo labels"
+        require_whole_graph(client, takes)
         if self.embeddings == "hidden":
             _require_hidden(client.model)
-
-
-_CHOICES = {"fusion": FUSIONS, "reduction": REDUCTIONS, "embeddings": EMBEDDINGS, "views": VIEWS, "degrees": DEGREES}
-
-
-def _no_edges(num_nodes: int) -> SparseMatrix:
-    empty = torch.empty(0, dtype=torch.int64)
-    return SparseMatrix(
-        Pattern(torch.zeros(num_nodes + 1, dtype=torch.int64), empty, (num_nodes, num_nodes)), torch.empty(0)
-    )
 
 
 def _require_hidden(model: nn.Module) -> None:

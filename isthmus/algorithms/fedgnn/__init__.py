@@ -12,11 +12,12 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from isthmus.algorithms.able import require_keys
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
 from isthmus.algorithms.fedgnn.perturbation import perturbed, privacy_bound
 from isthmus.algorithms.fedgnn.user_items import (
     ExpandedModel,
-    UserItems,
+    SharedUsers,
     embedded,
     expanded,
     expanded_together,
@@ -29,7 +30,7 @@ from isthmus.algorithms.fedgnn.user_items import (
 from isthmus.core.errors import BadInput, refuse
 from isthmus.core.federation import Federation
 from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, ModelState, Request, on
-from isthmus.core.record import Params, Record, State
+from isthmus.core.record import Params, State
 from isthmus.learn.batching import FullBatch, LinkBatch
 from isthmus.learn.graph_client import BothWays, Fitted, GraphClient, load_params
 from isthmus.learn.optimizers import SGD, Optimizer
@@ -40,20 +41,6 @@ TABLE = "encoder.weight"
 
 
 # ---- what crosses
-
-
-@dataclass(frozen=True)
-class SharedUsers(Record):
-    """A client's users, without their names, and what they rated, under keyed hashes."""
-
-    embeddings: Tensor
-    """(users, width): what the encoder of the global model makes of each user's features; whoever has the model may
-    find the features from it, or the bucket of a hashed id. Large buckets and `embedding_noise` make it vague."""
-    user: Tensor
-    """(pairs,), int64: a row of `embeddings`."""
-    item: Tensor
-    """(pairs,), int64: the keyed hash of an item that this user rated in the training data. The server learns how many
-    users rated each item and which users have items in common; not which item, for it does not have the key."""
 
 
 @dataclass(frozen=True)
@@ -190,11 +177,8 @@ class FedGNN(FedAvg):
             refuse(not 0.0 <= getattr(self, name) < float("inf"), self, name, "it must be at least 0")
         for name in ("pseudo_items", "expand_every", "warmup_rounds"):
             refuse(getattr(self, name) < 0, self, name, "it must be at least 0")
-        if self.max_neighbors is not None and self.max_neighbors < 1:
-            raise ValueError(
-                f"max_neighbors is {self.max_neighbors!r}; it must be at least 1, or null for all users "
-                "(expand_every=0: none)"
-            )
+        most, wanted = self.max_neighbors, "it must be at least 1, or null for all users (expand_every=0: none)"
+        refuse(most is not None and most < 1, self, "max_neighbors", wanted)
 
     @property
     def epsilon(self) -> float:
@@ -247,11 +231,10 @@ class FedGNN(FedAvg):
     def _expand(self, params: Params, fed: Federation, first: bool) -> None:
         """Match the clients' items, and give each client the users of others that have some of them."""
         replies = fed.ask(ShareUsers(params), clients=fed.all_clients)
-        shared = {client: UserItems(r.embeddings, r.user, r.item) for client, r in replies.items()}
-        found = matched(shared, self.max_neighbors, fed.generator("neighbors"))
+        found = matched(replies, self.max_neighbors, fed.generator("neighbors"))
         fed.ask({c: UseNeighbors(f.embeddings, f.user, f.item) for c, f in found.items()}, min_replies=0)
         if first:
-            fed.note(_summary(shared, found))
+            fed.note(_summary(replies, found))
 
     # ---- client
 
@@ -305,7 +288,7 @@ class FedGNN(FedAvg):
         memory = self.best_memory(client.state) if request.best else client.state
         if "neighbors" not in memory:
             return super().evaluate(request, client)
-        others = UserItems(**memory["neighbors"])
+        others = SharedUsers(**memory["neighbors"])
         load_params(client.model, client.complete(self.client_params(request.params, memory)))
         model = ExpandedModel(client.model, others.embeddings)
         return Evaluation(*client.task.evaluate(model, expanded(client.prepared, others), request.splits))
@@ -330,7 +313,7 @@ class FedGNN(FedAvg):
         """Return what local training gives, on the graph with other clients' users if there are some."""
         if "neighbors" not in client.state:
             return self.fit(request.params, client)
-        others = UserItems(**client.state["neighbors"])
+        others = SharedUsers(**client.state["neighbors"])
 
         def loss(model: nn.Module, batch: Any, generator: torch.Generator) -> Tensor:
             return client.task.loss(ExpandedModel(model, others.embeddings), batch, generator)
@@ -339,22 +322,18 @@ class FedGNN(FedAvg):
         return self.fit(request.params, client, loss=both, prepared=expanded(client.prepared, others))
 
 
-def _loss_together(clients: GraphCohort, others: Sequence[UserItems]) -> SeenThrough:
+def _loss_together(clients: GraphCohort, others: Sequence[SharedUsers]) -> SeenThrough:
     """Return the loss on expanded graphs for many clients side by side."""
     return SeenThrough(expanded_together(others))
 
 
 def _tokens(client: GraphClient, nodes: Tensor) -> Tensor:
     """Return the keyed hashes of some of the client's nodes."""
-    if client.node_keys is None:
-        raise BadInput(
-            f"{client.id} cannot say which of its items others have too: start it with "
-            "isthmus join --id-secret-file FILE, the same file at all silos"
-        )
-    return tokens(client.node_keys[nodes], f"isthmus FedGNN {client.position.seed}".encode())
+    keys = require_keys(client, "say which of its items others have too")
+    return tokens(keys[nodes], f"isthmus FedGNN {client.position.seed}".encode())
 
 
-def _summary(shared: Mapping[str, UserItems], found: Mapping[str, UserItems]) -> str:
+def _summary(shared: Mapping[str, SharedUsers], found: Mapping[str, SharedUsers]) -> str:
     """Say what the first expansion amounts to."""
     if not any(len(each.embeddings) for each in shared.values()):
         return (

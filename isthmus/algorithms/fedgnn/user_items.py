@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from isthmus.algorithms.fedgnn.perturbation import TableRows, free_rows
 from isthmus.core.errors import BadInput
 from isthmus.core.random import ProtectingStream
-from isthmus.core.record import Params
+from isthmus.core.record import Params, Record
 from isthmus.data.graph import spans
 from isthmus.data.link_graph import LinkGraph
 from isthmus.learn.tasks.link_task import PreparedLinks
@@ -31,19 +31,18 @@ SIDE = "side"
 TOKEN_BYTES = 8
 
 
-@dataclass(frozen=True, eq=False)
-class UserItems:
-    """Some users and the items that they have to do with.
-
-    Fields:
-        embeddings: (users, width)
-        user:       (pairs,), int64: a row of `embeddings`
-        item:       (pairs,), int64: the item's token, or its node; no pair is there twice
-    """
+@dataclass(frozen=True)
+class SharedUsers(Record):
+    """A client's users, without their names, and what they rated, under keyed hashes."""
 
     embeddings: Tensor
+    """(users, width): what the encoder of the global model makes of each user's features; whoever has the model may
+    find the features from it, or the bucket of a hashed id. Large buckets and `embedding_noise` make it vague."""
     user: Tensor
+    """(pairs,), int64: a row of `embeddings`; no pair is there twice."""
     item: Tensor
+    """(pairs,), int64: the keyed hash of an item that this user rated in the training data. The server learns how many
+    users rated each item and which users have items in common; not which item, for it does not have the key."""
 
 
 # ---- what a client has
@@ -126,7 +125,9 @@ def embedded(model: nn.Module, graph: GraphInput, nodes: Tensor) -> Tensor:
 # ---- what the clients have in common
 
 
-def matched(shared: Mapping[str, UserItems], max_users: int | None, generator: torch.Generator) -> dict[str, UserItems]:
+def matched(
+    shared: Mapping[str, SharedUsers], max_users: int | None, generator: torch.Generator
+) -> dict[str, SharedUsers]:
     """Return for each client the users of others that have an item in common with it, and which items these are.
 
     Users come in a random order, at most `max_users` of them, drawn evenly; nothing says whose they are.
@@ -150,20 +151,17 @@ def matched(shared: Mapping[str, UserItems], max_users: int | None, generator: t
     return found
 
 
-def _drawn(rows: Tensor, user: Tensor, item: Tensor, max_users: int | None, generator: torch.Generator) -> UserItems:
+def _drawn(rows: Tensor, user: Tensor, item: Tensor, max_users: int | None, generator: torch.Generator) -> SharedUsers:
     """Return pairs with their users numbered anew, in a random order; those of users beyond the limit are left out."""
     every, position = torch.unique(user, return_inverse=True)
     chosen = torch.randperm(len(every), generator=generator)[:max_users]
     number = torch.full((len(every),), -1).index_copy_(0, chosen, torch.arange(len(chosen)))[position]
     kept = number >= 0
-    return UserItems(rows[every[chosen]], number[kept], item[kept])
+    return SharedUsers(rows[every[chosen]], number[kept], item[kept])
 
 
 def located(user: Tensor, token: Tensor, items: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-    """Return pairs with nodes in the place of tokens; `own` are the tokens of the nodes `items`.
-
-    Raises BadInput for a token that is none of them.
-    """
+    """Return pairs with `items` in the place of their tokens, `own`; a token that is none of these is refused."""
     ordered, order = own.sort()
     place = torch.searchsorted(ordered, token)
     strange = (place == len(own)) | (torch.cat([ordered, ordered.new_zeros(1)])[place] != token)
@@ -178,7 +176,7 @@ def located(user: Tensor, token: Tensor, items: Tensor, own: Tensor) -> tuple[Te
 # ---- the expanded graph
 
 
-def expanded(prepared: PreparedLinks, others: UserItems) -> PreparedLinks:
+def expanded(prepared: PreparedLinks, others: SharedUsers) -> PreparedLinks:
     """Return the links with other clients' users as nodes behind the client's own, joined to its items both ways.
 
     The features of those nodes are zeros: `ExpandedModel` puts their embeddings in. The columns of the client's own
@@ -234,7 +232,7 @@ class ExpandedModel(nn.Module):
         return self.behind.embed(graph.replace(x=torch.cat([rows[:own], self.embeddings])), generator)[:own]
 
 
-def expanded_together(others: Sequence[UserItems]) -> Callable[[nn.Module, StackedBatch, Sequence[int]], nn.Module]:
+def expanded_together(others: Sequence[SharedUsers]) -> Callable[[nn.Module, StackedBatch, Sequence[int]], nn.Module]:
     """Return what makes `ExpandedModel`s of many clients one, whose graphs lie side by side."""
 
     def seen(model: nn.Module, batch: StackedBatch, owners: Sequence[int]) -> nn.Module:

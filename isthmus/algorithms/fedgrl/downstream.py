@@ -34,10 +34,7 @@ class Downstream(ABC):
     """How a client makes a model for its own task out of an encoder."""
 
     def check(self, client: GraphClient) -> Model:
-        """Return the client's module; raises BadInput where no model for the client's task can be made of it.
-
-        Courses ask this before they train an encoder; `train` relies on it.
-        """
+        """Return the client's module; raises BadInput where it fits no model for the task. `train` relies on it."""
         if type(client.task) is not NodeClassification or "accuracy" not in client.task.metrics:
             raise BadInput(
                 f"heads are made for classes of nodes and chosen by accuracy; the task is {client.task!r}: use "
@@ -138,9 +135,8 @@ class Freeze(Downstream):
         # Newton's steps are few, and with two classes cheap; with more they would cost the square of their number.
         solver = "newton-cholesky" if num_classes == 2 else "lbfgs"
         probe = LogisticRegression(C=strength, max_iter=self.max_iter, solver=solver)
-        with threadpool_limits(
-            torch.get_num_threads()
-        ):  # small products: threads beyond the course's only get in the way
+        # Small products: threads beyond the course's only get in the way.
+        with threadpool_limits(torch.get_num_threads()):
             return probe.fit(rows, labels)
 
 

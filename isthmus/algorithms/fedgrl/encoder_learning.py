@@ -1,8 +1,4 @@
-"""What clients of FedGRL do, whether they share the encoder or not: learn it without labels, and put a head on it.
-
-Suresh, Godbout, Mukherjee, Shrivastava, Neville and Li (2022), "Federated graph representation learning using
-self-supervision".
-"""
+"""What clients of FedGRL do, whether they share the encoder or not: learn it without labels, and put a head on it."""
 
 from __future__ import annotations
 
@@ -13,19 +9,19 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from isthmus.algorithms.able import require_classes_of_nodes, require_whole_graph
 from isthmus.algorithms.fedgrl.downstream import Downstream, Finetune
 from isthmus.algorithms.fedgrl.selfsup import BGRL, SelfSupervision
 from isthmus.algorithms.fedgrl.together import OWN, Learners
+from isthmus.algorithms.one_or_many import Graphs
 from isthmus.core.client import NotTogether, Work
 from isthmus.core.errors import BadInput, CourseFailed, refuse
 from isthmus.core.federation import Federation
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Request, on
 from isthmus.core.random import seeded
 from isthmus.core.record import Params, Record
-from isthmus.learn.batching import FullBatch
 from isthmus.learn.graph_client import GraphClient, copied, load_params, read_params, take_step
 from isthmus.learn.optimizers import AdamW, Cosine, Optimizer, OptimizerState
-from isthmus.learn.tasks.node_classification import NodeClassification
 from isthmus.learn.together.layouts import replaced
 from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models.inputs import GraphInput
@@ -288,7 +284,7 @@ class Learn(Work):
         stack.begin(algorithm.optimizer, [work.state for work in works], algorithm.lr(one))
         memory = stack.held([work.memory for work in works])
         data, views, fit = stack.data, stack.streams("views"), stack.streams("fit")
-        graphs = [client.prepared.graph for client in clients]
+        graphs = Graphs.of_many(clients, data, views)
         learned = {name: stack.live[name] for name, _ in model.named_parameters()}
         with replaced(model, stack.of_model()), replaced(own, stack.of_objective()):
             for _ in range(algorithm.local_steps if stack.weights.moved else 0):
@@ -296,7 +292,7 @@ class Learn(Work):
                 if algorithm.learns_from_labels(one):
                     labelled = one.task.stacked_loss(algorithm.labelled(model), data, fit)
                 if algorithm.self_supervised:
-                    found = objective.losses(model, own, data, graphs, memory, views)
+                    found = objective.losses(model, own, memory, graphs)
                 stack.step(algorithm.added(labelled, found))
                 memory = objective.remember(memory, learned, round)
         whole = stack.of_model()
@@ -316,16 +312,8 @@ def _width(model: Model) -> int:
 
 
 def _able(client: GraphClient) -> Model:
-    if type(client.task) is not NodeClassification:
-        raise BadInput(
-            f"FedGRL learns representations of nodes; the task is {type(client.task).__name__}: use "
-            "task.name=node_classification"
-        )
-    if not isinstance(client.batching, FullBatch):
-        raise BadInput(
-            f"FedGRL takes views of the whole graph; batching is {client.batching!r}: use full batches "
-            "(batching.name=full)"
-        )
+    require_classes_of_nodes(client, "FedGRL learns representations of nodes")
+    require_whole_graph(client, "FedGRL takes views of the whole graph")
     if not isinstance(client.model, Model) or client.model.decoder is None:
         raise BadInput("FedGRL needs a model with a head apart from its encoder; set model.decoder.name=mlp, or linear")
     return client.model

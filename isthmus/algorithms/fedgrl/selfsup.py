@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,18 +12,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from isthmus.algorithms.fedgrl.together import means_of_rows
-from isthmus.core.client import NotTogether
+from isthmus.algorithms.one_or_many import Graphs, means_of_rows
 from isthmus.core.errors import refuse
 from isthmus.core.record import Params
 from isthmus.data.graph import select_rows
-from isthmus.learn.augment import Augmentation, views_together
+from isthmus.learn.augment import Augmentation
 from isthmus.learn.contrast import directions
-from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.together.layouts import replaced
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
-from isthmus.models.parts import Perceptron, Streams, glorot, require_count
+from isthmus.models.parts import Perceptron, glorot, require_count
 from isthmus.models.products.sparse import SparseMatrix
 
 
@@ -32,36 +30,25 @@ class SelfSupervision(ABC):
     """Scores an encoder on a graph without its labels.
 
     An objective is frozen. What it learns besides the encoder (`build`) is shared and averaged like the encoder; what
-    it has to remember (`memory`) stays with the client.
+    it has to remember (`memory`) stays with the client. It has `losses`, or just a `loss` for one client.
     """
 
     @abstractmethod
     def build(self, width: int) -> nn.Module:
         """Return the objective's own parts for representations of this width, drawn from torch's global generator."""
 
-    @abstractmethod
     def loss(
         self, model: Model, own: nn.Module, graph: GraphInput, memory: Params, generator: torch.Generator
     ) -> Tensor:
-        """Return the loss, as a scalar with a gradient into `model` and `own`.
+        """Return the loss of one client, a scalar with a gradient; `memory` is a copy and may be changed in place."""
+        return self.losses(model, own, memory, Graphs.of_one(graph, generator))[0]
 
-        `memory` may be changed in place: it is a copy.
+    def losses(self, model: Model, own: nn.Module, memory: Params, graphs: Graphs) -> Tensor:
+        """Return the loss of each client, (clients,); of many, parameters and `memory` are side by side as graphs are.
+
+        Clients of an objective whose very class does not have this learn alone: it is never inherited.
         """
-
-    def losses(
-        self,
-        model: Model,
-        own: nn.Module,
-        data: StackedData,
-        graphs: Sequence[GraphInput],
-        memory: Params,
-        streams: Streams,
-    ) -> Tensor:
-        """Return the losses of many clients, (clients,), where an objective has this; it is never inherited.
-
-        Parameters and `memory` are the clients' side by side, as `data` is; `graphs` are the clients' own.
-        """
-        raise NotTogether(f"{type(self).__name__} has a loss for one client alone")
+        raise NotImplementedError
 
     def memory(self, model: nn.Module) -> Params:
         """Return what a client remembers from the start; here nothing."""
@@ -114,25 +101,13 @@ class BGRL(SelfSupervision):
         """Return the target as it begins: a copy of the encoder."""
         return {name: slot.detach().clone() for name, slot in _encoder(model).items()}
 
-    def loss(
-        self, model: Model, own: nn.Module, graph: GraphInput, memory: Params, generator: torch.Generator
-    ) -> Tensor:
-        """Return the loss, scaled as in equation 5 of FedGRL (Suresh et al., 2022)."""
-        first, second = self.first.view(graph, generator), self.second.view(graph, generator)
-        return self._of_nodes(model, own, first, second, memory, generator).mean()
-
-    def losses(
-        self,
-        model: Model,
-        own: nn.Module,
-        data: StackedData,
-        graphs: Sequence[GraphInput],
-        memory: Params,
-        streams: Streams,
-    ) -> Tensor:
-        """Return the losses of many clients."""
-        first, second = (views_together(rule, graphs, data, streams) for rule in (self.first, self.second))
-        return means_of_rows(self._of_nodes(model, own, first, second, memory, streams), data.sizes)
+    def losses(self, model: Model, own: nn.Module, memory: Params, graphs: Graphs) -> Tensor:
+        """Return the losses, scaled as in equation 5 of FedGRL (Suresh et al., 2022)."""
+        first, second = graphs.view(self.first), graphs.view(self.second)
+        found = self._one_way(model, own, first, second, memory, graphs.generator)  # (nodes,)
+        if self.symmetric:
+            found = 0.5 * (found + self._one_way(model, own, second, first, memory, graphs.generator))
+        return graphs.means(found)
 
     def remember(self, memory: Params, learned: Mapping[str, Tensor], round: int) -> Params:
         """Return the target a little nearer to the encoder; its running statistics are its own."""
@@ -144,15 +119,6 @@ class BGRL(SelfSupervision):
         """Return the decay of a round."""
         progress = min(1.0, round / self.rounds)
         return 1.0 - (1.0 - self.decay) * (1.0 + math.cos(math.pi * progress)) / 2.0
-
-    def _of_nodes(
-        self, model: Model, own: nn.Module, first: GraphInput, second: GraphInput, memory: Params, generator: Any
-    ) -> Tensor:
-        """Return what each node adds to the mean, (nodes,)."""
-        found = self._one_way(model, own, first, second, memory, generator)
-        if not self.symmetric:
-            return found
-        return 0.5 * (found + self._one_way(model, own, second, first, memory, generator))
 
     def _one_way(
         self, model: Model, own: nn.Module, seen: GraphInput, other: GraphInput, memory: Params, generator: Any
@@ -199,30 +165,12 @@ class GRACE(SelfSupervision):
         """Return the perceptron."""
         return nn.ModuleDict({"projector": Perceptron([width, self.hidden, width])})
 
-    def loss(
-        self, model: Model, own: nn.Module, graph: GraphInput, memory: Params, generator: torch.Generator
-    ) -> Tensor:
-        """Return the loss."""
-        views = self.first.view(graph, generator), self.second.view(graph, generator)
-        chosen = self._chosen(graph, generator)
-        u, v = self._pointing(model, own, views, generator)
-        return self._of_pairs(u, v, chosen)
-
-    def losses(
-        self,
-        model: Model,
-        own: nn.Module,
-        data: StackedData,
-        graphs: Sequence[GraphInput],
-        memory: Params,
-        streams: Streams,
-    ) -> Tensor:
-        """Return the losses of many clients."""
-        first, second = (views_together(rule, graphs, data, streams) for rule in (self.first, self.second))
-        chosen = [self._chosen(graph, draw) for graph, draw in zip(graphs, streams.generators, strict=True)]
-        u, v = (torch.split(each, data.rows) for each in self._pointing(model, own, (first, second), streams))
-        sizes = data.sizes
-        return torch.stack([self._of_pairs(u[k][:n], v[k][:n], chosen[k]) for k, n in enumerate(sizes)])
+    def losses(self, model: Model, own: nn.Module, memory: Params, graphs: Graphs) -> Tensor:
+        """Return the losses."""
+        views = graphs.view(self.first), graphs.view(self.second)
+        chosen = [self._chosen(graph, draw) for graph, draw in zip(graphs.own, graphs.draws, strict=True)]
+        u, v = (graphs.apart(self._pointing(model, own, view, graphs.generator)) for view in views)
+        return torch.stack([self._of_pairs(*each) for each in zip(u, v, chosen, strict=True)])
 
     def _chosen(self, graph: GraphInput, generator: torch.Generator) -> Tensor | None:
         """Return the nodes that are compared; None for all."""
@@ -231,12 +179,10 @@ class GRACE(SelfSupervision):
         drawn = torch.randperm(graph.num_nodes, generator=generator)[: self.max_nodes]
         return drawn.to(graph.edge_index.device)
 
-    def _pointing(self, model: Model, own: nn.Module, views: Sequence[GraphInput], generator: Any) -> list[Tensor]:
-        """Return the directions of all nodes in each view, (nodes, width)."""
+    def _pointing(self, model: Model, own: nn.Module, view: GraphInput, generator: Any) -> Tensor:
+        """Return the directions of all nodes, (nodes, width)."""
         assert isinstance(own, nn.ModuleDict)
-        embedded = (model.embed(view, generator) for view in views)
-        projected = (own["projector"](view, h, generator) for view, h in zip(views, embedded, strict=True))
-        return [directions(rows) for rows in projected]
+        return directions(own["projector"](view, model.embed(view, generator), generator))
 
     def _of_pairs(self, u: Tensor, v: Tensor, chosen: Tensor | None) -> Tensor:
         if chosen is not None:
@@ -260,39 +206,18 @@ class DGI(SelfSupervision):
         """Return W."""
         return Discriminator(width)
 
-    def loss(
-        self, model: Model, own: nn.Module, graph: GraphInput, memory: Params, generator: torch.Generator
-    ) -> Tensor:
-        """Return the loss."""
-        order = torch.randperm(graph.num_nodes, generator=generator).to(graph.edge_index.device)
-        return self._of_clients(model, own, graph, order, (graph.num_nodes,), generator)[0]
-
-    def losses(
-        self,
-        model: Model,
-        own: nn.Module,
-        data: StackedData,
-        graphs: Sequence[GraphInput],
-        memory: Params,
-        streams: Streams,
-    ) -> Tensor:
-        """Return the losses of many clients."""
-        order = torch.arange(data.graph.num_nodes)
-        for k, (size, draw) in enumerate(zip(data.sizes, streams.generators, strict=True)):
-            order[k * data.rows : k * data.rows + size] = torch.randperm(size, generator=draw) + k * data.rows
-        return self._of_clients(model, own, data.graph, order.to(data.target.device), data.sizes, streams)
-
-    def _of_clients(
-        self, model: Model, own: nn.Module, graph: GraphInput, order: Tensor, sizes: Sequence[int], generator: Any
-    ) -> Tensor:
-        """Return each client's loss, (clients,); one is a stack of one."""
+    def losses(self, model: Model, own: nn.Module, memory: Params, graphs: Graphs) -> Tensor:
+        """Return the losses."""
         assert isinstance(own, Discriminator)
-        real = model.embed(graph, generator)
-        false = model.embed(graph.replace(x=_rows(graph.x, order)), generator)
-        parts = real.view(len(sizes), -1, real.shape[1])
-        summary = torch.stack([parts[k, :size].mean(dim=0) for k, size in enumerate(sizes)]).sigmoid()
+        whole, sizes = graphs.whole, [graph.num_nodes for graph in graphs.own]
+        order = torch.arange(whole.num_nodes)
+        for first, size, draw in zip(range(0, len(order), graphs.rows), sizes, graphs.draws, strict=True):
+            order[first : first + size] = torch.randperm(size, generator=draw) + first
+        shuffled = whole.replace(x=_rows(whole.x, order.to(whole.edge_index.device)))
+        real, false = (model.embed(graph, graphs.generator) for graph in (whole, shuffled))
+        summary = torch.stack([rows.mean(dim=0) for rows in graphs.apart(real)]).sigmoid()
         direction = own.weight @ summary.unsqueeze(2)  # (clients, width, 1)
-        scores = (rows.view_as(parts).bmm(direction).flatten() for rows in (real, false))
+        scores = (rows.view(len(sizes), -1, rows.shape[1]).bmm(direction).flatten() for rows in (real, false))
         found = [means_of_rows(F.softplus(sign * each), sizes) for sign, each in zip((-1, 1), scores, strict=True)]
         return 0.5 * (found[0] + found[1])
 
@@ -331,25 +256,10 @@ class GAE(SelfSupervision):
         """Return nothing: the decoder is the inner product."""
         return nn.ModuleDict()
 
-    def loss(
-        self, model: Model, own: nn.Module, graph: GraphInput, memory: Params, generator: torch.Generator
-    ) -> Tensor:
-        """Return the loss; a graph without edges has pairs to keep apart only."""
-        return self._of_one(model.embed(graph, generator), graph, generator)
-
-    def losses(
-        self,
-        model: Model,
-        own: nn.Module,
-        data: StackedData,
-        graphs: Sequence[GraphInput],
-        memory: Params,
-        streams: Streams,
-    ) -> Tensor:
-        """Return the losses of many clients."""
-        rows = torch.split(model.embed(data.graph, streams), data.rows)  # type: ignore[arg-type]
-        each = zip(rows, graphs, streams.generators, strict=True)
-        return torch.stack([self._of_one(h[: graph.num_nodes], graph, draw) for h, graph, draw in each])
+    def losses(self, model: Model, own: nn.Module, memory: Params, graphs: Graphs) -> Tensor:
+        """Return the losses; a graph without edges has pairs to keep apart only."""
+        rows = graphs.apart(model.embed(graphs.whole, graphs.generator))
+        return torch.stack([self._of_one(*each) for each in zip(rows, graphs.own, graphs.draws, strict=True)])
 
     def _of_one(self, h: Tensor, graph: GraphInput, generator: torch.Generator) -> Tensor:
         edges, number = graph.edge_index, graph.num_nodes

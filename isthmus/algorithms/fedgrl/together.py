@@ -99,11 +99,3 @@ class Learners:
     def states(self) -> tuple[OptimizerState, ...]:
         """Return each client's state of the optimiser."""
         return states_apart(self.optimizer, self.state, self.before, len(self.clients), self.weights, self.steps)
-
-
-def means_of_rows(each: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Return each client's mean of a number for each row, (clients,); rows beyond its nodes do not count."""
-    counts = torch.tensor(sizes, device=each.device).view(-1, 1)
-    by_client = each.view(len(sizes), -1)
-    real = torch.arange(by_client.shape[1], device=each.device) < counts
-    return torch.where(real, by_client, 0.0).sum(dim=1) / counts.squeeze(1)

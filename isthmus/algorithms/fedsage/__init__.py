@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from isthmus.algorithms.able import require_classes_of_nodes
 from isthmus.algorithms.fedavg import FedAvg
 from isthmus.algorithms.fedsage.messages import (
     FEATURES,
@@ -48,16 +49,14 @@ from isthmus.core.random import ProtectingStream, seeded
 from isthmus.core.record import Params
 from isthmus.learn.graph_client import GraphClient, copied, load_params, read_params, take_step
 from isthmus.learn.optimizers import Adam, Optimizer
-from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification, PreparedNodes
+from isthmus.learn.tasks.node_classification import NodeBatch, PreparedNodes
 from isthmus.learn.tasks.task import Predictions
 
 Memory = dict[str, Any]
 
 # The name of the noise's seed among what a client needs to predict; the others are the generator's.
 NOISE = "noise"
-
-
-# ---- what crosses
+GENERATES = "FedSage+ generates neighbours of nodes that are classified"
 
 
 @dataclass(frozen=True)
@@ -148,15 +147,12 @@ class FedSagePlus(FedAvg):
         super().__post_init__()
         for name, least in _LEAST.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or value < least:
-                raise ValueError(f"{name} is {value!r}; it must be at least {least}")
+            refuse(isinstance(value, bool) or value < least, self, name, f"it must be at least {least}")
         refuse(not 0.0 < self.hide_fraction < 1.0, self, "hide_fraction", "it must be between 0 and 1")
         for name in ("count_weight", "feature_weight", "class_weight"):
             refuse(not 0.0 <= getattr(self, name) < float("inf"), self, name, "it must be at least 0")
-        if not 0.0 < self.peer_weight < float("inf"):
-            raise ValueError(
-                f"peer_weight is {self.peer_weight!r}; it must be above 0 (cross_rounds=0: generators learn alone)"
-            )
+        wanted = "it must be above 0 (cross_rounds=0: generators learn alone)"
+        refuse(not 0.0 < self.peer_weight < float("inf"), self, "peer_weight", wanted)
 
     def num_own_parameters(self, model: Any, input_dim: int) -> int:
         """Return the size of a generator: its encoder (two layers of GraphSAGE), dGen and fGen."""
@@ -172,7 +168,7 @@ class FedSagePlus(FedAvg):
     def require_able(self, client: GraphClient) -> None:
         """Refuse tasks that are not about nodes, where neighbours are generated."""
         if self.num_generated:
-            _require_able(client)
+            require_classes_of_nodes(client, GENERATES)
 
     # ---- server
 
@@ -208,7 +204,7 @@ class FedSagePlus(FedAvg):
     @on(PretrainGenerator)
     def pretrain(self, request: PretrainGenerator, client: GraphClient) -> Kept:
         """Hide nodes, and train a new generator on them."""
-        _require_able(client)
+        require_classes_of_nodes(client, GENERATES)
         if not self.num_generated:
             raise BadInput(f"{client.id} generates no neighbours (num_generated is 0) and keeps its graph as it is")
         with seeded(client.generator("generator").initial_seed(), "generator"):
@@ -390,11 +386,3 @@ def _training(client: GraphClient) -> Memory:
     if memory is None:
         raise BadInput(f"{client.id} has no generator in training: it missed PretrainGenerator")
     return memory
-
-
-def _require_able(client: GraphClient) -> None:
-    if type(client.task) is not NodeClassification:
-        raise BadInput(
-            f"FedSage+ generates neighbours of nodes that are classified; the task is {type(client.task).__name__}: "
-            "use task.name=node_classification"
-        )

@@ -146,6 +146,3 @@ class MendGraph(Request[MendedGraph]):
             if not 0.0 <= getattr(reply, name) <= MAX_ADDED:
                 return f"{name} is {getattr(reply, name):g}; it must be in [0, {MAX_ADDED:g}]"
         return "" if reply.weight == 1.0 else f"weight is {reply.weight:g}, expected 1"
-
-
-# ---- the algorithm

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -141,16 +141,6 @@ def whole_counts(scores: Tensor, num_slots: int) -> Tensor:
     return scores.detach().round().clamp(0, num_slots).long()
 
 
-class Noise(Protocol):
-    """Where the noise of embeddings is drawn from: a protecting stream for all that leaves the client."""
-
-    def normal(self, shape: Sequence[int]) -> Tensor:
-        """Return N(0, 1) draws."""
-
-    def permutation(self, number: int) -> Tensor:
-        """Return the numbers below `number` in a random order."""
-
-
 class KeptNoise:
     """Noise from a seed in the client's own memory: a mended graph is made again from it, and never leaves."""
 
@@ -164,6 +154,10 @@ class KeptNoise:
     def permutation(self, number: int) -> Tensor:
         """Return the numbers below `number` in a random order."""
         return torch.randperm(number, generator=self._generator)
+
+
+# For all that leaves the client, a protecting stream.
+Noise: TypeAlias = ProtectingStream | KeptNoise
 
 
 def generate(model: NeighborGenerator, graph: GraphInput, noise: Noise, max_nodes: int = 0) -> Generated:

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from isthmus.algorithms.able import require_keys, require_whole_graph
 from isthmus.algorithms.fedavg import ModelUpdate
-from isthmus.algorithms.gfl_appnp.client_graph import ClientGraph, Mixing, Neighbors, slices, without_blocks
+from isthmus.algorithms.gfl_appnp.client_graph import ClientGraph, Mixing, slices, without_blocks
 from isthmus.algorithms.gfl_appnp.hosted import Given, Hosted, add_noise, bare, gradients, hidden
 from isthmus.algorithms.gfl_appnp.messages import (
     HiddenShare,
@@ -41,7 +42,6 @@ from isthmus.core.protocol import (
 )
 from isthmus.core.record import Params, Record, State
 from isthmus.core.replies import Each, Stack, StackedTensor
-from isthmus.learn.batching import FullBatch
 from isthmus.learn.graph_client import GraphClient, check_local_steps
 from isthmus.learn.optimizers import SGD, Optimizer
 from isthmus.learn.tasks.node_classification import NodeClassification
@@ -213,7 +213,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         hosted = Hosted.of_prepared(prepared)
         weight = torch.empty(0) if data.edge_weight is None else data.edge_weight
         source, target = data.node_ids[data.edge_index]
-        graph = ClientGraph.of({"the graph": Neighbors(data.node_ids, source, target, weight)})
+        graph = ClientGraph.of({"the graph": NeighborList(data.node_ids, source, target, weight, torch.empty(0))})
         matrix = graph.mixing(self.walk_weights)
         own = torch.from_numpy(matrix.diagonal()).float()[:, None]  # (nodes, 1), A~_kk
         with torch.no_grad():
@@ -228,8 +228,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     def setup(self, fed: Federation) -> ClientGraphState:
         """Build the graph between clients, give everybody its own weights, and share the initial model."""
         lists = fed.ask(ShareNeighbors(), clients=fed.all_clients)
-        named = {c: Neighbors(r.nodes, r.source, r.target, r.weight) for c, r in lists.items()}
-        graph = ClientGraph.of(named, leave_out=True)
+        graph = ClientGraph.of(dict(lists), leave_out=True)
         if graph.one_sided:
             fed.note(f"edges that one side names only are left out: {graph.one_sided}")
         others, blocks = without_blocks(graph.mixing(self.walk_weights), graph.counts)
@@ -343,8 +342,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     def name_neighbors(self, request: ShareNeighbors, client: GraphClient) -> NeighborList:
         """Say which nodes the client hosts, and which are their neighbours."""
         _require_fit(client)
-        keys = client.node_keys
-        assert keys is not None
+        keys = require_keys(client, "name its nodes so that others know them")
         source, target, weight = _edges(client, keys)
         trains = torch.zeros_like(keys, dtype=torch.bool)
         trains[Hosted.of(client).train_nodes] = True
@@ -364,52 +362,47 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         """Keep the model; return each node's mean representation in it, and the gradients of these."""
         if request.gradients and self.gradients == "none":
             raise BadInput(f'{client.id} was asked for gradients, but the course says gradients "none": it gives none')
-        hosted = Hosted.of(client)
-        h = hosted.means(hidden(client.model, request.params, hosted.x))
-        found: Params = {}
-        if request.gradients:
-            found = gradients(client.model, request.params, hosted, self.gradients == "jacobian")
-            if self.noise_std:
-                found = add_noise(found, self.noise_std, h.shape[1], client.protecting("noise", found))
-        client.state["params"] = request.params
-        return HiddenShare(h, found)
+        return HiddenShare(*self._seen([request], [client]))
+
+    def _seen(self, requests: Sequence[ShareHidden], members: Sequence[GraphClient]) -> tuple[Tensor, Params]:
+        """Keep the model; return h of all members' nodes, and the gradients of those that are asked for any."""
+        params, whole = _same_params(requests), Hosted.joined([Hosted.of(client) for client in members])
+        h = whole.means(hidden(members[0].model, params, whole.x))
+        asked = [client for client, request in zip(members, requests, strict=True) if request.gradients]
+        found = self._gradients(params, asked, h.shape[1]) if asked else {}
+        for client in members:
+            client.state["params"] = params
+        return h, found
 
     @cohort(ShareHidden)
     def share_together(self, requests: Sequence[ShareHidden], clients: GraphCohort) -> list[HiddenShare] | Stack:
         """Run the encoder once over all clients' samples."""
-        members, params = list(clients), _same_params(requests)
-        hosts = [Hosted.of(client) for client in members]
-        whole = Hosted.joined(hosts)
-        sizes = [host.num_nodes for host in hosts]
-        h = whole.means(hidden(clients.model, params, whole.x))
         asked = [k for k, request in enumerate(requests) if request.gradients]
         if asked and self.gradients == "none":
             raise ValueError("gradients are asked for in a course without; each client refuses by itself")
-        found = self._gradients_together(params, [members[k] for k in asked], h.shape[1]) if asked else {}
-        for client in members:
-            client.state["params"] = params
-        if len(set(sizes)) == 1 and len(asked) in (0, len(members)):
-            stacked = {name: StackedTensor(t.view(len(hosts), sizes[0], *t.shape[1:])) for name, t in found.items()}
-            each = StackedTensor(h.view(len(hosts), sizes[0], h.shape[1]))
+        h, found = self._seen(requests, list(clients))
+        sizes = [Hosted.of(client).num_nodes for client in clients]
+        if len(set(sizes)) == 1 and len(asked) in (0, len(sizes)):
+            stacked = {name: StackedTensor(t.view(len(sizes), sizes[0], *t.shape[1:])) for name, t in found.items()}
+            each = StackedTensor(h.view(len(sizes), sizes[0], h.shape[1]))
             return Stack.of(clients.ids, HiddenShare, hidden=each, gradients=stacked)
-        mine: list[Params] = [{} for _ in members]
+        mine: list[Params] = [{} for _ in sizes]
         for name, tensor in found.items():
             for k, part in zip(asked, torch.split(tensor, [sizes[k] for k in asked]), strict=True):
                 mine[k][name] = part
         return [HiddenShare(part, grads) for part, grads in zip(torch.split(h, sizes), mine, strict=True)]
 
-    def _gradients_together(self, params: Params, members: Sequence[GraphClient], num_classes: int) -> Params:
-        """Return the gradients of many clients' nodes, one client's after the other's."""
+    def _gradients(self, params: Params, members: Sequence[GraphClient], num_classes: int) -> Params:
+        """Return the gradients of clients' nodes, one client's after the other's."""
         hosts = [Hosted.of(client) for client in members]
         found = gradients(members[0].model, params, Hosted.joined(hosts), self.gradients == "jacobian")
         if not self.noise_std:
             return found
         parts = {name: torch.split(tensor, [host.num_nodes for host in hosts]) for name, tensor in found.items()}
-        mine = [{name: part[k] for name, part in parts.items()} for k in range(len(members))]
-        noisy = [
-            add_noise(each, self.noise_std, num_classes, client.protecting("noise", each))
-            for each, client in zip(mine, members, strict=True)
-        ]
+        noisy = []
+        for k, client in enumerate(members):
+            mine = {name: part[k] for name, part in parts.items()}
+            noisy.append(add_noise(mine, self.noise_std, num_classes, client.protecting("noise", mine)))
         return {name: torch.cat([each[name] for each in noisy]) for name in found}
 
     @on(ReceiveAggregates)
@@ -490,12 +483,8 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
             logits = own[whole.owner] * h + offset[whole.owner]
         else:
             parts = torch.split(h, [len(host.owner) for host in hosts])
-            logits = torch.cat(
-                [
-                    host.mixed(memory["own"], part, memory["aggregate"])
-                    for host, memory, part in zip(hosts, memories, parts, strict=True)
-                ]
-            )
+            each = zip(hosts, memories, parts, strict=True)
+            logits = torch.cat([host.mixed(memory["own"], h, memory["aggregate"]) for host, memory, h in each])
         data = clients.data
         padded = logits.new_zeros(len(hosts) * data.rows, logits.shape[1])
         sizes = torch.tensor([len(host.owner) for host in hosts])
@@ -578,21 +567,13 @@ def _require_fit(client: GraphClient) -> None:
             f"GFL-APPNP classifies nodes or their samples; the task is {type(client.task).__name__}: use "
             "task.name=node_classification or node_samples"
         )
-    if not isinstance(client.batching, FullBatch):
-        raise BadInput(
-            f"GFL-APPNP draws samples, not neighbourhoods; batching is {client.batching!r}: use full batches "
-            "(batching.name=full) and algorithm.batch_size"
-        )
+    draws = "GFL-APPNP draws samples, not neighbourhoods"
+    require_whole_graph(client, draws, further=" and algorithm.batch_size")
     if any(True for _ in client.model.buffers()):
         raise BadInput("GFL-APPNP needs an encoder that sees each sample by itself; set batch_norm to false")
     if client.own:
         raise BadInput(
             f"GFL-APPNP shares the whole encoder; {sorted(client.own)[0]!r} is personal: set shared to ['*']"
-        )
-    if client.node_keys is None:
-        raise BadInput(
-            f"{client.id} cannot name its nodes so that others know them: start it with "
-            "isthmus join --id-secret-file FILE, the same file at all silos"
         )
 
 

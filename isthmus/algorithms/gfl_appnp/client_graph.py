@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from isthmus.algorithms.gfl_appnp.messages import NeighborList
 from isthmus.core.errors import BadInput
 from isthmus.data.graph import spans
 from isthmus.models.products.sparse import Pattern, SparseMatrix
@@ -23,23 +24,6 @@ Matrix = Any  # scipy.sparse.csr_matrix
 
 # Numbers of gradients that are put together at a time before they are mixed.
 CHUNK = 20_000_000
-
-
-@dataclass(frozen=True, eq=False)
-class Neighbors:
-    """What one client says of the nodes that it hosts.
-
-    Fields:
-        nodes:  (hosted,), int64; their keys, all different
-        source: (edges,), int64; a hosted node
-        target: (edges,), int64; one of its neighbours, hosted by whomever
-        weight: (edges,), float32, or empty for all ones
-    """
-
-    nodes: Tensor
-    source: Tensor
-    target: Tensor
-    weight: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +47,7 @@ class ClientGraph:
     one_sided: str = ""
 
     @staticmethod
-    def of(lists: Mapping[str, Neighbors], *, leave_out: bool = False) -> ClientGraph:
+    def of(lists: Mapping[str, NeighborList], *, leave_out: bool = False) -> ClientGraph:
         """Build the graph; an edge that only one of its ends' hosts names is refused, or left out.
 
         Loops are left out, since A~ has its own; so are edges to nodes that nobody hosts.
@@ -126,22 +110,6 @@ class ClientGraph:
         num_hosts = np.bincount(self.node, minlength=self.adjacency.shape[0])
         mixed = polynomial(normalized(self.adjacency), coefficients)[self.node][:, self.node]
         return (mixed.multiply(1.0 / num_hosts[self.node][None, :])).tocsr()
-
-
-def one_sided(nodes: Tensor, source: Tensor, target: Tensor, weight: Tensor) -> str:
-    """Return which edge between nodes of one list it names in one direction only; nothing if there is none."""
-    given = weight.double() if len(weight) else torch.ones(len(source), dtype=torch.float64)
-    place = torch.searchsorted(nodes.sort().values, torch.stack([source, target]))
-    inner = torch.isin(target, nodes) & (source != target)
-    (u, v), given = place[:, inner], given[inner]
-    there, order = torch.unique(u * len(nodes) + v, return_inverse=True)
-    back = torch.unique(v * len(nodes) + u)
-    if torch.equal(there, back):
-        first = torch.zeros(len(there), dtype=torch.float64).index_put_((order.flip(0),), given.flip(0))
-        reverse = first[torch.searchsorted(there, (there % len(nodes)) * len(nodes) + there // len(nodes))]
-        if bool(((first - reverse).abs() <= 1e-6 * torch.maximum(first, reverse)).all()):
-            return ""
-    return "an edge between its own nodes is named in one direction only, or with two weights"
 
 
 def normalized(adjacency: Matrix) -> Matrix:
@@ -258,6 +226,6 @@ def slices(counts: Sequence[int]) -> list[slice]:
     return [slice(end - count, end) for count, end in zip(counts, ends, strict=True)]
 
 
-def _weights(each: Neighbors) -> npt.NDArray[np.float64]:
+def _weights(each: NeighborList) -> npt.NDArray[np.float64]:
     given = each.weight.double().numpy()
     return given if len(given) else np.ones(len(each.source))

@@ -70,7 +70,9 @@ class Hosted:
 
     @staticmethod
     def joined(hosts: Sequence[Hosted]) -> Hosted:
-        """Return the samples of many clients one after the other, with nothing to train on."""
+        """Return the samples of many clients one after the other, with nothing to train on; of one, they stay."""
+        if len(hosts) == 1:
+            return hosts[0]
         before = accumulate((host.num_nodes for host in hosts), initial=0)
         nothing = hosts[0].owner[:0]
         return Hosted(

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from isthmus.algorithms.fedavg import ModelUpdate
-from isthmus.algorithms.gfl_appnp.client_graph import one_sided
 from isthmus.core.protocol import (
     Kept,
     Known,
@@ -145,3 +144,19 @@ class TrainWithAggregates(Request[ModelUpdate]):
     def limits(self, known: Known) -> dict[str, float]:
         """Return how large a model's numbers may become."""
         return {"params": MAX_PARAMETER}
+
+
+def one_sided(nodes: Tensor, source: Tensor, target: Tensor, weight: Tensor) -> str:
+    """Return which edge between nodes of one list it names in one direction only; nothing if there is none."""
+    given = weight.double() if len(weight) else torch.ones(len(source), dtype=torch.float64)
+    place = torch.searchsorted(nodes.sort().values, torch.stack([source, target]))
+    inner = torch.isin(target, nodes) & (source != target)
+    (u, v), given = place[:, inner], given[inner]
+    there, order = torch.unique(u * len(nodes) + v, return_inverse=True)
+    back = torch.unique(v * len(nodes) + u)
+    if torch.equal(there, back):
+        first = torch.zeros(len(there), dtype=torch.float64).index_put_((order.flip(0),), given.flip(0))
+        reverse = first[torch.searchsorted(there, (there % len(nodes)) * len(nodes) + there // len(nodes))]
+        if bool(((first - reverse).abs() <= 1e-6 * torch.maximum(first, reverse)).all()):
+            return ""
+    return "an edge between its own nodes is named in one direction only, or with two weights"

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from isthmus.algorithms.gfl_appnp.hosted import Hosted, bare
 from isthmus.core.record import Params
-from isthmus.learn.graph_client import load_params, read_params
+from isthmus.learn.graph_client import gradients, load_params, read_params
 from isthmus.learn.metrics.classification import cross_entropy
 from isthmus.learn.optimizers import Optimizer
 from isthmus.learn.together.layouts import replaced
@@ -100,8 +100,7 @@ def train(
             z = received.own * h + received.aggregate  # (batch, classes)
         else:
             z = hosted.mixed(received.own, h, received.aggregate)[step.batch]
-        grads = list(torch.autograd.grad(cross_entropy(z, step.labels), list(live.values()), allow_unused=True))
-        grads = [g if g is not None else torch.zeros_like(p) for g, p in zip(grads, live.values(), strict=True)]
+        grads = gradients(cross_entropy(z, step.labels), list(live.values()))
         with torch.no_grad():
             if received.compensation:
                 error = _errors(z, step.labels) / len(step.labels)  # (batch, classes - 1)
@@ -187,8 +186,7 @@ def train_together(
             h = model(bare(data.x), streams).view(len(hosts), data.rows, -1)
             z = (data.matrix * h if single else data.matrix @ h) + data.offset
             each = cross_entropy(z.flatten(0, 1), data.labels.flatten(), reduction="none")
-            grads = list(torch.autograd.grad((each * data.share.flatten()).sum(), moved, allow_unused=True))
-            grads = [g if g is not None else torch.zeros_like(p) for g, p in zip(grads, moved, strict=True)]
+            grads = gradients((each * data.share.flatten()).sum(), moved)
             with torch.no_grad():
                 if compensation:
                     error = _errors(z, data.labels) * data.share[..., None]  # (clients, rows, classes - 1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import LayerStack, Linear, Part, StackSpec, require_count, require_fraction
+from isthmus.models.parts import LayerStack, Part, StackSpec, require_count, require_fraction
 from isthmus.models.products.propagation import pagerank_weights, propagate
 from isthmus.models.products.sparse import Features
 
@@ -50,7 +50,3 @@ class APPNP(StackSpec):
         super().__post_init__()
         require_count("hops", self.hops, least=0)
         require_fraction("alpha", self.alpha)
-
-    def layer(self, in_dim: int, out_dim: int) -> Part:
-        """Return one layer."""
-        return Linear(in_dim, out_dim)

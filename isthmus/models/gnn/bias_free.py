@@ -9,7 +9,7 @@ from isthmus.models.gnn.appnp import APPNP, APPNPStack
 from isthmus.models.gnn.gat import GAT
 from isthmus.models.gnn.gcn import GCN
 from isthmus.models.gnn.sage import SAGE
-from isthmus.models.parts import BiasFreeLinear, LayerStack, StackSpec
+from isthmus.models.parts import BiasFreeLinear, LayerStack, Part, StackSpec
 
 
 class BiasFreeMLPStack(LayerStack):
@@ -25,17 +25,14 @@ class BiasFreeMLP(StackSpec):
     """H' = relu(H W), and a last linear layer; fields as in `StackSpec`."""
 
     module: ClassVar[type[LayerStack]] = BiasFreeMLPStack
-
-    def layer(self, in_dim: int, out_dim: int) -> BiasFreeLinear:
-        """Return one layer."""
-        return BiasFreeLinear(in_dim, out_dim)
+    layer_type: ClassVar[type[Part]] = BiasFreeLinear
 
 
 class BiasFreeAPPNP(APPNP):
     """APPNP whose perceptron has no bias; fields as in `APPNP`."""
 
     module = BiasFreeAPPNPStack
-    layer = BiasFreeMLP.layer
+    layer_type = BiasFreeLinear
 
 
 class _WithoutBias(StackSpec):

@@ -21,17 +21,6 @@ class GCNStack(LayerStack):
     """The module of `GCN`."""
 
 
-@dataclass(frozen=True)
-class GCN(StackSpec):
-    """H' = relu(S H W + b) with S = D^-1/2 (A + I) D^-1/2; fields as in `StackSpec`."""
-
-    module: ClassVar[type[LayerStack]] = GCNStack
-
-    def layer(self, in_dim: int, out_dim: int) -> GCNLayer:
-        """Return one layer."""
-        return GCNLayer(in_dim, out_dim)
-
-
 class GCNLayer(Part):
     """S H W + b with S = D^-1/2 (A + I) D^-1/2 (Kipf and Welling, 2017)."""
 
@@ -55,3 +44,11 @@ class GCNLayer(Part):
     def extra_repr(self) -> str:
         """Fields shown in the repr."""
         return shape_of(self.weight) + lack_of(self.bias)
+
+
+@dataclass(frozen=True)
+class GCN(StackSpec):
+    """H' = relu(S H W + b) with S = D^-1/2 (A + I) D^-1/2; fields as in `StackSpec`."""
+
+    module: ClassVar[type[LayerStack]] = GCNStack
+    layer_type: ClassVar[type[Part]] = GCNLayer

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import (
     LayerStack,
-    Linear,
     Part,
     StackSpec,
     dropout,
@@ -65,7 +64,3 @@ class GPRGNN(StackSpec):
         require_count("hops", self.hops, least=0)
         require_fraction("alpha", self.alpha)
         require_dropout("propagation_dropout", self.propagation_dropout)
-
-    def layer(self, in_dim: int, out_dim: int) -> Linear:
-        """Return one layer."""
-        return Linear(in_dim, out_dim)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from isthmus.models.parts import LayerStack, Linear, StackSpec
+from isthmus.models.parts import LayerStack, StackSpec
 
 
 class MLPStack(LayerStack):
@@ -17,7 +17,3 @@ class MLP(StackSpec):
     """H' = relu(H W + b), and a last linear layer; fields as in `StackSpec`."""
 
     module: ClassVar[type[LayerStack]] = MLPStack
-
-    def layer(self, in_dim: int, out_dim: int) -> Linear:
-        """Return one layer."""
-        return Linear(in_dim, out_dim)

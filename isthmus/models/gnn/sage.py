@@ -18,17 +18,6 @@ class SAGEStack(LayerStack):
     """The module of `SAGE`."""
 
 
-@dataclass(frozen=True)
-class SAGE(StackSpec):
-    """H' = relu(mean over neighbours(H) W_n + H W_o + b); fields as in `StackSpec`."""
-
-    module: ClassVar[type[LayerStack]] = SAGEStack
-
-    def layer(self, in_dim: int, out_dim: int) -> SAGELayer:
-        """Return one layer."""
-        return SAGELayer(in_dim, out_dim)
-
-
 class SAGELayer(Part):
     """D^-1 A H W_n + H W_o + b (Hamilton et al., 2017); a node without neighbours gets H W_o + b.
 
@@ -52,3 +41,11 @@ class SAGELayer(Part):
     def extra_repr(self) -> str:
         """Fields shown in the repr."""
         return shape_of(self.own_weight) + lack_of(self.bias)
+
+
+@dataclass(frozen=True)
+class SAGE(StackSpec):
+    """H' = relu(mean over neighbours(H) W_n + H W_o + b); fields as in `StackSpec`."""
+
+    module: ClassVar[type[LayerStack]] = SAGEStack
+    layer_type: ClassVar[type[Part]] = SAGELayer

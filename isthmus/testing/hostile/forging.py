@@ -216,15 +216,13 @@ def spoilt(request: Any, draw: random.Random) -> Iterator[tuple[str, Any]]:
     """Yield requests that are wrong in one place each, with what is wrong."""
     for place, length in rows_of(request).items():
         yield f"{place}: {MANY_ROWS} rows", grown(request, length, MANY_ROWS)
-    for each in fields(request):
-        for what, value in _wrong_in(getattr(request, each.name), each.name, draw):
-            yield what, altered(request, **{each.name: value})
+    yield from _wrong_in(request, "", draw)
 
 
 def _wrong_in(value: Any, place: str, draw: random.Random) -> Iterator[Change]:
     if isinstance(value, Record):
         for each in fields(value):
-            for what, other in _wrong_in(getattr(value, each.name), f"{place}.{each.name}", draw):
+            for what, other in _wrong_in(getattr(value, each.name), f"{place}.{each.name}".lstrip("."), draw):
                 yield what, altered(value, **{each.name: other})
     elif isinstance(value, dict):
         yield f"{place}: nothing", {}

@@ -52,11 +52,7 @@ class Lie:
 
 def lies_about(reply: Record) -> list[Lie]:
     """Return lies about every field of a reply, and replies that are no such thing at all."""
-    found = [
-        Lie(place, how, altered(reply, **{name: value}), certain)
-        for name, hint in field_types(type(reply)).items()
-        for place, how, value, certain in _about(getattr(reply, name), hint, name)
-    ]
+    found = [Lie(*change) for change in _about(reply, type(reply), "")]
     if not isinstance(reply, Kept):
         found.append(Lie("reply", "another record", Kept(), True))
     text = "\x1b[2J\n[bold]" + "x" * LONG
@@ -80,7 +76,7 @@ Change = tuple[str, str, Any, bool]  # place, how, the value instead, whether it
 def _about(value: Any, hint: Any, place: str) -> Iterator[Change]:
     if isinstance(value, Record):
         for name, inner in field_types(type(value)).items():
-            for where, how, other, certain in _about(getattr(value, name), inner, f"{place}.{name}"):
+            for where, how, other, certain in _about(getattr(value, name), inner, f"{place}.{name}".lstrip(".")):
                 yield where, how, altered(value, **{name: other}), certain
     elif isinstance(value, dict):
         yield from _about_dict(value, hint, place)
@@ -184,9 +180,17 @@ class Dishonest(ABC):
     request: str
     told: list[Told] = field(default_factory=list, init=False)
 
-    @abstractmethod
     def answer(self, position: Position, request: Request[Any], reply: Record | Failure) -> Record | Failure:
         """Return what the client sends in place of its reply; the very same object where that is the reply."""
+        lie = None if isinstance(reply, Failure) else self.lie_about(position, request, reply)
+        if lie is None:
+            return reply
+        self.told.append(Told(position, lie))
+        return lie.reply
+
+    @abstractmethod
+    def lie_about(self, position: Position, request: Request[Any], reply: Record) -> Lie | None:
+        """Return what it says in place of an honest reply; None where it says that."""
 
 
 @dataclass
@@ -201,14 +205,12 @@ class Liar(Dishonest):
     lies: Callable[[Record], Sequence[Lie]]
     start: int = 0
 
-    def answer(self, position: Position, request: Request[Any], reply: Record | Failure) -> Record | Failure:
-        """Return what the client sends in place of its reply."""
-        if type(request).__name__ != self.request or isinstance(reply, Failure):
-            return reply
+    def lie_about(self, position: Position, request: Request[Any], reply: Record) -> Lie | None:
+        """Return the next lie."""
+        if type(request).__name__ != self.request:
+            return None
         lies = self.lies(reply)
-        lie = lies[(self.start + len(self.told)) % len(lies)]
-        self.told.append(Told(position, lie))
-        return lie.reply
+        return lies[(self.start + len(self.told)) % len(lies)]
 
 
 class HostileRuntime:
@@ -257,24 +259,41 @@ def _apart(outcome: Outcome | StackOutcome) -> Iterator[Outcome]:
         yield Outcome(client, reply, down, up, outcome.seconds / number)
 
 
-class HostileSilo:
-    """A silo between sites that lies: the same interface as the honest one that it stands before."""
+class Interposed(ABC):
+    """What stands before a silo between sites, with the same interface, and answers exchanges in its place."""
 
-    def __init__(self, honest: Any, liar: Dishonest, kinds: Sequence[type[Request[Any]]]) -> None:
-        self.honest, self.liar = honest, liar
-        self.kinds = {kind.__name__: kind for kind in kinds}
+    def __init__(self, honest: Any) -> None:
+        self.honest = honest
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.honest, name)
 
     def handle(self, kind: str, data: bytes) -> bytes:
-        """Answer a message as the honest silo would, but for the lie."""
-        answer: bytes = self.honest.handle(kind, data)
-        return self._lied(data, answer) if kind == "exchange" else answer
-
-    def _lied(self, data: bytes, message: bytes) -> bytes:
+        """Answer a message."""
         try:
-            envelope: Envelope = decode(data, Envelope)
+            envelope: Envelope | None = decode(data, Envelope) if kind == "exchange" else None
+        except BadMessage:
+            envelope = None
+        answer: bytes = self.honest.handle(kind, data) if envelope is None else self.exchange(envelope, data)
+        return answer
+
+    @abstractmethod
+    def exchange(self, envelope: Envelope, data: bytes) -> bytes:
+        """Answer a request."""
+
+
+class HostileSilo(Interposed):
+    """A silo between sites that lies."""
+
+    def __init__(self, honest: Any, liar: Dishonest, kinds: Sequence[type[Request[Any]]]) -> None:
+        super().__init__(honest)
+        self.liar = liar
+        self.kinds = {kind.__name__: kind for kind in kinds}
+
+    def exchange(self, envelope: Envelope, data: bytes) -> bytes:
+        """Answer as the honest silo would, but for the lie."""
+        message: bytes = self.honest.handle("exchange", data)
+        try:
             answer: Answer = decode(message, Answer)
         except BadMessage:
             return message

@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.config.course import Course
-from isthmus.core.codec import decode, encode, pack
-from isthmus.core.errors import BadMessage
+from isthmus.core.codec import encode, pack
 from isthmus.core.outside import MAX_TEXT
 from isthmus.core.protocol import Algorithm, Failure, Position, Request, reply_type
 from isthmus.core.record import Record, leaves, non_finite_leaf
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.testing.hostile.counting import Meter
-from isthmus.testing.hostile.lies import Dishonest, HostileSilo, Liar, Lie, Told, some_lies_about
+from isthmus.testing.hostile.lies import Dishonest, HostileSilo, Interposed, Liar, Lie, some_lies_about
 from isthmus.testing.hostile.sites import AnySilo, SiteTrace, World, toy_world, trace_sites
 from isthmus.testing.traces import Trace, require_same, trace_course
 
@@ -102,10 +101,7 @@ def check_stale_replies(algorithm: Algorithm[Any], world: World | None = None) -
 def check_lies_between_sites(
     algorithm: Algorithm[Any], folder: Path, world: World | None = None, *, lies: Lies = some_lies_about
 ) -> int:
-    """Check the same lies between sites, with the server's own code for them, all through bytes.
-
-    What it takes to receive and to judge each message is counted.
-    """
+    """Check the same lies between sites, all through bytes; what it takes to receive and to judge each is counted."""
     world = world or toy_world()
     course = world.course(algorithm)
     clean = trace_course(course, world.scenario)
@@ -140,7 +136,7 @@ def check_stale_messages(algorithm: Algorithm[Any], folder: Path, world: World |
     number = len(honest.exchanges) * len(recorded)
     sites = cycle((next(iter(recorded)), list(recorded)[-1]))
     for choice, site in zip(CHOICES, sites, strict=False):
-        stale = partial(StaleSilo, choice=choice, given=recorded[site].given if choice == "another course" else ())
+        stale = partial(StaleSilo, choice=choice, others=recorded[site].given if choice == "another course" else ())
         number += _check_stale(world, course, site, stale, folder / choice)
     return number
 
@@ -220,19 +216,15 @@ class Stale(Dishonest):
     given: list[Given] = field(default_factory=list)
     foreign: bool = False
 
-    def answer(self, position: Position, request: Request[Any], reply: Record | Failure) -> Record | Failure:
+    def lie_about(self, position: Position, request: Request[Any], reply: Record) -> Lie | None:
         """Return the latest reply that there is, or the true one."""
-        if isinstance(reply, Failure):
-            return reply
         kind = type(request).__name__
         old = next((r for k, _, r in reversed(self.given) if (k != kind) == self.other_kind), None)
         if not self.foreign:
             self.given.append((kind, position, reply))
         if old is None:
-            return reply
-        certain = type(old) is not reply_type(type(request))
-        self.told.append(Told(position, Lie("reply", f"one of before, a {type(old).__name__}", old, certain)))
-        return old  # type: ignore[no-any-return]
+            return None
+        return Lie("reply", f"one of before, a {type(old).__name__}", old, type(old) is not reply_type(type(request)))
 
 
 # Which message is sent again, by the kind of request that it answered and where, and by those of now: the latest that
@@ -245,70 +237,55 @@ CHOICES: dict[str, Callable[[Place, Place], bool]] = {
 }
 
 
-class RecordingSilo:
+class RecordingSilo(Interposed):
     """An honest silo that takes note of what it is asked, and of what it answers."""
 
     def __init__(self, honest: AnySilo) -> None:
-        self.honest = honest
+        super().__init__(honest)
         self.asked: list[Envelope] = []
         self.given: list[Given] = []
 
-    def handle(self, kind: str, data: bytes) -> bytes:
+    def exchange(self, envelope: Envelope, data: bytes) -> bytes:
         """Answer, and take note."""
-        answer = self.honest.handle(kind, data)
-        envelope = _envelope(kind, data)
-        if envelope is not None:
-            self.asked.append(envelope)
-            self.given.append((envelope.kind, envelope.position, answer))
+        answer: bytes = self.honest.handle("exchange", data)
+        self.asked.append(envelope)
+        self.given.append((envelope.kind, envelope.position, answer))
         return answer
 
 
-class StaleSilo:
+class StaleSilo(RecordingSilo):
     """A silo that answers an exchange with a message of before, as it was, wherever it has one.
 
-    It chooses among its own messages, unless it is `given` those of another course.
+    It chooses among its own messages, unless it is given those of another course.
     """
 
-    def __init__(self, honest: AnySilo, choice: str, given: Sequence[Given] = ()) -> None:
-        self.recording, self.choice, self.given = RecordingSilo(honest), choice, given
+    def __init__(self, honest: AnySilo, choice: str, others: Sequence[Given] = ()) -> None:
+        super().__init__(honest)
+        self.choice, self.others = choice, others
         self.told: list[Place] = []
 
-    def handle(self, kind: str, data: bytes) -> bytes:
+    def exchange(self, envelope: Envelope, data: bytes) -> bytes:
         """Answer as the honest silo would, or with something old."""
-        given = list(self.given or self.recording.given)
-        answer = self.recording.handle(kind, data)
-        place = _place(kind, data)
+        before = list(self.others or self.given)
+        answer, place = super().exchange(envelope, data), (envelope.kind, envelope.position)
         fits = CHOICES[self.choice]
-        old = next((data for k, p, data in reversed(given) if place is not None and fits((k, p), place)), None)
-        if place is None or old is None:
+        old = next((message for kind, at, message in reversed(before) if fits((kind, at), place)), None)
+        if old is None:
             return answer
         self.told.append(place)
         return bytes(old)
 
 
-class FailingSilo:
+class FailingSilo(Interposed):
     """A silo that gives no reply at some places, and is honest otherwise."""
 
     def __init__(self, honest: AnySilo, places: Collection[Place]) -> None:
-        self.honest, self.places = honest, list(places)
+        super().__init__(honest)
+        self.places = list(places)
 
-    def handle(self, kind: str, data: bytes) -> bytes:
+    def exchange(self, envelope: Envelope, data: bytes) -> bytes:
         """Answer, or fail."""
-        if _place(kind, data) in self.places:
+        if (envelope.kind, envelope.position) in self.places:
             return encode(Answer(pack(b""), Failure("", "error", "it fails on purpose"), BLANK))
-        return self.honest.handle(kind, data)
-
-
-def _envelope(kind: str, data: bytes) -> Envelope | None:
-    """Return what a message to a silo asks; None for a message that is no exchange."""
-    if kind != "exchange":
-        return None
-    try:
-        return decode(data, Envelope)
-    except BadMessage:
-        return None
-
-
-def _place(kind: str, data: bytes) -> Place | None:
-    envelope = _envelope(kind, data)
-    return None if envelope is None else (envelope.kind, envelope.position)
+        answer: bytes = self.honest.handle("exchange", data)
+        return answer

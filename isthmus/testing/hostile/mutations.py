@@ -26,10 +26,10 @@ class Mutator:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
 
-    def tree(self, value: Any, times: int = 0) -> Any:
+    def tree(self, value: Any) -> Any:
         """Return plain values (dicts, lists, scalars) with a few places changed; the given ones stay as they are."""
         changed = json.loads(json.dumps(value))
-        for _ in range(times or self.random.choice((1, 1, 1, 2, 3, 5))):
+        for _ in range(self.random.choice((1, 1, 1, 2, 3, 5))):
             places: list[tuple[Any, Any]] = []
             _collect(changed, places)
             if not places:

@@ -176,13 +176,8 @@ class Siege:
         """Propose a course, or any text; the terms must be whole, or a refusal of a declared kind."""
         text = course if isinstance(course, str) else course_to_yaml(course or self.course)
         sites = tuple(f"client-{k}" for k in range(3))
-        fields: dict[str, Any] = {
-            "course_id": course_id or self.course_id,
-            "course": text,
-            "version": __version__,
-            "sites": sites,
-        }
-        raw = self.handle("propose", encode(Proposal(**{**fields, **changes})))
+        honest = Proposal(course_id=course_id or self.course_id, course=text, version=__version__, sites=sites)
+        raw = self.handle("propose", encode(replace(honest, **changes)))
         terms: Terms = decode(raw, Terms)
         if terms.refusal:
             require_declared(terms.refusal, raw)

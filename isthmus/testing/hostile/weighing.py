@@ -27,7 +27,7 @@ from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.runtime.remote import RemoteRuntime
 from isthmus.testing.hostile.counting import Bound, Cost, Meter, require_within
 from isthmus.testing.hostile.forging import MANY_NODES, claims_about, forged, grown, num_tensors, rows_of
-from isthmus.testing.hostile.lies import Dishonest, HostileSilo, Lie, Told, lies_about
+from isthmus.testing.hostile.lies import Dishonest, HostileSilo, Lie, lies_about
 from isthmus.testing.hostile.lying import require_found_out
 from isthmus.testing.hostile.sites import RECEIVED, Weighed, World, toy_world, trace_sites
 from isthmus.testing.traces import Message, trace_course
@@ -134,17 +134,13 @@ class Boaster(Dishonest):
     request: str = field(default="everything", init=False)
     number: int
 
-    def answer(self, position: Position, request: Request[Any], reply: Record | Failure) -> Record | Failure:
+    def lie_about(self, position: Position, request: Request[Any], reply: Record) -> Lie | None:
         """Return a reply with as many rows as it likes, wherever it has a row for each of some nodes."""
-        if isinstance(reply, Failure):
-            return reply
         # A model's rows are not nodes.
         rows = [length for place, length in rows_of(reply).items() if not place.startswith("params[")]
         if not rows:
-            return reply
-        claim = grown(reply, rows[0], self.number)
-        self.told.append(Told(position, Lie("nodes", f"{self.number} of them", claim, certain=False)))
-        return claim  # type: ignore[no-any-return]
+            return None
+        return Lie("nodes", f"{self.number} of them", grown(reply, rows[0], self.number), certain=False)
 
 
 def check_claims_between_sites(algorithm: Algorithm[Any], folder: Path, world: World | None = None) -> list[Weighed]:

@@ -392,7 +392,7 @@ def test_clients_side_by_side_have_the_complements_that_each_has_alone_to_the_bi
     assert together is not None
     whole = together.to_dense()
     for k, each in enumerate(guidance):
-        alone, rows = algorithm.complement(each).to_dense(), slice(12 * k, 12 * k + len(each.labels))
+        alone, rows = algorithm.complement(each.graph).to_dense(), slice(12 * k, 12 * k + len(each.labels))
         assert torch.equal(whole[rows, rows], alone) and float(alone.abs().sum()) > 0.0
         whole[rows, rows] = 0.0
     assert not bool(whole.any())

@@ -15,7 +15,7 @@ import isthmus
 from isthmus.algorithms import FedAvg, FedGNN
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.algorithms.fedgnn import SharedUsers, ShareUsers, UseNeighbors
-from isthmus.algorithms.fedgnn.user_items import ExpandedModel, UserItems, expanded, interactions
+from isthmus.algorithms.fedgnn.user_items import ExpandedModel, expanded, interactions
 from isthmus.config.course import Course
 from isthmus.core.codec import decode
 from isthmus.core.errors import BadInput
@@ -365,7 +365,7 @@ def test_users_embeddings_can_be_made_vague() -> None:
 # ---- the client half
 
 
-def with_neighbors(client: GraphClient) -> UserItems:
+def with_neighbors(client: GraphClient) -> SharedUsers:
     """Give a client two users of others, and return them with nodes in the place of tokens."""
     algorithm = FedGNN()
     shared = algorithm.share_users(ShareUsers(read_params(client.model)), client)
@@ -373,7 +373,7 @@ def with_neighbors(client: GraphClient) -> UserItems:
     rows = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
     algorithm.use_neighbors(UseNeighbors(rows, torch.tensor([0, 0, 1]), tokens), client)
     memory: Any = client.state["neighbors"]
-    return UserItems(**memory)
+    return SharedUsers(**memory)
 
 
 def test_a_step_goes_down_the_gradient_of_the_loss_on_the_expanded_graph() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from isthmus.algorithms.fedgnn.user_items import (
     ExpandedModel,
-    UserItems,
+    SharedUsers,
     embedded,
     expanded,
     interactions,
@@ -94,7 +94,7 @@ def test_tokens_are_keyed_hashes_that_match_for_the_same_keys_alone() -> None:
 # ---- matching
 
 
-def shared_by(pairs: dict[str, list[list[int]]]) -> dict[str, UserItems]:
+def shared_by(pairs: dict[str, list[list[int]]]) -> dict[str, SharedUsers]:
     """Each client's users as lists of the items they rated; embeddings are all different."""
     found, count = {}, 0
     for name, users in pairs.items():
@@ -102,15 +102,15 @@ def shared_by(pairs: dict[str, list[list[int]]]) -> dict[str, UserItems]:
         count += len(users)
         user = [k for k, items in enumerate(users) for _ in items]
         item = [i for items in users for i in items]
-        found[name] = UserItems(rows, torch.tensor(user, dtype=torch.int64), torch.tensor(item, dtype=torch.int64))
+        found[name] = SharedUsers(rows, torch.tensor(user, dtype=torch.int64), torch.tensor(item, dtype=torch.int64))
     return found
 
 
-def edges_of(each: UserItems) -> set[tuple[float, int]]:
+def edges_of(each: SharedUsers) -> set[tuple[float, int]]:
     return {(float(each.embeddings[u, 0]), i) for u, i in zip(each.user.tolist(), each.item.tolist(), strict=True)}
 
 
-def plain_matches(shared: dict[str, UserItems]) -> dict[str, set[tuple[float, int]]]:
+def plain_matches(shared: dict[str, SharedUsers]) -> dict[str, set[tuple[float, int]]]:
     found: dict[str, set[tuple[float, int]]] = {}
     for name, mine in shared.items():
         found[name] = set()
@@ -160,7 +160,7 @@ def test_users_of_others_come_in_a_random_order_and_a_limit_draws_them_evenly() 
 
 def test_nobody_and_clients_without_users_are_matched_with_nothing() -> None:
     assert matched({}, None, torch_generator(0)) == {}
-    none = UserItems(torch.empty(0, 0), torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
+    none = SharedUsers(torch.empty(0, 0), torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
     found = matched({"a": none, "b": none}, None, torch_generator(0))
     assert all(len(each.embeddings) == len(each.user) == len(each.item) == 0 for each in found.values())
 
@@ -176,10 +176,10 @@ def test_tokens_are_turned_into_nodes_and_foreign_ones_refused() -> None:
 # ---- the expanded graph
 
 
-def neighbors(data: LinkGraph, width: int = 4) -> UserItems:
+def neighbors(data: LinkGraph, width: int = 4) -> SharedUsers:
     items = (data.node_attributes["side"] == 1).nonzero().flatten()
     rows = torch.randn(3, width, generator=torch_generator(0, "rows"))
-    return UserItems(rows, torch.tensor([0, 0, 1, 2]), items[[0, 2, 2, 5]])
+    return SharedUsers(rows, torch.tensor([0, 0, 1, 2]), items[[0, 2, 2, 5]])
 
 
 @pytest.mark.parametrize("csr", [False, True])
@@ -226,7 +226,7 @@ def test_the_expanded_model_reads_frozen_rows_behind_the_encoder(activate: bool)
 def test_without_users_of_others_the_expanded_model_is_the_model() -> None:
     data = toy_ratings()
     prepared, model = LinkClassification().prepare(data), model_for(data)
-    none = UserItems(torch.empty(0, 4), torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
+    none = SharedUsers(torch.empty(0, 4), torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
     found = ExpandedModel(model, none.embeddings).embed(expanded(prepared, none).graph, None)
     assert torch.equal(found, model.embed(prepared.graph, None))
 

@@ -10,12 +10,12 @@ from isthmus.algorithms.gfl_appnp import client_graph
 from isthmus.algorithms.gfl_appnp.client_graph import (
     ClientGraph,
     Mixing,
-    Neighbors,
     normalized,
     polynomial,
     slices,
     without_blocks,
 )
+from isthmus.algorithms.gfl_appnp.messages import NeighborList
 from isthmus.core.errors import BadInput
 from isthmus.testing import toy_graph
 
@@ -29,7 +29,7 @@ def dense_polynomial(adjacency: torch.Tensor, coefficients: tuple[float, ...]) -
     )
 
 
-def lists(num_nodes: int, counts: tuple[int, ...]) -> tuple[dict[str, Neighbors], torch.Tensor]:
+def lists(num_nodes: int, counts: tuple[int, ...]) -> tuple[dict[str, NeighborList], torch.Tensor]:
     graph = toy_graph(num_nodes, weighted=True)
     assert graph.edge_weight is not None
     adjacency = torch.zeros(num_nodes, num_nodes, dtype=torch.float64)
@@ -38,7 +38,7 @@ def lists(num_nodes: int, counts: tuple[int, ...]) -> tuple[dict[str, Neighbors]
     for name, nodes in enumerate(torch.arange(num_nodes).split(list(counts))):
         mine = torch.isin(graph.edge_index[0], nodes)
         edges = graph.edge_index[:, mine] + 1000  # keys are any numbers
-        found[str(name)] = Neighbors(nodes + 1000, edges[0], edges[1], graph.edge_weight[mine])
+        found[str(name)] = NeighborList(nodes + 1000, edges[0], edges[1], graph.edge_weight[mine], nodes > -1)
     return found, adjacency
 
 
@@ -85,8 +85,9 @@ def test_products_are_those_of_the_dense_matrix(chunk: int, monkeypatch: pytest.
 
 
 def test_a_heavy_edge_does_not_hide_a_light_one_that_one_side_names() -> None:
-    def neighbors(nodes: list[int], source: list[int], target: list[int], weight: list[float]) -> Neighbors:
-        return Neighbors(torch.tensor(nodes), torch.tensor(source), torch.tensor(target), torch.tensor(weight))
+    def neighbors(nodes: list[int], source: list[int], target: list[int], weight: list[float]) -> NeighborList:
+        lists = [torch.tensor(each) for each in (nodes, source, target, weight)]
+        return NeighborList(*lists, torch.ones(len(nodes), dtype=torch.bool))
 
     lists = {"a": neighbors([0], [0, 0], [1, 2], [5e7, 1.0]), "b": neighbors([1, 2], [1], [0], [5e7])}
     with pytest.raises(
