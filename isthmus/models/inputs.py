@@ -12,6 +12,7 @@ from torch import Tensor
 
 from isthmus.core.errors import nearest
 from isthmus.models.products.affine import affine, aggregated_affine
+from isthmus.models.products.pooled import Part, Piece
 from isthmus.models.products.sparse import (
     OPERATORS,
     Features,
@@ -180,6 +181,38 @@ class GraphInput:
         """Say how the distinct rows of S X are found, with an operator S and these features X; done when asked for."""
         self._built["distinct", name] = (self.x, find)
 
+    def reading(self, back: SparseMatrix) -> GraphInput:
+        """Return what a layer sees of this graph where it reads distinct rows, and `back` puts them back to nodes."""
+        known = self._built.get("reading")
+        if known is None or known[0] is not back:
+            known = self._built["reading"] = (back, Reading(self, back))
+        return cast(GraphInput, known[1])
+
+    def tell_parts(self, parts: Sequence[Part]) -> None:
+        """Say which graphs have no edges to others; all nodes with edges are in one of the parts, in their order."""
+        self._built["parts"] = parts
+
+    def pieces(self, name: str, mean: bool, rows: int) -> list[Piece]:
+        """Return an operator on so many rows, and the pooling after it, part by part; one piece where none are told."""
+        built = self._built if self.complement is None and self.kept is None else self._fused
+        key = ("pieces", name, mean)
+        if key not in built:
+            operator, pool = self.operator(name), self.pooling(mean)
+            built[key] = [
+                Piece(part, read, spare, operator.block(part.nodes, read), pool.block(part.graphs, part.nodes))
+                for part, read, spare in self._reads(rows)
+            ]
+        return cast("list[Piece]", built[key])
+
+    def _reads(self, rows: int) -> list[tuple[Part, slice, int]]:
+        """Return the parts, which of the rows that a layer reads are theirs, and how many after these are nobody's."""
+        parts = cast("Sequence[Part] | None", self._built.get("parts"))
+        if parts is None:
+            every = Part(slice(0, None), slice(0, self.num_nodes), slice(0, self.num_graphs or 0))
+            return [(every, slice(0, rows), 0)]
+        each = rows // parts[-1].tiles.stop  # rows of a tile
+        return [(part, slice(part.tiles.start * each, part.tiles.stop * each), 0) for part in parts]
+
     def own(self, h: Tensor) -> Tensor:
         """Return the rows of the nodes that a layer gives, of all rows that it reads."""
         return h
@@ -317,6 +350,43 @@ class Level(GraphInput):
         """Return the first rows of each client."""
         _, clients, read, given = self._of
         return h if read == given else h.view(clients, read, -1)[:, :given].flatten(0, 1)
+
+
+class Reading(GraphInput):
+    """A graph as a layer sees it that reads rows of which each is that of several nodes."""
+
+    _of: tuple[GraphInput, SparseMatrix]
+
+    def __init__(self, whole: GraphInput, back: SparseMatrix) -> None:
+        super().__init__(torch.empty(whole.num_nodes, 0), whole.edge_index[:, :0], None, whole.batch, whole.num_graphs)
+        object.__setattr__(self, "_of", (whole, back))
+        if "parts" in whole._built:
+            self._built["parts"] = whole._built["parts"]
+
+    def operator(self, name: str) -> SparseMatrix:
+        """Return the operator, with a column for each distinct row."""
+        if name not in self._built:
+            whole, back = self._of
+            self._built[name] = whole.operator(name).gathering(back)
+        return cast(SparseMatrix, self._built[name])
+
+    def pooling(self, mean: bool) -> SparseMatrix:
+        """Return the matrix that sums, or averages, the nodes of each graph."""
+        return self._of[0].pooling(mean)
+
+    def _reads(self, rows: int) -> list[tuple[Part, slice, int]]:
+        """Return the same, without the padding after the distinct rows of a part."""
+        crow, col = self._of[1].pattern.crow, self._of[1].pattern.col
+        found = []
+        for part, read, _ in super()._reads(rows):
+            mine = col[int(crow[part.nodes.start]) : int(crow[part.nodes.stop])]
+            stop = int(mine.max()) + 1 if len(mine) else read.start
+            found.append((part, slice(read.start, stop), read.stop - stop))
+        return found
+
+    def own(self, h: Tensor) -> Tensor:
+        """Return a row for each node."""
+        return self._of[1].matmul(h)
 
 
 def stack_graphs(graphs: Sequence[GraphInput]) -> tuple[GraphInput, int]:

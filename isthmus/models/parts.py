@@ -448,6 +448,12 @@ def _gives_rows(layer: nn.Module) -> bool:
     return bool(getattr(layer, "gives_rows", False)) and "forward" in vars(type(layer))  # a subclass may do otherwise
 
 
+def _sums(layer: nn.Module) -> str:
+    """Return the operator whose product with the features is all that a layer reads of a graph; empty without one."""
+    known = {"row_maps", "forward"} <= vars(type(layer)).keys()  # a subclass may do otherwise
+    return str(layer.sums) if known else ""
+
+
 class LayerStack(GNN):
     """Layers one after the other: H' = relu(dropout(norm(layer(H)))) for all but the last, which stands alone."""
 
@@ -459,7 +465,8 @@ class LayerStack(GNN):
 
     def hidden(self, graph: GraphInput, generator: torch.Generator | None) -> Tensor:
         """Return the output of the last hidden layer, (nodes, hidden); with one layer, the features."""
-        return dense(self._extract(graph, generator))
+        h, seen = self._extract(graph, generator)
+        return dense(h) if seen is graph else seen.own(dense(h))
 
     def last(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
         """Return the last layer's output, (nodes, out)."""
@@ -469,7 +476,8 @@ class LayerStack(GNN):
     def forward(self, graph: GraphInput, generator: torch.Generator | None) -> Tensor:
         """Return `last` of `hidden`, of the wanted nodes; a single layer takes sparse features as they are."""
         levels = self._levels(graph)
-        return self.last(levels[-1], self._extract(graph, generator, levels), generator)
+        h, seen = self._extract(graph, generator, levels)
+        return self.last(seen, h, generator)
 
     def _levels(self, graph: GraphInput) -> list[GraphInput]:
         """Return what each layer sees; where only some nodes are wanted, and all layers can, no more than they need."""
@@ -478,23 +486,68 @@ class LayerStack(GNN):
 
     def pooled(self, graph: GraphInput, generator: torch.Generator | None, mean: bool) -> Tensor:
         """Return the sums, or means, of the output's rows of each graph, (graphs, out); by a shorter way if any."""
-        last, h = self.layers[-1], self._extract(graph, generator)
-        if {"pooled", "forward"} <= vars(type(last)).keys():  # a subclass may have a forward of its own
-            found: Tensor = last.pooled(graph, h, generator, mean)  # type: ignore[operator]
+        last = self.layers[-1]
+        pools = {"pooled", "forward"} <= vars(type(last)).keys()  # a subclass may have a forward of its own
+        alike = self._alike(graph, graph.x, generator)
+        if pools and alike is not None and len(self.layers) == 2 and not self._parts_rows(generator):
+            rows, back = alike
+            found: Tensor = last.pooled(graph.reading(back), rows, generator, mean, *self.layers[0].row_maps)  # type: ignore[operator,misc]
             return found
-        return graph.pooling(mean).matmul(self.last(graph, h, generator))
+        h, seen = self._extract(graph, generator)
+        if pools:
+            found = last.pooled(seen, h, generator, mean)  # type: ignore[operator]
+            return found
+        return graph.pooling(mean).matmul(self.last(seen, h, generator))
+
+    def _alike(
+        self, graph: GraphInput, h: Features, generator: torch.Generator | None
+    ) -> tuple[Tensor, SparseMatrix] | None:
+        """Return the distinct rows of what the first layer reads, where many are equal, and what puts them back."""
+        dropped = self.input_dropout > 0 and generator is not None
+        return None if dropped else graph.distinct(_sums(self.layers[0]), h)
+
+    def _parts_rows(self, generator: object) -> bool:
+        """Whether rows that the first layer makes equal are not when the second layer reads them."""
+        drawn = bool(self.norms) or (self.dropout > 0 and generator is not None)
+        return drawn or len(self.layers) == 1 or not _gives_rows(self.layers[1])
+
+    @property
+    def merges(self) -> bool:
+        """Whether equal sums of features stay one row in training up to the second layer (see `_first`)."""
+        return not self.input_dropout and bool(_sums(self.layers[0])) and not self._parts_rows(self)
 
     def _extract(
         self, graph: GraphInput, generator: torch.Generator | None, levels: Sequence[GraphInput] | None = None
-    ) -> Features:
+    ) -> tuple[Features, GraphInput]:
+        """Return what the last layer reads, and what it sees of the graph."""
         h = dropout(graph.x, self.input_dropout, generator)
         *before, _ = self.layers
+        seen = list(levels or [graph] * len(self.layers))
         for depth, layer in enumerate(before):
-            out: Tensor = layer(graph if levels is None else levels[depth], h, generator)  # (nodes, hidden)
+            if depth == 0:
+                out, seen[1] = self._first(seen, h, generator)
+            else:
+                out = layer(seen[depth], h, generator)  # (nodes, hidden)
             if self.norms:
                 out = self.norms[depth](out, generator)
             h = dropout(out, self.dropout, generator).relu()
-        return h
+        return h, seen[-1]
+
+    def _first(
+        self, seen: Sequence[GraphInput], h: Features, generator: torch.Generator | None
+    ) -> tuple[Tensor, GraphInput]:
+        """Return the first layer's output, and what the second one sees; where many rows are equal, each is made once.
+
+        They stay together up to the next sums over neighbours, unless each is given random bits or a norm before.
+        """
+        graph, alike = seen[0], self._alike(seen[0], h, generator)
+        if alike is None:
+            out: Tensor = self.layers[0](graph, h, generator)
+            return out, seen[1]
+        rows, back = alike
+        first, bias, second, other_bias = self.layers[0].row_maps  # type: ignore[misc]
+        out = affine(affine(rows, first, bias).relu(), second, other_bias)
+        return (back.matmul(out), seen[1]) if self._parts_rows(generator) else (out, graph.reading(back))
 
     def extra_repr(self) -> str:
         """Fields shown in the repr."""

@@ -18,6 +18,7 @@ from isthmus.learn.tasks.graph_batches import BLOCK_ROWS
 from isthmus.learn.tasks.joined_graphs import JoinedGraphs, SideBySide
 from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated, StackedBatch
 from isthmus.models.inputs import GraphInput
+from isthmus.models.model import Model
 from isthmus.models.parts import Streams
 
 if TYPE_CHECKING:  # which imports this file
@@ -74,7 +75,10 @@ class GraphStack(BatchStack):
         )
 
     def _cut(self, owners: Sequence[int], chosen: Sequence[Tensor]) -> StackedBatch:
-        found = self.joined.cut(owners, chosen, tiled=True)
+        merges = (
+            isinstance(self.model, Model) and self.model.encoder is None and getattr(self.model.gnn, "merges", False)
+        )
+        found = self.joined.cut(owners, chosen, tiled=True, merges=merges)
         index = [self.joined.first[owner] + mine.numpy() for owner, mine in zip(owners, chosen, strict=True)]
         first = found.graphs.bounds
         target = self.task.no_labels(self.labels, int(first[-1]))
@@ -85,17 +89,19 @@ class GraphStack(BatchStack):
     def _redrawn(self, batch: StackedBatch, owners: Sequence[int], drawn: Sequence[Tensor]) -> StackedBatch:
         """Return a batch whose graphs were drawn in another order than they lie in."""
         assert batch.items is not None
-        ranks = [_ranks(mine, self.prepared[owner].index["train"]) for owner, mine in zip(owners, drawn, strict=True)]
-        nodes = replace(batch.nodes, order=partial(self._node_order, batch, owners, drawn, ranks))
-        items = replace(batch.items, order=partial(_order, ranks, batch.items.bounds))
+        bounds = batch.items.bounds
+        items = replace(batch.items, order=lambda: _order(self._ranks(owners, drawn), bounds))
+        nodes = replace(batch.nodes, order=partial(self._node_order, batch, owners, drawn))
         return StackedBatch(batch.graph, nodes, batch.entries, items, batch.target)
 
-    def _node_order(
-        self, batch: StackedBatch, owners: Sequence[int], drawn: Sequence[Tensor], ranks: Sequence[Tensor]
-    ) -> Tensor:
+    def _ranks(self, owners: Sequence[int], drawn: Sequence[Tensor]) -> list[Tensor]:
+        """Return the place among the drawn graphs of each client's training graphs."""
+        return [_ranks(mine, self.prepared[owner].index["train"]) for owner, mine in zip(owners, drawn, strict=True)]
+
+    def _node_order(self, batch: StackedBatch, owners: Sequence[int], drawn: Sequence[Tensor]) -> Tensor:
         """Return which row each row's bits are drawn for: that of the same node, graphs lying as they were drawn."""
         local = []
-        for owner, mine, rank in zip(owners, drawn, ranks, strict=True):
+        for owner, mine, rank in zip(owners, drawn, self._ranks(owners, drawn), strict=True):
             sizes = self.joined.sizes[self.joined.first[owner] + mine.numpy()]
             first = (np.cumsum(sizes) - sizes)[rank.numpy()]
             local.append(torch.from_numpy(spans(first, sizes[rank.numpy()])))

@@ -25,6 +25,8 @@ Evaluated = tuple[dict[str, dict[str, float]], dict[str, int]]
 
 # Rows of the smallest tile, and what a tile costs by itself, in rows: its copy of the weights and their gradient.
 LEAST_TILE, TILE_ROWS = 32, 16
+# Tiles cost no more than this share of what padding to the largest client does: products of few rows are slower.
+LEAST_GAIN = 0.8
 # Tiles have as many rows as a multiple of this, so that random bits of a client's tiles are whole words.
 STEP = 8
 
@@ -56,7 +58,7 @@ class Placed:
         tiles = -(-number // tried).clip(max=-1)  # (clients, tried): a client without rows has a tile too
         costs = tiles.sum(axis=0) * (tried + TILE_ROWS)
         best = int(costs.argmin())
-        if costs[best] >= len(sizes) * (most + TILE_ROWS) or not (tiles[:, best] > 1).any():
+        if costs[best] >= LEAST_GAIN * len(sizes) * (most + TILE_ROWS) or not (tiles[:, best] > 1).any():
             return cls(tuple(sizes), most)
         return cls(tuple(sizes), int(tried[best]), tiles=tuple(tiles[:, best].tolist()))
 
@@ -117,7 +119,13 @@ class StackedBatch:
 
 
 class BatchStack(ABC):
-    """The data of some clients, from which the batches of a step are cut side by side; kept from round to round."""
+    """The data of some clients, from which the batches of a step are cut side by side; kept from round to round.
+
+    Attributes:
+        model: what learns from the batches, where that is known: how they lie may be what is best for it
+    """
+
+    model: nn.Module | None = None
 
     @property
     @abstractmethod

@@ -80,6 +80,7 @@ class BatchCohort(GraphCohort):
 
     def _stack_of(self, prepared: Sequence[Any]) -> BatchStack:
         found: BatchStack = self.task.stack_batches(prepared, self.clients[0].batching)
+        found.model = self.model
         return found
 
     def _data_of(self, prepared: list[Any]) -> Any:

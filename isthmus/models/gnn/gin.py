@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import BatchNorm, LayerStack, Linear, Part, StackSpec, glorot, require_count, shape_of
 from isthmus.models.products.affine import affine, per_row, pooled_affine
+from isthmus.models.products.pooled import pooled_relu
 from isthmus.models.products.sparse import Features, dense
 
 
@@ -89,19 +90,34 @@ class GINLayer(_GINPart):
         self._add_second(hidden, out_dim, train_eps, mlp_norm)
 
     def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
-        """Return (nodes, out); where many rows of the features' sums are alike, each of them is computed once."""
-        alike = None if self.eps is not None or self.norms else graph.distinct("sum with self", h)
-        if alike is None:
-            return self._second(graph, self._mixed(graph, h), generator)
-        rows, back = alike
-        return back.matmul(self._second(graph, affine(rows, self.weight, self.bias), generator))
+        """Return (nodes, out)."""
+        return self._second(graph, self._mixed(graph, h), generator)
 
-    def pooled(self, graph: GraphInput, h: Features, generator: torch.Generator | None, mean: bool) -> Tensor:
-        """Return the sums, or means, of each graph's rows, (graphs, out); without norms the second map comes last."""
+    @property
+    def sums(self) -> str:
+        """The operator whose product with the features is all that the layer reads of a graph; empty without one."""
+        return "sum with self" if self.gives_rows else ""
+
+    @property
+    def row_maps(self) -> tuple[Tensor, ...]:
+        """W_1, b_1, W_2, b_2: what the layer does with these sums, with a relu between."""
+        return self.weight, self.bias, self.second.weight, self.second.bias
+
+    def pooled(
+        self, graph: GraphInput, h: Features, generator: torch.Generator | None, mean: bool, *maps: Tensor
+    ) -> Tensor:
+        """Return the sums, or means, of each graph's rows, (graphs, out); without norms the second map comes last.
+
+        Maps of rows may come before (see `pooled_relu`), where the layer gives rows.
+        """
         pool = graph.pooling(mean)
         if self.norms:
             return pool.matmul(self(graph, h, generator))
-        return pooled_affine(pool, pool.matmul(self._mixed(graph, h).relu()), self.second.weight, self.second.bias)
+        second = self.second.weight, self.second.bias
+        if self.eps is not None or not isinstance(h, Tensor) or h is graph.x:
+            return pooled_affine(pool, pool.matmul(self._mixed(graph, h).relu()), *second)
+        pieces = graph.pieces("sum with self", mean, len(h))
+        return pooled_affine(pool, pooled_relu(pieces, h, *maps, self.weight, self.bias), *second)
 
     @property
     def gives_rows(self) -> bool:

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isthmus.models.products.dense import product
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
 
 
@@ -63,11 +64,11 @@ def per_row(parameter: Tensor, dims: int, rows: int) -> Tensor:
     return parameter.unsqueeze(1).expand(clients, rows // clients, *parameter.shape[1:]).flatten(0, 1)
 
 
-def _dense_product(left: Tensor, right: Tensor) -> Tensor:
+def dense_product(left: Tensor, right: Tensor) -> Tensor:
     """Return left @ right; weights of many clients each multiply their own rows."""
     if right.ndim == 3:
-        return left.view(len(right), -1, right.shape[1]).bmm(right).flatten(0, 1)
-    return left.mm(right)
+        return product(left.view(len(right), -1, right.shape[1]), right).flatten(0, 1)
+    return product(left, right)
 
 
 class _Affine(torch.autograd.Function):
@@ -84,7 +85,7 @@ class _Affine(torch.autograd.Function):
         ctx.sparse, ctx.operator = sparse, operator
         ctx.bias_shape = None if bias is None else bias.shape
         ctx.save_for_backward(x, weight)
-        out = _dense_product(x, weight) if sparse is None else sparse.matmul(weight)
+        out = dense_product(x, weight) if sparse is None else sparse.matmul(weight)
         if operator is not None:
             out = operator.matmul(out)
         return out if bias is None else add_bias_(out, bias)
@@ -100,25 +101,27 @@ class _Affine(torch.autograd.Function):
         by_bias = bias_gradient(grad, ctx.bias_shape) if wants_bias else None
         if ctx.operator is not None and (wants_x or wants_weight):
             grad = ctx.operator.t().matmul(grad)
-        if weight.ndim == 3:  # of many clients
-            return *_gradients_by_client(grad, x, weight, wants_x, wants_weight), by_bias, None, None
+        if sparse is None:
+            return *dense_gradients(grad, x, weight, wants_x, wants_weight), by_bias, None, None
         if wants_weight:
-            by_weight = x.t().mm(grad) if sparse is None else sparse.t().matmul(grad)
+            by_weight = sparse.t().matmul(grad)
         if wants_x:
-            by_x = grad.mm(weight.t()) if sparse is None else sparse.sample(grad, weight)
+            by_x = sparse.sample(grad, weight)
         return by_x, by_weight, by_bias, None, None
 
 
-def _gradients_by_client(
+def dense_gradients(
     grad: Tensor, x: Tensor, weight: Tensor, wants_x: bool, wants_weight: bool
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients by the features and by the weights of many clients, where they are wanted."""
+    """Return the gradients of a dense product by the features and by the weights, where they are wanted."""
     by_x = by_weight = None
+    if weight.ndim == 2:
+        return product(grad, weight.t()) if wants_x else None, x.t().mm(grad) if wants_weight else None
     by_client = grad.view(len(weight), -1, grad.shape[1])
     if wants_weight:
         by_weight = x.view(len(weight), -1, x.shape[1]).mT.bmm(by_client)
     if wants_x:
-        by_x = by_client.bmm(weight.transpose(1, 2)).flatten(0, 1)
+        by_x = product(by_client, weight.mT).flatten(0, 1)
     return by_x, by_weight
 
 

@@ -211,6 +211,38 @@ class SparseMatrix:
         pattern = Pattern(torch.from_numpy(before).to(column.device), column, (blocks * rows, blocks * columns))
         return SparseMatrix(pattern, self.values.index_select(0, chosen))
 
+    def block(self, rows: slice, columns: slice) -> SparseMatrix:
+        """Return some rows and columns; the columns of these rows' entries are no smaller than the first of them."""
+        if (rows.stop - rows.start, columns.stop - columns.start) == self.shape:
+            return self
+        found = self._block(rows, columns)
+        found._alone = True
+        if self._transposed is self and rows == columns:
+            found.mark_symmetric()
+        elif self._transposed is not None and self._transposed is not self:
+            found.mark_transposed(self._transposed._block(columns, rows))
+        return found
+
+    def _block(self, rows: slice, columns: slice) -> SparseMatrix:
+        crow = self.pattern.crow[rows.start : rows.stop + 1]
+        entries = slice(int(crow[0]), int(crow[-1]))
+        crow, col = crow - crow[0], self.pattern.col[entries] - columns.start
+        values, size = self.values[entries], (rows.stop - rows.start, columns.stop - columns.start)
+        inside = col < size[1]
+        if not bool(inside.all()):
+            before = torch.cat([crow.new_zeros(1), inside.cumsum(0, dtype=crow.dtype)])
+            crow, col, values = before.index_select(0, crow), col[inside], values[inside]
+        return SparseMatrix(Pattern(crow, col, size), values)
+
+    def gathering(self, back: SparseMatrix) -> SparseMatrix:
+        """Return S B, where B has at most one entry in each row, a one, and one wherever S has an entry."""
+        place = torch.zeros(back.shape[0], dtype=back.pattern.col.dtype, device=back.values.device)
+        place[back.pattern.row] = back.pattern.col
+        column = place.index_select(0, self.pattern.col)
+        found = SparseMatrix(Pattern(self.pattern.crow, column, (self.shape[0], back.shape[1])), self.values)
+        found._alone = True
+        return found
+
     def row_sums(self) -> Tensor:
         """Return the sum of each row, (rows,)."""
         return self.matmul(self.values.new_ones(self.shape[1], 1)).squeeze(1)

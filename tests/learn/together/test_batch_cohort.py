@@ -179,6 +179,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> list[Placed]:
     """Let tiles be as small as they can be; returns how the nodes of batches lay."""
     monkeypatch.setattr(stacked_batches, "LEAST_TILE", 8)
     monkeypatch.setattr(stacked_batches, "TILE_ROWS", 0)
+    monkeypatch.setattr(stacked_batches, "LEAST_GAIN", 1.0)
     placed: list[Placed] = []
     losses = GraphStack.losses
 

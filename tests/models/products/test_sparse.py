@@ -228,6 +228,40 @@ def test_corners_are_the_first_rows_and_columns_of_each_block(rows: int, columns
     assert torch.equal(found.t().to_dense(), expected.t())
 
 
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(slice(2, 5), slice(3, 7)), (slice(2, 5), slice(3, 5)), (slice(0, 9), slice(0, 9))]
+)
+def test_a_block_is_some_rows_and_columns_without_what_is_behind_them(
+    rows: slice, columns: slice, turned: bool
+) -> None:
+    full = torch.block_diag(drawn(2, 3, 0, 0.6)[1], drawn(3, 4, 1, 0.7)[1], drawn(4, 2, 2, 0.6)[1])
+    matrix = SparseMatrix.from_csr(full.to_sparse_csr())
+    if turned:
+        matrix.mark_transposed(SparseMatrix.from_csr(full.t().to_sparse_csr()))
+    found = matrix.block(rows, columns)
+    check_rows(found)
+    assert torch.equal(found.to_dense(), full[rows, columns])
+    assert torch.equal(found.t().to_dense(), full[rows, columns].t())
+
+
+def test_a_block_of_a_symmetric_matrix_is_its_own_transpose() -> None:
+    part = drawn(4, 4, 0, 0.6)[1]
+    matrix = SparseMatrix.from_csr(torch.block_diag(part + part.t(), part + part.t()).to_sparse_csr())
+    matrix.mark_symmetric()
+    found = matrix.block(slice(4, 8), slice(4, 8))
+    assert found.t() is found and torch.equal(found.to_dense(), part + part.t())
+
+
+def test_gathered_rows_are_taken_from_where_they_are() -> None:
+    matrix, full = drawn(3, 5, 0, 0.6)
+    back = torch.zeros(5, 2)
+    place = torch.tensor([1, 0, 0, 1, 0])
+    back[torch.arange(5), place] = 1.0
+    found = matrix.gathering(SparseMatrix.from_csr(back.to_sparse_csr()))
+    assert torch.equal(found.to_dense(), full @ back) and torch.equal(found.t().to_dense(), (full @ back).t())
+
+
 def test_row_sums_are_the_dense_ones_also_of_rows_without_entries() -> None:
     matrix, full = drawn(6, 4, 0, 0.3)
     torch.testing.assert_close(matrix.row_sums(), full.sum(dim=1))

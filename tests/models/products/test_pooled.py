@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from isthmus.models.products.pooled import Part, Piece, pooled_relu
+from isthmus.models.products.sparse import SparseMatrix
+
+# Of each of three parts: rows that are read, nodes, graphs.
+SIZES = ((3, 4, 2), (2, 5, 1), (3, 2, 2))
+IN, HIDDEN, OUT = 3, 4, 2
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def sparse(rows: int, columns: int, seed: int) -> SparseMatrix:
+    full = drawn(rows, columns, seed=seed)
+    return SparseMatrix.from_csr((full * (full > -0.5)).to_sparse_csr())
+
+
+def pieces_of(clients: bool, spare: int) -> list[Piece]:
+    """Return three parts of one client, or of two: the first two parts are tiles of one piece then."""
+    found, row, graph, node = [], 0, 0, 0
+    for k, (rows, nodes, graphs) in enumerate(SIZES):
+        tiles = slice(k, k + 1) if clients else slice(0, None)
+        part = Part(tiles, slice(node, node + nodes), slice(graph, graph + graphs))
+        read = slice(row, row + rows)
+        found.append(Piece(part, read, spare, sparse(nodes, rows, k), sparse(graphs, nodes, k + 5)))
+        row, graph, node = row + rows + spare, graph + graphs, node + nodes
+    return found
+
+
+def expected(pieces: list[Piece], h: Tensor, *maps: Tensor) -> Tensor:
+    """Return the same, map by map."""
+    found = []
+    for k, piece in enumerate(pieces):
+        mine = [each if maps[0].ndim == 2 else each[k] for each in maps]
+        rows = h[piece.read]
+        for weight, bias in zip(mine[:-2:2], mine[1:-2:2], strict=True):
+            rows = (rows @ weight + bias).relu()
+        out = (piece.operator.to_dense() @ rows @ mine[-2] + mine[-1]).relu()
+        found.append(piece.pool.to_dense() @ out)
+    return torch.cat(found)
+
+
+def maps_of(clients: bool, deep: bool) -> list[Tensor]:
+    lead = (3,) if clients else ()
+    first = [drawn(*lead, IN, HIDDEN, seed=1), drawn(*lead, HIDDEN, seed=2)] if deep else []
+    last = [drawn(*lead, HIDDEN if deep else IN, OUT, seed=3), drawn(*lead, OUT, seed=4)]
+    return [each.requires_grad_() for each in (*first, *last)]
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("spare", [0, 2])
+@pytest.mark.parametrize("clients", [False, True])
+def test_equals_the_formula_with_gradients_to_second_order(clients: bool, spare: int, deep: bool) -> None:
+    pieces, maps = pieces_of(clients, spare), maps_of(clients, deep)
+    h = drawn(sum(rows + spare for rows, _, _ in SIZES), IN, seed=9).requires_grad_()
+    torch.testing.assert_close(pooled_relu(pieces, h, *maps), expected(pieces, h, *maps))
+    assert torch.autograd.gradcheck(lambda *given: pooled_relu(pieces, *given), (h, *maps))
+    assert torch.autograd.gradgradcheck(lambda *given: pooled_relu(pieces, *given), (h, *maps))
+
+
+def test_tiles_of_several_clients_in_one_piece_have_their_own_weights() -> None:
+    maps = maps_of(True, deep=True)
+    h = drawn(6, IN, seed=9)
+    operator, pool = sparse(9, 6, 0), sparse(4, 9, 1)
+    blocks = torch.block_diag(*(torch.ones(3, 2) for _ in range(3)))
+    operator = SparseMatrix.from_csr((operator.to_dense() * blocks).to_sparse_csr())
+    one = [Piece(Part(slice(0, 3), slice(0, 9), slice(0, 4)), slice(0, 6), 0, operator, pool)]
+    rows = torch.cat([(h[2 * k : 2 * k + 2] @ maps[0][k] + maps[1][k]).relu() @ maps[2][k] for k in range(3)])
+    out = operator.to_dense() @ rows + maps[3].repeat_interleave(3, dim=0)
+    wanted = pool.to_dense() @ out.relu()
+    found = pooled_relu(one, h, *maps)
+    torch.testing.assert_close(found, wanted)
+    pairs = zip(torch.autograd.grad(found.sum(), maps), torch.autograd.grad(wanted.sum(), maps), strict=True)
+    for mine, theirs in pairs:
+        torch.testing.assert_close(mine, theirs)
