@@ -25,9 +25,9 @@ def test_scores_are_put_beside_the_kept_ones(tmp_path: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     import rerun
 
-    from isthmus.suites.outcomes import runs_csv
     from isthmus.suites.runner import run_suite
     from isthmus.suites.spec import load_suite
+    from isthmus.suites.table import runs_csv
 
     path = tmp_path / "two.yaml"
     path.write_text(SUITE)
@@ -44,7 +44,7 @@ def test_scores_are_put_beside_the_kept_ones(tmp_path: Path, monkeypatch: pytest
             writer = csv.DictWriter(file, list(kept[0]))
             writer.writeheader()
             writer.writerows(kept)
-        return list(rerun.again(path, tmp_path / "again", longest, None))
+        return list(rerun.again(path, (), tmp_path / "again", longest, None))
 
     found = again(rows, longest=1000)
     assert [line[1:3] for line in found] == [("Local", "1"), ("FedAvg", "1")]

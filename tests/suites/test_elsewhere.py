@@ -14,7 +14,7 @@ from isthmus.core.codec import pack
 from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.suites import elsewhere, runner
 from isthmus.suites.comparison import Comparison
-from isthmus.suites.outcomes import BY_ROW
+from isthmus.suites.moving import BY_ROW
 from isthmus.suites.part import part_of
 from isthmus.suites.runner import run_suite
 from isthmus.suites.spec import load_suite
@@ -264,12 +264,15 @@ def test_rows_of_other_courses_are_set_aside_when_a_suite_is_cut_short_too(
     (out / "runs.csv").write_bytes(moved)
     suite_file.write_text(SUITE.replace("rounds: 2", "rounds: 3"))
 
-    def one_then_stop(points: Any, *more: Any) -> Any:
-        yield from elsewhere_once(points[:1], *more)
-        raise KeyboardInterrupt
+    done, finish = [0], runner.finish_course
 
-    elsewhere_once = runner._one_by_one
-    monkeypatch.setattr(runner, "_one_by_one", one_then_stop)
+    def one_then_stop(*arguments: Any) -> Any:
+        done[0] += 1
+        if done[0] > 1:
+            raise KeyboardInterrupt
+        return finish(*arguments)
+
+    monkeypatch.setattr(runner, "finish_course", one_then_stop)
     with pytest.raises(KeyboardInterrupt):
         run_suite(load_suite(suite_file), out, workers=1)
     (aside,) = out.glob("runs.csv.*")
