@@ -20,8 +20,7 @@ from isthmus.algorithms import MOON, Ditto, FedAvg, FedDyn, FedProx, FedRep, PFe
 from isthmus.algorithms.fedavg import TrainModel
 from isthmus.core.federation import ExchangeRules, Federation
 from isthmus.core.folds import weighted_mean
-from isthmus.core.protocol import ModelState
-from isthmus.core.training import evaluate
+from isthmus.core.protocol import EvaluateModel, ModelState
 from isthmus.learn.batching import LinkBatch, MiniBatch, NeighborBatch
 from isthmus.learn.optimizers import SGD, Adam, Optimizer
 from isthmus.learn.tasks import (
@@ -122,7 +121,8 @@ def one_round(of: Simulation) -> Counting:
 
 def one_evaluation(of: Simulation) -> Counting:
     state = ModelState(of.initial.params)
-    return counted(lambda: evaluate(of.course.algorithm, state, federation(of), ("train", "val"), "accuracy"))
+    request = EvaluateModel(of.course.algorithm.global_params(state), ("train", "val"), "accuracy", best=False)
+    return counted(lambda: federation(of).ask(request, clients=of.runtime.clients, min_replies=0))
 
 
 def require_together(of: Simulation, request: str) -> None:
