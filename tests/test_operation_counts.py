@@ -351,7 +351,7 @@ TASKS: dict[str, tuple[dict[str, Any], Callable[[int], Any], float]] = {
         _graphs,
         4.0,
     ),
-    "links": ({"task": LinkPrediction(), "model": ModelSpec(NETWORK, decoder=DotDecoder())}, _facts, 108),
+    "links": ({"task": LinkPrediction(), "model": ModelSpec(NETWORK, decoder=DotDecoder())}, _facts, 3.0),
     "classes of links": (
         {
             "task": LinkClassification(),

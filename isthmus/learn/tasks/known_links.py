@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,22 +37,29 @@ class RowSets:
 
     def count(self, row: Tensor) -> Tensor:
         """Return how many places each row has, (rows,)."""
-        return self._start(row + 1) - self._start(row)
+        return self.start(row + 1) - self.start(row)
 
-    def absent(self, row: Tensor, number: Tensor) -> Tensor:
-        """Return the place that is the `number`-th, from 0, of those that a row lacks, (rows,)."""
-        passed = torch.searchsorted(self.missing, row * self.num_places + number, right=True) - self._start(row)
-        return number + passed
+    def absent(self, row: Tensor, number: Tensor, begin: Tensor | None = None) -> Tensor:
+        """Return the place that is the `number`-th, from 0, of those that a row lacks, (rows,); `begin` is `start`."""
+        passed = torch.searchsorted(self.missing, row * self.num_places + number, right=True)
+        return number + passed - (self.start(row) if begin is None else begin)
+
+    def followed(self, other: RowSets, rows: int) -> RowSets:
+        """Return these rows, so many of them, and then another's, with as many places."""
+        shift = rows * self.num_places
+        key, missing = torch.cat([self.key, other.key + shift]), torch.cat([self.missing, other.missing + shift])
+        return RowSets(key, missing, self.num_places)
 
     def entries(self, row: Tensor) -> tuple[Tensor, Tensor]:
         """Return all places of the given rows: the position of the row in `row`, and the place, (found,) each."""
         count = self.count(row)
         owner = torch.repeat_interleave(torch.arange(len(row), device=row.device), count)
         before = count.cumsum(0) - count
-        position = self._start(row)[owner] + torch.arange(len(owner), device=row.device) - before[owner]
+        position = self.start(row)[owner] + torch.arange(len(owner), device=row.device) - before[owner]
         return owner, self.key[position] % max(self.num_places, 1)
 
-    def _start(self, row: Tensor) -> Tensor:
+    def start(self, row: Tensor) -> Tensor:
+        """Return where rows begin, (rows,)."""
         return torch.searchsorted(self.key, row * self.num_places)
 
 
@@ -103,6 +112,50 @@ class Candidates:
     def node_at(self, side: Tensor, place: Tensor) -> Tensor:
         """Return the nodes of given sides and places."""
         return self.nodes.index_select(0, self.first.index_select(0, side) + place)
+
+
+class Room(NamedTuple):
+    """What replacing an end of some links can give: for the head, and below for the tail, (2, links) each.
+
+    Fields:
+        number: how many nodes make a pair that is no known link
+        row:    the row of what is known at that end; those of tails come after those of heads
+        begin:  where that row begins
+    """
+
+    number: Tensor
+    row: Tensor
+    begin: Tensor
+
+    def of(self, links: Tensor) -> Room:
+        """Return that of some of the links."""
+        return Room(*(each.index_select(1, links) for each in self))
+
+    @property
+    def possible(self) -> Tensor:
+        """Whether a link has a negative of its own, (links,)."""
+        return (self.number > 0).any(dim=0)
+
+
+class Chances(NamedTuple):
+    """What is drawn for the negatives of some links: which end is replaced, and by which of those that could be.
+
+    Fields:
+        spare: (links,): which other link's negatives are taken where a link has none
+        coin:  (negatives,): the end, where both could be replaced
+        share: (negatives,): the node, as a share of their number
+    """
+
+    spare: Tensor
+    coin: Tensor
+    share: Tensor
+
+    @staticmethod
+    def drawn(links: int, number: int, generator: torch.Generator) -> Chances:
+        """Draw for so many links with so many negatives each."""
+        spare = torch.rand(links, dtype=torch.float64, generator=generator)
+        coin = torch.randint(2, (links * number,), generator=generator)
+        return Chances(spare, coin, torch.rand(links * number, dtype=torch.float64, generator=generator))
 
 
 @dataclass(frozen=True)
@@ -167,12 +220,23 @@ class KnownLinks:
         size = self.candidates.sizes[self.candidates.side[links[end]]]
         return size - self.partners[end].count(self.rows(links, relation, end))
 
-    def rooms(self, links: Tensor, relation: Tensor) -> Tensor:
-        """Return how many nodes could replace the head, and the tail, of each link, (2, links)."""
-        return torch.stack([self.room(links, relation, end) for end in (HEAD, TAIL)])
+    def rooms(self, links: Tensor, relation: Tensor) -> Room:
+        """Return what replacing the head, and the tail, of each link can give."""
+        row = torch.stack([self.rows(links, relation, end) + end * self._num_rows for end in (HEAD, TAIL)])
+        number = torch.stack([self.room(links, relation, end) for end in (HEAD, TAIL)])
+        return Room(number, row, self._both.start(row))
+
+    @property
+    def _num_rows(self) -> int:
+        return len(self.candidates.side) * self.num_relations * self.candidates.num_sides
+
+    @cached_property
+    def _both(self) -> RowSets:
+        """What is known at the heads, and after it at the tails, so that one search serves both ends."""
+        return self.partners[HEAD].followed(self.partners[TAIL], self._num_rows)
 
     def negatives(
-        self, links: Tensor, relation: Tensor, number: int, generator: torch.Generator, rooms: Tensor | None = None
+        self, links: Tensor, relation: Tensor, number: int, generator: torch.Generator, rooms: Room | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return `number` pairs for each known link, (2, links * number), that are no known links, and their relations.
 
@@ -183,28 +247,53 @@ class KnownLinks:
         where they are known.
         """
         rooms = self.rooms(links, relation) if rooms is None else rooms
-        possible = (rooms > 0).any(dim=0).nonzero().flatten()
+        possible = rooms.possible.nonzero().flatten()
         if links.shape[1] and len(possible) == 0:
             if len(self.open) == 0:
                 raise BadInput(complete(self.name, len(self.candidates.side)))
             others = self.open[_below(torch.full_like(links[0], len(self.open)), generator)]
             return self.negatives(self.links[:, others], self.relation[others], number, generator)
+        chances = Chances.drawn(links.shape[1], number, generator)
         which = torch.arange(links.shape[1], device=links.device)
-        spare = possible[_below(torch.full_like(which, len(possible)), generator)] if len(which) else which
-        which = torch.where((rooms > 0).any(dim=0), which, spare).repeat_interleave(number)
+        if len(possible) < len(which):
+            spare = possible[_share_of(chances.spare, torch.full_like(which, len(possible)))]
+            which = torch.where(rooms.possible, which, spare)
+        which = which.repeat_interleave(number)
+        kind = relation.index_select(0, which)
         # `index_select` takes a third of the time of brackets.
-        rooms, links, kind = rooms.index_select(1, which), links.index_select(1, which), relation.index_select(0, which)
-        coin = torch.randint(2, which.shape, generator=generator).to(which.device)
-        end = torch.where(rooms[HEAD] == 0, TAIL, torch.where(rooms[TAIL] == 0, HEAD, coin))
-        draw = _below(rooms.gather(0, end.unsqueeze(0)).squeeze(0), generator)
-        pairs = links.clone()
-        for each in (HEAD, TAIL):
-            mine = (end == each).nonzero().flatten()
-            old, relations = links.index_select(1, mine), kind.index_select(0, mine)
-            place = self.partners[each].absent(self.rows(old, relations, each), draw.index_select(0, mine))
-            side = self.candidates.side.index_select(0, old[each])
-            pairs[each].index_copy_(0, mine, self.candidates.node_at(side, place))
-        return pairs, kind
+        return self.replaced(links.index_select(1, which), rooms.of(which), chances), kind
+
+    def replaced(self, links: Tensor, rooms: Room, chances: Chances) -> Tensor:
+        """Return links with an end of each replaced as was drawn, (2, links); each has room at one end at least."""
+        coin = chances.coin.to(links.device)
+        end = torch.where(rooms.number[HEAD] == 0, TAIL, torch.where(rooms.number[TAIL] == 0, HEAD, coin)).unsqueeze(0)
+        number, row, begin = (each.gather(0, end).squeeze(0) for each in rooms)
+        place = self._both.absent(row, _share_of(chances.share, number), begin)
+        side = self.candidates.side.index_select(0, links.gather(0, end).squeeze(0))
+        return links.scatter(0, end, self.candidates.node_at(side, place).unsqueeze(0))
+
+
+def side_by_side(graphs: Sequence[LinkGraph]) -> LinkGraph:
+    """Return graphs as one, the nodes and links of each after those of the one before; a side is one graph's alone."""
+    count = [graph.num_nodes for graph in graphs]
+    nodes, first = sum(count), torch.tensor([0, *count]).cumsum(0).tolist()
+    links = torch.cat([graph.links + shift for graph, shift in zip(graphs, first, strict=False)], dim=1)
+    sides = [Candidates.of(graph) for graph in graphs]
+    most = max(each.num_sides for each in sides)
+    linked = None
+    if any(graph.linked is not None for graph in graphs):
+        linked = torch.cat([torch.ones_like(g.label) if g.linked is None else g.linked for g in graphs])
+    return LinkGraph(
+        x=torch.empty(nodes, 0),
+        links=links,
+        label=torch.cat([graph.label for graph in graphs]),
+        num_classes=graphs[0].num_classes,
+        node_ids=torch.arange(nodes),
+        link_ids=torch.arange(links.shape[1]),
+        linked=linked,
+        node_attributes={"side": torch.cat([each.side + k * most for k, each in enumerate(sides)])},
+        undirected=graphs[0].undirected,
+    )
 
 
 def has_negatives(data: LinkGraph, by_relation: bool, self_pairs: bool) -> bool:
@@ -237,5 +326,10 @@ _NONE = RowSets(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.in
 
 def _below(limits: Tensor, generator: torch.Generator) -> Tensor:
     """Return an even draw from 0, ..., limit - 1 for each limit, int64."""
-    drawn = torch.rand(len(limits), dtype=torch.float64, generator=generator) * limits.cpu()
+    return _share_of(torch.rand(len(limits), dtype=torch.float64, generator=generator), limits)
+
+
+def _share_of(share: Tensor, limits: Tensor) -> Tensor:
+    """Return which of 0, ..., limit - 1 an even draw from [0, 1) is, int64."""
+    drawn = share * limits.cpu()
     return torch.minimum(drawn.long().to(limits.device), limits - 1)

@@ -18,7 +18,8 @@ from isthmus.learn.batching import Batching
 from isthmus.learn.metrics import several_tasks as task_metrics
 from isthmus.learn.metrics.classification import defined, of_finite
 from isthmus.learn.metrics.ranking import RANKINGS, ranks_of_ends
-from isthmus.learn.tasks.known_links import KnownLinks, complete, has_negatives
+from isthmus.learn.tasks.drawn_pairs import DrawnPairs
+from isthmus.learn.tasks.known_links import KnownLinks, Room, complete, has_negatives
 from isthmus.learn.tasks.link_task import MAX_SCORES, LinkExamples, LinkTask, PreparedLinks, link_part
 from isthmus.learn.tasks.side_by_side import LinkStack
 from isthmus.learn.tasks.stacked_batches import BatchStack
@@ -202,13 +203,13 @@ class LinkPrediction(LinkTask):
         found: KnownLinks = prepared.kept["known"]
         return found
 
-    def _rooms(self, prepared: PreparedLinks) -> Tensor:
-        """Return how many nodes could replace the head, and the tail, of each link, (2, links), counted once."""
+    def rooms(self, prepared: PreparedLinks) -> Room:
+        """Return what replacing an end of each link can give, looked for once."""
         if "rooms" not in prepared.kept:
             data = prepared.data
             relation = self.relations(data, torch.arange(data.num_items, device=data.links.device))
             prepared.kept["rooms"] = self.known(prepared).rooms(data.links, relation.clamp(min=0))
-        found: Tensor = prepared.kept["rooms"]
+        found: Room = prepared.kept["rooms"]
         return found
 
     def relations(self, data: LinkGraph, links: Tensor) -> Tensor:
@@ -220,9 +221,9 @@ class LinkPrediction(LinkTask):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the links and the given negatives among them, or the links, then negatives drawn for them."""
         ends, relation = prepared.data.links.index_select(1, links), self.relations(prepared.data, links)
-        if self._are_given(prepared, "train"):
+        if self.are_given(prepared, "train"):
             return ends, relation, prepared.data.is_link[links].float()
-        rooms = self._rooms(prepared).index_select(1, links)
+        rooms = self.rooms(prepared).of(links)
         wrong, kind = self.known(prepared).negatives(ends, relation, self.num_negatives, generator, rooms)
         target = torch.cat([torch.ones(len(links)), torch.zeros(len(kind))]).to(links.device)
         return torch.cat([ends, wrong], dim=1), torch.cat([relation, kind]), target
@@ -243,7 +244,8 @@ class LinkPrediction(LinkTask):
 
     def stack_batches(self, prepared: Sequence[PreparedLinks], batching: Batching) -> BatchStack:
         """Return what batches of many clients are cut from."""
-        return LinkStack(self, prepared, batching)
+        kind = DrawnPairs if DrawnPairs.serves(self, prepared, batching) else LinkStack
+        return kind(self, prepared, batching)
 
     def predict(self, model: nn.Module, prepared: PreparedLinks) -> PairPredictions:
         """Return the score of every link; where relations are told apart, that of its own, or NaN if it has none."""
@@ -262,7 +264,7 @@ class LinkPrediction(LinkTask):
         blocks = torch.split(torch.arange(len(relation), device=relation.device), size)
         return torch.cat([part.of(h[pairs[0, b]], h[pairs[1, b]], relation[b], None) for b in blocks])
 
-    def _are_given(self, prepared: PreparedLinks, split: str) -> bool:
+    def are_given(self, prepared: PreparedLinks, split: str) -> bool:
         """Return whether the examples of a split have pairs among them that are told to be no links."""
         key = ("given", split)
         if key not in prepared.kept:
@@ -286,7 +288,7 @@ class LinkPrediction(LinkTask):
         ends, relation = prepared.data.links[:, links], self.relations(prepared.data, links)
         is_link = prepared.data.is_link[links]
         drawn = torch.empty(len(links), 0)
-        if not self._are_given(prepared, split):
+        if not self.are_given(prepared, split):
             wrong, kind = self._negatives(prepared, split)
             drawn = self._scores(model, h, wrong, kind).view(len(links), self.num_negatives).cpu()
         ranks = torch.full((2, len(links)), math.nan, dtype=torch.float64)

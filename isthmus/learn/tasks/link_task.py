@@ -175,14 +175,14 @@ class LinkTask(Task):
         if len(prepared.index["train"]) == 0:
             return
         while True:
-            for links in self._supervised(prepared.index["train"], batching, generator):
+            for links in self.supervised(prepared.index["train"], batching, generator):
                 pairs, relation, target = self.examples(prepared, links, generator)
-                graph = self._messages(prepared, links) if self.disjoint else prepared.graph
+                graph = self.messages(prepared, links) if self.disjoint else prepared.graph
                 if isinstance(batching, NeighborBatch):
                     graph, pairs = _sampled(prepared, graph, pairs, batching, generator)
                 yield LinkExamples(graph, pairs, relation, target)
 
-    def _supervised(self, train: Tensor, batching: Batching, generator: torch.Generator) -> Iterator[Tensor]:
+    def supervised(self, train: Tensor, batching: Batching, generator: torch.Generator) -> Iterator[Tensor]:
         """Yield the training links that are supervised in each step of an epoch."""
         if isinstance(batching, FullBatch) and not self.disjoint:
             yield train
@@ -195,7 +195,7 @@ class LinkTask(Task):
         else:
             raise BadInput(self.batching_problem(batching))
 
-    def _messages(self, prepared: PreparedLinks, supervised: Tensor) -> GraphInput:
+    def messages(self, prepared: PreparedLinks, supervised: Tensor) -> GraphInput:
         """Return the graph without the edges of the supervised links."""
         kept = torch.ones(prepared.graph.num_edges, dtype=torch.bool, device=supervised.device)
         edges = prepared.edge_of[:, supervised].flatten()

@@ -197,8 +197,8 @@ class LinkStack(StackedGraphs):
     task: LinkTask
     prepared: Sequence[PreparedLinks]
 
-    def batch(self, owners: Sequence[int], drawn: Sequence[LinkExamples]) -> StackedBatch:
-        """Return message edges and pairs side by side."""
+    def batch(self, owners: Sequence[int], drawn: Sequence[Any]) -> StackedBatch:
+        """Return message edges and pairs side by side, as they are in `LinkExamples`."""
         graph, rows = self._messages(owners, drawn)
         nodes, entries = self.placed([each.graph for each in drawn], rows)
         counts = tuple(each.pairs.shape[1] for each in drawn)

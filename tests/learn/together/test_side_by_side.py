@@ -12,10 +12,13 @@ import torch
 from isthmus.core.client import NotTogether
 from isthmus.core.federation import Position
 from isthmus.core.random import seeded
+from isthmus.data.link_graph import LinkGraph
 from isthmus.learn.batching import Batching, FullBatch, LinkBatch, NeighborBatch
 from isthmus.learn.graph_client import Evaluate, GraphClient
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.learn.tasks import LinkClassification, LinkPrediction, NodeClassification
+from isthmus.learn.tasks.drawn_pairs import DrawnPairs
+from isthmus.learn.tasks.side_by_side import LinkStack
 from isthmus.learn.together.batch_cohort import BatchCohort
 from isthmus.models import (
     GAT,
@@ -77,6 +80,50 @@ def test_links_are_predicted_the_same(batching: str, decoder: str, disjoint: boo
     task = LinkPrediction(disjoint=disjoint, by_relation=decoder in ("distmult", "bilinear", "mlp"), num_negatives=2)
     clients = link_clients(task, ModelSpec(GCN(hidden=8), decoder=DECODERS[decoder]), BATCHINGS[batching])
     require_same_fit(clients, [work_of(start_of(clients), steps=1)] * len(clients))
+
+
+def with_sides(part: LinkGraph, num_sides: int) -> LinkGraph:
+    return replace(part, node_attributes={"side": torch.arange(part.num_nodes) % num_sides})
+
+
+@pytest.mark.parametrize("batching", [FullBatch(), LinkBatch(7)], ids=["full", "links"])
+@pytest.mark.parametrize("by_relation", [False, True])
+def test_negatives_of_all_clients_are_those_that_each_would_draw_alone(by_relation: bool, batching: Batching) -> None:
+    task = LinkPrediction(by_relation=by_relation, num_negatives=3)
+    parts = [toy_facts(nodes, links, seed=k) for k, (nodes, links) in enumerate(SIZES)]
+    parts[1:3] = [with_sides(parts[1], 3), with_sides(parts[2], 2)]
+    prepared = [task.prepare(part) for part in parts]
+    stack = task.stack_batches(prepared, batching)
+    assert type(stack) is DrawnPairs
+    owners = [2, 0, 3, 1]
+    streams = [[torch.Generator().manual_seed(k) for k in owners] for _ in range(2)]
+    together = [stack.draws(k, stream) for k, stream in zip(owners, streams[0], strict=True)]
+    alone = [task.batches(prepared[k], batching, stream) for k, stream in zip(owners, streams[1], strict=True)]
+    for _ in range(3):
+        batch = stack.batch(owners, [next(drawn) for drawn in together])
+        pairs, relation, target, counted = batch.target
+        for place, each in enumerate(map(next, alone)):
+            mine = slice(place * counted.shape[1], place * counted.shape[1] + each.pairs.shape[1])
+            assert torch.equal(pairs[:, mine] - place * batch.nodes.rows, each.pairs)
+            assert torch.equal(relation[mine], each.relation) and torch.equal(target[mine], each.target)
+            assert int(counted[place].sum()) == each.pairs.shape[1]
+
+
+def test_a_client_with_a_link_that_has_no_negative_draws_as_it_would_alone() -> None:
+    task = LinkPrediction()
+    spec = ModelSpec(GCN(hidden=8), decoder=DotDecoder())
+    parts = [toy_facts(nodes, links, seed=k) for k, (nodes, links) in enumerate(SIZES)]
+    # The first two nodes are alone on their sides, so that nobody could take their places.
+    side = torch.full((parts[1].num_nodes,), 2)
+    side[:2] = torch.tensor([0, 1])
+    first = parts[1].links.clone()
+    first[:, 0] = torch.tensor([0, 1])
+    parts[1] = replace(parts[1], links=first, node_attributes={"side": side})
+    clients = placed(parts, task, spec, FullBatch(), 1)
+    rooms = task.rooms(clients[1].prepared).of(clients[1].prepared.index["train"])
+    assert not bool(rooms.possible.all())
+    assert type(BatchCohort(clients).stack) is LinkStack
+    require_same_fit(clients, [work_of(start_of(clients))] * len(clients))
 
 
 @pytest.mark.meet(2)
