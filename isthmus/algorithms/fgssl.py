@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from isthmus.algorithms.able import require_classes_of_nodes, require_whole_graph
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
-from isthmus.algorithms.one_or_many import Graphs
 from isthmus.core.errors import BadInput, refuse
 from isthmus.core.protocol import on
 from isthmus.core.record import Params
+from isthmus.learn.able import require_classes_of_nodes, require_whole_graph
 from isthmus.learn.augment import Augmentation
 from isthmus.learn.contrast import node_contrast
 from isthmus.learn.graph_client import BothWays, GraphClient
+from isthmus.learn.one_or_many import Graphs
 from isthmus.learn.optimizers import SGD, Optimizer
 from isthmus.learn.tasks.node_classification import NodeBatch
 from isthmus.learn.tasks.task import StackedData

@@ -27,9 +27,8 @@ from isthmus.core.protocol import Algorithm
 from isthmus.core.random import Secret, numpy_generator, seeded
 from isthmus.core.record import Params, State
 from isthmus.data.conventions import SPLITS
-from isthmus.data.dividing import PublicSplit, has_split
+from isthmus.data.dividing import PublicSplit, fingerprint, has_split
 from isthmus.data.features import feature_facts, input_names
-from isthmus.data.fingerprint import fingerprint
 from isthmus.data.folders.own_folder import OwnFolder
 from isthmus.data.folders.own_kinds import Folders
 from isthmus.data.folders.schema.schema import digest_at

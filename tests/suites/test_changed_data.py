@@ -12,8 +12,8 @@ import yaml
 
 import isthmus as ist
 from isthmus.core.errors import BadInput
+from isthmus.data.dividing import fingerprint
 from isthmus.data.features import from_scipy, scipy_rows
-from isthmus.data.fingerprint import fingerprint
 from isthmus.data.folders.graph_folder import write_graph_folder
 from isthmus.data.graph import Graph
 from isthmus.suites.comparison import Comparison

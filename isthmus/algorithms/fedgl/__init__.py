@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from isthmus.algorithms.able import require_classes_of_nodes, require_keys, require_whole_graph
 from isthmus.algorithms.fedavg import ModelUpdate
 from isthmus.algorithms.fedgl.messages import (
     NO_LABEL,
@@ -29,6 +28,7 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import Algorithm, cohort, on, told
 from isthmus.core.record import Params, Record
+from isthmus.learn.able import require_classes_of_nodes, require_keys, require_whole_graph
 from isthmus.learn.graph_client import GraphClient, Loss, check_local_steps, load_params
 from isthmus.learn.metrics.classification import cross_entropy
 from isthmus.learn.optimizers import Adam, Optimizer

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from isthmus.algorithms.able import require_keys
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
 from isthmus.algorithms.fedgnn.perturbation import perturbed, privacy_bound
 from isthmus.algorithms.fedgnn.user_items import (
@@ -31,6 +30,7 @@ from isthmus.core.errors import BadInput, refuse
 from isthmus.core.federation import Federation
 from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, ModelState, Request, on
 from isthmus.core.record import Params, State
+from isthmus.learn.able import require_keys
 from isthmus.learn.batching import FullBatch, LinkBatch
 from isthmus.learn.graph_client import BothWays, Fitted, GraphClient, load_params
 from isthmus.learn.optimizers import SGD, Optimizer

@@ -9,18 +9,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from isthmus.algorithms.able import require_classes_of_nodes, require_whole_graph
 from isthmus.algorithms.fedgrl.downstream import Downstream, Finetune
 from isthmus.algorithms.fedgrl.selfsup import BGRL, SelfSupervision
 from isthmus.algorithms.fedgrl.together import OWN, Learners
-from isthmus.algorithms.one_or_many import Graphs
 from isthmus.core.client import NotTogether, Work
 from isthmus.core.errors import BadInput, CourseFailed, refuse
 from isthmus.core.federation import Federation
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Request, on
 from isthmus.core.random import seeded
 from isthmus.core.record import Params, Record
+from isthmus.learn.able import require_classes_of_nodes, require_whole_graph
 from isthmus.learn.graph_client import GraphClient, copied, load_params, read_params, take_step
+from isthmus.learn.one_or_many import Graphs
 from isthmus.learn.optimizers import AdamW, Cosine, Optimizer, OptimizerState
 from isthmus.learn.together.layouts import replaced
 from isthmus.learn.together.stacked_clients import GraphCohort

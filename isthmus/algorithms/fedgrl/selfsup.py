@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from isthmus.algorithms.one_or_many import Graphs, means_of_rows
 from isthmus.core.errors import refuse
 from isthmus.core.record import Params
 from isthmus.data.graph import select_rows
 from isthmus.learn.augment import Augmentation
 from isthmus.learn.contrast import directions
+from isthmus.learn.one_or_many import Graphs, means_of_rows
 from isthmus.learn.together.layouts import replaced
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model

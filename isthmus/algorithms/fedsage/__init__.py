@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from isthmus.algorithms.able import require_classes_of_nodes
 from isthmus.algorithms.fedavg import FedAvg
 from isthmus.algorithms.fedsage.messages import (
     FEATURES,
@@ -47,6 +46,7 @@ from isthmus.core.outside import named
 from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, ModelState, on, unlike
 from isthmus.core.random import ProtectingStream, seeded
 from isthmus.core.record import Params
+from isthmus.learn.able import require_classes_of_nodes
 from isthmus.learn.graph_client import GraphClient, copied, load_params, read_params, take_step
 from isthmus.learn.optimizers import Adam, Optimizer
 from isthmus.learn.tasks.node_classification import NodeBatch, PreparedNodes

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.algorithms.able import require_keys, require_whole_graph
 from isthmus.algorithms.fedavg import ModelUpdate
 from isthmus.algorithms.gfl_appnp.client_graph import ClientGraph, Mixing, slices, without_blocks
 from isthmus.algorithms.gfl_appnp.hosted import Given, Hosted, add_noise, bare, gradients, hidden
@@ -42,6 +41,7 @@ from isthmus.core.protocol import (
 )
 from isthmus.core.record import Params, Record, State
 from isthmus.core.replies import Each, Stack, StackedTensor
+from isthmus.learn.able import require_keys, require_whole_graph
 from isthmus.learn.graph_client import GraphClient, check_local_steps
 from isthmus.learn.optimizers import SGD, Optimizer
 from isthmus.learn.tasks.node_classification import NodeClassification
