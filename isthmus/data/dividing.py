@@ -1,4 +1,4 @@
-"""Data to be divided: what it is, its fingerprint, splitters among clients, and masks of who is trained on or held out."""
+"""Data to be divided: what it is, its fingerprint, splitters, and masks that say who is trained on or held out."""
 
 from __future__ import annotations
 
