@@ -193,7 +193,8 @@ class SiteTransport:
 
     def _wanted(self, site: str, terms: Terms) -> tuple[int, Outputs]:
         """Return the inputs and outputs that a site must have; those it has, where it comes late and is free to."""
-        inputs, outputs = self.agreement.input_dim, (self.agreement.output_dim, self.agreement.class_names)
+        classes = self.agreement.class_names if terms.class_names or not self.free.by_position else ()
+        inputs, outputs = self.agreement.input_dim, (self.agreement.output_dim, classes)
         own_model = site in self.free.models
         if own_model or (self.free.classes and not self.models.stated):
             outputs = outputs_of(terms)

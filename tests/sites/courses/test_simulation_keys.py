@@ -195,6 +195,27 @@ def test_a_silo_that_comes_back_with_other_columns_is_refused(tmp_path: Path, mo
     assert "client-2 is refused: it came back with another version, other features" in " ".join(result.notes)
 
 
+def test_a_silo_whose_labels_are_numbers_may_come_back_where_classes_go_by_position(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = fake_hub(tmp_path / "silos")
+    odd = hub.silos["client-2"]
+    number = {name: place for place, name in enumerate(CLASSES)}
+    rewritten(odd, lambda c: c | {"label": pa.array([number.get(v.as_py()) for v in c["label"]])})
+    fit, count = GraphClient.fit, [0]
+
+    def counted(self: GraphClient, *args: Any, **kwargs: Any) -> Any:
+        count[0] += 1
+        if count[0] == 4:
+            hub.restart("client-2")
+        return fit(self, *args, **kwargs)
+
+    monkeypatch.setattr(GraphClient, "fit", counted)
+    course = site_course(rounds=3, min_replies=2, dataset=Folder(by_position=True))
+    result = run(hub, tmp_path / "run", course)
+    assert "client-2" in result.client_scores and not [note for note in result.notes if "is refused" in note]
+
+
 def test_silos_that_follow_other_scales_for_the_same_columns_are_noted(tmp_path: Path) -> None:
     hub = fake_hub(tmp_path / "silos")
     for name, silo in hub.silos.items():
