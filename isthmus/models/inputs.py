@@ -166,8 +166,11 @@ class GraphInput:
     def distinct(self, name: str, h: Features) -> tuple[Tensor, SparseMatrix] | None:
         """Return the rows of S X without repetition, and the (nodes, rows) matrix that puts them back.
 
-        None where `h` is not what was told of by `tell_distinct`, or where too few rows are alike.
+        None where `h` is not what was told of by `tell_distinct`, where edges are left out or added, or where too few
+        rows are alike.
         """
+        if self.kept is not None or self.complement is not None:
+            return None
         key = ("distinct", name)
         told, found = self._built.get(key, (None, None))
         if told is None or told is not h:
@@ -207,7 +210,7 @@ class GraphInput:
     def _reads(self, rows: int) -> list[tuple[Part, slice, int]]:
         """Return the parts, which of the rows that a layer reads are theirs, and how many after these are nobody's."""
         parts = cast("Sequence[Part] | None", self._built.get("parts"))
-        if parts is None:
+        if parts is None or self.complement is not None:  # which may lie between any two
             every = Part(slice(0, None), slice(0, self.num_nodes), slice(0, self.num_graphs or 0))
             return [(every, slice(0, rows), 0)]
         each = rows // parts[-1].tiles.stop  # rows of a tile

@@ -423,6 +423,8 @@ def test_other_features_than_those_that_were_told_of_have_no_distinct_rows() -> 
     assert graph.distinct("sum with self", graph.x) is not None and graph.distinct("gcn", graph.x) is None
     other = graph.replace(x=2.0 * graph.x)  # type: ignore[operator]
     assert other.distinct("sum with self", other.x) is None
+    fewer = graph.replace(kept=torch.zeros(graph.num_edges, dtype=torch.bool))
+    assert fewer.x is graph.x and fewer.distinct("sum with self", fewer.x) is None
     assert clients[0].prepared.pile.batch(every[0]).distinct("sum with self", graph.x) is None
 
 
