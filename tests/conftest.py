@@ -20,3 +20,9 @@ from tests.meeting import mark_the_others_slow
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark combinations that the default set does without, before it is chosen."""
     mark_the_others_slow(items)
+
+
+@pytest.fixture(autouse=True)
+def same_weights_in_every_run() -> None:
+    """Begin torch's global generator anew, which modules that a test builds by itself draw their weights from."""
+    torch.manual_seed(0)
