@@ -19,6 +19,7 @@ from isthmus.core.errors import BadInput, refuse
 from isthmus.core.protocol import on
 from isthmus.core.record import Params
 from isthmus.learn.graph_client import BothWays, GraphClient
+from isthmus.learn.metrics.classification import Examples
 from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification
 from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.together.layouts import replaced
@@ -26,6 +27,9 @@ from isthmus.learn.together.stacked_clients import Frozen, GraphCohort, StackedL
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
 from isthmus.models.parts import Part, Streams
+
+# No vector is divided by less than this, however short it is.
+NO_LENGTH = 1e-8
 
 
 @dataclass(frozen=True)
@@ -93,25 +97,33 @@ class MOON(FedAvg):
         """Return what `loss` does for many clients side by side."""
         if type(clients.task) is not NodeClassification:
             raise NotTogether(f"which rows are examples of {type(clients.task).__name__} is not known for many clients")
-        index, _, sizes = clients.data.splits["train"]
+        index, labels, sizes = clients.data.splits["train"]
         toward, away = (_stacked_representations(clients, each)[index] for each in zip(*models, strict=True))
-        counts = torch.tensor(sizes, device=index.device)
-        owner = torch.repeat_interleave(torch.arange(len(counts), device=index.device), counts)
+        gap, examples = gap_between(toward, away), Examples.of(index, labels, sizes)
 
         def loss(model: nn.Module, data: StackedData, streams: Streams, frozen: Frozen) -> Tensor:
             watched = Watched(model)
             total = clients.task.stacked_loss(watched, data, streams)  # (clients,)
-            each = contrast(watched.seen[index], toward, away, self.tau)
-            return total.index_add(0, owner, self.mu * each / counts[owner])  # each client's mean
+            each = contrast_along(gap, watched.seen.index_select(0, index), self.tau)
+            return total.index_add(0, examples.owner, each * examples.weights, alpha=self.mu)  # each client's mean
 
         return loss
 
 
 def contrast(z: Tensor, toward: Tensor, away: Tensor, tau: float) -> Tensor:
     """Return log(1 + exp((cos(z_i, away_i) - cos(z_i, toward_i)) / tau)) of every row, (rows,)."""
-    near = functional.cosine_similarity(z, toward, dim=1)
-    far = functional.cosine_similarity(z, away, dim=1)
-    return functional.softplus((far - near) / tau)
+    return contrast_along(gap_between(toward, away), z, tau)
+
+
+def gap_between(toward: Tensor, away: Tensor) -> Tensor:
+    """Return the difference of the directions of two sides, which stay what they are while z is trained."""
+    return functional.normalize(away, dim=1, eps=NO_LENGTH) - functional.normalize(toward, dim=1, eps=NO_LENGTH)
+
+
+def contrast_along(gap: Tensor, z: Tensor, tau: float) -> Tensor:
+    """Return `contrast`, where cos(z, away) - cos(z, toward) is <z, gap> / |z|."""
+    length = torch.linalg.vector_norm(z, dim=1).clamp_min(NO_LENGTH)
+    return functional.softplus((z * gap).sum(dim=1) / (length * tau))
 
 
 def frozen_sides(client: GraphClient, *models: Params) -> Callable[[GraphInput], list[Tensor]]:

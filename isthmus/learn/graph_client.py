@@ -144,12 +144,13 @@ def _put(named: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
 def step_gradients(
     loss: Tensor, penalty: Tensor | None, live: list[Tensor], sums: list[Tensor] | None, optimizer: Optimizer
 ) -> list[Tensor]:
-    """Return the gradients of a loss and a penalty; those of the loss alone are added to `sums`, where there are any.
+    """Return the gradients of a loss, or of the sum of many clients', and of a penalty.
 
-    The decay of weights is added too, where the optimiser takes it for a part of the gradients.
+    Those of the loss alone are added to `sums`, where there are any. The decay of weights is added too, where the
+    optimiser takes it for a part of the gradients.
     """
     if sums is None:
-        return gradients(loss if penalty is None else loss + penalty, live)
+        return gradients(loss if penalty is None else loss.sum() + penalty, live)
     grads = gradients(loss, live)
     with torch.no_grad():
         torch._foreach_add_(sums, grads)
@@ -166,8 +167,8 @@ def take_step(live: list[Tensor], loss: Tensor, optimizer: Optimizer, state: Opt
 
 
 def gradients(loss: Tensor, live: list[Tensor]) -> list[Tensor]:
-    """Return the gradient of a loss by each parameter; zero where the loss does not depend on it."""
-    grads = torch.autograd.grad(loss, live, allow_unused=True)
+    """Return the gradient of a loss, or of a sum of losses, by each parameter; zero where it does not depend on it."""
+    grads = torch.autograd.grad(loss, live, torch.ones_like(loss), allow_unused=True)
     return [g if g is not None else torch.zeros_like(p) for p, g in zip(live, grads, strict=True)]
 
 

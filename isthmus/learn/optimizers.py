@@ -174,13 +174,14 @@ class Adam(Optimizer):
         state["step"] += 1
         # The kernels go through memory as it lies, whatever the strides say.
         lying = [param.contiguous() for param in params]
+        taken = torch.full((), state["step"], dtype=torch.float32, device=params[0].device)
         self._kernel()(
             lying,
             [grad.contiguous() for grad in grads],
             list(state["first"]),
             list(state["second"]),
             [],  # of the variant that keeps the largest second moments
-            [torch.full((), state["step"], dtype=torch.float32, device=param.device) for param in params],
+            [taken] * len(params),
             lr=lr,
             beta1=self.beta1,
             beta2=self.beta2,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import nearest
-from isthmus.models.products.affine import affine, aggregated_affine
+from isthmus.models.products.affine import Activate, affine, aggregated_affine
 from isthmus.models.products.pooled import Part, Piece
 from isthmus.models.products.sparse import (
     OPERATORS,
@@ -153,15 +153,17 @@ class GraphInput:
                 built[name] = complemented(name, own, self.complement)
         return cast(SparseMatrix, built[name])
 
-    def mixed(self, name: str, h: Features, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def mixed(
+        self, name: str, h: Features, weight: Tensor, bias: Tensor | None = None, activate: Activate | None = None
+    ) -> Tensor:
         """Return S H W + b with S an operator, in the cheaper order; narrow features are aggregated once and kept."""
         if h is not self.x or not isinstance(h, Tensor) or h.requires_grad or weight.shape[-2] >= weight.shape[-1]:
-            return aggregated_affine(self.operator(name), h, weight, bias)
+            return aggregated_affine(self.operator(name), h, weight, bias, activate)
         built = self._built if self.complement is None and self.kept is None else self._fused
         found = built.get(("times", name))
         if found is None or found[0] is not h:
             found = built["times", name] = (h, self.operator(name).matmul(h))
-        return affine(found[1], weight, bias)
+        return affine(found[1], weight, bias, None, activate)
 
     def distinct(self, name: str, h: Features) -> tuple[Tensor, SparseMatrix] | None:
         """Return the rows of S X without repetition, and the (nodes, rows) matrix that puts them back.

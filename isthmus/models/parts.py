@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from isthmus.models.inputs import GraphInput
-from isthmus.models.products.affine import affine
+from isthmus.models.products.affine import Activate, affine
 from isthmus.models.products.sparse import Features, SparseMatrix, dense
 
 # ---- checks that specs make of their own fields; each names the field, the value and what would do
@@ -168,6 +168,19 @@ def dropout(x: F, p: float, generator: torch.Generator | Streams | None) -> F:
     if isinstance(x, SparseMatrix):
         return x.with_values(x.values * _scaled_mask(x.values, p, generator))
     return x * _scaled_mask(x, p, generator)
+
+
+def activation(p: float, generator: torch.Generator | Streams | None) -> Activate:
+    """Return what makes relu(dropout(.)) of rows in place, where they are nobody else's."""
+    dropping = generator is not None and p > 0.0
+
+    def activate(rows: Tensor) -> float:
+        if dropping:
+            rows.mul_(_scaled_mask(rows, p, generator))  # type: ignore[arg-type]
+        rows.relu_()
+        return 1.0 / (1.0 - p) if dropping else 1.0
+
+    return activate
 
 
 def _scaled_mask(like: Tensor, p: float, generator: torch.Generator | Streams) -> Tensor:
@@ -524,6 +537,9 @@ class LayerStack(GNN):
         *before, _ = self.layers
         seen = list(levels or [graph] * len(self.layers))
         for depth, layer in enumerate(before):
+            if isinstance(generator, Streams) and not self.norms and hasattr(layer, "activated"):
+                h = layer.activated(seen[depth], h, activation(self.dropout, generator))  # (nodes, hidden)
+                continue
             if depth == 0:
                 out, seen[1] = self._first(seen, h, generator)
             else:

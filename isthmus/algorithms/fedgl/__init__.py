@@ -30,14 +30,13 @@ from isthmus.core.protocol import Algorithm, cohort, on, told
 from isthmus.core.record import Params, Record
 from isthmus.learn.able import require_classes_of_nodes, require_keys, require_whole_graph
 from isthmus.learn.graph_client import GraphClient, Loss, check_local_steps, load_params
-from isthmus.learn.metrics.classification import cross_entropy
+from isthmus.learn.metrics.classification import Examples, cross_entropy
 from isthmus.learn.optimizers import Adam, Optimizer
 from isthmus.learn.tasks.node_classification import NodeBatch, PreparedNodes
 from isthmus.learn.tasks.task import StackedData
-from isthmus.learn.together.stacked_clients import Frozen, GraphCohort, StackedLoss
+from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
-from isthmus.models.parts import Streams
 from isthmus.models.products.sparse import Pattern, SparseMatrix, block_diagonal
 
 FUSIONS = ("sum", "mean")
@@ -353,13 +352,12 @@ class FedGL(Algorithm[FedGLState]):
             r.params is not requests[0].params for r in requests
         ):
             return [self.train(request, client) for request, client in zip(requests, clients, strict=True)]
-        data, loss = self.guided_together(clients, [request.guidance for request in requests])
+        data = self.guided_together(clients, [request.guidance for request in requests])
         fitted = clients.fit(
             requests[0].params,
             steps=self.local_steps,
             step_unit=self.step_unit,
             optimizer=self.optimizer,
-            loss=loss,
             data=data,
             observe=lambda model, data: self._seen(model, data.graph),
         )
@@ -375,14 +373,11 @@ class FedGL(Algorithm[FedGLState]):
         graph = prepared.graph
         if self.beta and len(guidance.weights):
             graph = graph.replace(complement=self.complement(guidance.graph))
-        train, pseudo = prepared.index["train"], self._pseudo_nodes(prepared, guidance)
+        pseudo = self._pseudo_nodes(prepared, guidance)
         if not len(pseudo):
             return replace(prepared, graph=graph), None
-        index = {**prepared.index, "train": torch.cat([train, pseudo])}
-        labels = {**prepared.labels, "train": torch.cat([prepared.labels["train"], guidance.labels[pseudo].long()])}
-        labelled, guessed = self._weights(len(train), len(pseudo))
-        weights = torch.full((len(train) + len(pseudo),), guessed, device=train.device)
-        weights[: len(train)] = labelled
+        nodes, known, weights = self._learned(prepared, guidance, pseudo)
+        index, labels = {**prepared.index, "train": nodes}, {**prepared.labels, "train": known}
 
         def loss(model: nn.Module, batch: NodeBatch, generator: torch.Generator) -> Tensor:
             output: Tensor = model(batch.graph, generator)  # (nodes, classes)
@@ -390,32 +385,28 @@ class FedGL(Algorithm[FedGLState]):
 
         return replace(prepared, graph=graph, index=index, labels=labels), loss
 
-    def guided_together(
-        self, clients: GraphCohort, guidance: Sequence[Guidance]
-    ) -> tuple[StackedData, StackedLoss | None]:
-        """Return what `guided` does for many clients side by side."""
+    def guided_together(self, clients: GraphCohort, guidance: Sequence[Guidance]) -> StackedData:
+        """Return what `guided` does for many clients side by side; what labels count is said with the data."""
         data = clients.data
         if self.beta and any(len(each.weights) for each in guidance):
             stacked = block_diagonal([each.graph for each in guidance], data.rows)
             data = replace(data, graph=data.graph.replace(complement=self.complement(stacked)))
         pseudo = [self._pseudo_nodes(c.prepared, g) for c, g in zip(clients, guidance, strict=True)]
         if not any(map(len, pseudo)):
-            return data, None
-        target = data.target.clone()
-        weights = torch.zeros(len(target), device=target.device)
-        for k, (client, nodes) in enumerate(zip(clients, pseudo, strict=True)):
-            train = client.prepared.index["train"]
-            labelled, guessed = self._weights(len(train), len(nodes))
-            target[nodes + k * data.rows] = guidance[k].labels[nodes].long()
-            weights[train + k * data.rows] = labelled
-            weights[nodes + k * data.rows] = guessed
+            return data
+        each = [self._learned(c.prepared, g, n) for c, g, n in zip(clients, guidance, pseudo, strict=True)]
+        nodes, labels, weights = zip(*each, strict=True)
+        rows = torch.cat([mine + k * data.rows for k, mine in enumerate(nodes)])
+        learned = Examples.of(rows, torch.cat(labels), list(map(len, nodes)))
+        return replace(data, learned=replace(learned, weights=torch.cat(weights)))
 
-        def loss(model: nn.Module, data: StackedData, streams: Streams, frozen: Frozen) -> Tensor:
-            output: Tensor = model(data.graph, streams)  # (clients * rows, classes)
-            each = cross_entropy(output, data.target, "none") * weights
-            return each.view(len(data.sizes), -1).sum(dim=1)
-
-        return replace(data, target=target), loss
+    def _learned(self, prepared: PreparedNodes, guidance: Guidance, pseudo: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the nodes that a client learns from, their labels or pseudo labels, and what each counts."""
+        train = prepared.index["train"]
+        counts = self._weights(len(train), len(pseudo))
+        weights = [torch.full((len(n),), w, device=train.device) for n, w in zip((train, pseudo), counts, strict=True)]
+        labels = torch.cat([prepared.labels["train"], guidance.labels[pseudo].long()])
+        return torch.cat([train, pseudo]), labels, torch.cat(weights)
 
     def complement(self, graph: SparseMatrix) -> SparseMatrix:
         """Return beta D^-1/2 A^(k) D^-1/2 (eq. 9) of a pseudo graph, or of many clients' side by side."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +28,69 @@ def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Te
     """
     found = F.cross_entropy(logits.t().unsqueeze(0), labels.unsqueeze(0), ignore_index=IGNORED, reduction=reduction)
     return found.squeeze(0) if reduction == "none" else found
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The labelled rows of many clients whose rows lie one below the other.
+
+    Fields:
+        rows:        which rows they are, all different, (examples,)
+        labels:      their labels, (examples,)
+        weights:     what each counts in its client's loss, (examples,)
+        owner:       the number of its client, (examples,)
+        num_clients: how many clients there are
+    """
+
+    rows: Tensor
+    labels: Tensor
+    weights: Tensor
+    owner: Tensor
+    num_clients: int
+    _wanted: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    @staticmethod
+    def of(rows: Tensor, labels: Tensor, counts: Sequence[int]) -> Examples:
+        """Return the examples of clients, one client's after the other's, that count for a mean in each."""
+        each = torch.tensor(counts, device=rows.device)
+        owner = torch.arange(len(each), device=rows.device).repeat_interleave(each)
+        return Examples(rows, labels, (1.0 / each).index_select(0, owner), owner, len(each))
+
+    def wanted(self, num_classes: int) -> Tensor:
+        """Return the weight of each example at its label, and zeros elsewhere, (classes, examples)."""
+        if num_classes not in self._wanted:
+            zeros = self.weights.new_zeros(num_classes, len(self.labels))
+            self._wanted[num_classes] = zeros.scatter_(0, self.labels.unsqueeze(0), self.weights.unsqueeze(0))
+        return self._wanted[num_classes]
+
+
+def losses_of_clients(logits: Tensor, examples: Examples) -> Tensor:
+    """Return each client's weighted sum of its examples' cross-entropy, (clients,)."""
+    found: Tensor = _ClientsLoss.apply(logits, examples)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _ClientsLoss(torch.autograd.Function):
+    """One step for autograd, whose gradient is made at once: a step of small clients is mostly the calls it makes."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, examples: Examples) -> Tensor:
+        # Classes become rows, as above.
+        logs = logits.index_select(0, examples.rows).t().contiguous().log_softmax(dim=0)  # (classes, examples)
+        wanted = examples.wanted(len(logs))
+        each = (logs * wanted).sum(dim=0)
+        ctx.examples, ctx.num_rows = examples, len(logits)
+        ctx.save_for_backward(logs.exp_().mul_(examples.weights).sub_(wanted))
+        return each.new_zeros(examples.num_clients).index_add_(0, examples.owner, each, alpha=-1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        if torch.is_grad_enabled():  # what the gradient is made of was not kept
+            raise RuntimeError("losses_of_clients has no gradient of its gradient (create_graph=True)")
+        (slope,), examples = ctx.saved_tensors, ctx.examples
+        by_example = (slope * grads[0].index_select(0, examples.owner)).t()  # (examples, classes)
+        by_row = by_example.new_zeros(ctx.num_rows, by_example.shape[1])
+        return by_row.index_copy_(0, examples.rows, by_example), None
 
 
 # Every metric of every task, by the one name that it has in all of them; each task takes those that make sense for it.

@@ -14,7 +14,7 @@ from isthmus.data.conventions import SPLITS
 from isthmus.data.graph import Graph, select_rows
 from isthmus.learn.batching import Batching, FullBatch, NeighborBatch
 from isthmus.learn.metrics import classification as metrics
-from isthmus.learn.metrics.classification import IGNORED, cross_entropy
+from isthmus.learn.metrics.classification import Examples, cross_entropy, losses_of_clients
 from isthmus.learn.neighbors import Adjacency, sample_neighborhood
 from isthmus.learn.tasks.side_by_side import NodeBatchStack
 from isthmus.learn.tasks.stacked_batches import BatchStack
@@ -157,20 +157,15 @@ class NodeClassification(Task):
             index = torch.cat([each.index[split] + k * rows for k, each in enumerate(prepared)])
             labels = torch.cat([each.labels[split] for each in prepared])
             splits[split] = (index, labels, tuple(len(each.index[split]) for each in prepared))
-        index, labels, _ = splits["train"]
-        target = labels.new_full((graph.num_nodes,), IGNORED).index_copy_(0, index, labels)
         sizes = tuple(each.graph.num_nodes for each in prepared)
         sparse = [each.graph.x.pattern.nnz for each in prepared if isinstance(each.graph.x, SparseMatrix)]
         if 0 < len(sparse) < len(prepared):
             raise ValueError("some clients have sparse features and others dense ones")
-        return StackedData(graph, rows, sizes, tuple(sparse), splits, target)
+        return StackedData(graph, rows, sizes, tuple(sparse), splits, Examples.of(*splits["train"]))
 
     def stacked_loss(self, model: nn.Module, data: StackedData, streams: Streams) -> Tensor:
         """Return each client's mean cross-entropy over its training nodes, (clients,)."""
-        logits: Tensor = model(data.graph, streams)
-        each = cross_entropy(logits, data.target, reduction="none")
-        counts = torch.tensor(data.splits["train"][2], device=each.device)
-        return each.view(len(counts), -1).sum(dim=1) / counts
+        return losses_of_clients(model(data.graph, streams), data.learned)
 
     def evaluate_stacked(
         self, model: nn.Module, data: StackedData, splits: tuple[str, ...]

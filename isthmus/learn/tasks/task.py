@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from isthmus.core.errors import BadInput, refuse
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import BATCHINGS, Batching
+from isthmus.learn.metrics.classification import IGNORED, Examples
 from isthmus.learn.tasks.stacked_batches import BatchStack
 from isthmus.models.decoders import LinkPart
 from isthmus.models.gnn.gin import GINELayer
@@ -59,7 +61,7 @@ class StackedData:
         sizes:   number of nodes of each client
         entries: number of stored entries of each client's features; empty when they are dense
         splits:  for each split, the rows of its examples, (examples,), their labels, and each client's number of them
-        target:  label of each training row, (clients * rows,), and -100 elsewhere
+        learned: what the clients learn from, the training rows
     """
 
     graph: GraphInput
@@ -67,7 +69,13 @@ class StackedData:
     sizes: tuple[int, ...]
     entries: tuple[int, ...]
     splits: Mapping[str, tuple[Tensor, Tensor, tuple[int, ...]]]
-    target: Tensor
+    learned: Examples
+
+    @cached_property
+    def target(self) -> Tensor:
+        """Label of each row that is learned from, (clients * rows,), and -100 elsewhere."""
+        labels = self.learned.labels
+        return labels.new_full((self.graph.num_nodes,), IGNORED).index_copy_(0, self.learned.rows, labels)
 
     def with_features(self, x: Any) -> StackedData:
         """Return the same data with its features in another form; the graph's operators are kept."""

@@ -19,7 +19,7 @@ from isthmus.models.parts import BatchNorm
 from isthmus.models.products.sparse import SparseMatrix
 
 # What a block costs by itself, in rows of padding that would cost as much (measured; see benchmarks/simulation.py).
-BLOCK_ROWS = 500
+BLOCK_ROWS = 2_000
 # Clients above this number of nodes gain nothing from being put together.
 MAX_NODES = 20_000
 

@@ -107,6 +107,10 @@ class Layout(ABC):
     def finished(self, live: Tensor, start: Start) -> Stacked:
         """Return what became of each client's parameter."""
 
+    def beside(self, live: Tensor, start: Start) -> Stacked:
+        """Return what became of each client's gradients or moments, which are held like the parameter."""
+        return self.finished(live, start)
+
     def constant(self, drift: Start) -> Tensor:
         """Return what is added to the gradient of the live tensor where `drift` is added to each client's."""
         return self.live(drift)
@@ -156,6 +160,7 @@ class StackedFeatures:
     def __init__(self, matrix: SparseMatrix, num_clients: int) -> None:
         self.matrix, self.num_clients = matrix, num_clients
         self.num_features = matrix.shape[1]
+        self._shares: tuple[Tensor, tuple[Tensor, SparseMatrix, Tensor]] | None = None
 
     @cached_property
     def _column(self) -> Tensor:
@@ -196,6 +201,11 @@ class StackedFeatures:
         return self._with_columns(self._used[1], len(self.used) + self.num_features)
 
     @cached_property
+    def touched(self) -> SparseMatrix:
+        """(clients * rows, used): the used columns alone."""
+        return self._with_columns(self._used[1], len(self.used))
+
+    @cached_property
     def span(self) -> SpanFeatures:
         """The features with their Gram matrix."""
         return SpanFeatures(self.matrix, block_gram(self.matrix, self.num_clients))
@@ -206,6 +216,21 @@ class StackedFeatures:
         number = torch.arange(len(self.used), device=self.used.device)
         pattern, _ = Pattern.from_pairs(self.feature, number, (self.num_features, len(self.used)))
         return SparseMatrix(pattern, torch.ones(len(self.used), device=self.used.device))
+
+    def shares(self, weights: Tensor) -> tuple[Tensor, SparseMatrix, Tensor]:
+        """Return what a weighted sum over clients takes of each used row, (used,), and how it is collected.
+
+        Last, how much of the rows that no data touches is in it, (features,). The last weights' answer is kept: they
+        are the same from round to round.
+        """
+        if self._shares is None or not torch.equal(self._shares[0], weights):
+            each, collected = weights.index_select(0, self.owner), self.collected
+            covered = each.new_zeros(self.num_features).index_add_(0, self.feature, each)
+            # Of a feature that occurs everywhere, the others say nothing.
+            left = (weights.sum() - covered).clamp_(min=0.0).masked_fill_(self.everywhere, 0.0)
+            matrix = collected.with_values(each.float().index_select(0, collected.pattern.col))
+            self._shares = (weights.clone(), (each, matrix, left))
+        return self._shares[1]
 
     @cached_property
     def span_pays(self) -> bool:
@@ -308,27 +333,45 @@ class FullRows(FeatureLayout):
 
 
 class CompactRows(FeatureLayout):
-    """The rows of the features that occur at a client; the others move alike at all clients and are held once."""
+    """The rows of the features that occur at a client; the others move alike at all clients and are held once.
+
+    Where nothing moves those (no decay, no drift), they stand `still` and are not held at all.
+    """
+
+    def __init__(self, features: StackedFeatures, still: bool = False) -> None:
+        super().__init__(features)
+        self.still = still
 
     @property
     def x(self) -> SparseMatrix:
         """The features with compact columns."""
-        return self.features.compact
+        return self.features.touched if self.still else self.features.compact
 
     def live(self, start: Start) -> Tensor:
-        """Return (used + features, out)."""
-        if isinstance(start, Tensor):
-            return torch.cat([start.index_select(0, self.features.feature), start])
-        if isinstance(start, Rows) and isinstance(start.stacked, CompactStack):
-            return torch.cat([start.stacked.values, start.stacked.rest])
-        used = self.features.gathered(start)
-        return torch.cat([used, used.new_zeros(self.features.num_features, used.shape[1])])
+        """Return (used + features, out), or (used, out) where the others stand still."""
+        features = self.features
+        used = start.index_select(0, features.feature) if isinstance(start, Tensor) else features.gathered(start)
+        if self.still:
+            return used.clone() if isinstance(start, Rows) else used  # a stack's own rows are not to be changed
+        return torch.cat([used, rest_of(start) if is_compact(start) else used.new_zeros(start[0].shape)])
 
     def finished(self, live: Tensor, start: Start) -> Stacked:
         """Return the rows."""
-        if not is_compact(start):
-            raise TypeError("compact rows need a common start: the rows that no data touches are held once")
-        return CompactStack(live[: len(self.features.used)], live[len(self.features.used) :], self.features)
+        used, rest = len(self.features.used), rest_of(start)
+        return CompactStack(live[:used], rest if self.still else live[used:], self.features)
+
+    def beside(self, live: Tensor, start: Start) -> Stacked:
+        """Return the rows; what stands still has no gradient and no moments."""
+        return self.finished(live, torch.zeros_like(rest_of(start)) if self.still else start)
+
+
+def rest_of(start: Start) -> Tensor:
+    """Return the rows that no data touches, of a start that has them in common."""
+    if isinstance(start, Rows) and isinstance(start.stacked, CompactStack):
+        return start.stacked.rest
+    if not isinstance(start, Tensor):
+        raise TypeError("compact rows need a common start: the rows that no data touches are held once")
+    return start
 
 
 def is_compact(start: Start) -> bool:
@@ -365,7 +408,8 @@ class CompactStack(Stacked):
     def bound(self) -> Tensor:
         """Return the largest magnitude of all, or of each client where that is no number to go by."""
         if self._bound is None:
-            top = largest(self.values) + largest(self.rest)  # NaN if either is
+            # Their length is no less than the largest of them, and found in half the time; NaN or infinity if any is.
+            top = sum(float(torch.linalg.vector_norm(part)) for part in (self.values, self.rest))
             self._bound = torch.full((len(self),), top, dtype=torch.float64)
             if not bool(self._bound.isfinite().all()):
                 rows = torch.linalg.vector_norm(self.values, 1, dim=1)
@@ -380,16 +424,11 @@ class CompactStack(Stacked):
         return self._sum[1].clone()  # who asked may add to it
 
     def _added(self, weights: Tensor) -> Tensor:
-        features, weights = self.features, weights.to(self.values.device)
-        each = weights.index_select(0, features.owner)  # (used,)
-        covered = each.new_zeros(features.num_features).index_add_(0, features.feature, each)
-        collected, values = features.collected, self.values
+        each, collected, left = self.features.shares(weights.to(self.values.device))
+        values = self.values
         if not bool(weights.all()):  # who has no weight may hold anything, NaN too
             values = torch.where((each != 0.0).unsqueeze(1), values, 0.0)
-        rows = collected.with_values(each.float().index_select(0, collected.pattern.col)).matmul(values)
-        # Of a feature that occurs everywhere, `rest` says nothing.
-        left = (weights.sum() - covered).clamp_(min=0.0).masked_fill_(features.everywhere, 0.0)
-        return torch.addcmul(rows.double(), self.rest.double(), left.unsqueeze(1)).cpu()
+        return torch.addcmul(collected.matmul(values).double(), self.rest.double(), left.unsqueeze(1)).cpu()
 
 
 class Span(FeatureLayout):
@@ -430,7 +469,7 @@ class Span(FeatureLayout):
         features = self.features
         if isinstance(origin, Tensor):
             return features.matrix.matmul(origin)
-        return features.compact.matmul(CompactRows(features).live(origin))
+        return features.touched.matmul(CompactRows(features, still=True).live(origin))
 
     def finished(self, live: Tensor, start: Start) -> Stacked:
         """Return what was added, plus the start and the drift as far as they are in it."""

@@ -135,6 +135,7 @@ class GraphCohort:
         self.clients = tuple(clients)
         self.task, self.model = clients[0].task, clients[0].model
         self._buffers = frozenset(name for name, _ in self.model.named_buffers())
+        self._shapes = {name: slot.shape for name, slot in self.model.state_dict().items()}
         self._part: GraphCohort | None = None
         self._other_data: tuple[list[Any], StackedData] | None = None
         self._other_features: tuple[Any, StackedFeatures | None] | None = None
@@ -160,6 +161,10 @@ class GraphCohort:
         return self._part
 
     @cached_property
+    def _feature_weights(self) -> tuple[str, ...]:
+        return feature_weights(self.model)
+
+    @cached_property
     def data(self) -> StackedData:
         """All clients' data side by side; rebuilt from theirs at any time."""
         return self.task.stack([client.prepared for client in self.clients])
@@ -182,11 +187,11 @@ class GraphCohort:
 
     def held_whole(self) -> tuple[dict[str, Layout], StackedData]:
         """Return how parameters are held where each client has all of its own, and the data in the form for that."""
-        layouts: dict[str, Layout] = dict.fromkeys(self.model.state_dict(), Plain(len(self)))
+        layouts: dict[str, Layout] = dict.fromkeys(self._shapes, Plain(len(self)))
         if self._features is None:
             return layouts, self.data
         rows = FullRows(self._features)
-        return layouts | dict.fromkeys(feature_weights(self.model), rows), self.data.with_features(rows.x)
+        return layouts | dict.fromkeys(self._feature_weights, rows), self.data.with_features(rows.x)
 
     # ---- training
 
@@ -329,7 +334,7 @@ class GraphCohort:
         weights = Weights(starts, layouts, self._buffers)
         if envelope is not None:
             proximal, pulled = envelope.strength, given
-        moved, terms = weights.moved, weights.terms(proximal, pulled, drifts)
+        moved, terms = [each.detach() for each in weights.moved], weights.terms(proximal, pulled, drifts)
         state = stacked_state(optimizer, moved, states, weights.layouts)
         lr = optimizer.lr * optimizer.schedule.factor(max(self.clients[0].position.round, 1))
         streams = self._streams(purpose, data)
@@ -341,19 +346,17 @@ class GraphCohort:
             inner = 1 if envelope is None else envelope.steps
             for number in range(steps * inner):
                 if envelope is not None and number % inner == 0:
-                    with torch.no_grad():
-                        terms.begin(moved)
-                        state = optimizer.start(moved)
+                    terms.begin(moved)
+                    state = optimizer.start(moved)
                 each = loss(self.model, data, streams, weights.frozen)  # (clients,)
                 losses.append(each.detach())
                 extra = [penalty(weights.of(k)) for k, penalty in enumerate(penalties)]
                 total = torch.stack(extra).sum() if extra else None
-                grads = step_gradients(each.sum(), total, moved, sums, optimizer)
-                with torch.no_grad():
-                    terms.join(grads, moved)
-                    optimizer.step(moved, grads, state, lr)
-                    if envelope is not None and (number + 1) % inner == 0:
-                        terms.follow(moved, envelope.rate)
+                grads = step_gradients(each, total, weights.moved, sums, optimizer)
+                terms.join(grads, moved)
+                optimizer.step(moved, grads, state, lr)
+                if envelope is not None and (number + 1) % inner == 0:
+                    terms.follow(moved, envelope.rate)
             with torch.no_grad():
                 observed = None if observe is None else observe(self.model, data)
         kept = partial(states_apart, optimizer, state, states, len(self), weights, steps)
@@ -368,7 +371,7 @@ class GraphCohort:
 
     def _in_order(self, held: dict[str, Start]) -> dict[str, Start]:
         """Return parameters in the model's order, as a client alone would have it: moments are kept by place."""
-        return {**{name: held[name] for name in self.model.state_dict() if name in held}, **held}
+        return {**{name: held[name] for name in self._shapes if name in held}, **held}
 
     def _personal(self, given: frozenset[str]) -> dict[str, Start]:
         """Return each client's own values of the parameters that are not given."""
@@ -431,11 +434,11 @@ class GraphCohort:
 
         Parameters in `same` begin as the same for all clients, but for rows of features that occur at them.
         """
-        layouts: dict[str, Layout] = dict.fromkeys(self.model.state_dict(), Plain(len(self)))
+        layouts: dict[str, Layout] = dict.fromkeys(self._shapes, Plain(len(self)))
         features = self._features_of(data)
         if features is None:
             return layouts, data.graph.x
-        names = feature_weights(self.model)
+        names = self._feature_weights
         # Only a state that is nothing but a count of steps can be gone on from beside weights that are not held whole,
         # and any function of the weights may ask for all of them.
         bare = not asked.penalties and (states is None or counts_steps_only(optimizer))
@@ -447,7 +450,8 @@ class GraphCohort:
         # A drift that is each client's own may move every row.
         drifts = [asked.drifts[name] for name in names if name in asked.drifts]
         compact = same.issuperset(names) and bare and all(map(is_compact, drifts))
-        layout = CompactRows(features) if compact else FullRows(features)
+        still = not drifts and not moving(optimizer).weight_decay
+        layout = CompactRows(features, still) if compact else FullRows(features)
         return layouts | dict.fromkeys(names, layout), layout.x
 
     def _compacted(self, starts: Mapping[str, Start], data: StackedData | None) -> dict[str, Start]:
@@ -456,16 +460,15 @@ class GraphCohort:
         features = self._features_of(self.data if data is None else data) if type(self) is GraphCohort else None
         if features is None:
             return dict(starts)
-        names = feature_weights(self.model)
+        names = self._feature_weights
         return {name: features.compacted(start) if name in names else start for name, start in starts.items()}
 
     def _check(self, starts: dict[str, Start]) -> None:
-        slots = self.model.state_dict()
-        if starts.keys() != slots.keys():
+        if starts.keys() != self._shapes.keys():
             raise BadInput("the parameters do not belong to this model")
         for name, start in starts.items():
-            if any(shape != slots[name].shape for shape in shapes_of(start)):
-                raise BadInput(f"parameter {name!r} has another shape than this model's {tuple(slots[name].shape)}")
+            if any(shape != self._shapes[name] for shape in shapes_of(start)):
+                raise BadInput(f"parameter {name!r} has another shape than this model's {tuple(self._shapes[name])}")
 
     def _streams(self, purpose: str, data: StackedData) -> Streams:
         generators = lambda: [client.generator(purpose) for client in self.clients]  # noqa: E731
@@ -491,8 +494,8 @@ class GraphCohort:
         layouts: dict[str, Layout] = dict.fromkeys(starts, Plain(len(self)))
         data, features = self.data, self._features
         if features is not None:
-            rows = CompactRows(features)
-            layouts |= dict.fromkeys(feature_weights(self.model), rows)
+            rows = CompactRows(features, still=True)
+            layouts |= dict.fromkeys(self._feature_weights, rows)
             data = data.with_features(rows.x)
         self._check(dict(starts))
         with replaced(self.model, {name: layouts[name].live(start) for name, start in starts.items()}):

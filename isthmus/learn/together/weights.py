@@ -52,14 +52,14 @@ class Weights:
         return list(zip(self.layouts, tensors, strict=True))
 
     def named(self, tensors: Sequence[Tensor], names: Sequence[str] | None = None) -> dict[str, Stacked]:
-        """Return tensors that are held like the trained parameters, or like some of them, by name and client."""
+        """Return gradients or moments of the trained parameters, or of some of them, by name and client."""
         pairs = zip(self._trained if names is None else names, tensors, strict=True)
-        return {name: self._layouts[name].finished(tensor, self._starts[name]) for name, tensor in pairs}
+        return {name: self._layouts[name].beside(tensor, self._starts[name]) for name, tensor in pairs}
 
     def placed(self, tensors: Mapping[int, Tensor]) -> dict[str, Stacked]:
-        """Return tensors by the place of the trained parameters that they are held like, by name and client."""
-        places = list(tensors)
-        return self.named([tensors[i] for i in places], [self._trained[i] for i in places])
+        """Return other values of parameters, which are told by the place among those that are trained."""
+        named = {self._trained[i]: tensor for i, tensor in tensors.items()}
+        return {name: self._layouts[name].finished(tensor, self._starts[name]) for name, tensor in named.items()}
 
     def chosen(self, optimizer: Optimizer) -> list[str]:
         """Return the parameters that have a place in an optimiser's state."""

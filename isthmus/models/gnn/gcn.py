@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import LayerStack, Part, StackSpec, glorot, lack_of, shape_of
-from isthmus.models.products.affine import pooled_affine
+from isthmus.models.products.affine import Activate, pooled_affine
 from isthmus.models.products.sparse import Features, dense
 
 
@@ -33,7 +33,11 @@ class GCNLayer(Part):
 
     def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
         """Return (nodes, out)."""
-        return graph.mixed("gcn", h, self.weight, self.bias)
+        return self.activated(graph, h, None)
+
+    def activated(self, graph: GraphInput, h: Features, activate: Activate | None) -> Tensor:
+        """Return the same, made hidden rows where it is asked for, (nodes, out)."""
+        return graph.mixed("gcn", h, self.weight, self.bias, activate)
 
     def pooled(self, graph: GraphInput, h: Features, generator: torch.Generator | None, mean: bool) -> Tensor:
         """Return the sums, or means, of each graph's rows, (graphs, out): P (S H W + b) = (P S H) W + (P 1) b."""

@@ -388,7 +388,7 @@ def test_clients_side_by_side_have_the_complements_that_each_has_alone_to_the_bi
     held = {client.id: client.data.node_ids.tolist() for client in clients}
     found = discovered(algorithm, held, {client.id: view(client.num_nodes, 3) for client in clients})
     guidance = [found.projected(client.data.node_ids) for client in clients]
-    together = algorithm.guided_together(GraphCohort(clients), guidance)[0].graph.complement
+    together = algorithm.guided_together(GraphCohort(clients), guidance).graph.complement
     assert together is not None
     whole = together.to_dense()
     for k, each in enumerate(guidance):
@@ -920,7 +920,7 @@ def test_clients_that_train_together_descend_the_dense_loss_each_on_its_own_grap
     guidance[2] = reference.guidance_of(guidance[2].labels.tolist(), torch.zeros(12, 12))
     guidance[3] = reference.guidance_of([-1] * 7, torch.zeros(7, 7))
     replies = algorithm.train_together([TrainWithGuidance(params, each) for each in guidance], cohort)
-    assert (algorithm.guided_together(cohort, guidance)[0].graph is cohort.data.graph) == (algorithm.beta == 0.0)
+    assert (algorithm.guided_together(cohort, guidance).graph is cohort.data.graph) == (algorithm.beta == 0.0)
     for data, mine, reply in zip(datas, guidance, replies, strict=True):
         graph = mine.graph.to_dense()
         operator = reference.normalized(data) + reference.complement(graph, algorithm.beta, algorithm.degrees)

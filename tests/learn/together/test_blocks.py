@@ -52,7 +52,7 @@ def test_the_examples_are_cut_at_all() -> None:
         patch.setattr(blocks, "BLOCK_ROWS", 7)
         assert cut([1, 1, 1, 20, 20, 30], [1] * 6, 10**9) == [(0, 3), (3, 5), (5, 6)]
     assert cut([1, 1, 1, 20, 20, 30], [1] * 6, 10**9) == [(0, 6)]
-    assert cut([10, 1000, 1010], [1] * 3, 10**9) == [(0, 1), (1, 3)]
+    assert cut([10, 3000, 3010], [1] * 3, 10**9) == [(0, 1), (1, 3)]
     assert cut([], [], 10) == []
 
 

@@ -226,6 +226,20 @@ def test_what_is_held_once_for_all_is_judged_for_all(name: str) -> None:
     assert all(not bool(torch.isfinite(finished.member(k)).all()) for k in range(CLIENTS))
 
 
+def test_rows_that_stand_still_are_the_starts_and_have_no_gradients() -> None:
+    start, held = one_start(), CompactRows(stacked_features(), still=True)
+    live = held.live(start)
+    assert len(live) == len(held.features.used)
+    moved = live + 1.0
+    whole = CompactRows(stacked_features()).finished(torch.cat([moved, start]), start)
+    torch.testing.assert_close(held.finished(moved, start).whole(), whole.whole(), rtol=0.0, atol=0.0)
+    gradients = held.beside(moved, start)
+    untouched = torch.ones(CLIENTS, len(start), dtype=torch.bool)
+    untouched.view(-1)[held.features.used] = False
+    assert bool((gradients.whole()[untouched] == 0.0).all())
+    assert torch.equal(live, one_start().index_select(0, held.features.feature))  # `finished` changes no start
+
+
 def test_large_numbers_whose_sum_overflows_are_not_lost_in_the_verdict_of_a_member() -> None:
     layout, start = case("compact rows, one start")
     live = layout.live(start)

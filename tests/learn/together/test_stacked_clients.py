@@ -779,8 +779,8 @@ def with_other_targets(cohort: GraphCohort) -> StackedData:
     size = data.graph.num_nodes
     ends = torch.arange(data.sizes[0])  # within the first client only
     structure = SparseMatrix.from_edges(torch.stack([ends, ends.flip(0)]), None, (size, size))
-    target = torch.where(data.target >= 0, (data.target + 1) % CLASSES, data.target)
-    return replace(data, graph=data.graph.replace(complement=structure), target=target)
+    learned = replace(data.learned, labels=(data.learned.labels + 1) % CLASSES)
+    return replace(data, graph=data.graph.replace(complement=structure), learned=learned)
 
 
 def with_other_labels(client: GraphClient, structure: bool) -> PreparedNodes:
