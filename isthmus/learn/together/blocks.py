@@ -18,7 +18,8 @@ from isthmus.models.gnn.gat import GATLayer
 from isthmus.models.parts import BatchNorm
 from isthmus.models.products.sparse import SparseMatrix
 
-# What a block costs by itself, in rows of padding that would cost as much (measured; see benchmarks/simulation.py).
+# What a block costs by itself, in rows of padding that would cost as much. With 500, which cuts the 50 clients of
+# benchmarks/methods.py into two blocks, their rounds take a tenth to a quarter longer.
 BLOCK_ROWS = 2_000
 # Clients above this number of nodes gain nothing from being put together.
 MAX_NODES = 20_000
