@@ -125,13 +125,7 @@ class Builder:
         """
         hints, known = _hints(kind), _settable(kind)
         prefix = f"{where}." if where else ""
-        rest = next((name for name, field in known.items() if field.metadata.get("rest")), None)
-        others = {key: value for key, value in raw.items() if key not in known or key == rest}
-        if rest is None:
-            for key in others:
-                raise BadInput(f"{self.place(prefix + str(key))} is not a known key; {nearest(str(key), known)}")
-        else:
-            raw = {**{key: value for key, value in raw.items() if key not in others}, rest: others}
+        raw = self._with_rest(known, raw, prefix)
         values: dict[str, Any] = {}
         for name, field in known.items():
             before = getattr(default, name) if type(default) is kind else _default_of(field)
@@ -144,6 +138,18 @@ class Builder:
                 raise BadInput(f"{self.place(prefix + name)} is missing; give it a value")
         with self.placed(where):
             return kind(**values)
+
+    def _with_rest(
+        self, known: Mapping[str, dataclasses.Field[Any]], raw: Mapping[str, Any], prefix: str
+    ) -> Mapping[str, Any]:
+        """Return keys of which all are fields: those of no field are together under the one that takes the rest."""
+        rest = next((name for name, field in known.items() if field.metadata.get("rest")), None)
+        others = {key: value for key, value in raw.items() if key not in known or key == rest}
+        if rest is not None:
+            return {**{key: value for key, value in raw.items() if key not in others}, rest: others}
+        for key in others:
+            raise BadInput(f"{self.place(prefix + str(key))} is not a known key; {nearest(str(key), known)}")
+        return raw
 
     def _part(self, family: Family, raw: Any, where: str, default: Any) -> Any:
         given = {"name": raw} if isinstance(raw, str) else dict(self._mapping(raw, where))
@@ -249,12 +255,15 @@ class Builder:
             entry = bool(inner) and typing.get_origin(annotation) is tuple
             wanted = told or _readable(typing.get_args(annotation)[0] if entry else annotation)
             wanted += " or null" if optional and not entry else ""
-            keyed = typing.get_origin(annotation) in (dict, Mapping)
-            spot = where + "".join(
-                f"[{part}]" if isinstance(part, int) else f".{part}" for part in inner if keyed or isinstance(part, int)
-            )
+            spot = where + _path_within(inner, keyed=typing.get_origin(annotation) in (dict, Mapping))
             found = error.errors()[0]["input"] if inner else raw
             raise BadInput(f"{self.place(spot)} is {quoted(found)}, expected {wanted}") from None
+
+
+def _path_within(parts: Iterable[int | str], keyed: bool) -> str:
+    """Return where in a value pydantic found something; its words are keys if the value is `keyed`, else types."""
+    told = (part for part in parts if keyed or isinstance(part, int))
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in told)
 
 
 def name_of(kind: type[Any]) -> str:
@@ -307,17 +316,24 @@ def _by_default(
 ) -> Iterator[tuple[str, tuple[Any, Any]]]:
     """Yield what two described parts both have and differ in, of what nobody gave: the path, and both values."""
     given = given if isinstance(given, Mapping) else {}
-    for key in now:
-        if key not in before or key == "name" or now[key] == before[key]:
-            continue
+    for key in _differing(now, before):
         path, pair = f"{above}{key}", (now[key], before[key])
         if not all(isinstance(value, Mapping) for value in pair):
             if key not in given:
                 yield path, pair
         elif pair[0].get("name") == pair[1].get("name"):
             yield from _by_default(*pair, given.get(key), f"{path}.")
-        elif not isinstance(given.get(key, {}), str) and "name" not in given.get(key, {}):
+        elif not _is_named(given.get(key, {})):
             yield path, pair
+
+
+def _differing(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    """Return the fields, but for the name, that two described parts both have and not with the same value."""
+    return [key for key in now if key in before and key != "name" and now[key] != before[key]]
+
+
+def _is_named(given: Any) -> bool:
+    return isinstance(given, str) or "name" in given
 
 
 # A suite builds thousands of courses, whose fields have a few dozen types.

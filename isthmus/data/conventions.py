@@ -17,8 +17,12 @@ def misplaced(own: Sequence[str], wanted: Sequence[str]) -> tuple[list[int], lis
 
     Where some are missing or not wanted, none counts as moved.
     """
-    place, there = ({name: number for number, name in enumerate(names)} for names in (own, wanted))
+    place, there = _places(own), _places(wanted)
     missing = [number for name, number in there.items() if name not in place]
     extra = [number for name, number in place.items() if name not in there]
     moved = [] if missing or extra else [number for name, number in there.items() if place[name] != number]
     return missing, extra, moved
+
+
+def _places(names: Sequence[str]) -> dict[str, int]:
+    return {name: number for number, name in enumerate(names)}

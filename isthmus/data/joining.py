@@ -77,19 +77,21 @@ def joined_edges(parts: Sequence[GraphSet]) -> dict[str, Any]:
 
 
 def _links(parts: Sequence[LinkGraph]) -> dict[str, Any]:
-    # The facts that all parts have of their nodes, but for numbers of categories, which are each part's own.
-    named = {key for part in parts for key in part.node_attribute_names}
-    shared = [key for key in parts[0].node_attributes if all(key in part.node_attributes for part in parts)]
     return {
         "links": _shifted(parts, "links"),
         "node_ids": _below(parts, "node_ids"),
         "linked": _or_ones([part.linked for part in parts], [part.is_link.long() for part in parts]),
         "doubtful": next((part.doubtful for part in parts if part.doubtful), ""),
-        "node_attributes": {
-            key: torch.cat([part.node_attributes[key] for part in parts]) for key in shared if key not in named
-        },
+        "node_attributes": _node_attributes(parts),
         "node_attribute_names": {},
     }
+
+
+def _node_attributes(parts: Sequence[LinkGraph]) -> dict[str, Tensor]:
+    """Return what all parts say of their nodes, but for numbers of categories, which are each part's own."""
+    named = {key for part in parts for key in part.node_attribute_names}
+    shared = [key for key in parts[0].node_attributes if all(key in part.node_attributes for part in parts)]
+    return {key: torch.cat([part.node_attributes[key] for part in parts]) for key in shared if key not in named}
 
 
 def _or_ones(values: Sequence[Tensor | None], ones: Sequence[Tensor]) -> Tensor | None:

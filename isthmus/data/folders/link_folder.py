@@ -71,12 +71,9 @@ def read_link_folder(
         columns.note_misplaced(nodes, (f"{PREFIX}side",), "the column 'side'")
         ids = columns.node_ids(nodes)
         x, feature_names = columns.features(path, nodes, NO_FEATURES, constant=True)
-        node_facts = {f"node_{name}": held for name, held in read_attributes(nodes, NO_FEATURES, False).items()}
-        node_facts["node_attributes"] |= _sides(nodes)
+        node_facts = _node_facts(nodes)
     if links is not None:
-        if links.num_rows == 0:
-            links.note("the table is empty; at least one link is needed")
-        ends = columns.end_places(links, ids, nodes.file if nodes else "nodes")
+        ends = _ends(links, ids, nodes.file if nodes else "nodes")
         told = _told(links, ends, class_names, negatives, undirected)
     problems.raise_if_any()
     assert x is not None and ends is not None and links is not None  # or a problem has been noted
@@ -97,6 +94,19 @@ def read_link_folder(
     named = np.asarray(ids.to_pylist(), dtype=object)
     by_end = {name: tuple(named[end].tolist()) for name, end in zip(EDGE_COLUMNS, ends, strict=True)}
     return OwnData(data, by_end, tuple(named.tolist()), columns.are_numbered(links, data.class_names))
+
+
+def _node_facts(nodes: Table) -> dict[str, Any]:
+    """Return what a table says of its nodes besides their features, as a `LinkGraph` has it."""
+    facts = {f"node_{name}": held for name, held in read_attributes(nodes, NO_FEATURES, False).items()}
+    facts["node_attributes"] |= _sides(nodes)
+    return facts
+
+
+def _ends(links: Table, ids: Any, nodes_file: str) -> Integers | None:
+    if links.num_rows == 0:
+        links.note("the table is empty; at least one link is needed")
+    return columns.end_places(links, ids, nodes_file)
 
 
 def _told(
@@ -184,10 +194,9 @@ def number_of(negatives: str, label: Integers, class_names: tuple[str, ...], lin
     classes or more, a name that is none of them is a slip, after which pairs that are no links would count as such.
     """
     known = class_names or tuple(map(str, np.unique(label[label >= 0]).tolist()))
-    exact = [name for name in known if name == negatives]
-    same = exact or [name for name in known if name.casefold() == negatives.casefold()]
-    if len(same) == 1:
-        return class_names.index(same[0]) if class_names else int(same[0])
+    meant = _meant(negatives, known)
+    if meant is not None:
+        return class_names.index(meant) if class_names else int(meant)
     of_another_kind = bool(known) and is_whole(known[0]) != is_whole(negatives)
     if len(known) > 1 or of_another_kind or negatives == "-1":
         links.note(
@@ -195,6 +204,12 @@ def number_of(negatives: str, label: Integers, class_names: tuple[str, ...], lin
             f"known: {listed(known)}",
         )
     return int(negatives) if not class_names and is_whole(negatives) else -1
+
+
+def _meant(said: str, known: Sequence[str]) -> str | None:
+    """Return the known name that is said, or the only one that is but for capital letters."""
+    same = [name for name in known if name == said] or [name for name in known if name.casefold() == said.casefold()]
+    return same[0] if len(same) == 1 else None
 
 
 def note_contradictions(links: Table, ends: Integers, linked: Tensor, undirected: bool) -> None:
