@@ -323,17 +323,13 @@ def _by_default(
                 yield path, pair
         elif pair[0].get("name") == pair[1].get("name"):
             yield from _by_default(*pair, given.get(key), f"{path}.")
-        elif not _is_named(given.get(key, {})):
+        elif not isinstance(given.get(key, {}), str) and "name" not in given.get(key, {}):
             yield path, pair
 
 
 def _differing(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
     """Return the fields, but for the name, that two described parts both have and not with the same value."""
     return [key for key in now if key in before and key != "name" and now[key] != before[key]]
-
-
-def _is_named(given: Any) -> bool:
-    return isinstance(given, str) or "name" in given
 
 
 # A suite builds thousands of courses, whose fields have a few dozen types.

@@ -57,9 +57,9 @@ def check_algorithm(algorithm: Algorithm[Any], course: Course | None = None, *, 
 
     `course` gives model, batching, rounds and the like; by default `toy_course(algorithm)`. The clients are toy ones.
     """
-    strange = [name for name in skip if name not in CHECKS]
-    if strange:
-        raise ValueError(f"skip has {strange[0]!r}; {nearest(strange[0], CHECKS)}")
+    for name in skip:
+        if name not in CHECKS:
+            raise ValueError(f"skip has {name!r}; {nearest(name, CHECKS)}")
     names = [name for name in CHECKS if name not in skip]
     problems: list[str] = []
     for name in names:
@@ -82,8 +82,8 @@ def check_algorithm(algorithm: Algorithm[Any], course: Course | None = None, *, 
 def check_frozen(algorithm: Algorithm[Any], course: Course | None = None) -> None:
     """Check that the algorithm is a frozen, hashable dataclass and that a course leaves no notes on it or near it."""
     kind = type(algorithm)
-    parameters = getattr(kind, "__dataclass_params__", None)
-    if "__dataclass_params__" not in vars(kind) or parameters is None or not parameters.frozen:
+    parameters = vars(kind).get("__dataclass_params__")
+    if parameters is None or not parameters.frozen:
         raise AssertionError(f"{kind.__name__} is not a frozen dataclass; write @dataclass(frozen=True) above it")
     try:
         before, code = copy.deepcopy(algorithm), hash(algorithm)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -72,17 +72,20 @@ class Twitch(Dataset):
         """Return the union of the countries' graphs."""
         read = _read_raw if self.features == "raw" else _read_reduced
         parts = [read(country, root) for country in self.countries]
-        sizes = np.array([len(part.labels) for part in parts])
+        labels = [part.labels for part in parts]
+        sizes = np.array(list(map(len, labels)))
         first, num_nodes = np.cumsum(sizes) - sizes, int(sizes.sum())
         if self.features == "raw":
-            x = compact(_joined_facts([part.features for part in parts], sizes))
+            rows = np.concatenate([part.features[0] + shift for part, shift in zip(parts, first, strict=True)])
+            columns = np.concatenate([part.features[1] for part in parts])
+            x = compact(matrix(rows, columns, None, (num_nodes, NUM_RAW)))
         else:
             x = torch.from_numpy(np.concatenate([part.features for part in parts]).astype(np.float32))
         edges = np.concatenate([part.edges + shift for part, shift in zip(parts, first, strict=True)])
         return Graph(
             x=normalized_rows(x) if self.normalize_features else x,
             edge_index=undirected(torch.from_numpy(edges).t(), num_nodes)[0],
-            y=torch.from_numpy(np.concatenate([part.labels for part in parts])),
+            y=torch.from_numpy(np.concatenate(labels)),
             num_classes=2,
             node_ids=torch.arange(num_nodes),
             attributes={"country": torch.from_numpy(np.repeat(np.arange(len(parts)), sizes))},
@@ -103,13 +106,6 @@ def _raw_names(country: str) -> list[str]:
 
 def _reduced_names(country: str) -> list[str]:
     return [f"twitch/{country}/raw/{country}.npz"]
-
-
-def _joined_facts(facts: Sequence[np.ndarray], sizes: np.ndarray) -> torch.Tensor:
-    """Return the facts of countries, each (2, facts), as one matrix with as many rows for each as its nodes."""
-    rows = np.concatenate([own[0] + shift for own, shift in zip(facts, np.cumsum(sizes) - sizes, strict=True)])
-    columns = np.concatenate([own[1] for own in facts])
-    return matrix(rows, columns, None, (int(sizes.sum()), NUM_RAW))
 
 
 def _read_raw(country: str, root: Path) -> Country:

@@ -5,7 +5,6 @@ FedGRL (Suresh et al., 2022, section 5.1.2) has six co-purchase networks, each w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -18,6 +17,7 @@ from isthmus.core.errors import BadInput, nearest, refuse
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import on_the_diagonal, scipy_rows
 from isthmus.data.graph import Graph
+from isthmus.data.joining import shifted
 
 CHOICES = ("svd", "side_by_side")
 
@@ -68,14 +68,16 @@ class Union(Dataset):
         """Return the union."""
         parts = [cast(Graph, part.load(root)) for part in self._parts()]
         sizes = torch.tensor([part.num_nodes for part in parts])
-        first = (sizes.cumsum(0) - sizes).tolist()
         classes = np.cumsum([0, *(part.num_classes for part in parts)])
         y = [torch.where(part.y >= 0, part.y + int(shift), -1) for part, shift in zip(parts, classes, strict=False)]
         named = list(zip(self.datasets, parts, strict=True))
-        edges = [part.edge_index + shift for part, shift in zip(parts, first, strict=True)]
+        if self.features == "svd":
+            x = torch.cat([_components(name, part, self.dim) for name, part in named])
+        else:
+            x = on_the_diagonal([part.x for part in parts])
         return Graph(
-            x=self._features_of(parts),
-            edge_index=torch.cat(edges, dim=1),
+            x=x,
+            edge_index=shifted(parts, "edge_index"),
             y=torch.cat(y),
             num_classes=int(classes[-1]),
             node_ids=torch.arange(int(sizes.sum())),
@@ -84,12 +86,6 @@ class Union(Dataset):
             class_names=tuple(f"{name}/{label}" for name, part in named for label in part.named_classes),
             name="union",
         )
-
-    def _features_of(self, parts: Sequence[Graph]) -> Tensor:
-        if self.features != "svd":
-            return on_the_diagonal([part.x for part in parts])
-        named = zip(self.datasets, parts, strict=True)
-        return torch.cat([_components(name, part, self.dim) for name, part in named])
 
     def present(self, root: Path) -> bool:
         """Return whether all parts are there."""

@@ -17,7 +17,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -286,22 +286,18 @@ def _values(raw: dict[Any, Any], kind: type[Feature], where: str, problems: Prob
 
 
 def _checked(kind: type[Feature], values: dict[str, Any], where: str, problems: Problems) -> Feature | None:
-    scale = _scale(values)
+    scale: dict[str, Any] = {key: values[key] for key in ("mean", "std") if key in values}
+    if values.get("fill") is not None:
+        scale["fill"] = values["fill"]
     wrong = [*_wrong_scale(scale), *_wrong_counts(values)]
     if kind is Text:
         wrong += _wrong_words(values.get("counts"), values.get("vocabulary") or ())
     unknown = values.get("unknown", "other")
-    if not isinstance(unknown, str) or unknown not in UNKNOWN:
+    if unknown not in UNKNOWN:
         wrong.append(f"unknown is {unknown!r}; {nearest(str(unknown), UNKNOWN)}")
     for what in wrong:
         problems.add(where, what)
     return None if wrong else kind(**values | {key: float(value) for key, value in scale.items()})
-
-
-def _scale(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what has to be a number, of what is given: an empty `fill` is none."""
-    fill = {"fill": values["fill"]} if values.get("fill") is not None else {}
-    return {key: values[key] for key in ("mean", "std") if key in values} | fill
 
 
 def _wrong_scale(scale: dict[str, Any]) -> Iterator[str]:
@@ -375,20 +371,17 @@ def compare_schemas(own: Schema, wanted: Schema, where: str, problems: Problems)
     compare_columns(own.columns, wanted.columns, where, problems)
     theirs = {feature.name: feature for feature in wanted.features}
     for feature in own.features:
-        for difference in _differences(feature, theirs.get(feature.name, feature)):
-            problems.add(where, difference)
+        other = theirs.get(feature.name)
+        if other is None or feature == other:
+            continue
+        if type(feature) is not type(other):
+            problems.add(where, f"feature {feature.name!r} is of type {feature.type}, {other.type} in the schema")
+            continue
+        for key in ("mean", "std", "fill", "unknown"):
+            here, there = getattr(feature, key, None), getattr(other, key, None)
+            if here != there:
+                problems.add(where, f"feature {feature.name!r}: {key} is {here!r}, {there!r} in the schema")
     _compare_classes(own.classes, wanted.classes, where, problems)
-
-
-def _differences(feature: Feature, other: Feature) -> Iterator[str]:
-    """Yield in what a feature differs from that of the same name in the schema wanted."""
-    if type(feature) is not type(other):
-        yield f"feature {feature.name!r} is of type {feature.type}, {other.type} in the schema"
-        return
-    for key in ("mean", "std", "fill", "unknown"):
-        here, there = getattr(feature, key, None), getattr(other, key, None)
-        if here != there:
-            yield f"feature {feature.name!r}: {key} is {here!r}, {there!r} in the schema"
 
 
 def _compare_classes(mine: tuple[str, ...], others: tuple[str, ...], where: str, problems: Problems) -> None:

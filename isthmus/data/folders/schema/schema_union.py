@@ -116,7 +116,10 @@ def _joint(name: str, held: Mapping[str, Feature], max_words: int | None, proble
     if isinstance(features[0], Number):
         return _number(name, _only(features, Number), problems)
     if isinstance(features[0], Category):
-        return _category(name, _only(features, Category))
+        of_values = _only(features, Category)
+        values = _names([feature.vocabulary or () for feature in of_values], categories)
+        rules = {feature.unknown for feature in of_values}
+        return Category(name, values, next(rule for rule in UNKNOWN if rule in rules))
     return _text(_only(features, Text), max_words) if isinstance(features[0], Text) else features[0]
 
 
@@ -134,12 +137,6 @@ def _contradiction(held: Mapping[str, Feature]) -> str:
 
 def _only(features: Sequence[Feature], kind: type[Kind]) -> list[Kind]:
     return [feature for feature in features if isinstance(feature, kind)]
-
-
-def _category(name: str, features: Sequence[Category]) -> Category:
-    values = _names([feature.vocabulary or () for feature in features], categories)
-    rules = {feature.unknown for feature in features}
-    return Category(name, values, next(rule for rule in UNKNOWN if rule in rules))
 
 
 def _number(name: str, features: Sequence[Number], problems: Problems) -> Number:
