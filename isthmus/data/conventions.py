@@ -17,12 +17,9 @@ def misplaced(own: Sequence[str], wanted: Sequence[str]) -> tuple[list[int], lis
 
     Where some are missing or not wanted, none counts as moved.
     """
-    place, there = _places(own), _places(wanted)
+    place = dict(zip(own, range(len(own)), strict=True))
+    there = dict(zip(wanted, range(len(wanted)), strict=True))
     missing = [number for name, number in there.items() if name not in place]
     extra = [number for name, number in place.items() if name not in there]
     moved = [] if missing or extra else [number for name, number in there.items() if place[name] != number]
     return missing, extra, moved
-
-
-def _places(names: Sequence[str]) -> dict[str, int]:
-    return {name: number for number, name in enumerate(names)}

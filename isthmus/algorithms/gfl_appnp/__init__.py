@@ -32,14 +32,7 @@ from isthmus.core.errors import BadInput, CourseFailed, refuse
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.outside import named
-from isthmus.core.protocol import (
-    Algorithm,
-    EvaluateModel,
-    Evaluation,
-    Kept,
-    cohort,
-    on,
-)
+from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Kept, cohort, on
 from isthmus.core.record import Params, Record, State
 from isthmus.core.replies import Each, Stack, StackedTensor
 from isthmus.learn.graph_client import GraphClient, check_local_steps

@@ -12,7 +12,7 @@ Without feature columns and without features.npz, every node has one feature, 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -71,10 +71,13 @@ def read_link_folder(
         columns.note_misplaced(nodes, (f"{PREFIX}side",), "the column 'side'")
         ids = columns.node_ids(nodes)
         x, feature_names = columns.features(path, nodes, NO_FEATURES, constant=True)
-        node_facts = _node_facts(nodes)
+        node_facts = {f"node_{name}": held for name, held in read_attributes(nodes, NO_FEATURES, False).items()}
+        node_facts["node_attributes"] |= _sides(nodes)
     if links is not None:
-        ends = _ends(links, ids, nodes.file if nodes else "nodes")
-        told = _told(links, ends, class_names, negatives, undirected)
+        if links.num_rows == 0:
+            links.note("the table is empty; at least one link is needed")
+        ends = columns.end_places(links, ids, nodes.file if nodes else "nodes")
+        told = _told(links, ends, class_names, negatives, undirected, all_links)
     problems.raise_if_any()
     assert x is not None and ends is not None and links is not None  # or a problem has been noted
     data = LinkGraph(
@@ -89,36 +92,24 @@ def read_link_folder(
         **node_facts,
         **told,
     )
-    if not (negatives or all_links or "label" not in links.columns):
-        data = replace(data, doubtful=doubtful_class(data.class_names, data.num_classes))
     named = np.asarray(ids.to_pylist(), dtype=object)
     by_end = {name: tuple(named[end].tolist()) for name, end in zip(EDGE_COLUMNS, ends, strict=True)}
     return OwnData(data, by_end, tuple(named.tolist()), columns.are_numbered(links, data.class_names))
 
 
-def _node_facts(nodes: Table) -> dict[str, Any]:
-    """Return what a table says of its nodes besides their features, as a `LinkGraph` has it."""
-    facts = {f"node_{name}": held for name, held in read_attributes(nodes, NO_FEATURES, False).items()}
-    facts["node_attributes"] |= _sides(nodes)
-    return facts
-
-
-def _ends(links: Table, ids: Any, nodes_file: str) -> Integers | None:
-    if links.num_rows == 0:
-        links.note("the table is empty; at least one link is needed")
-    return columns.end_places(links, ids, nodes_file)
-
-
 def _told(
-    links: Table, ends: Integers | None, class_names: tuple[str, ...], negatives: str, undirected: bool
+    links: Table, ends: Integers | None, class_names: tuple[str, ...], negatives: str, undirected: bool, all_links: bool
 ) -> dict[str, Any]:
     """Return what a table says of its links, as a `LinkGraph` has it."""
     label, class_names, linked = _labels(links, class_names, negatives)
     if linked is not None and ends is not None:
         note_contradictions(links, ends, linked, undirected)
     masks = columns.split_masks(links, None)
-    told = {"label": torch.from_numpy(label), "linked": linked, "masks": masks}
-    return told | columns.class_facts(label, class_names) | read_attributes(links, LINK_COLUMNS, True)
+    told: dict[str, Any] = {"label": torch.from_numpy(label), "linked": linked, "masks": masks}
+    told |= columns.class_facts(label, class_names) | read_attributes(links, LINK_COLUMNS, True)
+    if not (negatives or all_links or "label" not in links.columns):
+        told["doubtful"] = doubtful_class(told["class_names"], told["num_classes"])
+    return told
 
 
 def _labels(
@@ -201,7 +192,7 @@ def number_of(negatives: str, label: Integers, class_names: tuple[str, ...], lin
     if len(known) > 1 or of_another_kind or negatives == "-1":
         links.note(
             f"dataset.negatives is {negatives!r}, which is no class of its links (an empty label, or -1, is none); "
-            f"known: {listed(known)}",
+            f"known: {listed(known)}"
         )
     return int(negatives) if not class_names and is_whole(negatives) else -1
 

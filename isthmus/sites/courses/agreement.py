@@ -15,13 +15,7 @@ from isthmus.config.course import Course
 from isthmus.config.load import clients_with_own_models
 from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.core.federation import InitialModel
-from isthmus.models.model import (
-    EVERYTHING,
-    names_by_classes,
-    names_by_features,
-    require_same_shared,
-    shared_names,
-)
+from isthmus.models.model import EVERYTHING, names_by_classes, names_by_features, require_same_shared, shared_names
 from isthmus.runs.simulation import build_model, initial_model, known_parameters
 from isthmus.sites.courses.messages import Terms
 

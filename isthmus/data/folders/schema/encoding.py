@@ -207,8 +207,7 @@ def _categories(table: Table, feature: Category, values: list[str], notes: list[
     if feature.unknown == "refuse":
         name = table.name(feature.name)
         table.note_rows(
-            unknown,
-            lambda row: f"{name} is {values[row]!r}, which is none of the schema's values {listed(place)}",
+            unknown, lambda row: f"{name} is {values[row]!r}, which is none of the schema's values {listed(place)}"
         )
         return block
     if feature.unknown == "other":
