@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -119,18 +119,18 @@ def check_docstrings(algorithm: Algorithm[Any], course: Course | None = None) ->
     requests = type(algorithm).handlers()
     own = [kind for kind in requests if kind not in COURSE_REQUESTS]
     roots = [type(algorithm).state_type(), *own, *(reply_type(kind) for kind in own)]
-    missing: list[str] = []
-    for kind in with_nested(roots):
-        if not (kind.__doc__ or "").strip() or (kind.__doc__ or "").startswith(f"{kind.__name__}("):
-            missing.append(f"the record {kind.__name__} has no docstring")
-        docs = field_docs(kind)
-        missing += [
-            f"{kind.__name__}.{name} has no docstring; write one under the field that says what it reveals"
-            for name in (docs if has_source(kind) else ())
-            if not docs[name]
-        ]
+    missing = [what for kind in with_nested(roots) for what in _undocumented(kind)]
     if missing:
         raise AssertionError("\n".join(missing))
+
+
+def _undocumented(kind: type[Record]) -> Iterator[str]:
+    doc = kind.__doc__ or ""
+    if not doc.strip() or doc.startswith(f"{kind.__name__}("):
+        yield f"the record {kind.__name__} has no docstring"
+    docs = field_docs(kind) if has_source(kind) else {}
+    for name in [name for name, text in docs.items() if not text]:
+        yield f"{kind.__name__}.{name} has no docstring; write one under the field that says what it reveals"
 
 
 # ---- runtimes and randomness

@@ -261,13 +261,17 @@ def _wrong_tensor(tensor: Tensor, place: str) -> Iterator[Change]:
         for shape in ((rows, *[0] * max(tensor.ndim - 1, 1)), (*[0] * max(tensor.ndim - 1, 1), rows)):
             yield f"{place}: {shape} of nothing", Claimed(DTYPE_NAMES[tensor.dtype], shape)
     if not floats and tensor.dtype != torch.bool:
-        for number in HUGE:
-            if number <= torch.iinfo(tensor.dtype).max and tensor.numel():
-                yield f"{place}: {number}", torch.full_like(tensor, number)
-                last = tensor.clone()
-                last.view(-1)[-1] = number
-                yield f"{place}: {number} at the end", last
-        yield f"{place}: backwards", tensor.flip(0) if tensor.ndim else tensor
+        yield from _wrong_numbers(tensor, place)
+
+
+def _wrong_numbers(whole: Tensor, place: str) -> Iterator[Change]:
+    for number in HUGE:
+        if number <= torch.iinfo(whole.dtype).max and whole.numel():
+            yield f"{place}: {number}", torch.full_like(whole, number)
+            last = whole.clone()
+            last.view(-1)[-1] = number
+            yield f"{place}: {number} at the end", last
+    yield f"{place}: backwards", whole.flip(0) if whole.ndim else whole
 
 
 def nudged(request: Any) -> Any:
