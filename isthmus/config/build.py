@@ -50,10 +50,8 @@ class Renaming:
     def __str__(self) -> str:
         told = [f"kept {', '.join(self.kept)}"] if self.kept else []
         told += [f"dropped {field}: {why}" for field, why in self.dropped.items()]
-        told += [
-            f"{field} is {brief(now)} by default, with {self.old} it was {brief(before)}"
-            for field, (now, before) in self.defaults.items()
-        ]
+        for field, (now, before) in self.defaults.items():
+            told.append(f"{field} is {brief(now)} by default, with {self.old} it was {brief(before)}")
         return f"{self.where}.name is {self.new!r} in place of {self.old!r}: {'; '.join(told)}"
 
     def losses(self) -> list[str]:
@@ -120,8 +118,7 @@ class Builder:
     def fields(self, kind: type[Any], raw: Mapping[str, Any], where: str, default: Any = None) -> Any:
         """Return a dataclass with the fields in `raw`; the others come from a `default` of the class, else from it.
 
-        A field whose metadata says `rest` takes all keys that are no field's; `expected` there says in words what a
-        value is to be.
+        A field's metadata may say in words what is `expected`, and that it takes the `rest`: keys that are no field's.
         """
         hints, known = _hints(kind), _settable(kind)
         prefix = f"{where}." if where else ""
@@ -139,10 +136,8 @@ class Builder:
         with self.placed(where):
             return kind(**values)
 
-    def _with_rest(
-        self, known: Mapping[str, dataclasses.Field[Any]], raw: Mapping[str, Any], prefix: str
-    ) -> Mapping[str, Any]:
-        """Return keys of which all are fields: those of no field are together under the one that takes the rest."""
+    def _with_rest(self, known: Mapping[str, Any], raw: Mapping[str, Any], prefix: str) -> Mapping[str, Any]:
+        """Return keys that are all fields: the others are together under the field that takes the rest."""
         rest = next((name for name, field in known.items() if field.metadata.get("rest")), None)
         others = {key: value for key, value in raw.items() if key not in known or key == rest}
         if rest is not None:
@@ -328,7 +323,6 @@ def _by_default(
 
 
 def _differing(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
-    """Return the fields, but for the name, that two described parts both have and not with the same value."""
     return [key for key in now if key in before and key != "name" and now[key] != before[key]]
 
 
@@ -350,9 +344,8 @@ def _is_instance(value: Any) -> bool:
 
 def _settable(kind: type[Any]) -> dict[str, dataclasses.Field[Any]]:
     """Return the fields of a dataclass that can be given; metadata with `in_file` False keeps one to Python."""
-    return {
-        field.name: field for field in dataclasses.fields(kind) if field.init and field.metadata.get("in_file", True)
-    }
+    fields = (field for field in dataclasses.fields(kind) if field.init and field.metadata.get("in_file", True))
+    return {field.name: field for field in fields}
 
 
 def _holds_records(annotation: Any) -> bool:
@@ -386,10 +379,8 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 def _loosened(annotation: Any, raw: Any) -> Any:
     # YAML reads 1e-3 as a string and has no tuples.
     if annotation is float and isinstance(raw, str):
-        try:
+        with suppress(ValueError):
             return float(raw)
-        except ValueError:
-            return raw
     if typing.get_origin(annotation) is tuple and isinstance(raw, list | tuple):
         inner = typing.get_args(annotation)[0]
         return tuple(_loosened(inner, item) for item in raw)
