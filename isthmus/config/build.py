@@ -50,10 +50,8 @@ class Renaming:
     def __str__(self) -> str:
         told = [f"kept {', '.join(self.kept)}"] if self.kept else []
         told += [f"dropped {field}: {why}" for field, why in self.dropped.items()]
-        told += [
-            f"{field} is {brief(now)} by default, with {self.old} it was {brief(before)}"
-            for field, (now, before) in self.defaults.items()
-        ]
+        for field, (now, before) in self.defaults.items():
+            told.append(f"{field} is {brief(now)} by default, with {self.old} it was {brief(before)}")
         return f"{self.where}.name is {self.new!r} in place of {self.old!r}: {'; '.join(told)}"
 
     def losses(self) -> list[str]:
@@ -120,18 +118,11 @@ class Builder:
     def fields(self, kind: type[Any], raw: Mapping[str, Any], where: str, default: Any = None) -> Any:
         """Return a dataclass with the fields in `raw`; the others come from a `default` of the class, else from it.
 
-        A field whose metadata says `rest` takes all keys that are no field's; `expected` there says in words what a
-        value is to be.
+        A field's metadata may say in words what is `expected`, and that it takes the `rest`: keys that are no field's.
         """
         hints, known = _hints(kind), _settable(kind)
         prefix = f"{where}." if where else ""
-        rest = next((name for name, field in known.items() if field.metadata.get("rest")), None)
-        others = {key: value for key, value in raw.items() if key not in known or key == rest}
-        if rest is None:
-            for key in others:
-                raise BadInput(f"{self.place(prefix + str(key))} is not a known key; {nearest(str(key), known)}")
-        else:
-            raw = {**{key: value for key, value in raw.items() if key not in others}, rest: others}
+        raw = self._with_rest(known, raw, prefix)
         values: dict[str, Any] = {}
         for name, field in known.items():
             before = getattr(default, name) if type(default) is kind else _default_of(field)
@@ -144,6 +135,16 @@ class Builder:
                 raise BadInput(f"{self.place(prefix + name)} is missing; give it a value")
         with self.placed(where):
             return kind(**values)
+
+    def _with_rest(self, known: Mapping[str, Any], raw: Mapping[str, Any], prefix: str) -> Mapping[str, Any]:
+        """Return keys that are all fields: the others are together under the field that takes the rest."""
+        rest = next((name for name, field in known.items() if field.metadata.get("rest")), None)
+        others = {key: value for key, value in raw.items() if key not in known or key == rest}
+        if rest is not None:
+            return {**{key: value for key, value in raw.items() if key not in others}, rest: others}
+        for key in others:
+            raise BadInput(f"{self.place(prefix + str(key))} is not a known key; {nearest(str(key), known)}")
+        return raw
 
     def _part(self, family: Family, raw: Any, where: str, default: Any) -> Any:
         given = {"name": raw} if isinstance(raw, str) else dict(self._mapping(raw, where))
@@ -249,12 +250,15 @@ class Builder:
             entry = bool(inner) and typing.get_origin(annotation) is tuple
             wanted = told or _readable(typing.get_args(annotation)[0] if entry else annotation)
             wanted += " or null" if optional and not entry else ""
-            keyed = typing.get_origin(annotation) in (dict, Mapping)
-            spot = where + "".join(
-                f"[{part}]" if isinstance(part, int) else f".{part}" for part in inner if keyed or isinstance(part, int)
-            )
+            spot = where + _path_within(inner, keyed=typing.get_origin(annotation) in (dict, Mapping))
             found = error.errors()[0]["input"] if inner else raw
             raise BadInput(f"{self.place(spot)} is {quoted(found)}, expected {wanted}") from None
+
+
+def _path_within(parts: Iterable[int | str], keyed: bool) -> str:
+    """Return where in a value pydantic found something; its words are keys if the value is `keyed`, else types."""
+    told = (part for part in parts if keyed or isinstance(part, int))
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in told)
 
 
 def name_of(kind: type[Any]) -> str:
@@ -307,9 +311,7 @@ def _by_default(
 ) -> Iterator[tuple[str, tuple[Any, Any]]]:
     """Yield what two described parts both have and differ in, of what nobody gave: the path, and both values."""
     given = given if isinstance(given, Mapping) else {}
-    for key in now:
-        if key not in before or key == "name" or now[key] == before[key]:
-            continue
+    for key in _differing(now, before):
         path, pair = f"{above}{key}", (now[key], before[key])
         if not all(isinstance(value, Mapping) for value in pair):
             if key not in given:
@@ -318,6 +320,10 @@ def _by_default(
             yield from _by_default(*pair, given.get(key), f"{path}.")
         elif not isinstance(given.get(key, {}), str) and "name" not in given.get(key, {}):
             yield path, pair
+
+
+def _differing(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    return [key for key in now if key in before and key != "name" and now[key] != before[key]]
 
 
 # A suite builds thousands of courses, whose fields have a few dozen types.
@@ -338,9 +344,8 @@ def _is_instance(value: Any) -> bool:
 
 def _settable(kind: type[Any]) -> dict[str, dataclasses.Field[Any]]:
     """Return the fields of a dataclass that can be given; metadata with `in_file` False keeps one to Python."""
-    return {
-        field.name: field for field in dataclasses.fields(kind) if field.init and field.metadata.get("in_file", True)
-    }
+    fields = (field for field in dataclasses.fields(kind) if field.init and field.metadata.get("in_file", True))
+    return {field.name: field for field in fields}
 
 
 def _holds_records(annotation: Any) -> bool:
@@ -374,10 +379,8 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 def _loosened(annotation: Any, raw: Any) -> Any:
     # YAML reads 1e-3 as a string and has no tuples.
     if annotation is float and isinstance(raw, str):
-        try:
+        with suppress(ValueError):
             return float(raw)
-        except ValueError:
-            return raw
     if typing.get_origin(annotation) is tuple and isinstance(raw, list | tuple):
         inner = typing.get_args(annotation)[0]
         return tuple(_loosened(inner, item) for item in raw)

@@ -246,6 +246,10 @@ class _Course:
             callback.exchanged(report)
         self.listening += time.perf_counter() - started
 
+    def _missing(self, cohort: Sequence[str]) -> tuple[str, ...]:
+        failed = {failure.client for report in self.traffic for failure in report.failures}
+        return tuple(client for client in cohort if client in failed)
+
     def _noted(self, round: int, text: str) -> None:
         for callback in self.callbacks:
             callback.noted(round, text)
@@ -274,7 +278,7 @@ class _Course:
         fed = self.federation(round)
         state = self._checked(self.algorithm.round(before.state, fed))
         after = replace(before, round=round, state=state)
-        missing = {failure.client for report in self.traffic for failure in report.failures}
+        missing = self._missing(fed.clients)
         found = self._evaluated(fed, state, before)
         if found.is_best:
             after = replace(
@@ -289,7 +293,7 @@ class _Course:
             bytes_down=sum(report.bytes_down for report in self.traffic),
             bytes_up=sum(report.bytes_up for report in self.traffic),
             wall_seconds=time.perf_counter() - started - self.listening,
-            missing=tuple(client for client in fed.clients if client in missing),
+            missing=missing,
             **vars(found),
         )
         for callback in self.callbacks:

@@ -17,7 +17,8 @@ def misplaced(own: Sequence[str], wanted: Sequence[str]) -> tuple[list[int], lis
 
     Where some are missing or not wanted, none counts as moved.
     """
-    place, there = ({name: number for number, name in enumerate(names)} for names in (own, wanted))
+    place = dict(zip(own, range(len(own)), strict=True))
+    there = dict(zip(wanted, range(len(wanted)), strict=True))
     missing = [number for name, number in there.items() if name not in place]
     extra = [number for name, number in place.items() if name not in there]
     moved = [] if missing or extra else [number for name, number in there.items() if place[name] != number]

@@ -34,7 +34,7 @@ def joined(parts: Sequence[Any], name: str) -> Any:
         own = _links(parts)
     elif isinstance(parts[0], Graph):
         weight = _or_ones([part.edge_weight for part in parts], [torch.ones(part.num_edges) for part in parts])
-        own = {"edge_index": _shifted(parts, "edge_index"), "edge_weight": weight}
+        own = {"edge_index": shifted(parts, "edge_index"), "edge_weight": weight}
     else:
         own = joined_edges(parts)
     return replace(parts[0], **_shared(parts), **own, name=name)
@@ -44,7 +44,7 @@ def _below(parts: Sequence[Any], field: str) -> Tensor:
     return torch.cat([getattr(part, field) for part in parts])
 
 
-def _shifted(parts: Sequence[Any], field: str) -> Tensor:
+def shifted(parts: Sequence[Any], field: str) -> Tensor:
     """Return pairs of nodes, (2, pairs), by the places that nodes have among those of all parts."""
     sizes = torch.tensor([part.num_nodes for part in parts])
     shift = (sizes.cumsum(0) - sizes).tolist()
@@ -70,26 +70,28 @@ def joined_edges(parts: Sequence[GraphSet]) -> dict[str, Any]:
     """Return the edges of sets one below the other, and where each graph begins, by the names of a set's fields."""
     bare = any(part.edge_attr is None for part in parts)
     return {
-        "edge_index": _shifted(parts, "edge_index"),
+        "edge_index": shifted(parts, "edge_index"),
         "edge_attr": None if bare else _below(parts, "edge_attr"),
         "node_start": torch.cat([torch.zeros(1, dtype=torch.int64), _below(parts, "sizes").cumsum(0)]),
     }
 
 
 def _links(parts: Sequence[LinkGraph]) -> dict[str, Any]:
-    # The facts that all parts have of their nodes, but for numbers of categories, which are each part's own.
-    named = {key for part in parts for key in part.node_attribute_names}
-    shared = [key for key in parts[0].node_attributes if all(key in part.node_attributes for part in parts)]
     return {
-        "links": _shifted(parts, "links"),
+        "links": shifted(parts, "links"),
         "node_ids": _below(parts, "node_ids"),
         "linked": _or_ones([part.linked for part in parts], [part.is_link.long() for part in parts]),
         "doubtful": next((part.doubtful for part in parts if part.doubtful), ""),
-        "node_attributes": {
-            key: torch.cat([part.node_attributes[key] for part in parts]) for key in shared if key not in named
-        },
+        "node_attributes": _node_attributes(parts),
         "node_attribute_names": {},
     }
+
+
+def _node_attributes(parts: Sequence[LinkGraph]) -> dict[str, Tensor]:
+    """Return what all parts say of their nodes, but for numbers of categories, which are each part's own."""
+    named = {key for part in parts for key in part.node_attribute_names}
+    shared = [key for key in parts[0].node_attributes if all(key in part.node_attributes for part in parts)]
+    return {key: torch.cat([part.node_attributes[key] for part in parts]) for key in shared if key not in named}
 
 
 def _or_ones(values: Sequence[Tensor | None], ones: Sequence[Tensor]) -> Tensor | None:

@@ -102,12 +102,14 @@ def _hole_in(entry: dict[str, Any]) -> str:
     """Return what an event lacks of what readers rely on."""
     more = {name: kind for name, kind in MORE_FIELDS.items() if name in entry}
     problem = _problem(entry, {**more, **FIELDS.get(entry["event"], {})})
-    if not problem and entry["event"] == "exchange":
-        return next((found for failure in entry["failures"] if (found := _problem(failure, FAILURE_FIELDS))), "")
-    if not problem and entry["event"] == "end":
+    if problem:
+        return problem
+    if entry["event"] == "exchange":
+        return next(filter(None, (_problem(failure, FAILURE_FIELDS) for failure in entry["failures"])), "")
+    if entry["event"] == "end":
         odd = [n for n in ("metrics", "client_scores") if not all(map(_are_scores, entry[n].values()))]
         return f"its {odd[-1]!r} are no scores" if odd else ""
-    return problem
+    return ""
 
 
 def _are_scores(found: Any) -> bool:

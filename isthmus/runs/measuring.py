@@ -10,9 +10,10 @@ from isthmus.config.course import Course
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import Runtime
 from isthmus.core.outside import replace_file
+from isthmus.core.record import Params
 from isthmus.core.training import Standing
 from isthmus.monitors import MONITORS, View
-from isthmus.monitors.tapped_runtime import TappedRuntime, fits
+from isthmus.monitors.tapped_runtime import TappedRuntime, Trained, fits
 from isthmus.report.summary import last_measured, monitor_figure
 from isthmus.runs.folder import Journal, RunFolder
 from isthmus.runs.simulation import Simulation
@@ -103,10 +104,7 @@ class Monitoring:
         replied = self._tap.models(round, initial)
         if replied:
             own = {c: {**clients[c].own, **memories[c].get("personal", {})} for c in replied}
-            models = {client: {**own[client], **trained.params} for client, trained in replied.items()}
-            starts = {client: {**own[client], **trained.start} for client, trained in replied.items() if trained.start}
-            weights = {client: trained.weight for client, trained in replied.items() if trained.weight is not None}
-            return _view(self.simulation, round, models=models, starts=starts, weights=weights), "replies"
+            return _view(self.simulation, round, **_completed(replied, own)), "replies"
         shared = self._tap.shared(round)
         used = {client: self.course.algorithm.client_params(shared, memory) for client, memory in memories.items()}
         whole = {client: {**clients[client].own, **params} for client, params in used.items()}
@@ -132,6 +130,15 @@ class Monitoring:
         events = [event for event in self.journal.events if event["event"] == "monitor"]
         written = {event["name"] for event in events if event["round"] == round}
         return [name for name in names if name not in written]
+
+
+def _completed(replied: Mapping[str, Trained], own: Mapping[str, Params]) -> dict[str, Mapping[str, Any]]:
+    """Return clients' whole models, where their training began, and their weights: replies with what is `own`."""
+    return {
+        "models": {client: {**own[client], **trained.params} for client, trained in replied.items()},
+        "starts": {client: {**own[client], **trained.start} for client, trained in replied.items() if trained.start},
+        "weights": {client: trained.weight for client, trained in replied.items() if trained.weight is not None},
+    }
 
 
 def _view(simulation: Simulation, round: int, **models: Mapping[str, Any]) -> View:

@@ -126,9 +126,9 @@ class WorkersRuntime:
         spent = time.perf_counter() - started
         asks: dict[int, dict[str, Any]] = {}
         for place, block in enumerate(self.blocks):
-            mine = [client for client in block if client in requests]
+            mine = {client: requests[client] for client in block if client in requests}
             if mine:
-                asks[place] = {"ask": self._ask(position, {c: requests[c] for c in mine}, payloads, timeout_seconds)}
+                asks[place] = {"ask": self._ask(position, mine, payloads, timeout_seconds)}
         for place, answer in self._answers(asks):
             for told in answer.outcomes:
                 started = time.perf_counter()

@@ -120,21 +120,8 @@ def read_figures(
 
 def _plain(raw: Mapping[str, Any], axes: Mapping[str, Mapping[str, Any]], metric: str) -> dict[str, Any]:
     """Return the keys of a figure, if its kind has them and its axes are the suite's."""
-    kind = raw.get("kind")
-    if not isinstance(kind, str) or kind not in ROLES:
-        raise ValueError(f"kind is {kind!r}; {nearest(str(kind), ROLES)}")
-    known = (*EVERY, *ROLES[kind], *KEYS[kind])
-    for key in raw:
-        if key not in known:
-            raise ValueError(f"{key} is not a known key of kind {kind}; {nearest(str(key), known)}")
-    roles = {role: raw[role] for role in ROLES[kind] if role in raw}
-    for role, axis in roles.items():
-        if not isinstance(axis, str) or axis not in axes:
-            raise ValueError(f"{role} is {axis!r}, which is no axis of the suite; {nearest(str(axis), axes)}")
-        if list(roles.values()).count(axis) > 1:
-            raise ValueError(f"{role} is {axis!r}, which another of {', '.join(roles)} is as well")
-    if kind == "lines" and "x" not in roles:
-        raise ValueError(f"x is missing; give the axis along which the lines go: {', '.join(axes)}")
+    kind = _kind(raw)
+    _check_roles(kind, raw, axes)
     plain = {key: str(value) if key in TEXTS and type(value) in (int, float) else value for key, value in raw.items()}
     plain.setdefault("metric", f"val/{metric}" if kind == "rounds" else metric)
     split, _, name = str(plain["metric"]).partition("/")
@@ -143,6 +130,30 @@ def _plain(raw: Mapping[str, Any], axes: Mapping[str, Mapping[str, Any]], metric
     if "only" in plain:
         plain["only"] = read_choices(plain["only"], axes, "only")
     return plain
+
+
+def _kind(raw: Mapping[str, Any]) -> str:
+    """Return the kind of a figure, if all its keys are that kind's."""
+    kind = raw.get("kind")
+    if not isinstance(kind, str) or kind not in ROLES:
+        raise ValueError(f"kind is {kind!r}; {nearest(str(kind), ROLES)}")
+    known = (*EVERY, *ROLES[kind], *KEYS[kind])
+    for key in raw:
+        if key not in known:
+            raise ValueError(f"{key} is not a known key of kind {kind}; {nearest(str(key), known)}")
+    return kind
+
+
+def _check_roles(kind: str, raw: Mapping[str, Any], axes: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse roles that are no axes of the suite, or one axis in two, and lines that go along none."""
+    roles = {role: raw[role] for role in ROLES[kind] if role in raw}
+    for role, axis in roles.items():
+        if not isinstance(axis, str) or axis not in axes:
+            raise ValueError(f"{role} is {axis!r}, which is no axis of the suite; {nearest(str(axis), axes)}")
+        if list(roles.values()).count(axis) > 1:
+            raise ValueError(f"{role} is {axis!r}, which another of {', '.join(roles)} is as well")
+    if kind == "lines" and "x" not in roles:
+        raise ValueError(f"x is missing; give the axis along which the lines go: {', '.join(axes)}")
 
 
 def _check_cells(figure: Figure, axes: Mapping[str, Mapping[str, Any]], cells: Sequence[Cell]) -> None:
@@ -197,11 +208,16 @@ def read_choices(raw: Any, axes: Mapping[str, Mapping[str, Any]], where: str) ->
         axis = str(key)
         if axis not in axes:
             raise ValueError(f"{where} names the axis {axis!r}; {nearest(axis, axes)}")
-        values = value if isinstance(value, list | tuple) else [value]
-        if not values or any(isinstance(item, list | tuple | Mapping) for item in values):
-            raise ValueError(f"{where}.{axis} is {value!r}, expected a choice or a list of choices")
-        for choice in map(str, values):
-            if choice not in axes[axis]:
-                raise ValueError(f"{where} names {axis} {choice!r}; {nearest(choice, axes[axis])}")
-        found[axis] = tuple(map(str, values))
+        found[axis] = _choices(value, axis, axes[axis], where)
     return found
+
+
+def _choices(value: Any, axis: str, known: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    """Return the choice or the choices that a value names on an axis."""
+    values = value if isinstance(value, list | tuple) else [value]
+    if not values or any(isinstance(item, list | tuple | Mapping) for item in values):
+        raise ValueError(f"{where}.{axis} is {value!r}, expected a choice or a list of choices")
+    for choice in map(str, values):
+        if choice not in known:
+            raise ValueError(f"{where} names {axis} {choice!r}; {nearest(choice, known)}")
+    return tuple(map(str, values))

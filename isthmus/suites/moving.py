@@ -86,16 +86,21 @@ class Rows:
 def write_rows(suite: Suite, runs: Sequence[Run], folder: Path) -> str:
     """Write runs.csv; one whose rows would be lost with it is set aside first. Return what to say of that, if so."""
     path, text = folder / RUNS_FILE, with_others(suite, runs, folder)
-    run, error = suite.columns["run"], suite.columns["error"]
-    kept = {row[run] for row in csv.DictReader(io.StringIO(text))}
-    names = [row.get(run) or "" for row in _read(path)[1] if not row.get(error)]
-    lost = [name for name in names if name not in kept and not (folder / RUNS_FOLDER / name).is_dir()]
+    lost = _lost(suite, text, folder)
     aside = set_aside(path, "its rows have no place in the suite") if lost else None
     replace_file(path, text.encode())
     if aside is None:
         return ""
     rows = f"{len(lost)} rows of {RUNS_FILE} have" if len(lost) > 1 else f"1 row of {RUNS_FILE} has"
     return f"{rows} no place in this suite and no run folder here; they are kept in {aside}"
+
+
+def _lost(suite: Suite, text: str, folder: Path) -> list[str]:
+    """Return the runs that only rows of runs.csv tell of, and no row of the text that is to take its place."""
+    run, error = suite.columns["run"], suite.columns["error"]
+    kept = {row[run] for row in csv.DictReader(io.StringIO(text))}
+    names = [row.get(run) or "" for row in _read(folder / RUNS_FILE)[1] if not row.get(error)]
+    return [name for name in names if name not in kept and not (folder / RUNS_FOLDER / name).is_dir()]
 
 
 def with_others(suite: Suite, runs: Sequence[Run], folder: Path) -> str:

@@ -52,11 +52,16 @@ def read_run(suite: Suite, point: Point, path: Path) -> Run | None:
     if not {"metrics", "best_score", "num_rounds", "seconds"} <= end.keys():
         return None
     score = score_of(end["metrics"], suite.graph, point.metric, suite.model)
-    kept = [e for e in events if e["event"] == "round" and e.get("round") == end.get("best_round")]
-    away = [*(kept[-1].get("unscored", ()) if kept else ()), *end.get("missing", ())]
-    missing = tuple(dict.fromkeys(away))
+    missing = _missing(events, end)
     data = next((str(event.get("data", "")) for event in events if event["event"] == "course"), "")
     return Run(point, score, end["best_score"], end["num_rounds"], end["seconds"], missing=missing, data=data)
+
+
+def _missing(events: Sequence[dict[str, Any]], end: dict[str, Any]) -> tuple[str, ...]:
+    """Return the clients that did not score the round that is kept, and those that are in no test score."""
+    kept = [e for e in events if e["event"] == "round" and e.get("round") == end.get("best_round")]
+    away = [*(kept[-1].get("unscored", ()) if kept else ()), *end.get("missing", ())]
+    return tuple(dict.fromkeys(away))
 
 
 def on_other_data(runs: Sequence[Run]) -> list[str]:

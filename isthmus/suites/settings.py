@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from isthmus.config.build import brief
 from isthmus.config.load import course_to_dict, leaf_values
@@ -59,13 +58,17 @@ class Settings:
         """Return a line for each setting of a method that differs between rows of which some do not set it."""
         told = []
         for key, found in self.values.items():
-            quiet = [i for i, value in enumerate(found) if value is not None and self.unstated[key][i]]
+            quiet = self._left_to_default(key)
             by_value = self._by_value(found)
             if key.startswith(METHOD) and key != "algorithm.name" and quiet and len(by_value) > 1:
                 values = "; ".join(f"{value} in {rows}" for value, rows in by_value.items())
-                where = self._named([self.rows[index] for index in quiet])
+                where = self._named(quiet)
                 told.append(f"rows differ in {key}, which the suite leaves to the default in {where}: {values}")
         return told
+
+    def _left_to_default(self, key: str) -> list[Row]:
+        each = zip(self.rows, self.values[key], self.unstated[key], strict=True)
+        return [row for row, value, unstated in each if value is not None and unstated]
 
     def table(self) -> Table:
         """Return what rows differ in, one line for each key."""
@@ -98,56 +101,59 @@ class Settings:
     def _named(self, rows: Sequence[Row]) -> str:
         if len(rows) == len(self.rows):
             return "all rows"
-        chosen = {
-            axis: [c for c in choices if any(row[axis] == c for row in rows)] for axis, choices in self.axes.items()
-        }
+        chosen = {axis: _among(choices, axis, rows) for axis, choices in self.axes.items()}
         block = [row for row in self.rows if all(row[axis] in chosen[axis] for axis in chosen)]
         if len(block) != len(rows):
             return f"{len(rows)} of {len(self.rows)} rows"
-        telling = [
-            f"{axis}={','.join(some)}"
-            for axis, some in chosen.items()
-            if len(some) < len({row[axis] for row in self.rows})
-        ]
-        return " ".join(telling)
+        whole = {axis: {row[axis] for row in self.rows} for axis in chosen}
+        return " ".join(f"{axis}={','.join(some)}" for axis, some in chosen.items() if len(some) < len(whole[axis]))
+
+
+def _among(choices: Sequence[str], axis: str, rows: Sequence[Row]) -> list[str]:
+    taken = {row[axis] for row in rows}
+    return [choice for choice in choices if choice in taken]
 
 
 def settings(suite: Suite, points: Iterable[Point]) -> Settings:
     """Return the settings of a suite's rows; `points` has one course for each, the rows of one course count once."""
-    axes = [axis for axis in suite.axes if axis not in suite.measured]
-    rows: list[Row] = []
-    courses: list[dict[str, Any]] = []
-    stated: list[frozenset[str]] = []
+    axes = {axis: list(choices) for axis, choices in suite.axes.items() if axis not in suite.measured}
+    first: dict[tuple[str, ...], Point] = {}
     for point in points:
-        row = {axis: point.cell[axis] for axis in axes}
-        if row not in rows:
-            rows.append(row)
-            told = {key: value for key, value in course_to_dict(point.course).items() if key not in UNTOLD}
-            courses.append({".".join(path): value for path, value in leaf_values(told)})
-            stated.append(point.stated)
+        first.setdefault(tuple(_row(point, axes).values()), point)
     seeded = {"seed", *(key for choice in suite.choices for key in choice.seeded)}
-    keys = [key for key in dict.fromkeys(key for course in courses for key in course) if key not in seeded]
+    courses = [_told(point, seeded) for point in first.values()]
+    keys = dict.fromkeys(key for course in courses for key in course)
     return Settings(
-        axes={axis: list(suite.axes[axis]) for axis in axes},
-        rows=rows,
-        values={key: [brief(course[key]) if key in course else None for course in courses] for key in keys},
-        unstated={key: [key not in own for own in stated] for key in keys},
+        axes=axes,
+        rows=[_row(point, axes) for point in first.values()],
+        values={key: [course.get(key) for course in courses] for key in keys},
+        unstated={key: [key not in point.stated for point in first.values()] for key in keys},
     )
+
+
+def _row(point: Point, axes: Iterable[str]) -> Row:
+    return {axis: point.cell[axis] for axis in axes}
+
+
+def _told(point: Point, seeded: Collection[str]) -> dict[str, str]:
+    """Return the settings of a course that are told, in few words; the seed and what goes with it are not."""
+    told = {key: value for key, value in course_to_dict(point.course).items() if key not in UNTOLD}
+    by_key = {".".join(path): value for path, value in leaf_values(told)}
+    return {key: brief(value) for key, value in by_key.items() if key not in seeded}
 
 
 def notes(suite: Suite, found: Settings, runs: Sequence[Run]) -> list[str]:
     """Return what readers of a table should know: what was dropped, what is unequal, what was set aside."""
     lost: dict[str, list[Row]] = {}
-    axes = list(found.axes)
     for run in runs:
         for note in run.point.notes:
-            lost.setdefault(note, []).append({axis: run.point.cell[axis] for axis in axes})
+            lost.setdefault(note, []).append(_row(run.point, found.axes))
     told = [f"{note} ({found.named(rows)})" for note, rows in lost.items()]
     told += found.unequal()
     told += on_other_data(runs)
     for run in runs:
         if run.missing:
-            row = " ".join(f"{axis}={run.point.cell[axis]}" for axis in axes)
+            row = " ".join(f"{axis}={choice}" for axis, choice in _row(run.point, found.axes).items())
             told.append(
                 f"{row} seed={run.point.seed}: {some(run.missing)} missing in the score of the round that is kept"
             )

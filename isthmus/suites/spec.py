@@ -65,6 +65,18 @@ class Choice:
     seeded: tuple[str, ...] = field(default=(), metadata={"expected": "a list of keys"})
     changes: Mapping[str, Any] = field(default_factory=dict, metadata={"rest": True})
 
+    def check(self, where: str, of_metrics: bool) -> None:
+        """Refuse a search that is no list, and on an axis of metrics all but a metric; a ValueError says where."""
+        for key, values in self.search.items():
+            if not isinstance(values, list) or not values:
+                raise ValueError(f"{where}.search.{key} is {values!r}, expected a list to try")
+        if of_metrics and self != Choice(metric=self.metric or "?"):
+            given = {key: value for key, value in vars(self).items() if value and key != "changes"}
+            raise ValueError(
+                f"{where} is {given | dict(self.changes)}; on an axis of metrics every choice has `metric` and "
+                "nothing else"
+            )
+
 
 @dataclass(frozen=True)
 class Expectation:
@@ -164,15 +176,7 @@ class Suite:
                 raise ValueError(f"axes.{axis} is {{}}, expected choices, each with the keys it changes")
             of_metrics = any(choice.metric for choice in choices.values())
             for name, choice in choices.items():
-                for key, values in choice.search.items():
-                    if not isinstance(values, list) or not values:
-                        raise ValueError(f"axes.{axis}.{name}.search.{key} is {values!r}, expected a list to try")
-                if of_metrics and choice != Choice(metric=choice.metric or "?"):
-                    given = {key: value for key, value in vars(choice).items() if value and key != "changes"}
-                    raise ValueError(
-                        f"axes.{axis}.{name} is {given | dict(choice.changes)}; on an axis of metrics every choice has "
-                        "`metric` and nothing else"
-                    )
+                choice.check(f"axes.{axis}.{name}", of_metrics)
 
     def _take_choices(self) -> None:
         """Read the choices of `skip`, `adjust` and `expected`, which must be choices of the axes."""
@@ -305,9 +309,11 @@ def _plain(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     if type(seeds) is int and seeds >= 1:
         plain["seeds"] = list(range(seeds))
     if isinstance(plain["axes"], dict):
-        for axis, choices in plain["axes"].items():
-            if isinstance(choices, dict):
-                plain["axes"][axis] = {name: keys or {} for name, keys in choices.items()}
+        plain["axes"] = {axis: _choices(named) for axis, named in plain["axes"].items()}
     if isinstance(plain.get("base"), dict):
         plain["base"] = nested(plain["base"], f"{path}: base")
     return plain
+
+
+def _choices(named: Any) -> Any:
+    return {name: keys or {} for name, keys in named.items()} if isinstance(named, dict) else named

@@ -62,18 +62,18 @@ def cells(suite: Suite, runs: Sequence[Run]) -> list[Cell]:
 
     Points at which clients are missing in some seed's score stand back behind those that everybody scored.
     """
-    found = []
-    for choices in suite.cells():
-        mine = [run for run in runs if run.point.cell == choices]
-        groups: dict[str, list[Run]] = {}
-        for run in mine:
-            groups.setdefault(json.dumps(run.point.searched, sort_keys=True), []).append(run)
-        errors = tuple(run.error for run in mine if run.error)
-        best = _best([group for group in groups.values() if all(run.score is not None for run in group)])
-        scores = tuple(run.score for run in best if run.score is not None)
-        chosen = best[0].point.searched if best else {}
-        found.append(Cell(choices, chosen, scores, suite.expectation(choices), errors, tuple(best)))
-    return found
+    return [_cell(suite, choices, [run for run in runs if run.point.cell == choices]) for choices in suite.cells()]
+
+
+def _cell(suite: Suite, choices: dict[str, str], runs: Sequence[Run]) -> Cell:
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(json.dumps(run.point.searched, sort_keys=True), []).append(run)
+    errors = tuple(run.error for run in runs if run.error)
+    best = _best([group for group in groups.values() if all(run.score is not None for run in group)])
+    scores = tuple(run.score for run in best if run.score is not None)
+    chosen = best[0].point.searched if best else {}
+    return Cell(choices, chosen, scores, suite.expectation(choices), errors, tuple(best))
 
 
 def _best(groups: list[list[Run]]) -> list[Run]:
@@ -94,22 +94,29 @@ def cell_table(suite: Suite, found: Sequence[Cell]) -> Table:
     """Return the table that is printed and written."""
     with_paper = any(cell.expected for cell in found)
     with_search = any(cell.chosen for cell in found)
-    what = [] if suite.measured else [suite.metric]
-    what += ["± 95 % interval"] if suite.spread == "ci95" else []
-    headings = [*suite.axes, f"ours ({', '.join(what)})" if what else "ours"]
+    headings = [*suite.axes, _ours(suite)]
     headings += ["paper", "difference", "asked", "holds"] if with_paper else []
     headings += ["chosen by validation"] if with_search else []
     rows = []
     for cell in found:
-        row = [*cell.choices.values(), _plus_minus(cell.mean, cell.ci95 if suite.spread == "ci95" else cell.std)]
-        if cell.errors:
-            row[-1] += f" ({len(cell.errors)} failed: {cell.errors[0].splitlines()[0][:60]})"
+        row = [*cell.choices.values(), _score(cell, cell.ci95 if suite.spread == "ci95" else cell.std)]
         if with_paper:
             row += _paper(cell)
         if with_search:
             row.append(", ".join(f"{key.rsplit('.', 1)[-1]}={value}" for key, value in cell.chosen.items()))
         rows.append(tuple(row))
     return Table(tuple(headings), tuple(rows))
+
+
+def _ours(suite: Suite) -> str:
+    what = [] if suite.measured else [suite.metric]
+    what += ["± 95 % interval"] if suite.spread == "ci95" else []
+    return f"ours ({', '.join(what)})" if what else "ours"
+
+
+def _score(cell: Cell, spread: float | None) -> str:
+    failed = f" ({len(cell.errors)} failed: {cell.errors[0].splitlines()[0][:60]})" if cell.errors else ""
+    return _plus_minus(cell.mean, spread) + failed
 
 
 def _paper(cell: Cell) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -57,9 +57,9 @@ def check_algorithm(algorithm: Algorithm[Any], course: Course | None = None, *, 
 
     `course` gives model, batching, rounds and the like; by default `toy_course(algorithm)`. The clients are toy ones.
     """
-    strange = [name for name in skip if name not in CHECKS]
-    if strange:
-        raise ValueError(f"skip has {strange[0]!r}; {nearest(strange[0], CHECKS)}")
+    for name in skip:
+        if name not in CHECKS:
+            raise ValueError(f"skip has {name!r}; {nearest(name, CHECKS)}")
     names = [name for name in CHECKS if name not in skip]
     problems: list[str] = []
     for name in names:
@@ -82,8 +82,8 @@ def check_algorithm(algorithm: Algorithm[Any], course: Course | None = None, *, 
 def check_frozen(algorithm: Algorithm[Any], course: Course | None = None) -> None:
     """Check that the algorithm is a frozen, hashable dataclass and that a course leaves no notes on it or near it."""
     kind = type(algorithm)
-    parameters = getattr(kind, "__dataclass_params__", None)
-    if "__dataclass_params__" not in vars(kind) or parameters is None or not parameters.frozen:
+    parameters = vars(kind).get("__dataclass_params__")
+    if parameters is None or not parameters.frozen:
         raise AssertionError(f"{kind.__name__} is not a frozen dataclass; write @dataclass(frozen=True) above it")
     try:
         before, code = copy.deepcopy(algorithm), hash(algorithm)
@@ -119,18 +119,18 @@ def check_docstrings(algorithm: Algorithm[Any], course: Course | None = None) ->
     requests = type(algorithm).handlers()
     own = [kind for kind in requests if kind not in COURSE_REQUESTS]
     roots = [type(algorithm).state_type(), *own, *(reply_type(kind) for kind in own)]
-    missing: list[str] = []
-    for kind in with_nested(roots):
-        if not (kind.__doc__ or "").strip() or (kind.__doc__ or "").startswith(f"{kind.__name__}("):
-            missing.append(f"the record {kind.__name__} has no docstring")
-        docs = field_docs(kind)
-        missing += [
-            f"{kind.__name__}.{name} has no docstring; write one under the field that says what it reveals"
-            for name in (docs if has_source(kind) else ())
-            if not docs[name]
-        ]
+    missing = [what for kind in with_nested(roots) for what in _undocumented(kind)]
     if missing:
         raise AssertionError("\n".join(missing))
+
+
+def _undocumented(kind: type[Record]) -> Iterator[str]:
+    doc = kind.__doc__ or ""
+    if not doc.strip() or doc.startswith(f"{kind.__name__}("):
+        yield f"the record {kind.__name__} has no docstring"
+    docs = field_docs(kind) if has_source(kind) else {}
+    for name in [name for name, text in docs.items() if not text]:
+        yield f"{kind.__name__}.{name} has no docstring; write one under the field that says what it reveals"
 
 
 # ---- runtimes and randomness

@@ -7,7 +7,7 @@ import inspect
 import random
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -49,11 +49,13 @@ def variants(value: Any) -> Iterator[Any]:
         yield from ((other, *value[1:]) for other in variants(value[0]))
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            for other in variants(getattr(value, field.name)):
-                try:
-                    yield dataclasses.replace(value, **{field.name: other})
-                except ValueError:
-                    continue
+            yield from _with_variants(value, field.name)
+
+
+def _with_variants(value: Any, name: str) -> Iterator[Any]:
+    for other in variants(getattr(value, name)):
+        with suppress(ValueError):
+            yield dataclasses.replace(value, **{name: other})
 
 
 def with_nested(roots: Iterable[type[Record]]) -> list[type[Record]]:

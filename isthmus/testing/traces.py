@@ -262,9 +262,7 @@ class _Faulty:
 def _through_bytes(standing: Standing, algorithm: Algorithm[Any]) -> Standing:
     kind = type(algorithm).state_type()
     return replace(
-        standing,
-        state=decode(encode(standing.state), kind),
-        best_state=decode(encode(standing.best_state), kind),
+        standing, state=decode(encode(standing.state), kind), best_state=decode(encode(standing.best_state), kind)
     )
 
 

@@ -287,8 +287,7 @@ class FedGL(Algorithm[FedGLState]):
                 f"{needed} needed ({reasons})"
             )
         nodes = {client: nodes[client] for client in fed.all_clients if client in nodes}
-        ids = torch.cat([held.ids for held in nodes.values()])
-        if len(nodes) == len(fed.all_clients) > 1 and len(torch.unique(ids)) == len(ids):
+        if len(nodes) == len(fed.all_clients) > 1 and _all_different(nodes.values()):
             fed.note(
                 "no two clients hold a common node: guidance is nothing but each client's own predictions, and "
                 "similarities among its own nodes"
@@ -457,6 +456,11 @@ def _require_hidden(model: nn.Module) -> None:
             "embeddings is 'hidden', but the model has one learnable layer: before it there are the client's features, "
             "which must not leave it; use 'output', or a model with more layers"
         )
+
+
+def _all_different(nodes: Iterable[NodeList]) -> bool:
+    ids = torch.cat([held.ids for held in nodes])
+    return len(torch.unique(ids)) == len(ids)
 
 
 def _listed(classes: Iterable[str]) -> str:

@@ -59,7 +59,7 @@ class ShareUsers(Request[SharedUsers]):
             found = getattr(reply, name)
             if found.ndim != 1 or found.dtype != torch.int64 or len(found) != len(reply.item):
                 return f"{name} has shape {tuple(found.shape)} of {found.dtype}, expected (pairs,) of torch.int64"
-        if len(reply.user) and not (int(reply.user.min()) >= 0 and int(reply.user.max()) < len(rows)):
+        if len(reply.user) and not 0 <= int(reply.user.min()) <= int(reply.user.max()) < len(rows):
             return f"user names rows {int(reply.user.min())} to {int(reply.user.max())} of {len(rows)} embeddings"
         if len(rows) > len(reply.user):
             return f"embeddings has {len(rows)} rows for {len(reply.user)} pairs; every user has rated something"

@@ -36,11 +36,7 @@ class Learners:
     """
 
     def __init__(
-        self,
-        clients: GraphCohort,
-        wholes: Sequence[Params],
-        moved: Callable[[str], bool],
-        parts: Sequence[Params] = (),
+        self, clients: GraphCohort, wholes: Sequence[Params], moved: Callable[[str], bool], parts: Sequence[Params] = ()
     ) -> None:
         self.clients, self.model = clients, clients.model
         layouts, self.data = clients.held_whole()

@@ -31,14 +31,7 @@ from isthmus.core.errors import BadInput, CourseFailed, refuse
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.outside import named
-from isthmus.core.protocol import (
-    Algorithm,
-    EvaluateModel,
-    Evaluation,
-    Kept,
-    cohort,
-    on,
-)
+from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Kept, cohort, on
 from isthmus.core.record import Params, Record, State
 from isthmus.core.replies import Each, Stack, StackedTensor
 from isthmus.learn.able import require_keys, require_whole_graph
@@ -477,18 +470,18 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         params = _same_params(requests)
         whole = Hosted.joined(hosts)
         h = hidden(clients.model, params, whole.x)
+        sizes = [len(host.owner) for host in hosts]
         if all(host.num_nodes == 1 for host in hosts):
             own = torch.cat([memory["own"] for memory in memories])  # (clients, 1)
             offset = torch.cat([memory["aggregate"] for memory in memories])  # (clients, classes)
             logits = own[whole.owner] * h + offset[whole.owner]
         else:
-            parts = torch.split(h, [len(host.owner) for host in hosts])
-            each = zip(hosts, memories, parts, strict=True)
+            each = zip(hosts, memories, torch.split(h, sizes), strict=True)
             logits = torch.cat([host.mixed(memory["own"], h, memory["aggregate"]) for host, memory, h in each])
         data = clients.data
         padded = logits.new_zeros(len(hosts) * data.rows, logits.shape[1])
-        sizes = torch.tensor([len(host.owner) for host in hosts])
-        first = torch.repeat_interleave(torch.arange(len(hosts)) * data.rows - (sizes.cumsum(0) - sizes), sizes)
+        rows = torch.tensor(sizes)
+        first = torch.repeat_interleave(torch.arange(len(hosts)) * data.rows - (rows.cumsum(0) - rows), rows)
         padded[(first + torch.arange(len(logits))).to(padded.device)] = logits
         found = clients.task.evaluate_stacked(Given(padded), data, requests[0].splits)
         return [Evaluation(metrics, counts) for metrics, counts in found]

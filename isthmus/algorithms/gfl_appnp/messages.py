@@ -8,12 +8,7 @@ import torch
 from torch import Tensor
 
 from isthmus.algorithms.fedavg import ModelUpdate
-from isthmus.core.protocol import (
-    Kept,
-    Known,
-    Request,
-    unlike,
-)
+from isthmus.core.protocol import Kept, Known, Request, unlike
 from isthmus.core.record import Params, Record
 
 # Of one client. Its own part of A~ is a dense matrix with so many rows and columns.

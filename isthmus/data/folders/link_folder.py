@@ -12,7 +12,7 @@ Without feature columns and without features.npz, every node has one feature, 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -77,7 +77,7 @@ def read_link_folder(
         if links.num_rows == 0:
             links.note("the table is empty; at least one link is needed")
         ends = columns.end_places(links, ids, nodes.file if nodes else "nodes")
-        told = _told(links, ends, class_names, negatives, undirected)
+        told = _told(links, ends, class_names, negatives, undirected, all_links)
     problems.raise_if_any()
     assert x is not None and ends is not None and links is not None  # or a problem has been noted
     data = LinkGraph(
@@ -92,23 +92,24 @@ def read_link_folder(
         **node_facts,
         **told,
     )
-    if not (negatives or all_links or "label" not in links.columns):
-        data = replace(data, doubtful=doubtful_class(data.class_names, data.num_classes))
     named = np.asarray(ids.to_pylist(), dtype=object)
     by_end = {name: tuple(named[end].tolist()) for name, end in zip(EDGE_COLUMNS, ends, strict=True)}
     return OwnData(data, by_end, tuple(named.tolist()), columns.are_numbered(links, data.class_names))
 
 
 def _told(
-    links: Table, ends: Integers | None, class_names: tuple[str, ...], negatives: str, undirected: bool
+    links: Table, ends: Integers | None, class_names: tuple[str, ...], negatives: str, undirected: bool, all_links: bool
 ) -> dict[str, Any]:
     """Return what a table says of its links, as a `LinkGraph` has it."""
     label, class_names, linked = _labels(links, class_names, negatives)
     if linked is not None and ends is not None:
         note_contradictions(links, ends, linked, undirected)
     masks = columns.split_masks(links, None)
-    told = {"label": torch.from_numpy(label), "linked": linked, "masks": masks}
-    return told | columns.class_facts(label, class_names) | read_attributes(links, LINK_COLUMNS, True)
+    told: dict[str, Any] = {"label": torch.from_numpy(label), "linked": linked, "masks": masks}
+    told |= columns.class_facts(label, class_names) | read_attributes(links, LINK_COLUMNS, True)
+    if not (negatives or all_links or "label" not in links.columns):
+        told["doubtful"] = doubtful_class(told["class_names"], told["num_classes"])
+    return told
 
 
 def _labels(
@@ -184,17 +185,22 @@ def number_of(negatives: str, label: Integers, class_names: tuple[str, ...], lin
     classes or more, a name that is none of them is a slip, after which pairs that are no links would count as such.
     """
     known = class_names or tuple(map(str, np.unique(label[label >= 0]).tolist()))
-    exact = [name for name in known if name == negatives]
-    same = exact or [name for name in known if name.casefold() == negatives.casefold()]
-    if len(same) == 1:
-        return class_names.index(same[0]) if class_names else int(same[0])
+    meant = _meant(negatives, known)
+    if meant is not None:
+        return class_names.index(meant) if class_names else int(meant)
     of_another_kind = bool(known) and is_whole(known[0]) != is_whole(negatives)
     if len(known) > 1 or of_another_kind or negatives == "-1":
         links.note(
             f"dataset.negatives is {negatives!r}, which is no class of its links (an empty label, or -1, is none); "
-            f"known: {listed(known)}",
+            f"known: {listed(known)}"
         )
     return int(negatives) if not class_names and is_whole(negatives) else -1
+
+
+def _meant(said: str, known: Sequence[str]) -> str | None:
+    """Return the known name that is said, or the only one that is but for capital letters."""
+    same = [name for name in known if name == said] or [name for name in known if name.casefold() == said.casefold()]
+    return same[0] if len(same) == 1 else None
 
 
 def note_contradictions(links: Table, ends: Integers, linked: Tensor, undirected: bool) -> None:

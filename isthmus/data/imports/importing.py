@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -204,16 +204,22 @@ def _without_attributes(others: Table, wishes: Wishes) -> tuple[Table, dict[str,
         if name not in others.columns:
             others.note(f"--attribute names {name!r}; {nearest(name, others.columns)}")
     stated = {*wishes.attributes, *stated_attributes(others)}
-    attributes: dict[str, Any] = {}
-    for name in (name for name in others.columns if name in stated):
-        column, plain = others.columns[name], name.removeprefix(PREFIX)
-        if PREFIX + plain in attributes:
-            others.note(f"has the attribute {plain!r} twice, as {plain!r} and {PREFIX + plain!r}")
-        attributes[PREFIX + plain] = column if reading.is_numeric(column) else others.text(name)
+    attributes = _attributes(others, [name for name in others.columns if name in stated])
     choices, features = wishes.choices, wishes.schema.features if wishes.schema else ()
     both = {*choices.number, *choices.category, *choices.text, *choices.ignore, *(feature.name for feature in features)}
     rest = {name: column for name, column in others.columns.items() if name not in stated or name in both}
     return replace(others, columns=rest), attributes
+
+
+def _attributes(table: Table, names: Sequence[str]) -> dict[str, Any]:
+    """Return columns as attributes: under names that say so, numbers as numbers and everything else as text."""
+    attributes: dict[str, Any] = {}
+    for name in names:
+        column, plain = table.columns[name], name.removeprefix(PREFIX)
+        if PREFIX + plain in attributes:
+            table.note(f"has the attribute {plain!r} twice, as {plain!r} and {PREFIX + plain!r}")
+        attributes[PREFIX + plain] = column if reading.is_numeric(column) else table.text(name)
+    return attributes
 
 
 def _labels(nodes: Table) -> tuple[Table, list[str]]:

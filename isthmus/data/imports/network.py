@@ -32,19 +32,27 @@ def read_network(path: Path, id_attribute: str, label_attribute: str, problems: 
     ids = {node: data.get(own) if own else node for node, data in nodes.items()}
     shown = "label" if KINDS[path.suffix.lower()] == "GEXF" and label_attribute != "label" else ""
     columns = {"id": as_column(list(ids.values())), **_columns(nodes.values(), ("id", own, shown))}
+    links = _links(edges, ids)
+    return RawGraph(
+        Table(f"{path.name} nodes", columns, len(nodes), problems, {"id": own} if own else {}),
+        Table(f"{path.name} edges", links, len(edges), problems),
+        _notes(directed=graph.is_directed(), without_label=shown in attributes),
+    )
+
+
+def _links(edges: Collection[tuple[Any, Any, Mapping[str, Any]]], ids: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the edges as columns: the ids of their ends, and their attributes."""
     ends = {
         "source": as_column([ids[source] for source, _, _ in edges]),
         "target": as_column([ids[target] for _, target, _ in edges]),
     }
-    links = ends | _columns([data for _, _, data in edges], ends)
-    notes = ["the file's edges have a direction; --directed keeps to it"] if graph.is_directed() else []
-    if shown in attributes:
-        notes += ["left out: label (in GEXF, the name that a picture shows; --label label takes it for the class)"]
-    return RawGraph(
-        Table(f"{path.name} nodes", columns, len(nodes), problems, {"id": own} if own else {}),
-        Table(f"{path.name} edges", links, len(edges), problems),
-        tuple(notes),
-    )
+    return ends | _columns([data for _, _, data in edges], ends)
+
+
+def _notes(directed: bool, without_label: bool) -> tuple[str, ...]:
+    notes = ("the file's edges have a direction; --directed keeps to it",) if directed else ()
+    left_out = "left out: label (in GEXF, the name that a picture shows; --label label takes it for the class)"
+    return (*notes, left_out) if without_label else notes
 
 
 def _columns(rows: Collection[Mapping[str, Any]], besides: Collection[str]) -> dict[str, Any]:

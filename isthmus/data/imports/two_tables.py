@@ -78,11 +78,15 @@ def read_file(path: Path, delimiter: str, problems: Problems, reading: Reading =
     except (OSError, ValueError) as error:  # pyarrow's errors are kinds of these
         problems.add(str(path), f"cannot be read: {' '.join((getattr(error, 'strerror', '') or str(error)).split())}")
         return None
-    other = next((mark for mark in (";", "\t", "|", ",") if len(names) == 1 and mark in names[0]), "")
+    other = _delimiter_in(names[0]) if len(names) == 1 else ""
     if other:
         problems.add(file, f"has the one column {names[0]!r}; add --delimiter {other!r}")
         return None
     return as_table(file, names, columns, num_rows, problems)
+
+
+def _delimiter_in(name: str) -> str:
+    return next((mark for mark in (";", "\t", "|", ",") if mark in name), "")
 
 
 Columns = tuple[list[str], list[Any], int]
@@ -172,9 +176,7 @@ def _by_types(read: Callable[[dict[str, Any]], Made], names: list[str], numbers:
 def _read_parquet(path: Path, reading: Reading) -> Columns:
     file = parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
     names, num_rows = file.schema_arrow.names, file.metadata.num_rows
-    rounded = [kind for kind in file.schema_arrow if reading.single and reading.may_be_number(kind.name)]
-    flat = [kind.name for kind in rounded if is_numeric(kind)]
-    lists = [kind.name for kind in rounded if _holds_doubles(kind.type)]
+    flat, lists = _to_be_rounded(file.schema_arrow, reading)
     taken = {*flat, *lists}
     if len(set(names)) < len(names) or not taken:
         table = file.read()
@@ -184,6 +186,13 @@ def _read_parquet(path: Path, reading: Reading) -> Columns:
     found |= zip(flat, _side_by_side(file, flat), strict=True)
     found |= {name: _single_lists(file, name) for name in lists}
     return names, [found[name] for name in names], num_rows
+
+
+def _to_be_rounded(schema: Any, reading: Reading) -> tuple[list[str], list[str]]:
+    """Return the columns of numbers that are read in single precision, and those of lists of numbers."""
+    rounded = [kind for kind in schema if reading.single and reading.may_be_number(kind.name)]
+    flat = [kind.name for kind in rounded if is_numeric(kind)]
+    return flat, [kind.name for kind in rounded if _holds_doubles(kind.type)]
 
 
 def _side_by_side(file: Any, names: list[str]) -> list[BlockColumn]:

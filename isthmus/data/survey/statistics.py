@@ -336,10 +336,7 @@ def _how_far(
         name: embed(*simple_edges(part), max(WALK_LENGTHS), numpy_generator(seed, "walks", name))
         for name, part in {"": whole, **parts}.items()
     }
-    found = {
-        "label_kl": label_kl(counts, total.label_counts),
-        "label_js": label_js(counts, total.label_counts),
-    }
+    found = {"label_kl": label_kl(counts, total.label_counts), "label_js": label_js(counts, total.label_counts)}
     for length in WALK_LENGTHS:
         embedded, *shares = (walk[length].shares for walk in walks.values())
         found[f"walk_distance_{length}"] = walk_distance(shares, embedded)

@@ -128,9 +128,7 @@ class AmazonCopurchase(Dataset):
         for entry in _entries(metadata):
             place = self._sub_segment(entry)
             if place and reviewed[entry["asin"]] >= self.min_reviews and entry["asin"] not in products:
-                others = entry.get("also_buy")
-                named = [other for other in others if isinstance(other, str)] if isinstance(others, list) else []
-                products[entry["asin"]] = _Product(place, named)
+                products[entry["asin"]] = _Product(place, _bought_with(entry))
         common = self._commonest(product.place for product in products.values())
         products = {asin: product for asin, product in products.items() if product.place in common}
         return products if self.keep_isolated else _linked(products)
@@ -167,6 +165,11 @@ class _Product(NamedTuple):
 
     place: tuple[int, str]
     also_buy: list[str]
+
+
+def _bought_with(entry: Mapping[str, Any]) -> list[str]:
+    others = entry.get("also_buy")
+    return [other for other in others if isinstance(other, str)] if isinstance(others, list) else []
 
 
 def _linked(products: dict[str, _Product]) -> dict[str, _Product]:

@@ -147,11 +147,7 @@ class _Codes:
         )
 
     def bond(self, bond: Any) -> tuple[int, ...]:
-        return (
-            self.bond_type[bond.GetBondType()],
-            self.stereo[bond.GetStereo()],
-            int(bond.GetIsConjugated()),
-        )
+        return (self.bond_type[bond.GetBondType()], self.stereo[bond.GetStereo()], int(bond.GetIsConjugated()))
 
 
 def _numbers(enumeration: Any, names: tuple[str, ...], other: str) -> dict[Any, int]:

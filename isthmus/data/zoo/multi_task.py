@@ -128,9 +128,14 @@ def _joined_attributes(parts: Sequence[GraphSet]) -> tuple[dict[str, Tensor], di
     for key in shared:
         values = [part.attributes[key] for part in parts]
         if all(key in part.attribute_names for part in parts):
-            names[key] = tuple(sorted({name for part in parts for name in part.attribute_names[key]}))
-            number = {name: i for i, name in enumerate(names[key])}
-            anew = [torch.tensor([number[name] for name in part.attribute_names[key]]) for part in parts]
-            values = [table[told] for table, told in zip(anew, values, strict=True)]
+            names[key], values = _renumbered(values, [part.attribute_names[key] for part in parts])
         attributes[key] = torch.cat(values)
     return attributes, names
+
+
+def _renumbered(values: Sequence[Tensor], names: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], list[Tensor]]:
+    """Return the names of the categories of all parts, sorted, and the parts' values as numbers of these."""
+    every = tuple(sorted({name for own in names for name in own}))
+    number = {name: i for i, name in enumerate(every)}
+    anew = [torch.tensor([number[name] for name in own]) for own in names]
+    return every, [table[told] for table, told in zip(anew, values, strict=True)]

@@ -72,7 +72,8 @@ class Twitch(Dataset):
         """Return the union of the countries' graphs."""
         read = _read_raw if self.features == "raw" else _read_reduced
         parts = [read(country, root) for country in self.countries]
-        sizes = np.array([len(part.labels) for part in parts])
+        labels = [part.labels for part in parts]
+        sizes = np.array(list(map(len, labels)))
         first, num_nodes = np.cumsum(sizes) - sizes, int(sizes.sum())
         if self.features == "raw":
             rows = np.concatenate([part.features[0] + shift for part, shift in zip(parts, first, strict=True)])
@@ -84,7 +85,7 @@ class Twitch(Dataset):
         return Graph(
             x=normalized_rows(x) if self.normalize_features else x,
             edge_index=undirected(torch.from_numpy(edges).t(), num_nodes)[0],
-            y=torch.from_numpy(np.concatenate([part.labels for part in parts])),
+            y=torch.from_numpy(np.concatenate(labels)),
             num_classes=2,
             node_ids=torch.arange(num_nodes),
             attributes={"country": torch.from_numpy(np.repeat(np.arange(len(parts)), sizes))},

@@ -17,6 +17,7 @@ from isthmus.core.errors import BadInput, nearest, refuse
 from isthmus.data.dataset import Dataset
 from isthmus.data.features import on_the_diagonal, scipy_rows
 from isthmus.data.graph import Graph
+from isthmus.data.joining import shifted
 
 CHOICES = ("svd", "side_by_side")
 
@@ -67,18 +68,16 @@ class Union(Dataset):
         """Return the union."""
         parts = [cast(Graph, part.load(root)) for part in self._parts()]
         sizes = torch.tensor([part.num_nodes for part in parts])
-        first = (sizes.cumsum(0) - sizes).tolist()
         classes = np.cumsum([0, *(part.num_classes for part in parts)])
         y = [torch.where(part.y >= 0, part.y + int(shift), -1) for part, shift in zip(parts, classes, strict=False)]
         named = list(zip(self.datasets, parts, strict=True))
-        edges = [part.edge_index + shift for part, shift in zip(parts, first, strict=True)]
         if self.features == "svd":
             x = torch.cat([_components(name, part, self.dim) for name, part in named])
         else:
             x = on_the_diagonal([part.x for part in parts])
         return Graph(
             x=x,
-            edge_index=torch.cat(edges, dim=1),
+            edge_index=shifted(parts, "edge_index"),
             y=torch.cat(y),
             num_classes=int(classes[-1]),
             node_ids=torch.arange(int(sizes.sum())),

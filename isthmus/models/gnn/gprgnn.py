@@ -10,15 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import (
-    LayerStack,
-    Part,
-    StackSpec,
-    dropout,
-    require_count,
-    require_dropout,
-    require_fraction,
-)
+from isthmus.models.parts import LayerStack, Part, StackSpec, dropout, require_count, require_dropout, require_fraction
 from isthmus.models.products.propagation import pagerank_weights, propagate
 from isthmus.models.products.sparse import Features
 

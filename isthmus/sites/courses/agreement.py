@@ -15,13 +15,7 @@ from isthmus.config.course import Course
 from isthmus.config.load import clients_with_own_models
 from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.core.federation import InitialModel
-from isthmus.models.model import (
-    EVERYTHING,
-    names_by_classes,
-    names_by_features,
-    require_same_shared,
-    shared_names,
-)
+from isthmus.models.model import EVERYTHING, names_by_classes, names_by_features, require_same_shared, shared_names
 from isthmus.runs.simulation import build_model, initial_model, known_parameters
 from isthmus.sites.courses.messages import Terms
 
@@ -132,21 +126,26 @@ def _differing(terms: Mapping[str, Terms], group: Group) -> dict[str, str]:
 def _agreement_of(agreed: Mapping[str, Terms], first: Terms, refused: dict[str, str], free: Freedom) -> Agreement:
     """Return what sites have agreed on; `first` is what stands for the server."""
     output_dim, class_names = outputs_of(first)
-    own_outputs: Container[str] = agreed if free.classes else free.models
-    own_inputs: Container[str] = agreed if free.features else free.models
-    schemas = {found.schema for found in agreed.values()}
+    own_models = {site: found for site, found in agreed.items() if site in free.models}
+    own_outputs = agreed if free.classes else own_models
+    own_inputs = agreed if free.features else own_models
     return Agreement(
         input_dim=first.input_dim,
         output_dim=output_dim,
         class_names=class_names,
         refused=refused,
         holds={site: found.holds for site, found in agreed.items()},
-        own={site: outputs_of(found) for site, found in agreed.items() if site in own_outputs},
-        inputs={site: found.input_dim for site, found in agreed.items() if site in own_inputs},
+        own={site: outputs_of(found) for site, found in own_outputs.items()},
+        inputs={site: found.input_dim for site, found in own_inputs.items()},
         features="" if free.features else first.features,
         notes={} if free.features else _scale_notes(agreed),
-        schema=first.schema if len(schemas) == 1 else "",
+        schema=_common_schema(agreed),
     )
+
+
+def _common_schema(agreed: Mapping[str, Terms]) -> str:
+    schemas = {found.schema for found in agreed.values()}
+    return schemas.pop() if len(schemas) == 1 else ""
 
 
 def _named_by_position(terms: Mapping[str, Terms]) -> dict[str, Terms]:

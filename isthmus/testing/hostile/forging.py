@@ -144,21 +144,21 @@ def _about(value: Any, place: str) -> Iterator[Claim]:
     elif isinstance(value, dict):
         yield from _about_dict(value, place)
     elif isinstance(value, Tensor):
-        for rows in EMPTY_ROWS:
-            yield (
-                place,
-                f"{rows} rows of nothing",
-                Claimed(DTYPE_NAMES[value.dtype], (rows, *[0] * (value.ndim - 1), 0)),
-            )
-            if value.ndim > 1:
-                shape = (*[0] * (value.ndim - 1), rows)
-                yield place, f"{rows} columns of nothing", Claimed(DTYPE_NAMES[value.dtype], shape)
-        yield place, "2**50 numbers", Claimed(DTYPE_NAMES[value.dtype], (2**50,))
+        yield from _about_tensor(value, place)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         for power in (62, 1000, 4000, 14_000):
             yield place, f"an integer of {power} bits", 2**power - 1
     elif isinstance(value, str):
         yield place, "a megabyte", "x" * 10**6
+
+
+def _about_tensor(value: Tensor, place: str) -> Iterator[Claim]:
+    dtype, empty = DTYPE_NAMES[value.dtype], [0] * (value.ndim - 1)
+    for rows in EMPTY_ROWS:
+        yield place, f"{rows} rows of nothing", Claimed(dtype, (rows, *empty, 0))
+        if value.ndim > 1:
+            yield place, f"{rows} columns of nothing", Claimed(dtype, (*empty, rows))
+    yield place, "2**50 numbers", Claimed(dtype, (2**50,))
 
 
 def _about_dict(value: dict[Any, Any], place: str) -> Iterator[Claim]:
@@ -225,12 +225,7 @@ def _wrong_in(value: Any, place: str, draw: random.Random) -> Iterator[Change]:
             for what, other in _wrong_in(getattr(value, each.name), f"{place}.{each.name}".lstrip("."), draw):
                 yield what, altered(value, **{each.name: other})
     elif isinstance(value, dict):
-        yield f"{place}: nothing", {}
-        yield f"{place}: a long key", {**value, LONG_KEY[:10_000]: next(iter(value.values()), torch.ones(1))}
-        yield f"{place}: deep", Nested(value, 60)
-        for key in draw.sample(list(value), min(1, len(value))):
-            for what, other in _wrong_in(value[key], f"{place}[{key!r}]", draw):
-                yield what, {**value, key: other}
+        yield from _wrong_dict(value, place, draw)
     elif isinstance(value, Tensor):
         yield from _wrong_tensor(value, place)
     elif isinstance(value, tuple):
@@ -245,6 +240,15 @@ def _wrong_in(value: Any, place: str, draw: random.Random) -> Iterator[Change]:
         yield f"{place}: a long text", "x" * 100_000
 
 
+def _wrong_dict(value: dict[Any, Any], place: str, draw: random.Random) -> Iterator[Change]:
+    yield f"{place}: nothing", {}
+    yield f"{place}: a long key", {**value, LONG_KEY[:10_000]: next(iter(value.values()), torch.ones(1))}
+    yield f"{place}: deep", Nested(value, 60)
+    for key in draw.sample(list(value), min(1, len(value))):
+        for what, other in _wrong_in(value[key], f"{place}[{key!r}]", draw):
+            yield what, {**value, key: other}
+
+
 def _wrong_tensor(tensor: Tensor, place: str) -> Iterator[Change]:
     floats = tensor.dtype.is_floating_point
     yield f"{place}: nothing", torch.zeros(0)
@@ -257,13 +261,17 @@ def _wrong_tensor(tensor: Tensor, place: str) -> Iterator[Change]:
         for shape in ((rows, *[0] * max(tensor.ndim - 1, 1)), (*[0] * max(tensor.ndim - 1, 1), rows)):
             yield f"{place}: {shape} of nothing", Claimed(DTYPE_NAMES[tensor.dtype], shape)
     if not floats and tensor.dtype != torch.bool:
-        for number in HUGE:
-            if number <= torch.iinfo(tensor.dtype).max and tensor.numel():
-                yield f"{place}: {number}", torch.full_like(tensor, number)
-                last = tensor.clone()
-                last.view(-1)[-1] = number
-                yield f"{place}: {number} at the end", last
-        yield f"{place}: backwards", tensor.flip(0) if tensor.ndim else tensor
+        yield from _wrong_numbers(tensor, place)
+
+
+def _wrong_numbers(whole: Tensor, place: str) -> Iterator[Change]:
+    for number in HUGE:
+        if number <= torch.iinfo(whole.dtype).max and whole.numel():
+            yield f"{place}: {number}", torch.full_like(whole, number)
+            last = whole.clone()
+            last.view(-1)[-1] = number
+            yield f"{place}: {number} at the end", last
+    yield f"{place}: backwards", whole.flip(0) if whole.ndim else whole
 
 
 def nudged(request: Any) -> Any:

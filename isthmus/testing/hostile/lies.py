@@ -86,7 +86,7 @@ def _about(value: Any, hint: Any, place: str) -> Iterator[Change]:
         yield place, "a number", 3.5, True
     elif isinstance(value, Tensor):
         yield from _about_tensor(value, place)
-    elif isinstance(value, bool) or value is None:
+    elif isinstance(value, bool | None):
         yield place, "a text", "yes", True
     elif isinstance(value, int | float):
         yield from _about_number(value, hint, place)
@@ -108,11 +108,14 @@ def _about_dict(value: dict[Any, Any], hint: Any, place: str) -> Iterator[Change
     yield place, "empty", {}, model
     if isinstance(some, float | int) and not isinstance(some, bool):
         yield place, "very many", {**value, **{f"m{i}": some for i in range(2000)}}, True
-    inner = Tensor if model else Any
-    for key in [first, *list(value)[-1:]] if len(value) > 1 else [first]:
-        for where, how, other, certain in _about(value[key], inner, f"{place}[{key!r}]"):
-            # Of a model every length is known, so another number of rows is certain to be found too.
-            yield where, how, {**value, key: other}, certain or (model and how != "the sign")
+    for key in dict.fromkeys((first, [*value][-1])):
+        yield from _about_entry(value, key, model, place)
+
+
+def _about_entry(value: dict[Any, Any], key: Any, model: bool, place: str) -> Iterator[Change]:
+    for where, how, other, certain in _about(value[key], Tensor if model else Any, f"{place}[{key!r}]"):
+        # Of a model every length is known, so another number of rows is certain to be found too.
+        yield where, how, {**value, key: other}, certain or (model and how != "the sign")
 
 
 def _about_tensor(value: Tensor, place: str) -> Iterator[Change]:

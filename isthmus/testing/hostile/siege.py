@@ -54,11 +54,7 @@ MESSAGE = Bound(
     operations_per_tensor=20.0,
 )
 # What it may cost to agree to a course, whose models are built, or at least measured: each layer up to three times.
-AGREED = replace(
-    MESSAGE,
-    operations=25 * MAX_DEPTH_OF_ALL,
-    python_bytes=20_000 * MAX_DEPTH_OF_ALL,
-)
+AGREED = replace(MESSAGE, operations=25 * MAX_DEPTH_OF_ALL, python_bytes=20_000 * MAX_DEPTH_OF_ALL)
 # An honest answer may cost more than another one of its kind: other nodes are drawn, other numbers come out.
 HONEST_TIMES = 2
 

@@ -41,14 +41,17 @@ def encode(table: Table, schema: Schema, notes: list[str]) -> Any:
     notes += told[:MOST_NOTES]
     if len(told) > MOST_NOTES:
         notes.append(f"... ({len(told)} such notes in all)")
-    size = table.num_rows * sum(block.shape[1] for block in blocks)
-    counts = [number_block.num_set(block) if isinstance(block, np.ndarray) else block.nnz for block in blocks]
-    few = sum(counts) < SPARSE_DENSITY * size
-    if few and not named_columns(schema):
+    if not named_columns(schema) and _few_are_set(blocks, table.num_rows):
         rows = [number_block.sparse_rows_of(block) if isinstance(block, np.ndarray) else block for block in blocks]
         return sparse.hstack(rows, format="csr", dtype=np.float32)
     dense = [block if isinstance(block, np.ndarray) else block.toarray() for block in blocks]
     return dense[0] if len(dense) == 1 else np.concatenate(dense, axis=1)
+
+
+def _few_are_set(blocks: Sequence[Any], num_rows: int) -> bool:
+    counts = [number_block.num_set(block) if isinstance(block, np.ndarray) else block.nnz for block in blocks]
+    size = num_rows * sum(block.shape[1] for block in blocks)
+    return bool(sum(counts) < SPARSE_DENSITY * size)
 
 
 def _blocks(table: Table, schema: Schema, notes: list[str]) -> list[Any]:
@@ -105,9 +108,7 @@ def _number_block(table: Table, features: Sequence[Feature], notes: list[str]) -
 
 def _taken_over(table: Table, features: Sequence[Feature]) -> tuple[npt.NDArray[np.float32], list[int]]:
     """Return numbers side by side as far as they are read so and stay as they are, and the places of all others."""
-    columns = [table.columns.get(feature.name) for feature in features]
-    plain = [isinstance(feature, Number) and not feature.scaled for feature in features]
-    read = {place: c for place, c in enumerate(columns) if plain[place] and isinstance(c, BlockColumn)}
+    read = _staying(table, features)
     if not read:
         return np.zeros((table.num_rows, len(features)), dtype=np.float32), list(range(len(features)))
     matrix = next(iter(read.values())).matrix
@@ -118,6 +119,13 @@ def _taken_over(table: Table, features: Sequence[Feature]) -> tuple[npt.NDArray[
     block = np.zeros((table.num_rows, len(features)), dtype=np.float32)
     block[:, list(read)] = matrix[:, order]
     return block, [place for place in range(len(features)) if place not in read or read[place].place in odd]
+
+
+def _staying(table: Table, features: Sequence[Feature]) -> dict[int, BlockColumn]:
+    """Return the columns of numbers that are read side by side and stay as they are, by their features' places."""
+    plain = {i: f.name for i, f in enumerate(features) if isinstance(f, Number) and not f.scaled}
+    columns = {place: table.columns.get(name) for place, name in plain.items()}
+    return {place: column for place, column in columns.items() if isinstance(column, BlockColumn)}
 
 
 def _numbers(table: Table, feature: Feature, notes: list[str]) -> npt.NDArray[np.float32] | None:
@@ -192,28 +200,30 @@ def _flat(lists: Any) -> npt.NDArray[np.floating[Any]]:
 def _categories(table: Table, feature: Category, values: list[str], notes: list[str]) -> npt.NDArray[np.float32]:
     place = {value: number for number, value in enumerate(feature.vocabulary or ())}
     block = np.zeros((len(values), len(feature.columns)), dtype=np.float32)
-    for row, value in enumerate(values):
-        if value in place:
-            block[row, place[value]] = 1.0
-    unknown = [row for row, value in enumerate(values) if value and value not in place]
+    number = np.array([place.get(value, -1) for value in values], dtype=np.int64)
+    known = np.flatnonzero(number >= 0)
+    block[known, number[known]] = 1.0
+    unknown = [row for row in np.flatnonzero(number < 0).tolist() if values[row]]
     if feature.unknown == "refuse":
         name = table.name(feature.name)
         table.note_rows(
-            unknown,
-            lambda row: f"{name} is {values[row]!r}, which is none of the schema's values {listed(place)}",
+            unknown, lambda row: f"{name} is {values[row]!r}, which is none of the schema's values {listed(place)}"
         )
         return block
     if feature.unknown == "other":
         block[unknown, -1] = 1.0
     if unknown:
-        fate = f"counted in {feature.columns[-1]!r}" if feature.unknown == "other" else "dropped"
-        many = counted(len(unknown), "value")
-        most = _most(values[row] for row in unknown)
-        notes.append(f"{feature.name}: {many} not in the vocabulary, {fate}: {most}")
+        notes.append(_note_of_unknown(feature, values, unknown))
     missing = values.count("")
     if missing:
         notes.append(f"{feature.name}: {counted(missing, 'missing value')}, given on as zeros")
     return block
+
+
+def _note_of_unknown(feature: Category, values: list[str], unknown: list[int]) -> str:
+    fate = f"counted in {feature.columns[-1]!r}" if feature.unknown == "other" else "dropped"
+    most = _most(values[row] for row in unknown)
+    return f"{feature.name}: {counted(len(unknown), 'value')} not in the vocabulary, {fate}: {most}"
 
 
 def _bags_of_words(feature: Text, texts: list[str], notes: list[str]) -> Any:

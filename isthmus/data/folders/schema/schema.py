@@ -241,11 +241,15 @@ def parse_schema(raw: Any, source: str) -> Schema:
     classes = _names(raw.get("classes") or [], "classes", problems)
     problems.raise_if_any()
     schema = Schema(tuple(feature for feature in found if feature is not None), classes or ())
+    _note_repeated(schema, problems)
+    problems.raise_if_any()
+    return schema
+
+
+def _note_repeated(schema: Schema, problems: Problems) -> None:
     for what, names in (("features", [f.name for f in schema.features]), ("columns", schema.columns)):
         for name in repeated(names)[:1]:
             problems.add(what, f"more than one has the name {name!r}")
-    problems.raise_if_any()
-    return schema
 
 
 def _feature(raw: Any, where: str, problems: Problems) -> Feature | None:
@@ -289,7 +293,7 @@ def _checked(kind: type[Feature], values: dict[str, Any], where: str, problems: 
     if kind is Text:
         wrong += _wrong_words(values.get("counts"), values.get("vocabulary") or ())
     unknown = values.get("unknown", "other")
-    if not isinstance(unknown, str) or unknown not in UNKNOWN:
+    if unknown not in UNKNOWN:
         wrong.append(f"unknown is {unknown!r}; {nearest(str(unknown), UNKNOWN)}")
     for what in wrong:
         problems.add(where, what)
@@ -377,7 +381,10 @@ def compare_schemas(own: Schema, wanted: Schema, where: str, problems: Problems)
             here, there = getattr(feature, key, None), getattr(other, key, None)
             if here != there:
                 problems.add(where, f"feature {feature.name!r}: {key} is {here!r}, {there!r} in the schema")
-    mine, others = own.classes, wanted.classes
+    _compare_classes(own.classes, wanted.classes, where, problems)
+
+
+def _compare_classes(mine: tuple[str, ...], others: tuple[str, ...], where: str, problems: Problems) -> None:
     _note(problems, where, [c for c in others if c not in mine], lambda c: f"class {c!r} is missing")
     _note(problems, where, [c for c in mine if c not in others], lambda c: f"class {c!r} is not in the schema")
     if mine != others and set(mine) == set(others):

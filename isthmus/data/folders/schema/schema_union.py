@@ -84,14 +84,19 @@ def union(schemas: Mapping[str, Schema], max_words: int | None = None, common: b
     """
     problems = Problems(f"no union of {listed(sorted(schemas))}")
     owners = dict(sorted(schemas.items()))
-    names = _names([tuple(feature.name for feature in schema.features) for schema in owners.values()], sorted)
-    own = {who: {feature.name: feature for feature in schema.features} for who, schema in owners.items()}
-    held = {name: {who: features[name] for who, features in own.items() if name in features} for name in names}
-    taken = [name for name in names if not common or len(held[name]) == len(owners)]
+    held = _held(owners)
+    taken = [name for name, by_owner in held.items() if not common or len(by_owner) == len(owners)]
     features = [_joint(name, held[name], max_words, problems) for name in taken]
     classes = _names([schema.classes for schema in owners.values() if schema.classes], categories)
     problems.raise_if_any()
     return Schema(tuple(features), classes)
+
+
+def _held(owners: Mapping[str, Schema]) -> dict[str, dict[str, Feature]]:
+    """Return for the name of each feature, in the order of the union, who has one of that name, and which."""
+    own = {who: {feature.name: feature for feature in schema.features} for who, schema in owners.items()}
+    names = _names([tuple(feature.name for feature in schema.features) for schema in owners.values()], sorted)
+    return {name: {who: features[name] for who, features in own.items() if name in features} for name in names}
 
 
 def _names(lists: Sequence[tuple[str, ...]], ordered: Callable[[set[str]], Sequence[str]]) -> tuple[str, ...]:
@@ -104,16 +109,7 @@ def _names(lists: Sequence[tuple[str, ...]], ordered: Callable[[set[str]], Seque
 def _joint(name: str, held: Mapping[str, Feature], max_words: int | None, problems: Problems) -> Feature:
     """Return what becomes of a feature; any of those that are held after noting why they cannot become one."""
     features = list(held.values())
-    draft = [who for who, f in held.items() if isinstance(f, Category | Text) and f.vocabulary is None]
-    sizes = sorted({vector.size for vector in _only(features, Vector)})
-    wrong = ""
-    if len({type(feature) for feature in features}) > 1:
-        told = ", ".join(f"{feature.type} in {who}" for who, feature in held.items())
-        wrong = f"is {told}; let all have one type, or different names (--rename)"
-    elif draft:
-        wrong = f"has no vocabulary in {listed(draft)}: that is a draft; import data with it first"
-    elif len(sizes) > 1:
-        wrong = f"has vectors of {' and '.join(map(str, sizes))} numbers; one size is needed"
+    wrong = _contradiction(held)
     if wrong:
         problems.add(f"feature {name!r}", wrong)
         return features[0]
@@ -122,9 +118,21 @@ def _joint(name: str, held: Mapping[str, Feature], max_words: int | None, proble
     if isinstance(features[0], Category):
         of_values = _only(features, Category)
         values = _names([feature.vocabulary or () for feature in of_values], categories)
-        unknown = next(rule for rule in UNKNOWN if any(feature.unknown == rule for feature in of_values))
-        return Category(name, values, unknown)
+        rules = {feature.unknown for feature in of_values}
+        return Category(name, values, next(rule for rule in UNKNOWN if rule in rules))
     return _text(_only(features, Text), max_words) if isinstance(features[0], Text) else features[0]
+
+
+def _contradiction(held: Mapping[str, Feature]) -> str:
+    """Return why features of one name cannot become one; nothing if they can."""
+    if len({type(feature) for feature in held.values()}) > 1:
+        told = ", ".join(f"{feature.type} in {who}" for who, feature in held.items())
+        return f"is {told}; let all have one type, or different names (--rename)"
+    draft = [who for who, f in held.items() if isinstance(f, Category | Text) and f.vocabulary is None]
+    if draft:
+        return f"has no vocabulary in {listed(draft)}: that is a draft; import data with it first"
+    sizes = sorted({vector.size for vector in _only(list(held.values()), Vector)})
+    return f"has vectors of {' and '.join(map(str, sizes))} numbers; one size is needed" if len(sizes) > 1 else ""
 
 
 def _only(features: Sequence[Feature], kind: type[Kind]) -> list[Kind]:
@@ -166,12 +174,7 @@ def _short(value: float) -> float:
 
 def _text(features: Sequence[Text], max_words: int | None) -> Text:
     silos: Counter[str] = Counter(word for feature in features for word in feature.vocabulary or ())
-    rows: Counter[str] | None = Counter()
-    for feature in features:
-        if rows is None or feature.counts is None:
-            rows = None  # one does not say in how many rows each word occurs
-        else:
-            rows.update(dict(zip(feature.vocabulary or (), feature.counts, strict=False)))
+    rows = _rows_with_words(features)
     rank = silos if rows is None else rows
     words = sorted(sorted(silos, key=lambda word: (-rank[word], word))[:max_words])
     return Text(
@@ -181,6 +184,16 @@ def _text(features: Sequence[Text], max_words: int | None) -> Text:
         max_words or max(len(words), *(feature.max_size for feature in features)),
         None if rows is None else tuple(rows[word] for word in words),
     )
+
+
+def _rows_with_words(features: Sequence[Text]) -> Counter[str] | None:
+    """Return in how many rows each word occurs; None where one does not say."""
+    rows: Counter[str] = Counter()
+    for feature in features:
+        if feature.counts is None:
+            return None
+        rows.update(dict(zip(feature.vocabulary or (), feature.counts, strict=False)))
+    return rows
 
 
 def gained(union: Schema, own: Schema) -> list[str]:

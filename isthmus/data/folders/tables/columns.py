@@ -165,8 +165,7 @@ def labels(
     number = {"": -1} | {name: position for position, name in enumerate(class_names)}
     y = np.asarray([number.get(value, -2) for value in values], dtype=np.int64)
     nodes.note_rows(
-        y == -2,
-        lambda row: f"{nodes.name('label')} {values[row]!r} is none of the class names {listed(class_names)}",
+        y == -2, lambda row: f"{nodes.name('label')} {values[row]!r} is none of the class names {listed(class_names)}"
     )
     return y, class_names
 
