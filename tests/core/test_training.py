@@ -310,6 +310,8 @@ def test_numbers_of_examples_that_a_checkpoint_of_before_does_not_have_are_compa
     held = {"client-5": {3: 1, 4: 1}}
     assert run(Plan(rounds=3), carrier=with_examples(held, RISING), standing=before)[0].best_round == 3
     assert run(Plan(rounds=3), carrier=with_examples(held, RISING), standing=first)[0].best_round == 2
+    worse = with_examples(held, {3: 0.0})
+    assert run(Plan(rounds=3), carrier=worse, standing=before)[0].best_round == 2  # compared, and no better
 
 
 def test_a_loss_of_fewer_clients_is_no_better_either() -> None:
