@@ -108,9 +108,10 @@ def split(
     from isthmus.data.folders.own_kinds import write_divided
     from isthmus.data.folders.schema.schema import SCHEMA_FILE
     from isthmus.data.link_graph import item_word
+    from isthmus.data.zoo import is_own_folder
 
     chosen = _names(names)
-    source = data_show.own_folders([dataset]) if data_show.is_own_folder(dataset) else {"dataset": dataset}
+    source = data_show.own_folders([dataset]) if is_own_folder(dataset) else {"dataset": dataset}
     course = isthmus.load_course(source, [f"num_clients={len(chosen) or clients}", *(words or [])])
     if out.exists() and any(out.iterdir()):
         raise BadInput(f"{out} exists already; choose another folder")
@@ -124,6 +125,7 @@ def split(
     typer.echo("classes: each has its own" if divided.own_classes else f"classes: {names}")
     settings = {key: value for key, value in stated(divided.dataset).items() if key != "class_names"}
     typer.echo(f"read with: {' '.join(f'dataset.{name}={value}' for name, value in settings.items())}")
+    data_show.tell_namesake(dataset)
     lost = divided.lost_attributes
     if lost:
         typer.echo(f"attributes not written, with several values for each {divided.whole.item}: {', '.join(lost)}")

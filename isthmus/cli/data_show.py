@@ -66,6 +66,7 @@ def show(
         print_json(facts)
         return
     _print(facts, all_clients)
+    tell_namesake(dataset)
     tell_doubt(scenario.whole)
     if html is not None:
         typer.echo(f"page: {html}")
@@ -82,24 +83,20 @@ def _check_page(html: Path) -> None:
 
 def _course(dataset: str, words: list[str], given: list[str]) -> tuple[isthmus.Course, bool]:
     """Return the course whose data is shown, and whether they are to be divided: own folders are what silos hold."""
+    from isthmus.data.zoo import is_own_folder
+
     folders = [word for word in (dataset, *words) if "=" not in word and is_own_folder(word)]
     changes = [*given, *(word for word in words if word not in folders)]
     course = isthmus.load_course(own_folders(folders) if dataset in folders else {"dataset": dataset}, changes)
     return course, dataset not in folders or any(word.startswith(("splitter", "num_clients")) for word in changes)
 
 
-def is_own_folder(word: str) -> bool:
-    """Whether a word is a folder of one's own; a dataset's name is that dataset, and `./cora` a folder called so.
+def tell_namesake(word: str) -> None:
+    """Print that a folder is called as the dataset that was taken, if there is one."""
+    from isthmus.data.zoo import namesake_note
 
-    Raises BadInput for a path at which there is none.
-    """
-    from isthmus.data.zoo import DATASETS
-
-    if word in DATASETS or Path(word).is_dir():
-        return word not in DATASETS
-    if len(Path(word).parts) > 1:
-        raise BadInput(f"there is no folder {word!r}; give a folder of your own, or a dataset (isthmus list datasets)")
-    return False
+    if told := namesake_note(word):
+        typer.echo(f"note: {told}")
 
 
 def tell_doubt(data: Holding) -> None:

@@ -22,7 +22,11 @@ OUTPUT = "standard output"
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
 DataRoot = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where datasets lie (or ISTHMUS_DATA).")]
 DatasetOrFolder = Annotated[
-    str, typer.Argument(metavar="DATASET|FOLDER", help="A dataset's name, as in isthmus list datasets, or a folder.")
+    str,
+    typer.Argument(
+        metavar="DATASET|FOLDER",
+        help="A dataset's name, as in isthmus list datasets, or a folder; a folder called so is ./NAME.",
+    ),
 ]
 Words = Annotated[
     list[str] | None, typer.Argument(metavar="[COURSE.yaml] [KEY=VALUE]...", help="A course file, then changes to it.")

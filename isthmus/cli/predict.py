@@ -25,7 +25,12 @@ EXAMPLES = examples(
 
 def predict(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder of a finished course.")],
-    graph: Annotated[str, typer.Option(metavar="FOLDER|DATASET", help="A folder of tables, or a dataset's name.")],
+    graph: Annotated[
+        str,
+        typer.Option(
+            metavar="DATASET|FOLDER", help="A dataset's name, or a folder of tables; a folder called so is ./NAME."
+        ),
+    ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="A .csv or .parquet file.")] = Path("predictions.csv"),
     client: Annotated[str | None, typer.Option(metavar="ID", help="Predict as this client would.")] = None,
     data_root: DataRoot = None,

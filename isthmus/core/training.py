@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -47,8 +48,9 @@ class EarlyStopping:
     """Stops when the validation metric has not improved for `patience` rounds (0: never); the best model is kept.
 
     The metric is the mean over clients, weighted by their validation examples. Rounds are compared by it only where the
-    same clients scored them: a round that more clients scored takes the place of the best one, whatever the score; one
-    that fewer, or as many others, scored never does, and counts as a round without improvement. With `keep: last` the
+    same clients scored them, each on as many examples: a round that more clients scored, or the same ones on more
+    examples, takes the place of the best one, whatever the score; any other never does, and counts as a round without
+    improvement. With `keep: last` the
     model of the last round is kept, whatever validation says of it; clients that choose a model of their own, as in
     Local, still do.
     """
@@ -87,6 +89,7 @@ class Standing:
     best_round: int
     best_score: float | None
     best_scorers: tuple[str, ...] | None = None  # whose scores are in it; None where an older version did not keep them
+    best_counts: tuple[int, ...] | None = None  # the validation examples of each; None where that is not known
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,13 @@ class RoundReport:
     wall_seconds: float = 0.0  # of the whole round, with the server's own work
     missing: tuple[str, ...] = ()  # clients of whom the algorithm got no usable reply to something it asked
     scorers: tuple[str, ...] = ()  # clients whose validation score is in `score`
+    counts: tuple[int, ...] = ()  # the validation examples of each of them
     unscored: tuple[str, ...] = ()  # clients that were asked how the model does, and gave no usable answer
+
+    @property
+    def scored_on(self) -> str:
+        """What tells the rounds apart whose scores cannot be compared: other clients, or other numbers of examples."""
+        return hashlib.blake2b(repr((self.scorers, self.counts)).encode(), digest_size=4).hexdigest()
 
     @property
     def train_loss(self) -> float | None:
@@ -127,6 +136,7 @@ class _Evaluated:
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     score: float | None = None
     scorers: tuple[str, ...] = ()
+    counts: tuple[int, ...] = ()
     unscored: tuple[str, ...] = ()
     is_best: bool = False
 
@@ -196,15 +206,28 @@ def weighted_metric(evaluations: Mapping[str, Evaluation], split: str, metric: s
     return total / weight if weight else math.nan
 
 
-def takes_over(metric: str, score: float, scorers: tuple[str, ...], best: Standing, complete: bool) -> bool:
-    """Whether a round, scored by all who were asked (`complete`) or not, takes the place of the best one."""
+def scorers_of(evaluations: Mapping[str, Evaluation], split: str, metric: str) -> tuple[str, ...]:
+    """Return the clients that have a share in the mean of a metric, sorted."""
+    found = evaluations.items()
+    return tuple(sorted(c for c, e in found if metric in e.metrics.get(split, {}) and e.counts.get(split, 0)))
+
+
+def takes_over(metric: str, score: float, scorers: Mapping[str, int], best: Standing, complete: bool) -> bool:
+    """Whether a round takes the place of the best one.
+
+    `scorers` are the clients in its score with their numbers of examples; `complete` says whether all who were asked
+    gave an answer.
+    """
     if best.best_score is None:
         # Without validation data there is no best round but the latest.
         return math.isnan(score) or improves(metric, score, None)
     if best.best_scorers is None:
         return complete and improves(metric, score, best.best_score)
-    if scorers == best.best_scorers:
-        return improves(metric, score, best.best_score)
+    if tuple(scorers) == best.best_scorers:
+        counts = tuple(scorers.values())
+        if best.best_counts in (None, counts):
+            return improves(metric, score, best.best_score)
+        return sum(counts) > sum(best.best_counts or ()) and math.isfinite(score)
     return len(scorers) > len(best.best_scorers) and math.isfinite(score)
 
 
@@ -282,7 +305,12 @@ class _Course:
         found = self._evaluated(fed, state, before)
         if found.is_best:
             after = replace(
-                after, best_state=state, best_round=round, best_score=found.score, best_scorers=found.scorers
+                after,
+                best_state=state,
+                best_round=round,
+                best_score=found.score,
+                best_scorers=found.scorers,
+                best_counts=found.counts,
             )
             if self.algorithm.personal or self.model.personal:
                 fed.ask(KeepBest(), clients=fed.all_clients, min_replies=0)
@@ -308,9 +336,10 @@ class _Course:
         request = EvaluateModel(self.algorithm.global_params(state), ("train", "val"), metric, best=False)
         evaluations = dict(fed.ask(request, clients=asked, min_replies=0))
         score = weighted_metric(evaluations, "val", metric)
-        found = evaluations.items()
-        scorers = tuple(sorted(c for c, e in found if metric in e.metrics.get("val", {}) and e.counts.get("val", 0)))
+        scorers = scorers_of(evaluations, "val", metric)
+        counts = tuple(evaluations[client].counts["val"] for client in scorers)
         unscored = tuple(client for client in asked if client not in evaluations)
         # A round whose evaluation failed, or gave no finite score, does not take the place of one that has a score.
-        is_best = self.plan.stopping.keep == "last" or takes_over(metric, score, scorers, before, not unscored)
-        return _Evaluated(evaluations, None if math.isnan(score) else score, scorers, unscored, is_best)
+        by = dict(zip(scorers, counts, strict=True))
+        is_best = self.plan.stopping.keep == "last" or takes_over(metric, score, by, before, not unscored)
+        return _Evaluated(evaluations, None if math.isnan(score) else score, scorers, counts, unscored, is_best)

@@ -174,6 +174,7 @@ class Journal(Callback):
             cohort=list(report.cohort),
             missing=list(report.missing),
             num_scored=len(report.scorers),
+            scored_on=report.scored_on,
             unscored=list(report.unscored),
             seconds=round(report.seconds, 6),
             wall_seconds=round(report.wall_seconds, 6),
@@ -211,12 +212,28 @@ def _unscored_note(kept: Mapping[str, Any]) -> list[str]:
 
 def _not_compared_note(kept: Mapping[str, Any], scored: Sequence[Mapping[str, Any]]) -> list[str]:
     fewer = [event for event in scored if event["num_scored"] < kept["num_scored"]]
+    as_many = [event for event in scored if event["num_scored"] == kept["num_scored"]]
+    other = [event for event in as_many if event.get("scored_on", kept.get("scored_on")) != kept.get("scored_on")]
+    return [*_fewer_note(kept, fewer, len(scored)), *_other_note(kept, other, len(scored))]
+
+
+def _other_note(kept: Mapping[str, Any], other: Sequence[Mapping[str, Any]], total: int) -> list[str]:
+    if not other or "scored_on" not in kept:
+        return []
+    return [
+        f"{len(other)} of {total} scored rounds were scored by other clients, or on other numbers of validation "
+        f"examples, than round {kept['round']}, which is kept, and are not compared with it; stopping.keep=last would "
+        "keep the last round"
+    ]
+
+
+def _fewer_note(kept: Mapping[str, Any], fewer: Sequence[Mapping[str, Any]], total: int) -> list[str]:
     if not fewer:
         return []
     away = dict.fromkeys(client for event in fewer for client in event["unscored"])
     who = f" ({some(list(away))} missing)" if away else ""
     return [
-        f"{len(fewer)} of {len(scored)} scored rounds were scored by fewer clients than round {kept['round']}, "
+        f"{len(fewer)} of {total} scored rounds were scored by fewer clients than round {kept['round']}, "
         f"which is kept, and are not compared with it{who}; stopping.keep=last would keep the last round"
     ]
 
@@ -301,6 +318,14 @@ class ScoredCheckpoint(Checkpoint):
     """The clients whose validation scores are in the best round's."""
 
 
+@dataclass(frozen=True)
+class CountedCheckpoint(ScoredCheckpoint):
+    """The same, with on how many examples they scored it; where that is not said, it counts as comparable."""
+
+    best_counts: tuple[int, ...] | None
+    """The number of validation examples of each of these clients."""
+
+
 class Checkpoints(Callback):
     """Keeps the latest checkpoint of a run in a file, and writes into the journal how long that took."""
 
@@ -318,7 +343,7 @@ def save_checkpoint(path: Path, course: str, standing: Standing, memories: Mappi
     """Write a checkpoint in place of the one before."""
     facts = {**vars(standing), "state": pack(encode(standing.state)), "best_state": pack(encode(standing.best_state))}
     kept = {client: pack(memory) for client, memory in memories.items()}
-    replace_file(path, sealed(encode(ScoredCheckpoint(course=course, memories=kept, **facts))))
+    replace_file(path, sealed(encode(CountedCheckpoint(course=course, memories=kept, **facts))))
 
 
 def load_checkpoint(path: Path, course: str, algorithm: Algorithm[Any]) -> tuple[Standing, dict[str, bytes]]:
@@ -329,7 +354,7 @@ def load_checkpoint(path: Path, course: str, algorithm: Algorithm[Any]) -> tuple
         data = path.read_bytes()
         if is_sealed(data):  # those of before there were checksums still load
             data = unsealed(data)
-        found: Checkpoint = decode_own(data, ScoredCheckpoint | Checkpoint, share=True)
+        found: Checkpoint = decode_own(data, CountedCheckpoint | ScoredCheckpoint | Checkpoint, share=True)
         if found.course != course:
             raise OtherCourse(
                 f"{path} belongs to another course (digest {found.course}, this course has {course}); "
@@ -338,7 +363,7 @@ def load_checkpoint(path: Path, course: str, algorithm: Algorithm[Any]) -> tuple
         kind = type(algorithm).state_type()
         state: Record = decode_own(opened(found.state), kind)
         best: Record = decode_own(opened(found.best_state), kind)
-        of_best = ("best_round", "best_score", "best_scorers")
+        of_best = ("best_round", "best_score", "best_scorers", "best_counts")
         facts: dict[str, Any] = {name: getattr(found, name, None) for name in of_best}
         standing = Standing(round=found.round, state=state, best_state=best, **facts)
     except OSError as error:

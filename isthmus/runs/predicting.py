@@ -18,9 +18,9 @@ from isthmus.data.dataset import Dataset
 from isthmus.data.features import in_order, name_differences, names_digest
 from isthmus.data.folders.graph_set_folder import GraphSetFolder
 from isthmus.data.folders.own_folder import OwnFolder
-from isthmus.data.folders.own_kinds import kind_at, kind_for
+from isthmus.data.folders.own_kinds import OWN_FOLDERS, kind_at, kind_for
 from isthmus.data.folders.schema.schema import SCHEMA_FILE, digest_at, read_schema
-from isthmus.data.zoo import DATASETS
+from isthmus.data.zoo import DATASETS, is_own_folder, namesake_note
 from isthmus.learn.graph_client import load_params
 from isthmus.learn.tasks.graph_task import GraphTask
 from isthmus.runs.folder import RunFolder, load_model_file
@@ -40,6 +40,7 @@ def predictions(
 ) -> pd.DataFrame:
     """Return a table: whose row it is (id, or source and target), and what the task says, such as label and p_CLASS.
 
+    `graph` is a dataset's name or the path of a folder: `cora` is the dataset, `./cora` a folder called so.
     Columns are matched by name, unless `by_position`; what a user should know of that goes to `note`.
     """
     import pandas as pd
@@ -47,6 +48,8 @@ def predictions(
     kept = _Kept(RunFolder.open(run), client)
     course, facts = kept.course, kept.facts
     data, rows = _data(graph, kept.class_names, root, course)
+    if told := namesake_note(graph):
+        note(told)
     data = course.task.to_predict(data)
     if "input_dim" not in facts or "output_dim" not in facts:
         raise BadInput(f"{kept.path} does not say its dimensions; it was not written by isthmus")
@@ -113,7 +116,7 @@ def _by_name(kept: _Kept, graph: str, data: Any, note: Callable[[str], None]) ->
     """Return data with the columns that the model was trained on, in their order; refuses data that has others."""
     folder, course, facts = kept.folder, kept.course, kept.facts
     own, wanted = columns_of(course, data), _names_of(folder, facts)
-    same_dataset = not Path(graph).is_dir() and graph == name_of(type(course.dataset))
+    same_dataset = graph == name_of(type(course.dataset))
     if not wanted and not facts.get("features"):
         if not same_dataset:
             note(
@@ -146,7 +149,7 @@ def _by_name(kept: _Kept, graph: str, data: Any, note: Callable[[str], None]) ->
 
 def _note_scale(kept: _Kept, graph: str, note: Callable[[str], None]) -> None:
     """Note that columns follow another schema than those of the training data: the same names, another meaning."""
-    own, trained = digest_at(Path(graph)), kept.facts.get("schema", "")
+    own, trained = digest_at(Path(graph)) if is_own_folder(graph) else "", kept.facts.get("schema", "")
     if own and trained and own != trained:
         note(
             f"{graph} follows another schema than the training data ({own}, not {trained}): columns of the same names "
@@ -178,12 +181,14 @@ def _by_example(rows: dict[str, Any], num_examples: int) -> dict[str, Any]:
 
 def _data(graph: str, class_names: tuple[str, ...], root: Path | None, course: Course) -> tuple[Any, dict[str, Any]]:
     """Return the data to predict, and the columns that tell its rows apart."""
-    if Path(graph).is_dir():
+    if is_own_folder(graph):
         read = _own_folder(Path(graph), class_names, course).read()
         return read.data, dict(read.item_columns)
     wanted = course.task.data_type
     if graph not in DATASETS:
         raise BadInput(f"--graph is {graph!r}, which is no folder and no dataset; {nearest(graph, DATASETS)}")
+    if graph in OWN_FOLDERS:
+        raise BadInput(f"--graph is {graph!r}, a kind of folder; give the path of yours, such as ./{graph}")
     same = graph == name_of(type(course.dataset))  # then with the options that the model was trained with
     dataset = course.dataset if same else Builder("--graph").build(Dataset, graph, "dataset")
     data = dataset.load(data_root(root))

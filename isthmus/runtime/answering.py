@@ -45,10 +45,14 @@ def memory_owner(algorithm: Algorithm[Any], course: str) -> str:
 
 @dataclass(frozen=True)
 class MemoryStore:
-    """A client's memories as files, each written whole or not at all, under names that reveal nothing."""
+    """A client's memories as files, each written whole or not at all, under names that reveal nothing.
+
+    `beside` are the names of files in the folder that are no memories, and stay as long as it does.
+    """
 
     folder: Path
     owner: str = ""
+    beside: tuple[str, ...] = ()
 
     def load(self, name: str) -> State:
         """Return a memory; the blank one is always there. One that is lost or damaged is refused by its file's name."""
@@ -83,7 +87,7 @@ class MemoryStore:
 
     def drop_all_but(self, names: Iterable[str]) -> None:
         """Remove every other memory."""
-        kept = set(names)
+        kept = {*names, *self.beside}
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
             if path.name not in kept:
                 path.unlink(missing_ok=True)

@@ -90,6 +90,8 @@ def test_a_client_that_mended_its_graph_predicts_with_its_generator(tmp_path: Pa
     ("args", "part"),
     [
         (["--graph", "coral"], "Did you mean 'cora'?"),
+        (["--graph", "folder"], "a kind of folder; give the path of yours, such as ./folder"),
+        (["--graph", "mine/cora"], "there is no folder 'mine/cora'"),
         (["--graph", "cora", "--out", "x.json"], "must end in .csv or .parquet"),
         (["--graph", "cora", "--client", "nobody"], "nobody"),
     ],
@@ -128,3 +130,41 @@ def test_a_graph_with_other_features_is_refused(run: Path, tmp_path: Path) -> No
     pd.DataFrame({"source": ["a"], "target": ["b"]}).to_csv(folder / "edges.csv", index=False)
     code, text = call("predict", str(run), "--graph", str(folder), "--out", str(tmp_path / "a.csv"))
     assert code == 2 and "1 features" in text and "1433" in text
+
+
+def test_a_dataset_s_name_is_the_dataset_and_a_path_the_folder_in_every_command(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = Cora().load(tmp_path).subgraph(torch.tensor([5, 100, 7, 2000]))
+    write_graph_folder(part, tmp_path / "cora", format="csv")
+    monkeypatch.chdir(tmp_path)
+    told = "cora is the dataset; the folder of that name is ./cora"
+    for word, number in (("cora", 2708), ("./cora", 4), ("cora/", 4), (str(tmp_path / "cora"), 4)):
+        code, text = call("predict", str(run), "--graph", word, "--out", "labels.csv", "--force")
+        assert code == 0 and f"{number} predictions" in text and (told in text) is (number == 2708)
+        code, text = call("data", "show", word, *(["--clients", "1"] if word == "cora" else []))
+        assert code == 0 and ("2,708" in text or "2708" in text) is (number == 2708)
+        assert (told in text) is (number == 2708)
+        code, text = call("data", "split", word, "--clients", "1", "--out", f"silos{number}-{len(word)}")
+        assert code == 0 and f"{number} nodes" in text and (told in text) is (number == 2708)
+
+
+def test_a_schema_of_a_folder_that_is_called_like_the_dataset_is_not_compared(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    notes: list[str] = []
+    monkeypatch.setattr("isthmus.runs.predicting.digest_at", lambda path: "another")
+    kept_schema = load_model_file(RunFolder(run).model)
+    save_model_file(RunFolder(run).model, kept_schema[0], {**kept_schema[1], "schema": "trained"})
+    try:
+        predictions(run, "cora", note=notes.append)
+    finally:
+        save_model_file(RunFolder(run).model, *kept_schema)
+    assert notes == []
+
+
+@pytest.mark.parametrize("command", [("predict",), ("data", "show"), ("data", "split")])
+def test_the_help_says_which_of_the_two_a_name_means(command: tuple[str, ...]) -> None:
+    text = " ".join(call(*command, "--help")[1].replace("│", " ").split())
+    assert "a folder called so is ./NAME" in text

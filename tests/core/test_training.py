@@ -79,11 +79,17 @@ class Counter(Algorithm[Count]):
 
 
 class Scored(Client):
-    """A client whose validation score of round r is `scores[r]`; None is no validation data."""
+    """A client whose validation score of round r is `scores[r]`, of `held[r]` examples; None is no validation data."""
 
-    def __init__(self, id: str, scores: Mapping[int, float | None], fails: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        id: str,
+        scores: Mapping[int, float | None],
+        fails: frozenset[int] = frozenset(),
+        held: Mapping[int, int] | None = None,
+    ) -> None:
         super().__init__(id)
-        self.scores, self.fails = scores, fails
+        self.scores, self.fails, self.held = scores, fails, held or {}
 
     def evaluate(self, params: Params, splits: tuple[str, ...]) -> Any:
         round = int(params["round"].item())
@@ -91,7 +97,10 @@ class Scored(Client):
             raise RuntimeError("no score today")
         score = self.scores.get(round, 0.0)
         val: dict[str, float] = {} if score is None else {"accuracy": score, "loss": score}
-        return {"train": {"accuracy": 0.5}, "val": val}, {"train": 3, "val": 0 if score is None else 2}
+        return {"train": {"accuracy": 0.5}, "val": val}, {
+            "train": 3,
+            "val": 0 if score is None else self.held.get(round, 2),
+        }
 
 
 @dataclass
@@ -263,6 +272,46 @@ def test_as_many_other_clients_do_not_compare_and_the_same_fewer_do() -> None:
     away = {"client-0": {1, 3, 4}, "client-1": {2}}
     end, _ = run(Plan(rounds=4), carrier=lost(away, scores))
     assert (end.best_round, end.best_scorers) == (3, NAMES[1:])
+
+
+def with_examples(held: Mapping[str, Mapping[int, int]], scores: Mapping[int, float | None]) -> LoopRuntime:
+    """Return clients of whom some have other numbers of validation examples than two in some rounds."""
+    return LoopRuntime(Counter(), [Scored(name, scores, held=held.get(name)) for name in NAMES])
+
+
+def test_a_round_that_the_same_clients_scored_on_fewer_examples_is_not_compared() -> None:
+    scores: dict[int, float | None] = {1: 0.3, 2: 0.5, 3: 0.9, 4: 0.95, 5: 0.6, 6: 0.4}
+    end, notes = run(Plan(rounds=6), carrier=with_examples({"client-5": {3: 1, 4: 1}}, scores))
+    assert (end.best_round, end.best_score, end.best_counts) == (5, pytest.approx(0.6), (2,) * 6)
+    assert [report.is_best for report in notes.rounds] == [True, True, False, False, True, False]
+    on = [report.scored_on for report in notes.rounds]
+    assert len(set(on)) == 2 and on[2] == on[3] and {on[0], on[1], on[4], on[5]} == {on[0]}
+
+
+def test_a_round_that_the_same_clients_scored_on_more_examples_takes_the_place_of_the_best() -> None:
+    scores: dict[int, float | None] = {1: 0.9, 2: 0.2, 3: 0.8, 4: 0.1}
+    end, _ = run(Plan(rounds=4), carrier=with_examples({"client-5": {1: 1, 3: 1}}, scores))
+    assert (end.best_round, end.best_score, end.best_counts) == (2, pytest.approx(0.2), (2,) * 6)
+
+
+def test_as_many_examples_of_which_others_are_whose_are_not_compared() -> None:
+    held = {"client-0": {2: 3}, "client-1": {2: 1}}
+    assert run(Plan(rounds=2), carrier=with_examples(held, {1: 0.5, 2: 0.9}))[0].best_round == 1
+
+
+def test_a_round_on_more_examples_without_a_finite_score_takes_nobody_s_place() -> None:
+    plan = Plan(rounds=2, stopping=EarlyStopping(metric="loss"))
+    assert run(plan, carrier=with_examples({"client-0": {2: 5}}, {1: 0.5, 2: math.inf}))[0].best_round == 1
+
+
+def test_numbers_of_examples_that_a_checkpoint_of_before_does_not_have_are_comparable() -> None:
+    first, _ = run(Plan(rounds=2), RISING)
+    before = replace(first, best_counts=None)
+    held = {"client-5": {3: 1, 4: 1}}
+    assert run(Plan(rounds=3), carrier=with_examples(held, RISING), standing=before)[0].best_round == 3
+    assert run(Plan(rounds=3), carrier=with_examples(held, RISING), standing=first)[0].best_round == 2
+    worse = with_examples(held, {3: 0.0})
+    assert run(Plan(rounds=3), carrier=worse, standing=before)[0].best_round == 2  # compared, and no better
 
 
 def test_a_loss_of_fewer_clients_is_no_better_either() -> None:

@@ -11,11 +11,11 @@ import torch
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import Federation
-from isthmus.core.outside import unsealed
+from isthmus.core.outside import sealed, unsealed
 from isthmus.core.protocol import Algorithm
 from isthmus.core.record import Params, Record, State
 from isthmus.core.training import Standing
-from isthmus.runs.folder import Checkpoint, ScoredCheckpoint, load_checkpoint, save_checkpoint
+from isthmus.runs.folder import Checkpoint, CountedCheckpoint, ScoredCheckpoint, load_checkpoint, save_checkpoint
 
 
 @dataclass(frozen=True)
@@ -150,12 +150,24 @@ def test_who_scored_the_best_round_is_saved_and_a_checkpoint_of_before_still_loa
     scored = replace(standing(), best_scorers=("a", "b"))
     save_checkpoint(path, "one", scored, MEMORIES)
     assert load_checkpoint(path, "one", Momentum())[0].best_scorers == ("a", "b")
-    fields = {name: value for name, value in vars(decoded(path)).items() if name != "best_scorers"}
+    fields = {name: value for name, value in vars(decoded(path)).items() if name not in ("best_scorers", "best_counts")}
     path.write_bytes(encode(Checkpoint(**fields)))
     before, memories = load_checkpoint(path, "one", Momentum())
     assert before.best_scorers is None and (before.round, before.best_round, before.best_score) == (7, 4, 0.1 + 0.2)
     assert memories == MEMORIES
 
 
-def decoded(path: Path) -> ScoredCheckpoint:
-    return decode(unsealed(path.read_bytes()), ScoredCheckpoint)
+def test_on_how_many_examples_the_best_round_was_scored_is_saved_and_checkpoints_of_before_say_that_it_is_unknown(
+    path: Path,
+) -> None:
+    scored = replace(standing(), best_scorers=("a", "b"), best_counts=(3, 7))
+    save_checkpoint(path, "one", scored, MEMORIES)
+    assert load_checkpoint(path, "one", Momentum())[0].best_counts == (3, 7)
+    fields = {name: value for name, value in vars(decoded(path)).items() if name != "best_counts"}
+    path.write_bytes(sealed(encode(ScoredCheckpoint(**fields))))
+    before, memories = load_checkpoint(path, "one", Momentum())
+    assert (before.best_scorers, before.best_counts) == (("a", "b"), None) and memories == MEMORIES
+
+
+def decoded(path: Path) -> CountedCheckpoint:
+    return decode(unsealed(path.read_bytes()), CountedCheckpoint)

@@ -133,9 +133,9 @@ def test_a_round_says_who_replied_and_who_scored() -> None:
     assert (event["num_scored"], event["unscored"]) == (2, ["c"])
 
 
-def scored(journal: Journal, round: int, scorers: str, unscored: str = "") -> None:
+def scored(journal: Journal, round: int, scorers: str, unscored: str = "", counts: tuple[int, ...] = ()) -> None:
     report = RoundReport(round, ("a", "b", "c"), 1.0, 0, 0, {}, 0.5, False)
-    journal.round_done(dataclasses.replace(report, scorers=tuple(scorers), unscored=tuple(unscored)))
+    journal.round_done(dataclasses.replace(report, scorers=tuple(scorers), counts=counts, unscored=tuple(unscored)))
 
 
 def test_notes_say_who_did_not_score_the_round_that_is_kept_and_what_it_was_not_compared_with() -> None:
@@ -153,6 +153,24 @@ def test_notes_say_who_did_not_score_the_round_that_is_kept_and_what_it_was_not_
     old = Journal(None)
     old.write("round", round=1, score=0.5, is_best=True)  # as journals were before
     assert old.scoring_notes(1) == []
+
+
+def test_rounds_that_as_many_clients_scored_on_other_examples_or_others_scored_are_noted() -> None:
+    journal = Journal(None)
+    scored(journal, 1, "ab", counts=(3, 4))
+    scored(journal, 2, "ab", counts=(3, 4))
+    assert journal.scoring_notes(2) == []
+    scored(journal, 3, "ab", counts=(4, 3))
+    scored(journal, 4, "ac", counts=(3, 4))
+    scored(journal, 5, "a", counts=(3,))
+    fewer, other = journal.scoring_notes(2)
+    assert fewer.startswith("1 of 5 scored rounds were scored by fewer clients than round 2")
+    assert other == (
+        "2 of 5 scored rounds were scored by other clients, or on other numbers of validation examples, than round 2, "
+        "which is kept, and are not compared with it; stopping.keep=last would keep the last round"
+    )
+    journal.events[0].pop("scored_on")  # as a version of before wrote it
+    assert journal.scoring_notes(2)[1].startswith("2 of 5")
 
 
 # ---- rewinding

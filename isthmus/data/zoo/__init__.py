@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from isthmus.core.errors import BadInput
 from isthmus.data.dataset import Dataset
 from isthmus.data.folders.graph_folder import Folder
 from isthmus.data.folders.graph_set_folder import GraphSetFolder
@@ -85,3 +88,22 @@ DATASETS: dict[str, type[Dataset]] = {
     "multi_task_moleculenet": MultiTaskMoleculeNet,
     "graph_set_folder": GraphSetFolder,
 }
+
+
+def is_own_folder(word: str) -> bool:
+    """Whether a word is a folder of one's own; a dataset's name is that dataset, and `./cora` a folder called so.
+
+    Raises BadInput for a path at which there is none.
+    """
+    if word in DATASETS or Path(word).is_dir():
+        return word not in DATASETS
+    if len(Path(word).parts) > 1:
+        raise BadInput(f"there is no folder {word!r}; give a folder of your own, or a dataset (isthmus list datasets)")
+    return False
+
+
+def namesake_note(word: str) -> str:
+    """Return what to say where a folder is called as the dataset that was taken; nothing where there is none."""
+    if word not in DATASETS or not Path(word).is_dir():
+        return ""
+    return f"{word} is the dataset; the folder of that name is ./{word}"

@@ -25,6 +25,8 @@ MAX_CLASS_NAME = 300
 MAX_INPUT_DIM = 10**7
 MAX_OUTPUT_DIM = 10**6
 MAX_HELD = 10**10
+CHANGED = "holds other data than in this course before"
+NOT_THE_SAME = "its scores before and after are of other examples"
 
 
 class Hub(Protocol):
@@ -118,6 +120,9 @@ class SiteTransport:
         self._refused = {site: (generations[site], why) for site, why in self.agreement.refused.items()}
         for site, text in self.agreement.notes.items():
             self.note(site, text)
+        for site in self.agreement.holds:
+            if terms[site].changed:  # the server goes on with a course, so it has nothing to compare sizes with
+                self.note(site, f"{CHANGED}; {NOT_THE_SAME}")
         self._tell({site: self.agreement.refused.get(site, "") for site in terms})
         return self.agreement
 
@@ -177,7 +182,7 @@ class SiteTransport:
             else:
                 self._agreed[site] = generations[site]
                 self.holdings.setdefault(site, terms.holdings)
-                self.note(site, f"takes part again{_other_data(self.agreement.holds.get(site), terms.holds)}")
+                self.note(site, f"takes part again{_other_data(self.agreement.holds.get(site), terms)}")
         self._tell(verdicts)
 
     def _change(self, site: str, terms: Terms) -> str:
@@ -285,11 +290,11 @@ def _exceeds(now: Holdings, before: Holdings) -> bool:
     return now.nodes > before.nodes or any(more)
 
 
-def _other_data(before: str | None, now: str) -> str:
-    """Return what to add where a site came back with other data than it had, as far as sizes tell."""
-    if before in (None, now):
-        return ""
-    return f", and holds other data: {now}, before {before}; its scores before and after are of other examples"
+def _other_data(before: str | None, terms: Terms) -> str:
+    """Return what to add where a site came back with other data than it had, by their sizes or as it says itself."""
+    if before not in (None, terms.holds):
+        return f", and holds other data: {terms.holds}, before {before}; {NOT_THE_SAME}"
+    return f", and {CHANGED}; {NOT_THE_SAME}" if terms.changed else ""
 
 
 def problems_of(answers: Iterator[tuple[str, bytes | Failure]]) -> Iterator[tuple[str, str]]:

@@ -65,6 +65,9 @@ class Terms(Record):
     """The silo's signature of the course, for the others; none from a silo without a certificate."""
     holdings: Holdings = Holdings(0, {})
     """The same in numbers, nodes and examples: neither its weight nor its counts may exceed them during the course."""
+    changed: bool = False
+    """Whether its data are other than those it answered this course with before. Yes or no and never a fingerprint,
+    which would let others test guesses about the data."""
 
 
 @dataclass(frozen=True)

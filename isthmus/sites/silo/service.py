@@ -41,6 +41,7 @@ from isthmus.sites.courses.messages import NOT_AGREED, AskColumns, Columns, Fini
 from isthmus.sites.silo.consent import Identity
 from isthmus.sites.silo.identities import course_secret, neighbor_keys, node_keys
 from isthmus.sites.silo.policy import Policy
+from isthmus.sites.silo.seen import DATA_FILE, DataSeen
 from isthmus.sites.silo.state import OwnSecret, mark_finished, prune
 from isthmus.sites.silo.terms import own_dataset, read_own, terms_of
 
@@ -58,6 +59,7 @@ class _Agreed:
     course: Course
     silo: Silo
     counted: bool  # whether it was seen that as many silos signed it as the policy asks for
+    held: OwnData[Any] | None  # what it read for the course, until it has answered once
 
 
 class SiloService:
@@ -84,6 +86,7 @@ class SiloService:
         self.own_secret = OwnSecret(state, say)
         self.identity = identity  # of a silo with a certificate: it signs what it agrees to, and counts who else did
         self._tell = Seldom(lambda text: self.say(text), burst=MAX_SAID)
+        self._seen = DataSeen(lambda text: self._tell("data", text))
         self.expelled: Callable[[], Collection[str]] = frozenset  # whose names count no more
         self.refused: str = ""  # why the federation does not want this silo, if so
         self._last: _Agreed | None = None
@@ -153,8 +156,10 @@ class SiloService:
                 terms = replace(terms, consent=self.identity.sign(proposal.course_id, proposal.course))
             with refused_as("course"):
                 silo = self._silo(proposal, course, folder)
+            terms = replace(terms, changed=self._seen.changed(silo.store.folder, folder))
             prune(self.state, self.policy, silo.store.folder)
-            self._last = _Agreed(proposal, course, silo, self.identity is None or self.policy.min_sites <= 1)
+            counted = self.identity is None or self.policy.min_sites <= 1
+            self._last = _Agreed(proposal, course, silo, counted, folder)
         except Refusal as error:
             self._tell("stays away", f"stays away from a course: {error}")
             return self._terms(self.reasons.crossing(error.kind, str(error)))
@@ -209,7 +214,7 @@ class SiloService:
             return made
 
         owner = memory_owner(course.algorithm, f"{course_id} {course_digest(course)}")
-        store = MemoryStore(self.state / "memories" / f"{course_id}-{owner[:16]}", owner)
+        store = MemoryStore(self.state / "memories" / f"{course_id}-{owner[:16]}", owner, (DATA_FILE,))
         return Silo(course_id, course.algorithm, client, store, self.policy.max_message_bytes, self.reasons)
 
     def _keys(self, course_id: str, folder: OwnData[Any]) -> tuple[Tensor | None, ForeignEdges | None]:
@@ -280,6 +285,8 @@ class SiloService:
         least = self.policy.min_sites
         if len(self._counted(agreed.proposal.sites)) < least:
             raise Refusal("policy", f"its policy asks for {least} sites at least; some of this course's were expelled")
+        self._seen.keep(agreed.silo.store.folder, agreed.held)
+        agreed.held = None
         # The last bits of a result depend on the number of threads; more than there are cores help nobody.
         with torch_threads(min(agreed.course.threads, os.cpu_count() or 1)):
             return agreed.silo.answer(data)

@@ -2,7 +2,8 @@
 
     secret                its own: made at its first start, never sent; noise is drawn from it
     memories/COURSE-...   of a course that is over: until another course is agreed to; of one that is not: while it is
-                          among the last `keep_courses` and was used within `keep_days`
+                          among the last `keep_courses` and was used within `keep_days`. Beside the memories of a course
+                          lies what tells whether the silo's data changed in it (`seen.py`)
     models/, runs/        the last `keep_models` of each
 
 A course under way is never touched. The last finished course keeps its memories until the next one, so that a server

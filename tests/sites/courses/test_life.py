@@ -37,6 +37,7 @@ from isthmus.sites.courses.site_course import Patience
 from isthmus.sites.serve import CourseRunner, leave_alone
 from isthmus.sites.silo.policy import Policy
 from isthmus.sites.submit import MAX_SAID, Line, Operator, finished
+from tests.limits import within
 from tests.sites.courses.test_site_course import equal
 from tests.sites.in_process import FakeHub, fake_hub, submitted_course
 from tests.sites.lines import SITES, LossyLine, desk_at
@@ -304,6 +305,7 @@ def test_folders_of_other_runs_and_folders_that_were_not_finished_are_no_courses
     assert [entry.path for entry in Ledger(tmp_path / "runs").entries] == [path]
 
 
+@within()
 def test_a_status_that_cannot_be_written_does_not_end_the_course(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     from isthmus.sites.courses import ledger
 

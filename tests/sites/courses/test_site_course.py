@@ -289,6 +289,28 @@ def test_a_silo_that_comes_back_with_other_data_is_noted(part: str, told: bool, 
     assert back == [f"client-1 takes part again{more * told}"]
 
 
+def test_rounds_after_a_silo_came_back_with_fewer_validation_examples_are_not_compared(tmp_path: Path) -> None:
+    hub, said = fake_hub(tmp_path), []
+    part = scenario().parts["client-1"]
+    val = part.mask("val").clone()
+    val[val.nonzero()[0]] = False
+    fewer = part.with_masks({"train": part.mask("train"), "val": val, "test": part.mask("test")})
+    other = write_silos(tmp_path / "other", Scenario(scenario().whole, {"client-1": fewer}))
+
+    def change(site: str, kind: str, data: bytes) -> None:
+        if site == "client-0" and hub.log.count(("client-0", "exchange")) == 4 and hub.generations["client-1"] == 1:
+            hub.silos["client-1"].data = other["client-1"]
+            hub.restart("client-1")
+
+    hub.hook = change
+    result = on_sites(site_course(rounds=5), hub, tmp_path / "run", said).run()
+    rounds = [event for event in result.events if event["event"] == "round"]
+    assert [event["num_scored"] for event in rounds] == [3] * 5
+    assert [event["is_best"] for event in rounds[2:]] == [False] * 3 and result.best_round <= 2
+    note = "3 of 5 scored rounds were scored by other clients, or on other numbers of validation examples, than round"
+    assert [text for text in result.notes if text.startswith(note)] and [text for text in said if text.startswith(note)]
+
+
 def test_a_round_that_fails_although_everybody_is_there_is_tried_again_and_then_ends_the_course(tmp_path: Path) -> None:
     """A pause would go on for ever: nobody is missing."""
     hub, said = fake_hub(tmp_path), []
