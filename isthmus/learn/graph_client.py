@@ -25,6 +25,7 @@ from isthmus.core.stacked_params import Combination, StackedParams, combined
 from isthmus.data.conventions import SPLITS
 from isthmus.learn.batching import Batching
 from isthmus.learn.optimizers import SGD, AdamW, Optimizer, OptimizerState
+from isthmus.learn.tasks.stacked_batches import Evaluated
 from isthmus.learn.tasks.task import Predictions, Task
 
 if TYPE_CHECKING:  # which imports this file
@@ -381,9 +382,9 @@ class GraphClient(Client):
         fitted: Fitted = self.do(work)
         return fitted
 
-    def evaluate(self, params: Params, splits: tuple[str, ...]) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+    def evaluate(self, params: Params, splits: tuple[str, ...]) -> Evaluated:
         """Return metrics and example counts per split of a model on the client's own graph."""
-        found: tuple[dict[str, dict[str, float]], dict[str, int]] = self.do(Evaluate(params, splits))
+        found: Evaluated = self.do(Evaluate(params, splits))
         return found
 
     def combined(self, *terms: tuple[float, Params], names: Collection[str] | None = None) -> Params:
@@ -485,7 +486,7 @@ class Evaluate(Work):
         """Return what is the same for all clients that are evaluated together."""
         return (type(self), self.splits, frozenset(self.params))
 
-    def alone(self, client: GraphClient) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+    def alone(self, client: GraphClient) -> Evaluated:
         """Evaluate one client's model."""
         load_params(client.model, client.complete(self.params))
         return client.task.evaluate(client.model, client.prepared, self.splits)

@@ -410,52 +410,6 @@ class GNNSpec(Protocol):
         """Return the module; its parameters are drawn from torch's global generator."""
 
 
-@dataclass(frozen=True)
-class StackSpec:
-    """What every stack of layers has.
-
-    Fields:
-        hidden:        width of the hidden layers, and of the output where a decoder follows
-        layers:        number of learnable layers
-        dropout:       probability of dropping an entry of a hidden layer's output
-        batch_norm:    whether to normalise each hidden layer's output over the nodes
-        input_dropout: probability of dropping an entry of the features
-    """
-
-    # The module, which is told by its class whether many clients can run it at once.
-    module: ClassVar[type[LayerStack]]
-    # What it is made of.
-    layer_type: ClassVar[type[Part]] = Linear
-
-    hidden: int = 64
-    layers: int = 2
-    dropout: float = 0.5
-    batch_norm: bool = False
-    input_dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_count("hidden", self.hidden)
-        require_count("layers", self.layers)
-        require_dropout("dropout", self.dropout)
-        require_dropout("input_dropout", self.input_dropout)
-
-    def widths(self, in_dim: int, out_dim: int) -> list[int]:
-        """Return the widths before, between and after the layers."""
-        return [in_dim, *[self.hidden] * (self.layers - 1), out_dim]
-
-    def layer(self, in_dim: int, out_dim: int) -> Part:
-        """Return one layer."""
-        return self.layer_type(in_dim, out_dim)
-
-    def all_layers(self, in_dim: int, out_dim: int) -> list[Part]:
-        """Return the layers from the features to the output."""
-        return [self.layer(inner, outer) for inner, outer in pairwise(self.widths(in_dim, out_dim))]
-
-    def build(self, in_dim: int, out_dim: int) -> LayerStack:
-        """Return the module."""
-        return self.module(self, self.all_layers(in_dim, out_dim))
-
-
 def _gives_rows(layer: nn.Module) -> bool:
     """Whether a layer gives each row by itself, of what an operator or `GraphInput.own` takes together for it."""
     return bool(getattr(layer, "gives_rows", False)) and "forward" in vars(type(layer))  # a subclass may do otherwise
@@ -568,3 +522,48 @@ class LayerStack(GNN):
     def extra_repr(self) -> str:
         """Fields shown in the repr."""
         return f"dropout={self.dropout:g}, input_dropout={self.input_dropout:g}"
+
+
+@dataclass(frozen=True)
+class StackSpec:
+    """What every stack of layers has.
+
+    Fields:
+        hidden:        width of the hidden layers, and of the output where a decoder follows
+        layers:        number of learnable layers
+        dropout:       probability of dropping an entry of a hidden layer's output
+        batch_norm:    whether to normalise each hidden layer's output over the nodes
+        input_dropout: probability of dropping an entry of the features
+    """
+
+    # The module, and what it is made of: their exact classes tell whether many clients can run it at once.
+    module: ClassVar[type[LayerStack]] = LayerStack
+    layer_type: ClassVar[type[Part]] = Linear
+
+    hidden: int = 64
+    layers: int = 2
+    dropout: float = 0.5
+    batch_norm: bool = False
+    input_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_count("hidden", self.hidden)
+        require_count("layers", self.layers)
+        require_dropout("dropout", self.dropout)
+        require_dropout("input_dropout", self.input_dropout)
+
+    def widths(self, in_dim: int, out_dim: int) -> list[int]:
+        """Return the widths before, between and after the layers."""
+        return [in_dim, *[self.hidden] * (self.layers - 1), out_dim]
+
+    def layer(self, in_dim: int, out_dim: int) -> Part:
+        """Return one layer."""
+        return self.layer_type(in_dim, out_dim)
+
+    def all_layers(self, in_dim: int, out_dim: int) -> list[Part]:
+        """Return the layers from the features to the output."""
+        return [self.layer(inner, outer) for inner, outer in pairwise(self.widths(in_dim, out_dim))]
+
+    def build(self, in_dim: int, out_dim: int) -> LayerStack:
+        """Return the module."""
+        return self.module(self, self.all_layers(in_dim, out_dim))

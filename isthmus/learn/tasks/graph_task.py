@@ -19,7 +19,7 @@ from isthmus.learn.metrics import several_tasks as task_metrics
 from isthmus.learn.metrics.classification import cross_entropy, defined
 from isthmus.learn.tasks.graph_batches import GraphPile
 from isthmus.learn.tasks.graph_stack import GraphStack
-from isthmus.learn.tasks.stacked_batches import BatchStack
+from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated
 from isthmus.learn.tasks.task import Predictions, Task
 from isthmus.models.inputs import GraphInput
 
@@ -182,9 +182,7 @@ class GraphTask(Task):
 
     # ---- evaluation
 
-    def evaluate(
-        self, model: nn.Module, prepared: PreparedGraphs, splits: tuple[str, ...]
-    ) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+    def evaluate(self, model: nn.Module, prepared: PreparedGraphs, splits: tuple[str, ...]) -> Evaluated:
         """Run the model over the graphs of every split, block by block, and measure it."""
         counts = {split: len(prepared.index[split]) for split in splits}
         found = {
@@ -221,7 +219,11 @@ class GraphTask(Task):
         graphs = min(batching.batch_size, count) if isinstance(batching, MiniBatch) else count
         return round(graphs * data.num_nodes / max(data.num_items, 1))
 
-    # ---- many clients at once: a task of one's own that can be learned so defines `stack_batches` in its own class
+    # ---- many clients at once: a task of one's own that can be learned so names `stack_batches` in its own class
+
+    def stack_batches(self, prepared: Sequence[PreparedGraphs], batching: Batching) -> BatchStack:
+        """Return what batches of many clients are cut from."""
+        return GraphStack(self, prepared, batching)
 
     def each_loss(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum of the losses of each graph's known labels, (graphs,), and their number, (graphs,)."""
@@ -277,9 +279,7 @@ class GraphClassification(GraphTask):
         """Return the metrics of each client."""
         return metrics.measured_each(self.metrics, scores, labels, counts)
 
-    def stack_batches(self, prepared: Sequence[PreparedGraphs], batching: Batching) -> BatchStack:
-        """Return what batches of many clients are cut from."""
-        return GraphStack(self, prepared, batching)
+    stack_batches = GraphTask.stack_batches
 
 
 @dataclass(frozen=True)
@@ -323,9 +323,7 @@ class GraphBinary(GraphTask):
         """Return the sum of each graph's binary cross-entropies, and how many of its labels are known."""
         return task_metrics.each_binary_cross_entropy(scores, labels)
 
-    def stack_batches(self, prepared: Sequence[PreparedGraphs], batching: Batching) -> BatchStack:
-        """Return what batches of many clients are cut from."""
-        return GraphStack(self, prepared, batching)
+    stack_batches = GraphTask.stack_batches
 
 
 @dataclass(frozen=True)
@@ -368,6 +366,4 @@ class GraphRegression(GraphTask):
         """Return the sum of each graph's squared errors, and how many of its values are known."""
         return task_metrics.each_squared_error(scores, labels)
 
-    def stack_batches(self, prepared: Sequence[PreparedGraphs], batching: Batching) -> BatchStack:
-        """Return what batches of many clients are cut from."""
-        return GraphStack(self, prepared, batching)
+    stack_batches = GraphTask.stack_batches

@@ -34,6 +34,7 @@ from isthmus.data.graph import select_rows
 from isthmus.data.link_graph import LinkGraph
 from isthmus.learn.batching import Batching, FullBatch, LinkBatch, NeighborBatch
 from isthmus.learn.neighbors import Adjacency, sample_neighborhood
+from isthmus.learn.tasks.stacked_batches import Evaluated
 from isthmus.learn.tasks.task import Task, require_rows_of_nodes
 from isthmus.models.decoders import LinkPart
 from isthmus.models.inputs import GraphInput
@@ -213,9 +214,7 @@ class LinkTask(Task):
     def measured(self, each: Any) -> dict[str, float]:
         """Return the metrics of outcomes; none where there are no links."""
 
-    def evaluate(
-        self, model: nn.Module, prepared: PreparedLinks, splits: tuple[str, ...]
-    ) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+    def evaluate(self, model: nn.Module, prepared: PreparedLinks, splits: tuple[str, ...]) -> Evaluated:
         """Run the model once over the message edges and measure every split."""
         counts = {split: len(prepared.index[split]) for split in splits}
         if not any(counts.values()):
@@ -224,9 +223,7 @@ class LinkTask(Task):
         with torch.no_grad():
             return self.evaluated(model, prepared, self.embed(model, prepared), splits)
 
-    def evaluated(
-        self, model: nn.Module, prepared: PreparedLinks, h: Tensor, splits: tuple[str, ...]
-    ) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+    def evaluated(self, model: nn.Module, prepared: PreparedLinks, h: Tensor, splits: tuple[str, ...]) -> Evaluated:
         """Return the metrics and counts of every split, from the nodes' representations."""
         counts = {split: len(prepared.index[split]) for split in splits}
         found = {

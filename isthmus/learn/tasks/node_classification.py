@@ -17,7 +17,7 @@ from isthmus.learn.metrics import classification as metrics
 from isthmus.learn.metrics.classification import Examples, cross_entropy, losses_of_clients
 from isthmus.learn.neighbors import Adjacency, sample_neighborhood
 from isthmus.learn.tasks.side_by_side import NodeBatchStack
-from isthmus.learn.tasks.stacked_batches import BatchStack
+from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated
 from isthmus.learn.tasks.task import Predictions, StackedData, Task, require_rows_of_nodes
 from isthmus.models.inputs import GraphInput, stack_graphs
 from isthmus.models.parts import Streams
@@ -114,9 +114,7 @@ class NodeClassification(Task):
         logits: Tensor = model(batch.graph, generator)
         return cross_entropy(logits.index_select(0, batch.index), batch.labels)
 
-    def evaluate(
-        self, model: nn.Module, prepared: PreparedNodes, splits: tuple[str, ...]
-    ) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+    def evaluate(self, model: nn.Module, prepared: PreparedNodes, splits: tuple[str, ...]) -> Evaluated:
         """Run the model once over the whole graph and measure every split."""
         counts = {split: len(prepared.index[split]) for split in splits}
         if not any(counts.values()):
@@ -125,9 +123,7 @@ class NodeClassification(Task):
         with torch.no_grad():
             return self.measured(model(prepared.graph, None), prepared, splits)
 
-    def measured(
-        self, logits: Tensor, prepared: PreparedNodes, splits: tuple[str, ...]
-    ) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+    def measured(self, logits: Tensor, prepared: PreparedNodes, splits: tuple[str, ...]) -> Evaluated:
         """Return the metrics and counts of every split, from the logits of all nodes."""
         counts = {split: len(prepared.index[split]) for split in splits}
         found = {
@@ -167,9 +163,7 @@ class NodeClassification(Task):
         """Return each client's mean cross-entropy over its training nodes, (clients,)."""
         return losses_of_clients(model(data.graph, streams), data.learned)
 
-    def evaluate_stacked(
-        self, model: nn.Module, data: StackedData, splits: tuple[str, ...]
-    ) -> list[tuple[dict[str, dict[str, float]], dict[str, int]]]:
+    def evaluate_stacked(self, model: nn.Module, data: StackedData, splits: tuple[str, ...]) -> list[Evaluated]:
         """Run the model once over all graphs and measure every split of every client."""
         with torch.no_grad():
             logits: Tensor = model(data.graph, None)

@@ -17,9 +17,7 @@ from isthmus.core.errors import BadInput
 from isthmus.data.conventions import SPLITS
 from isthmus.data.graph import Graph
 from isthmus.learn.tasks.node_classification import NodeClassification, PreparedNodes
-from isthmus.learn.tasks.task import StackedData
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import Streams
 
 
 @dataclass
@@ -71,20 +69,9 @@ class NodeSamples(NodeClassification):
         return super().evaluate_groups(model, prepared, split, rows)
 
     # What may be done for many clients at once is looked for in the very class of a task; all is as for nodes.
-
-    def stack(self, prepared: Sequence[PreparedNodes]) -> StackedData:
-        """Return the clients' samples side by side."""
-        return super().stack(prepared)
-
-    def stacked_loss(self, model: nn.Module, data: StackedData, streams: Streams) -> Tensor:
-        """Return each client's mean cross-entropy over its training samples, (clients,)."""
-        return super().stacked_loss(model, data, streams)
-
-    def evaluate_stacked(
-        self, model: nn.Module, data: StackedData, splits: tuple[str, ...]
-    ) -> list[tuple[dict[str, dict[str, float]], dict[str, int]]]:
-        """Run the model once over all samples and measure every split of every client."""
-        return super().evaluate_stacked(model, data, splits)
+    stack = NodeClassification.stack
+    stacked_loss = NodeClassification.stacked_loss
+    evaluate_stacked = NodeClassification.evaluate_stacked
 
 
 def num_samples(data: Graph) -> int:

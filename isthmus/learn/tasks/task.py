@@ -20,7 +20,7 @@ from isthmus.core.errors import BadInput, refuse
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import BATCHINGS, Batching
 from isthmus.learn.metrics.classification import IGNORED, Examples
-from isthmus.learn.tasks.stacked_batches import BatchStack
+from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated
 from isthmus.models.decoders import LinkPart
 from isthmus.models.gnn.gin import GINELayer
 from isthmus.models.inputs import GraphInput
@@ -167,9 +167,7 @@ class Task(ABC):
         """Return the mean loss of a batch, as a scalar with a gradient."""
 
     @abstractmethod
-    def evaluate(
-        self, model: nn.Module, prepared: Any, splits: tuple[str, ...]
-    ) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+    def evaluate(self, model: nn.Module, prepared: Any, splits: tuple[str, ...]) -> Evaluated:
         """Return metrics and example counts per split; a split without examples has no metrics."""
 
     @abstractmethod
@@ -192,9 +190,7 @@ class Task(ABC):
         """Return each client's mean loss over its training examples, (clients,)."""
         raise NotImplementedError
 
-    def evaluate_stacked(
-        self, model: nn.Module, data: StackedData, splits: tuple[str, ...]
-    ) -> list[tuple[dict[str, dict[str, float]], dict[str, int]]]:
+    def evaluate_stacked(self, model: nn.Module, data: StackedData, splits: tuple[str, ...]) -> list[Evaluated]:
         """Return for each client what `evaluate` would."""
         raise NotImplementedError
 

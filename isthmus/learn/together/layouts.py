@@ -29,16 +29,14 @@ from isthmus.core.stacked_params import Combination, combined
 from isthmus.models.decoders import Bilinear, DistMult, Dot, HadamardMLP
 from isthmus.models.encoders import EmbeddingSum
 from isthmus.models.gnn.appnp import APPNPStack
-from isthmus.models.gnn.bias_free import BiasFreeAPPNPStack, BiasFreeMLPStack
-from isthmus.models.gnn.gat import GATLayer, GATStack
-from isthmus.models.gnn.gcn import GCNLayer, GCNStack
-from isthmus.models.gnn.gin import GINLayer, GINStack
+from isthmus.models.gnn.gat import GATLayer
+from isthmus.models.gnn.gcn import GCNLayer
+from isthmus.models.gnn.gin import GINLayer
 from isthmus.models.gnn.gprgnn import GPRGNNStack
-from isthmus.models.gnn.mlp import MLPStack
-from isthmus.models.gnn.sage import SAGELayer, SAGEStack
+from isthmus.models.gnn.sage import SAGELayer
 from isthmus.models.gnn.sgc import SGCStack
 from isthmus.models.model import Activation, Model
-from isthmus.models.parts import BatchNorm, BiasFreeLinear, Linear, Perceptron
+from isthmus.models.parts import BatchNorm, BiasFreeLinear, LayerStack, Linear, Perceptron
 from isthmus.models.products.affine import SpanFeatures, SpanWeight, block_gram
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
 from isthmus.models.readouts import MaxPool, MeanPool, Set2Set, SumPool
@@ -566,15 +564,9 @@ OTHERS: frozenset[type[nn.Module]] = frozenset(
         Model,
         Activation,
         Perceptron,
-        MLPStack,
-        GCNStack,
-        SAGEStack,
-        GATStack,
-        GINStack,
+        LayerStack,
         GPRGNNStack,
         APPNPStack,
-        BiasFreeMLPStack,
-        BiasFreeAPPNPStack,
         SGCStack,
         BatchNorm,
         Bilinear,

@@ -33,6 +33,7 @@ from isthmus.learn.graph_client import (
     step_gradients,
 )
 from isthmus.learn.optimizers import SGD, Adam, AdamW, Optimizer, OptimizerState
+from isthmus.learn.tasks.stacked_batches import Evaluated
 from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.together.layouts import (
     CompactRows,
@@ -476,9 +477,7 @@ class GraphCohort:
 
     # ---- evaluation
 
-    def evaluate(
-        self, models: Sequence[Params], splits: tuple[str, ...]
-    ) -> list[tuple[dict[str, dict[str, float]], dict[str, int]]]:
+    def evaluate(self, models: Sequence[Params], splits: tuple[str, ...]) -> list[Evaluated]:
         """Return metrics and example counts of each client's model on its own graph."""
         with self.holding(models) as data:
             return self.task.evaluate_stacked(self.model, data, splits)

@@ -5,33 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from isthmus.models.gnn.appnp import APPNP, APPNPStack
+from isthmus.models.gnn.appnp import APPNP
 from isthmus.models.gnn.gat import GAT
 from isthmus.models.gnn.gcn import GCN
 from isthmus.models.gnn.sage import SAGE
 from isthmus.models.parts import BiasFreeLinear, LayerStack, Part, StackSpec
 
 
-class BiasFreeMLPStack(LayerStack):
-    """The module of `BiasFreeMLP`."""
-
-
-class BiasFreeAPPNPStack(APPNPStack):
-    """The module of `BiasFreeAPPNP`."""
-
-
 @dataclass(frozen=True)
 class BiasFreeMLP(StackSpec):
     """H' = relu(H W), and a last linear layer; fields as in `StackSpec`."""
 
-    module: ClassVar[type[LayerStack]] = BiasFreeMLPStack
     layer_type: ClassVar[type[Part]] = BiasFreeLinear
 
 
 class BiasFreeAPPNP(APPNP):
     """APPNP whose perceptron has no bias; fields as in `APPNP`."""
 
-    module = BiasFreeAPPNPStack
     layer_type = BiasFreeLinear
 
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import LayerStack, Part, StackSpec, dropout, glorot, lack_of, require_count, require_dropout
+from isthmus.models.parts import Part, StackSpec, dropout, glorot, lack_of, require_count, require_dropout
 from isthmus.models.products.affine import affine, per_row
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
-
-
-class GATStack(LayerStack):
-    """The module of `GAT`."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +24,6 @@ class GAT(StackSpec):
         last_heads:        attention heads of the last layer
         attention_dropout: probability of dropping an attention coefficient
     """
-
-    module: ClassVar[type[LayerStack]] = GATStack
 
     heads: int = 8
     last_heads: int = 1

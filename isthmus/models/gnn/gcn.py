@@ -12,13 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import LayerStack, Part, StackSpec, glorot, lack_of, shape_of
+from isthmus.models.parts import Part, StackSpec, glorot, lack_of, shape_of
 from isthmus.models.products.affine import Activate, pooled_affine
 from isthmus.models.products.sparse import Features, dense
-
-
-class GCNStack(LayerStack):
-    """The module of `GCN`."""
 
 
 class GCNLayer(Part):
@@ -54,5 +50,4 @@ class GCNLayer(Part):
 class GCN(StackSpec):
     """H' = relu(S H W + b) with S = D^-1/2 (A + I) D^-1/2; fields as in `StackSpec`."""
 
-    module: ClassVar[type[LayerStack]] = GCNStack
     layer_type: ClassVar[type[Part]] = GCNLayer

@@ -6,20 +6,15 @@ With features of edges it is GINE: Hu et al. (2020), "Strategies for pre-trainin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import BatchNorm, LayerStack, Linear, Part, StackSpec, glorot, require_count, shape_of
+from isthmus.models.parts import BatchNorm, Linear, Part, StackSpec, glorot, require_count, shape_of
 from isthmus.models.products.affine import affine, per_row, pooled_affine
 from isthmus.models.products.pooled import pooled_relu
 from isthmus.models.products.sparse import Features, dense
-
-
-class GINStack(LayerStack):
-    """The module of `GIN`."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +30,6 @@ class GIN(StackSpec):
                    bonds of MoleculeNet); 0 leaves features of edges out, as all other graph networks do
         mlp_norm:  whether each MLP normalises its hidden layer and its output over the nodes (batch normalisation)
     """
-
-    module: ClassVar[type[LayerStack]] = GINStack
 
     train_eps: bool = False
     edge_dim: int = 0

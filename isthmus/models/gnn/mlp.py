@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from isthmus.models.parts import LayerStack, StackSpec
-
-
-class MLPStack(LayerStack):
-    """The module of `MLP`."""
+from isthmus.models.parts import StackSpec
 
 
 @dataclass(frozen=True)
 class MLP(StackSpec):
     """H' = relu(H W + b), and a last linear layer; fields as in `StackSpec`."""
-
-    module: ClassVar[type[LayerStack]] = MLPStack

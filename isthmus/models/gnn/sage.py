@@ -9,13 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import LayerStack, Part, StackSpec, glorot, lack_of, shape_of
+from isthmus.models.parts import Part, StackSpec, glorot, lack_of, shape_of
 from isthmus.models.products.affine import affine, aggregated_affine
 from isthmus.models.products.sparse import Features
-
-
-class SAGEStack(LayerStack):
-    """The module of `SAGE`."""
 
 
 class SAGELayer(Part):
@@ -47,5 +43,4 @@ class SAGELayer(Part):
 class SAGE(StackSpec):
     """H' = relu(mean over neighbours(H) W_n + H W_o + b); fields as in `StackSpec`."""
 
-    module: ClassVar[type[LayerStack]] = SAGEStack
     layer_type: ClassVar[type[Part]] = SAGELayer

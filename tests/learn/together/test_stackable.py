@@ -28,9 +28,9 @@ from isthmus.models import (
     Set2SetReadout,
     SumReadout,
 )
-from isthmus.models.gnn.gcn import GCNLayer, GCNStack
+from isthmus.models.gnn.gcn import GCNLayer
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import BatchNorm, Linear, Perceptron
+from isthmus.models.parts import BatchNorm, LayerStack, Linear, Perceptron
 
 IN, HIDDEN, CLASSES = 11, 8, 3  # no other width is 11
 
@@ -75,7 +75,7 @@ class OwnModel(Model):
     pass
 
 
-class OwnStack(GCNStack):
+class OwnStack(LayerStack):
     pass
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from isthmus.models.products import dense
-from isthmus.models.products.dense import product
+from isthmus.models.products import affine
+from isthmus.models.products.affine import product
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -14,8 +14,8 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 @pytest.fixture
 def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense, "LEAST_WORK", 0)
-    monkeypatch.setattr(dense, "LEAST_WIDTH", 0)
+    monkeypatch.setattr(affine, "LEAST_WORK", 0)
+    monkeypatch.setattr(affine, "LEAST_WIDTH", 0)
 
 
 @pytest.mark.usefixtures("every_size")
@@ -49,7 +49,7 @@ def test_small_and_narrow_products_and_those_in_double_precision_stay_in_one_bat
     def refused(*args: object) -> Tensor:
         raise AssertionError("a call for each client")
 
-    monkeypatch.setattr(dense, "_linear", refused)
+    monkeypatch.setattr(affine, "_linear", refused)
     with torch.no_grad():
         product(drawn(2, 8, 64), drawn(2, 64, 64))
         product(drawn(2, 40_000, 64), drawn(2, 64, 2))
@@ -59,7 +59,7 @@ def test_small_and_narrow_products_and_those_in_double_precision_stay_in_one_bat
 
 
 def test_without_the_other_library_all_is_as_torch_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense, "_linear", None)
+    monkeypatch.setattr(affine, "_linear", None)
     left, right = drawn(500, 64), drawn(64, 64)
     with torch.no_grad():
         assert torch.equal(product(left, right), left.mm(right))
