@@ -10,7 +10,7 @@ from typing import Any
 
 from isthmus import __version__
 from isthmus.core.outside import replace_file
-from isthmus.data.fingerprint import fingerprint
+from isthmus.data.dividing import fingerprint
 from isthmus.data.folders.own_folder import OwnData
 
 DATA_FILE = "data"  # beside the memories of a course, and there as long as they are
