@@ -11,7 +11,7 @@ import pytest
 
 
 @contextmanager
-def within(seconds: float = 40.0) -> Iterator[None]:
+def within(seconds: float = 25.0) -> Iterator[None]:
     """Fail where the block, or a test that this decorates, takes longer; in the main thread, where tests run."""
 
     def strike(number: int, frame: FrameType | None) -> None:

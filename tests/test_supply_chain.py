@@ -84,6 +84,14 @@ def test_a_locked_file_is_read_with_its_hashes_counted() -> None:
     assert constraints.pins("# head\nTorch_Geometric==2.8.1\n") == {"torch-geometric": "2.8.1"}
 
 
+@pytest.mark.parametrize("loose", ["numpy>=2.4.6", "numpy~=2.4.6", "numpy==2.4.*", "numpy==2.4.6,!=2.4.7", "numpy"])
+def test_a_pin_that_is_loosened_is_told_although_what_is_installed_would_do(loose: str) -> None:
+    pinned = constraints.pins(f"{loose}\n")
+    told, *_ = constraints.problems({"numpy": "2.4.6"}, pinned, LOCK)
+    assert "numpy 2.4.6 is installed, but constraints.txt says" in told
+    assert constraints.lock_of(f"{loose} \\\n    --hash=sha256:00\n") != {"numpy": ("2.4.6", 1)}
+
+
 def test_the_files_name_no_host() -> None:
     for file in (ROOT / "constraints.txt", *(ROOT / "locked").iterdir()):
         assert not re.search(r"https?:|file:|--index|--extra|--find", file.read_text()), file

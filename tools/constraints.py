@@ -55,10 +55,18 @@ def installed() -> dict[str, str]:
 
 
 def pins(text: str) -> dict[str, str]:
-    """Return the packages of a file of constraints or requirements with their versions."""
+    """Return the packages of a file of constraints or requirements with their versions.
+
+    One that allows several has what it says in place of a version, which no version is equal to.
+    """
     lines = re.sub(r"\\\n", " ", text).splitlines()
     wanted = [Requirement(re.sub(r"\s--hash.*", "", line)) for line in lines if line and not line.startswith("#")]
-    return {canonicalize_name(one.name): next(iter(one.specifier)).version for one in wanted}
+    return {canonicalize_name(one.name): _only_version(one) for one in wanted}
+
+
+def _only_version(wanted: Requirement) -> str:
+    exact = [one.version for one in wanted.specifier if one.operator == "==" and not one.version.endswith(".*")]
+    return exact[0] if exact and len(wanted.specifier) == 1 else str(wanted.specifier) or "no version"
 
 
 def problems(found: Pins, pinned: Pins, locked: Mapping[str, tuple[str, int]]) -> list[str]:
@@ -86,7 +94,7 @@ def lock_of(text: str) -> dict[str, tuple[str, int]]:
         for entry in re.split(r"\n(?=\w)", text)
         if "==" in entry
     }
-    return {name: (version, counts[name]) for name, version in pins(text).items()}
+    return {name: (version, counts.get(name, 0)) for name, version in pins(text).items()}
 
 
 def hashes(name: str, version: str) -> list[str]:
