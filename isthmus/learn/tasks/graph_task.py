@@ -18,7 +18,7 @@ from isthmus.learn.metrics import classification as metrics
 from isthmus.learn.metrics import several_tasks as task_metrics
 from isthmus.learn.metrics.classification import cross_entropy, defined
 from isthmus.learn.tasks.graph_batches import GraphPile
-from isthmus.learn.tasks.graph_stack import GraphStack
+from isthmus.learn.tasks.graph_stack import GraphStack, scores_of
 from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated
 from isthmus.learn.tasks.task import Predictions, Task
 from isthmus.models.inputs import GraphInput
@@ -186,7 +186,7 @@ class GraphTask(Task):
         """Run the model over the graphs of every split, block by block, and measure it."""
         counts = {split: len(prepared.index[split]) for split in splits}
         found = {
-            split: self._measure(_scores(model, prepared.split_blocks(split)), prepared.data.y[prepared.index[split]])
+            split: self._measure(scores_of(model, prepared.split_blocks(split)), prepared.data.y[prepared.index[split]])
             if counts[split]
             else {}
             for split in splits
@@ -200,14 +200,14 @@ class GraphTask(Task):
         index = prepared.index[split]
         if len(index) == 0:
             return [{} for _ in groups]
-        scores, labels = _scores(model, prepared.split_blocks(split)), prepared.data.y[index]
+        scores, labels = scores_of(model, prepared.split_blocks(split)), prepared.data.y[index]
         chosen = [torch.isin(index, group) for group in groups]
         return [self._measure(scores[rows], labels[rows]) if bool(rows.any()) else {} for rows in chosen]
 
     def predict(self, model: nn.Module, prepared: PreparedGraphs) -> Predictions:
         """Return what the model says of every graph, labelled or not."""
         blocks = prepared.pile.blocks(torch.arange(prepared.data.num_items))
-        return self.predictions(prepared.data.graph_ids, _scores(model, blocks))
+        return self.predictions(prepared.data.graph_ids, scores_of(model, blocks))
 
     def _measure(self, scores: Tensor, labels: Tensor) -> dict[str, float]:
         scores, labels = scores.cpu(), labels.cpu()
@@ -242,13 +242,6 @@ class GraphTask(Task):
 def labelled(data: GraphSet) -> Tensor:
     """Return which graphs have a class, or a label for some task, (graphs,)."""
     return data.y >= 0 if data.y.dim() == 1 else ~data.y.isnan().all(dim=1)
-
-
-def _scores(model: nn.Module, blocks: Iterator[GraphInput] | Sequence[GraphInput]) -> Tensor:
-    """Return the model's scores for the graphs of all blocks, (graphs, outputs)."""
-    # Not inference_mode: what the model keeps on the graphs here must serve training later.
-    with torch.no_grad():
-        return torch.cat([model(block, None) for block in blocks])
 
 
 @dataclass(frozen=True)

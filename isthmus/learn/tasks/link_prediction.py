@@ -18,10 +18,9 @@ from isthmus.learn.batching import Batching
 from isthmus.learn.metrics import several_tasks as task_metrics
 from isthmus.learn.metrics.classification import defined, of_finite
 from isthmus.learn.metrics.ranking import RANKINGS, ranks_of_ends
-from isthmus.learn.tasks.drawn_pairs import DrawnPairs
 from isthmus.learn.tasks.known_links import KnownLinks, Room, complete, has_negatives
 from isthmus.learn.tasks.link_task import MAX_SCORES, LinkExamples, LinkTask, PreparedLinks, link_part
-from isthmus.learn.tasks.side_by_side import LinkStack
+from isthmus.learn.tasks.side_by_side import DrawnPairs, LinkStack
 from isthmus.learn.tasks.stacked_batches import BatchStack
 from isthmus.learn.tasks.task import Predictions
 

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from isthmus.learn.batching import Batching
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import Streams
 
@@ -122,23 +123,29 @@ class BatchStack(ABC):
     """The data of some clients, from which the batches of a step are cut side by side; kept from round to round.
 
     Attributes:
+        task, prepared, batching: what is learned, what the task has made of each client's data, how batches are cut
         model: what learns from the batches, where that is known: how they lie may be what is best for it
     """
 
     model: nn.Module | None = None
+
+    def __init__(self, task: Any, prepared: Sequence[Any], batching: Batching) -> None:
+        self.task, self.prepared, self.batching = task, prepared, batching
 
     @property
     @abstractmethod
     def is_sparse(self) -> bool:
         """Whether features are sparse; in a batch every client then has columns of its own."""
 
-    @abstractmethod
     def per_epoch(self, owner: int) -> int:
         """Return how many batches show a client every training example once."""
+        found: int = self.task.batches_per_epoch(self.prepared[owner], self.batching)
+        return found
 
-    @abstractmethod
     def draws(self, owner: int, generator: torch.Generator) -> Iterator[Any]:
         """Yield what each batch of a client is made of, without end; draws what `Task.batches` would draw."""
+        found: Iterator[Any] = self.task.batches(self.prepared[owner], self.batching, generator)
+        return found
 
     @abstractmethod
     def batch(self, owners: Sequence[int], drawn: Sequence[Any]) -> StackedBatch:

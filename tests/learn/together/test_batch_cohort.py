@@ -20,8 +20,7 @@ from isthmus.learn.graph_client import BothWays, Evaluate, Fit, GraphClient, Pul
 from isthmus.learn.optimizers import SGD, Adam, AdamW, Optimizer, only
 from isthmus.learn.tasks import GraphBinary, GraphClassification, GraphRegression, stacked_batches
 from isthmus.learn.tasks.graph_batches import GraphPile
-from isthmus.learn.tasks.graph_stack import GraphStack
-from isthmus.learn.tasks.joined_graphs import JoinedGraphs
+from isthmus.learn.tasks.graph_stack import GraphStack, JoinedGraphs
 from isthmus.learn.tasks.stacked_batches import Placed, StackedBatch
 from isthmus.learn.together.batch_cohort import BatchCohort
 from isthmus.models import (
@@ -394,7 +393,7 @@ def test_nodes_whose_neighbourhoods_have_the_same_sums_are_computed_once(
 ) -> None:
     if tiled:
         request.getfixturevalue("small_tiles")
-        monkeypatch.setattr("isthmus.learn.tasks.joined_graphs.MOST_DISTINCT", 2.0)  # tiles of eight rows have no fewer
+        monkeypatch.setattr("isthmus.learn.tasks.graph_stack.MOST_DISTINCT", 2.0)  # tiles of eight rows have no fewer
     clients = clients_of(MODELS["gin"], batching=batching, alike=True)
     found: list[Any] = []
     distinct = GraphInput.distinct
