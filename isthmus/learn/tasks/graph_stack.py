@@ -25,16 +25,13 @@ from isthmus.models.encoders import dense_indicators
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
 from isthmus.models.parts import Streams
-from isthmus.models.products.pooled import Part
+from isthmus.models.products.affine import Part
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
 
 if TYPE_CHECKING:  # which imports this file
     from isthmus.learn.tasks.graph_task import GraphTask, PreparedGraphs
 
 Numbers = NDArray[Any]
-
-# Batches that hold all training graphs of some clients are the same in every epoch; so many of them are kept.
-KEPT = 4
 
 # Sums of features of nodes and their neighbours are computed once for all nodes that have the same, where features have
 # no more columns than this, and where the sums that are left take no more than this share of the rows.
@@ -75,6 +72,7 @@ class JoinedGraphs:
         shifted = [data.edge_index + int(shift) for data, shift in zip(sets, nodes, strict=False)]
         self.edge_index = torch.cat(shifted, dim=1)
         self.num_nodes = int(nodes[-1])
+        self._operators: dict[str, tuple[SparseMatrix, bool]] = {}
         self._wanted: set[object] = set()
         self._last: GraphInput | None = None
 
@@ -83,10 +81,6 @@ class JoinedGraphs:
     @cached_property
     def _whole(self) -> GraphInput:
         return GraphInput(x=torch.empty(self.num_nodes, 0), edge_index=self.edge_index)
-
-    @cached_property
-    def _operators(self) -> dict[object, tuple[SparseMatrix, bool]]:
-        return {}
 
     def _operator(self, name: str) -> tuple[SparseMatrix, bool]:
         """Return an operator of all graphs, and whether it is symmetric."""
@@ -348,7 +342,6 @@ class GraphStack(BatchStack):
         super().__init__(task, prepared, batching)
         self.joined = JoinedGraphs([each.pile for each in prepared])
         self.labels = torch.cat([each.data.y for each in prepared])
-        self._full: dict[tuple[int, ...], StackedBatch] = {}
         self._stacks: dict[str, list[StackedBatch]] = {}
 
     @property
@@ -371,16 +364,9 @@ class GraphStack(BatchStack):
         train = [self.prepared[owner].index["train"] for owner in owners]
         if self.joined.is_sparse or any(len(mine) != len(every) for mine, every in zip(drawn, train, strict=True)):
             return self._cut(owners, drawn)
-        key = tuple(owners)
-        found = self._full.pop(key, None) or self._cut(owners, train)
-        self._full[key] = found  # the last one used comes last
-        while len(self._full) > KEPT:
-            del self._full[next(iter(self._full))]
-        return (
-            found
-            if all(mine is every for mine, every in zip(drawn, train, strict=True))
-            else self._redrawn(found, owners, drawn)
-        )
+        found: StackedBatch = self.kept(tuple(owners), lambda: self._cut(owners, train))
+        in_order = all(mine is every for mine, every in zip(drawn, train, strict=True))
+        return found if in_order else self._redrawn(found, owners, drawn)
 
     def _cut(self, owners: Sequence[int], chosen: Sequence[Tensor]) -> StackedBatch:
         merges = (
@@ -431,15 +417,16 @@ class GraphStack(BatchStack):
         counts = {split: [len(each.index[split]) for each in self.prepared] for split in splits}
         found = {}
         for split in splits:
-            if stacked:
-                scores = self._stacked_scores(model, split)
-            else:
-                blocks = [block for each in self.prepared for block in each.split_blocks(split)]
-                scores = scores_of(model, blocks) if blocks else torch.zeros(0, 1)
+            scores = self._stacked_scores(model, split) if stacked else self._scores(model, split)
             index = [self.joined.first[k] + each.index[split].numpy() for k, each in enumerate(self.prepared)]
             labels = self.labels[torch.from_numpy(np.concatenate(index))]
             found[split] = self.task.measure_each(scores, labels, counts[split])
         return [({split: found[split][k] for split in splits}, {s: counts[s][k] for s in splits}) for k in clients]
+
+    def _scores(self, model: nn.Module, split: str) -> Tensor:
+        """Return one model's scores for the graphs of all clients, (graphs, outputs)."""
+        blocks = [block for each in self.prepared for block in each.split_blocks(split)]
+        return scores_of(model, blocks) if blocks else torch.zeros(0, 1)
 
     def _stacked_scores(self, model: nn.Module, split: str) -> Tensor:
         """Return the scores of each client's model for its own graphs, (graphs, outputs), client after client."""

@@ -197,9 +197,8 @@ class LinkPrediction(LinkTask):
 
     def known(self, prepared: PreparedLinks) -> KnownLinks:
         """Return what is known of the links, sorted at the first call."""
-        if "known" not in prepared.kept:
-            prepared.kept["known"] = KnownLinks.of(prepared.data, self.by_relation, self.self_pairs)
-        found: KnownLinks = prepared.kept["known"]
+        make = lambda: KnownLinks.of(prepared.data, self.by_relation, self.self_pairs)  # noqa: E731
+        found: KnownLinks = prepared.once("known", make)
         return found
 
     def rooms(self, prepared: PreparedLinks) -> Room:
@@ -265,10 +264,9 @@ class LinkPrediction(LinkTask):
 
     def are_given(self, prepared: PreparedLinks, split: str) -> bool:
         """Return whether the examples of a split have pairs among them that are told to be no links."""
-        key = ("given", split)
-        if key not in prepared.kept:
-            prepared.kept[key] = bool(prepared.data.is_negative[prepared.index[split]].any())
-        return bool(prepared.kept[key])
+        return bool(
+            prepared.once(("given", split), lambda: bool(prepared.data.is_negative[prepared.index[split]].any()))
+        )
 
     def _negatives(self, prepared: PreparedLinks, split: str) -> tuple[Tensor, Tensor]:
         """Return the negatives drawn for a split, the same ones every time."""

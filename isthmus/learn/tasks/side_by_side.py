@@ -27,13 +27,13 @@ from isthmus.learn.metrics.classification import IGNORED, cross_entropy
 from isthmus.learn.neighbors import Adjacency, Numbers, sample_neighborhoods
 from isthmus.learn.tasks.known_links import Chances, KnownLinks, Room, side_by_side
 from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated, Placed, StackedBatch
-from isthmus.models.inputs import GraphInput, Reach, stack_graphs
+from isthmus.models.inputs import GraphInput, Reach, stack_graphs, stack_weights
 from isthmus.models.parts import Streams, of_items
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
 
 if TYPE_CHECKING:  # which import this file
     from isthmus.learn.tasks.link_prediction import LinkPrediction
-    from isthmus.learn.tasks.link_task import LinkExamples, LinkTask, PreparedLinks
+    from isthmus.learn.tasks.link_task import LinkTask, PreparedLinks
     from isthmus.learn.tasks.node_classification import NodeClassification, PreparedNodes
 
 # Clients with more nodes than these, padding included, are evaluated one by one.
@@ -41,16 +41,9 @@ MAX_NODES = 200_000
 # The links of a step and what is drawn for their negatives.
 Drawn: TypeAlias = tuple[Tensor, Chances]
 
-# Graphs of some clients that are the same in every step; so many of them are kept.
-KEPT = 4
-
 
 class StackedGraphs(BatchStack):
     """What batches on one graph for each client have in common."""
-
-    def __init__(self, task: Any, prepared: Sequence[Any], batching: Batching) -> None:
-        super().__init__(task, prepared, batching)
-        self._side_by_side: dict[tuple[int, ...], tuple[GraphInput, int]] = {}
 
     @property
     def is_sparse(self) -> bool:
@@ -59,11 +52,8 @@ class StackedGraphs(BatchStack):
 
     def whole(self, owners: Sequence[int]) -> tuple[GraphInput, int]:
         """Return the whole graphs of some clients side by side, and the rows of each; the last ones are kept."""
-        key = tuple(owners)
-        found = self._side_by_side.pop(key, None) or stacked_input([self.prepared[k].graph for k in owners])
-        self._side_by_side[key] = found
-        while len(self._side_by_side) > KEPT:
-            del self._side_by_side[next(iter(self._side_by_side))]
+        make = lambda: stacked_input([self.prepared[k].graph for k in owners])  # noqa: E731
+        found: tuple[GraphInput, int] = self.kept(("graphs", *owners), make)
         return found
 
     def placed(self, graphs: Sequence[GraphInput], rows: int) -> tuple[Placed, tuple[int, ...]]:
@@ -104,11 +94,7 @@ class NodeBatchStack(StackedGraphs):
 
     @cached_property
     def _edge_weight(self) -> Tensor | None:
-        weights = [each.graph.edge_weight for each in self.prepared]
-        if all(weight is None for weight in weights):
-            return None
-        parts = zip(weights, self.prepared, strict=True)
-        return torch.cat([torch.ones(each.graph.num_edges) if w is None else w for w, each in parts])
+        return stack_weights([each.graph for each in self.prepared])
 
     def draws(self, owner: int, generator: torch.Generator) -> Iterator[tuple[Tensor, torch.Generator]]:
         """Yield which training nodes each batch is about, and what its neighbourhoods are drawn from."""
@@ -200,8 +186,9 @@ class LinkStack(StackedGraphs):
 
     def batch(self, owners: Sequence[int], drawn: Sequence[Any]) -> StackedBatch:
         """Return message edges and pairs side by side, as they are in `LinkExamples`."""
-        graph, rows = self._messages(owners, drawn)
-        nodes, entries = self.placed([each.graph for each in drawn], rows)
+        graphs, sampled = [each.graph for each in drawn], isinstance(self.batching, NeighborBatch)
+        graph, rows = stacked_input(graphs) if sampled else self.without(owners, graphs)
+        nodes, entries = self.placed(graphs, rows)
         counts = tuple(each.pairs.shape[1] for each in drawn)
         most = max(counts)
         pairs = torch.zeros(2, len(drawn), most, dtype=torch.int64)
@@ -218,16 +205,12 @@ class LinkStack(StackedGraphs):
         known = (pairs.flatten(1), relation.flatten(), target.flatten(), counted)
         return StackedBatch(graph, nodes, entries, Placed(counts, most), known)
 
-    def _messages(self, owners: Sequence[int], drawn: Sequence[LinkExamples]) -> tuple[GraphInput, int]:
-        if isinstance(self.batching, NeighborBatch):
-            return stacked_input([each.graph for each in drawn])
+    def without(self, owners: Sequence[int], left: Sequence[GraphInput]) -> tuple[GraphInput, int]:
+        """Return the whole graphs side by side, but for the edges that are left out of each client's."""
         graph, rows = self.whole(owners)
-        kept = [each.graph.kept for each in drawn]
-        if all(mine is None for mine in kept):
+        if all(mine.kept is None for mine in left):
             return graph, rows
-        parts = [
-            torch.ones(e.graph.num_edges, dtype=torch.bool) if e.graph.kept is None else e.graph.kept for e in drawn
-        ]
+        parts = [torch.ones(g.num_edges, dtype=torch.bool) if g.kept is None else g.kept for g in left]
         return graph.replace(kept=torch.cat(parts)), rows
 
     def losses(self, model: nn.Module, batch: StackedBatch, streams: Streams) -> Tensor:
@@ -316,10 +299,6 @@ class DrawnPairs(LinkStack):
         sizes = torch.tensor([(0, 0), *((each.data.num_nodes, each.data.num_items) for each in self.prepared)])
         return [(node, link) for node, link in sizes.cumsum(0).tolist()]
 
-    @cached_property
-    def _full(self) -> dict[tuple[int, ...], _Pairs]:
-        return {}
-
     def draws(self, owner: int, generator: torch.Generator) -> Iterator[Drawn]:
         """Yield the links of each step with what is drawn for their negatives."""
         train = self.prepared[owner].index["train"]
@@ -329,31 +308,23 @@ class DrawnPairs(LinkStack):
 
     def batch(self, owners: Sequence[int], drawn: Sequence[Drawn]) -> StackedBatch:
         """Return message edges and pairs side by side."""
-        graph, rows = self._graph(owners, drawn)
+        graphs, supervised = [self.prepared[k].graph for k in owners], zip(owners, drawn, strict=True)
+        left = [self.task.messages(self.prepared[k], links) for k, (links, _) in supervised if self.task.disjoint]
+        graph, rows = self.without(owners, left)
         found = self._pairs(owners, [links for links, _ in drawn], rows)
         chances = Chances(*(torch.cat([mine[i] for _, mine in drawn]) for i in range(3)))
         wrong = self._links.replaced(found.ends, found.room, chances)
         pairs = found.pairs.index_copy(1, found.into, wrong + found.shift)
-        nodes, entries = self.placed([self.prepared[k].graph for k in owners], rows)
+        nodes, entries = self.placed(graphs, rows)
         return StackedBatch(graph, nodes, entries, found.lying, (pairs, *found.known))
-
-    def _graph(self, owners: Sequence[int], drawn: Sequence[Drawn]) -> tuple[GraphInput, int]:
-        graph, rows = self.whole(owners)
-        if not self.task.disjoint:
-            return graph, rows
-        left = [self.task.messages(self.prepared[k], links) for k, (links, _) in zip(owners, drawn, strict=True)]
-        return graph.replace(kept=torch.cat([each.kept for each in left if each.kept is not None])), rows
 
     def _pairs(self, owners: Sequence[int], links: Sequence[Tensor], rows: int) -> _Pairs:
         """Return the pairs of these links; those of all training links of some clients are kept."""
         every = all(mine is self.prepared[k].index["train"] for k, mine in zip(owners, links, strict=True))
         if not every:
             return self._placed(owners, links, rows)
-        key = tuple(owners)
-        if key not in self._full:
-            self._full.clear()
-            self._full[key] = self._placed(owners, links, rows)
-        return self._full[key]
+        found: _Pairs = self.kept(("pairs", *owners), lambda: self._placed(owners, links, rows))
+        return found
 
     def _placed(self, owners: Sequence[int], links: Sequence[Tensor], rows: int) -> _Pairs:
         number = self.task.num_negatives

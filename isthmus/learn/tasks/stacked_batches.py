@@ -30,6 +30,8 @@ LEAST_TILE, TILE_ROWS = 32, 16
 LEAST_GAIN = 0.8
 # Tiles have as many rows as a multiple of this, so that random bits of a client's tiles are whole words.
 STEP = 8
+# So much is kept of what is the same in every step of some clients.
+KEPT = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +133,14 @@ class BatchStack(ABC):
 
     def __init__(self, task: Any, prepared: Sequence[Any], batching: Batching) -> None:
         self.task, self.prepared, self.batching = task, prepared, batching
+        self._kept: dict[object, Any] = {}
+
+    def kept(self, key: object, make: Callable[[], Any]) -> Any:
+        """Return what is the same in every step of some clients, made once; that which was used last is kept."""
+        found = self._kept[key] = self._kept.pop(key, None) or make()  # the last one used comes last
+        while len(self._kept) > KEPT:
+            del self._kept[next(iter(self._kept))]
+        return found
 
     @property
     @abstractmethod

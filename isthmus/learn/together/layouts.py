@@ -127,7 +127,7 @@ class Layout(ABC):
 
     def part(self, live: Tensor, position: int) -> Tensor:
         """Return one client's part of the tensor that is trained, where every client's is held whole."""
-        raise NotTogether(f"{type(self).__name__} does not hold every client's parameters whole")
+        return self.some(live, position, position + 1)
 
     def some(self, live: Tensor, start: int, stop: int) -> Tensor:
         """Return the part of some clients in a row, in the same memory, where every client's is held whole."""
@@ -322,10 +322,6 @@ class WideRows(Layout):
     def finished(self, live: Tensor, start: Start) -> Stacked:
         """Return the copies."""
         return StackedTensor(live.view(-1, self.num_features, live.shape[1]))
-
-    def part(self, live: Tensor, position: int) -> Tensor:
-        """Return a copy."""
-        return self.some(live, position, position + 1)
 
     def some(self, live: Tensor, start: int, stop: int) -> Tensor:
         """Return the copies of some clients."""

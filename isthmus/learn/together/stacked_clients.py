@@ -114,12 +114,9 @@ class StackedFit:
             for held in (self.params, self.gradients, centre)
         )
         steps = self.steps_each or (self.steps,) * number
-        states = [partial(self._state, position) for position in range(number)]
+        states = [partial(lambda position: self.optimizer_states[position], position) for position in range(number)]
         each = zip(params, self.losses.tolist(), steps, states, sums, centres, strict=True)
         return [Fitted(*mine) for mine in each]
-
-    def _state(self, position: int) -> OptimizerState:
-        return self.optimizer_states[position]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -327,7 +324,9 @@ class GraphCohort:
         """Train all clients, as `fit` does."""
         given_each = [params] if isinstance(params, dict) else params
         given = frozenset(given_each[0])
-        starts = self._in_order({**self._personal(given), **starts_of(given_each)})
+        held = {**self._personal(given), **starts_of(given_each)}
+        # In the model's order, as a client alone would have it: moments are kept by place.
+        starts = {**{name: held[name] for name in self._shapes if name in held}, **held}
         if all(client.num_examples == 0 for client in self.clients):
             return self._sent(self._untrained(starts, asked), given)
         self._check(starts)
@@ -378,10 +377,6 @@ class GraphCohort:
     def _rate(self, optimizer: Optimizer) -> float:
         """Return the learning rate of this round."""
         return optimizer.lr * optimizer.schedule.factor(max(self.clients[0].position.round, 1))
-
-    def _in_order(self, held: dict[str, Start]) -> dict[str, Start]:
-        """Return parameters in the model's order, as a client alone would have it: moments are kept by place."""
-        return {**{name: held[name] for name in self._shapes if name in held}, **held}
 
     def _personal(self, given: frozenset[str]) -> dict[str, Start]:
         """Return each client's own values of the parameters that are not given."""
@@ -465,8 +460,7 @@ class GraphCohort:
                 raise BadInput(f"parameter {name!r} has another shape than this model's {tuple(self._shapes[name])}")
 
     def _streams(self, purpose: str, data: StackedData) -> Streams:
-        generators = lambda: [client.generator(purpose) for client in self.clients]  # noqa: E731
-        return Streams(generators, data.sizes, data.rows, data.entries)
+        return Streams(lambda: [c.generator(purpose) for c in self.clients], data.sizes, data.rows, data.entries)
 
     # ---- evaluation
 
