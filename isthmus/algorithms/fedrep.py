@@ -69,14 +69,5 @@ class FedRep(FedAvg):
     def _phase(self, client: GraphClient, body: Params, moving: list[bool], purpose: str, steps: int) -> Fitted:
         """Train the parameters that are `moving` and no others."""
         memory = "optimizer" if purpose == "fit" else "head_optimizer"
-        found = client.fit(
-            body,
-            steps=steps,
-            step_unit=self.step_unit,
-            optimizer=only(self.optimizer, moving),
-            optimizer_state=client.state.get(memory) if self.keep_moments else None,
-            purpose=purpose,
-        )
-        if self.keep_moments:
-            client.state[memory] = found.optimizer_state
-        return found
+        optimizer = only(self.optimizer, moving)
+        return self.fit(body, client, steps=steps, optimizer=optimizer, purpose=purpose, moments=memory)

@@ -98,14 +98,8 @@ class PFedMe(FedAvg):
     @on(TrainModel)
     def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
         """Move the received model towards the client's own one, which is found anew at every step."""
-        fitted = client.fit(
-            request.params,
-            steps=self.local_steps,
-            step_unit=self.step_unit,
-            optimizer=self.optimizer,
-            envelope=Envelope(self.strength, self.inner_steps, self.eta * self.strength),
-            prepared=self.data_of(client),
-        )
+        envelope = Envelope(self.strength, self.inner_steps, self.eta * self.strength)
+        fitted = self.fit(request.params, client, envelope=envelope)
         if client.num_examples:
             client.state["model"] = client.complete(fitted.params)
         return ModelUpdate(fitted.params if fitted.centre is None else fitted.centre, self.weight(client))

@@ -144,17 +144,8 @@ class Scaffold(LocalTraining[ScaffoldState]):
         """Train the received model with corrected gradients and remember the mean of those that were the client's."""
         _require_fitting(request.variate, client)
         before = _variate(client, request.variate)
-        fitted = client.fit(
-            request.params,
-            steps=self.local_steps,
-            step_unit=self.step_unit,
-            optimizer=self.optimizer,
-            optimizer_state=client.state.get("optimizer") if self.keep_moments else None,
-            drift=client.combined((1.0, request.variate), (-1.0, before)),
-            sum_gradients=True,
-        )
-        if self.keep_moments:
-            client.state["optimizer"] = fitted.optimizer_state
+        drift = client.combined((1.0, request.variate), (-1.0, before))
+        fitted = self.fit(request.params, client, drift=drift, sum_gradients=True)
         if fitted.steps == 0 or fitted.gradients is None:
             return CorrectedUpdate(fitted.params, client.combined((0.0, before)), 0.0)
         after = client.combined((1.0 / fitted.steps, fitted.gradients), names=before)

@@ -85,63 +85,6 @@ def read_params(model: nn.Module) -> Params:
     return {name: slot.detach().clone() for name, slot in model.state_dict().items()}
 
 
-def fit(
-    model: nn.Module,
-    params: Params,
-    task: Task,
-    prepared: Any,
-    *,
-    steps: int,
-    optimizer: Optimizer,
-    lr: float,
-    batching: Batching,
-    generator: torch.Generator,
-    penalty: Penalty | None = None,
-    optimizer_state: OptimizerState | None = None,
-    loss: Loss | None = None,
-    drift: Params | None = None,
-    sum_gradients: bool = False,
-    envelope: Envelope | None = None,
-    shared: Collection[str] = (),
-) -> Fitted:
-    """Take `steps` optimiser steps from `params`; a client without training examples gives its parameters back.
-
-    With an envelope, over what is `shared`, each of them is as many as it says.
-    """
-    load_params(model, params)
-    named = {name: slot for name, slot in model.named_parameters() if slot.requires_grad}
-    live: list[Tensor] = list(named.values())
-    state = optimizer.start(live) if optimizer_state is None else copied(optimizer_state)
-    sums = [torch.zeros_like(slot) for slot in live] if sum_gradients else None
-    losses: list[Tensor] = []
-    centre = {} if envelope is None else {n: slot.detach().clone() for n, slot in named.items() if n in shared}
-    penalty = penalty if envelope is None else Pull(envelope.strength, centre)
-    for _, batch in zip(range(steps), task.batches(prepared, batching, generator), strict=False):
-        if envelope is not None:
-            _put(named, centre)
-            state = optimizer.start(live)
-        for _ in range(1 if envelope is None else envelope.steps):
-            found = (loss or task.loss)(model, batch, generator)
-            losses.append(found.detach())
-            grads = step_gradients(found, None if penalty is None else penalty(named), live, sums, optimizer)
-            with torch.no_grad():
-                if drift is not None:
-                    grads = [g + drift[name] if name in drift else g for name, g in zip(named, grads, strict=True)]
-                optimizer.step(live, grads, state, lr)
-        if envelope is not None:
-            for name, w in centre.items():
-                w.lerp_(named[name].detach(), envelope.rate)
-    mean = float(torch.stack(losses).mean()) if losses else float("nan")
-    summed = None if sums is None else dict(zip(named, sums, strict=True))
-    return Fitted(read_params(model), mean, len(losses), lambda: state, summed, None if envelope is None else centre)
-
-
-def _put(named: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-    with torch.no_grad():
-        for name, tensor in values.items():
-            named[name].copy_(tensor)
-
-
 def step_gradients(
     loss: Tensor, penalty: Tensor | None, live: list[Tensor], sums: list[Tensor] | None, optimizer: Optimizer
 ) -> list[Tensor]:
@@ -414,56 +357,81 @@ class Fit(Work):
     params: Params
     steps: int
     optimizer: Optimizer
-    step_unit: str
-    penalty: Penalty | None
-    optimizer_state: OptimizerState | None
-    loss: Loss | None
-    prepared: Any
-    drift: Params | None
-    sum_gradients: bool
-    purpose: str
+    step_unit: str = "batch"
+    penalty: Penalty | None = None
+    optimizer_state: OptimizerState | None = None
+    loss: Loss | None = None
+    prepared: Any = None
+    drift: Params | None = None
+    sum_gradients: bool = False
+    purpose: str = "fit"
     envelope: Envelope | None = None
 
     def kind(self) -> Hashable:
         """Return what is the same for all clients that are trained together."""
         pull = self.penalty.strength if isinstance(self.penalty, Pull) else None
-        return (
-            type(self),
-            tuple(self.params),
-            self.steps,
-            self.step_unit,
-            self.optimizer,
-            (type(self.penalty), pull),
-            self.optimizer_state is None,
-            self.loss.many if isinstance(self.loss, BothWays) else type(self.loss),
-            _features_kind(self.prepared),
-            self.drift is None,
-            self.sum_gradients,
-            self.purpose,
-            self.envelope,
+        loss = self.loss.many if isinstance(self.loss, BothWays) else type(self.loss)
+        each_has = (type(self.penalty), pull, loss, self.optimizer_state is None, self.drift is None)
+        same = (self.steps, self.step_unit, self.optimizer, self.sum_gradients, self.purpose, self.envelope)
+        return (type(self), tuple(self.params), _features_kind(self.prepared), each_has, same)
+
+    def on(
+        self,
+        model: nn.Module,
+        params: Params,
+        task: Task,
+        prepared: Any,
+        lr: float,
+        batching: Batching,
+        generator: torch.Generator,
+    ) -> Fitted:
+        """Train from all parameters of a model; a client without training examples gives them back.
+
+        With an envelope, over what is in `self.params`, each step is as many as it says.
+        """
+        per_epoch = task.batches_per_epoch(prepared, batching) if self.step_unit == "epoch" else 1
+        load_params(model, params)
+        optimizer, envelope, drift, shared = self.optimizer, self.envelope, self.drift, self.params
+        named = {name: slot for name, slot in model.named_parameters() if slot.requires_grad}
+        live: list[Tensor] = list(named.values())
+        state = optimizer.start(live) if self.optimizer_state is None else copied(self.optimizer_state)
+        sums = [torch.zeros_like(slot) for slot in live] if self.sum_gradients else None
+        losses: list[Tensor] = []
+        centre = {} if envelope is None else {n: slot.detach().clone() for n, slot in named.items() if n in shared}
+        penalty = self.penalty if envelope is None else Pull(envelope.strength, centre)
+        for _, batch in zip(range(self.steps * per_epoch), task.batches(prepared, batching, generator), strict=False):
+            if envelope is not None:
+                with torch.no_grad():
+                    for name, w in centre.items():
+                        named[name].copy_(w)
+                state = optimizer.start(live)
+            for _ in range(1 if envelope is None else envelope.steps):
+                found = (self.loss or task.loss)(model, batch, generator)
+                losses.append(found.detach())
+                grads = step_gradients(found, None if penalty is None else penalty(named), live, sums, optimizer)
+                with torch.no_grad():
+                    if drift is not None:
+                        grads = [g + drift[name] if name in drift else g for name, g in zip(named, grads, strict=True)]
+                    optimizer.step(live, grads, state, lr)
+            if envelope is not None:
+                for name, w in centre.items():
+                    w.lerp_(named[name].detach(), envelope.rate)
+        mean = float(torch.stack(losses).mean()) if losses else float("nan")
+        summed = None if sums is None else dict(zip(named, sums, strict=True))
+        return Fitted(
+            read_params(model), mean, len(losses), lambda: state, summed, None if envelope is None else centre
         )
 
     def alone(self, client: GraphClient) -> Fitted:
         """Train one client."""
-        prepared = client.prepared if self.prepared is None else self.prepared
-        per_epoch = client.task.batches_per_epoch(prepared, client.batching) if self.step_unit == "epoch" else 1
-        fitted = fit(
+        fitted = self.on(
             client.model,
             client.complete(self.params),
             client.task,
-            prepared,
-            steps=self.steps * per_epoch,
-            optimizer=self.optimizer,
-            lr=self.optimizer.lr * self.optimizer.schedule.factor(max(client.position.round, 1)),
-            batching=client.batching,
-            generator=client.generator(self.purpose),
-            penalty=self.penalty,
-            optimizer_state=self.optimizer_state,
-            loss=self.loss,
-            drift=self.drift,
-            sum_gradients=self.sum_gradients,
-            envelope=self.envelope,
-            shared=self.params,
+            client.prepared if self.prepared is None else self.prepared,
+            self.optimizer.lr * self.optimizer.schedule.factor(max(client.position.round, 1)),
+            client.batching,
+            client.generator(self.purpose),
         )
         params = client.keep_personal(fitted.params, self.params)
         return replace(fitted, params=params, centre=None if fitted.centre is None else {**params, **fitted.centre})
@@ -550,31 +518,20 @@ class LocalTraining(Algorithm[StateT]):
         check_local_steps(self.local_steps, self.step_unit)
         refuse(self.weighting not in WEIGHTINGS, self, "weighting", f"choose from {', '.join(WEIGHTINGS)}")
 
-    def fit(
-        self,
-        params: Params,
-        client: GraphClient,
-        *,
-        penalty: Penalty | None = None,
-        loss: Loss | None = None,
-        prepared: Any = None,
-        steps: int | None = None,
-        moments: str = "optimizer",
-    ) -> Fitted:
-        """Train from `params`; `penalty`, `loss` and `prepared` as in `GraphClient.fit`.
+    def fit(self, params: Params, client: GraphClient, *, moments: str = "optimizer", **asked: Any) -> Fitted:
+        """Train from `params`; what is `asked`, as in `GraphClient.fit`, takes the place of the algorithm's own.
 
-        `steps` takes the place of `local_steps`; kept moments are in the client's memory under `moments`.
+        Kept moments are in the client's memory under `moments`.
         """
-        fitted = client.fit(
-            params,
-            steps=self.local_steps if steps is None else steps,
-            step_unit=self.step_unit,
-            optimizer=self.optimizer,
-            penalty=penalty,
-            loss=loss,
-            optimizer_state=client.state.get(moments) if self.keep_moments else None,
-            prepared=self.data_of(client) if prepared is None else prepared,
-        )
+        own: dict[str, Any] = {
+            "steps": self.local_steps,
+            "step_unit": self.step_unit,
+            "optimizer": self.optimizer,
+            "optimizer_state": client.state.get(moments) if self.keep_moments else None,
+            "prepared": self.data_of(client),
+        }
+        given = {name: value for name, value in asked.items() if value is not None}
+        fitted = client.fit(params, **{**own, **given})
         if self.keep_moments:
             client.state[moments] = fitted.optimizer_state
         return fitted

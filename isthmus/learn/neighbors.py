@@ -78,12 +78,6 @@ class Neighborhoods:
     targets: Numbers
 
 
-def sample_in_edges(adjacency: Adjacency, targets: Tensor, fanout: int, generator: torch.Generator) -> Tensor:
-    """Return CSR positions of up to `fanout` in-edges of each target, uniform without replacement; -1 takes all."""
-    start, chosen = adjacency.start.cpu().numpy(), targets.cpu().numpy()
-    return torch.from_numpy(_in_edges(start, chosen, [len(chosen)], fanout, [generator])[0]).to(targets.device)
-
-
 def _in_edges(
     start: Numbers, targets: Numbers, counts: Sequence[int], fanout: int, generators: Sequence[torch.Generator]
 ) -> tuple[Numbers, Numbers]:

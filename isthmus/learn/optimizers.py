@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from isthmus.core.client import NotTogether
 from isthmus.core.errors import refuse
 
 # A storable value: the step count and, per slot, one tensor for each parameter.
@@ -96,6 +97,10 @@ class Optimizer(ABC):
     @abstractmethod
     def step(self, params: list[Tensor], grads: list[Tensor], state: OptimizerState, lr: float) -> None:
         """Change the parameters and the state in place; the gradients may be used as scratch."""
+
+    def chosen(self, each: Sequence[Any]) -> list[Any]:
+        """Return what belongs to parameters that move: all of it, unless only some do."""
+        return list(each)
 
 
 @dataclass(frozen=True)
@@ -237,3 +242,31 @@ class Only(Optimizer):
 def only(inner: Optimizer, moving: Sequence[bool]) -> Only:
     """Return an optimiser that moves the parameters of which `moving` is true."""
     return Only(inner.lr, inner.weight_decay, inner.schedule, inner=inner, moving=tuple(moving))
+
+
+# Exact classes whose steps treat every number by itself, so that stacked numbers move as they would alone.
+ELEMENTWISE: frozenset[type[Optimizer]] = frozenset({SGD, Adam, AdamW})
+
+
+def moving(optimizer: Optimizer) -> Optimizer:
+    """Return an optimiser without the choice of what it moves."""
+    return optimizer.inner if type(optimizer) is Only else optimizer
+
+
+def counts_steps_only(optimizer: Optimizer) -> bool:
+    """Whether an optimiser's state is nothing but a count of steps."""
+    inner = moving(optimizer)
+    return type(inner) is SGD and not inner.momentum
+
+
+def steps_before(states: Sequence[OptimizerState] | None, num_clients: int) -> list[int]:
+    """Return how many steps each client has taken by the states that it goes on from."""
+    return [0] * num_clients if states is None else [int(state.get("step", 0)) for state in states]
+
+
+def common_step(optimizer: Optimizer, states: Sequence[OptimizerState]) -> int:
+    """Return how many steps all clients have taken, the least where the optimiser does not look at it."""
+    steps: set[int] = {state["step"] for state in states}
+    if len(steps) > 1 and type(moving(optimizer)) is not SGD:
+        raise NotTogether("clients have taken different numbers of steps, which this optimiser counts")
+    return min(steps)

@@ -10,15 +10,21 @@ from isthmus.models.decoders import (
     DotDecoder,
     HadamardMLPDecoder,
     LinearDecoder,
-    LinkPart,
     MLPDecoder,
 )
 from isthmus.models.encoders import CategoricalEncoder, EncoderSpec, LinearEncoder, MLPEncoder
-from isthmus.models.gnn import APPNP, GAT, GCN, GIN, GNN, GPRGNN, MLP, SAGE, SGC, GNNSpec
+from isthmus.models.gnn.appnp import APPNP
 from isthmus.models.gnn.bias_free import BiasFreeAPPNP, BiasFreeGAT, BiasFreeGCN, BiasFreeMLP, BiasFreeSAGE
+from isthmus.models.gnn.gat import GAT
+from isthmus.models.gnn.gcn import GCN
+from isthmus.models.gnn.gin import GIN
+from isthmus.models.gnn.gprgnn import GPRGNN
+from isthmus.models.gnn.mlp import MLP
+from isthmus.models.gnn.sage import SAGE
+from isthmus.models.gnn.sgc import SGC
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model, ModelSpec
-from isthmus.models.products.sparse import Features, SparseMatrix
+from isthmus.models.parts import GNN, GNNSpec
 from isthmus.models.readouts import MaxReadout, MeanReadout, ReadoutSpec, Set2SetReadout, SumReadout
 
 GNNS: dict[str, type[GNNSpec]] = {
@@ -81,13 +87,11 @@ __all__ = [
     "DistMultDecoder",
     "DotDecoder",
     "EncoderSpec",
-    "Features",
     "GNNSpec",
     "GraphInput",
     "HadamardMLPDecoder",
     "LinearDecoder",
     "LinearEncoder",
-    "LinkPart",
     "MLPDecoder",
     "MLPEncoder",
     "MaxReadout",
@@ -96,6 +100,5 @@ __all__ = [
     "ModelSpec",
     "ReadoutSpec",
     "Set2SetReadout",
-    "SparseMatrix",
     "SumReadout",
 ]

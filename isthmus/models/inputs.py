@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import nearest
-from isthmus.models.products.affine import Activate, affine, aggregated_affine
-from isthmus.models.products.pooled import Part, Piece
+from isthmus.models.products.affine import Activate, Part, Piece, affine, aggregated_affine
 from isthmus.models.products.sparse import (
     OPERATORS,
     Features,
@@ -401,10 +400,11 @@ def stack_graphs(graphs: Sequence[GraphInput]) -> tuple[GraphInput, int]:
     rows = max(graph.num_nodes for graph in graphs)
     edge_index = torch.cat([graph.edge_index + k * rows for k, graph in enumerate(graphs)], dim=1)
     x = _stack_features([graph.x for graph in graphs], rows)
-    return GraphInput(x, edge_index, _stack_weights(graphs)), rows
+    return GraphInput(x, edge_index, stack_weights(graphs)), rows
 
 
-def _stack_weights(graphs: Sequence[GraphInput]) -> Tensor | None:
+def stack_weights(graphs: Sequence[GraphInput]) -> Tensor | None:
+    """Return the weights of all edges, graph after graph; None where all are one."""
     if all(graph.edge_weight is None for graph in graphs):
         return None
     ones = torch.ones(max(graph.num_edges for graph in graphs), device=graphs[0].edge_index.device)

@@ -206,18 +206,17 @@ def shared_names(patterns: Sequence[str], names: Iterable[str], known: Iterable[
 
 def names_by_classes(model: ModelFactory, input_dim: int) -> tuple[str, ...]:
     """Return the names of the parameters whose shapes depend on the number of classes."""
-    with torch.random.fork_rng(devices=[]):
-        return _unlike(*(model.build(input_dim, number) for number in (2, 3)))
+    return _unlike(model, (input_dim, 2), (input_dim, 3))
 
 
 def names_by_features(model: ModelFactory, output_dim: int) -> tuple[str, ...]:
     """Return the names of the parameters whose shapes depend on the number of features."""
+    return _unlike(model, (2, output_dim), (3, output_dim))
+
+
+def _unlike(model: ModelFactory, *sizes: tuple[int, int]) -> tuple[str, ...]:
     with torch.random.fork_rng(devices=[]):
-        return _unlike(*(model.build(number, output_dim) for number in (2, 3)))
-
-
-def _unlike(one: nn.Module, other: nn.Module) -> tuple[str, ...]:
-    first, second = one.state_dict(), other.state_dict()
+        first, second = (model.build(*size).state_dict() for size in sizes)
     return tuple(name for name in second if name not in first or first[name].shape != second[name].shape)
 
 

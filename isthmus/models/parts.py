@@ -71,7 +71,6 @@ class Streams:
         tiles: Sequence[int] | None = None,
     ) -> None:
         self._start = start
-        self._generators: Sequence[torch.Generator] | None = None
         self._slots: dict[tuple[int, int], tuple[Tensor, list[Tensor]]] = {}
         self.sizes, self.rows, self.entries, self.order = sizes, rows, entries, order
         self.tiles = tiles
@@ -80,12 +79,10 @@ class Streams:
     def __len__(self) -> int:
         return len(self.sizes)
 
-    @property
+    @cached_property
     def generators(self) -> Sequence[torch.Generator]:
         """Each client's own stream."""
-        if self._generators is None:
-            self._generators = self._start()
-        return self._generators
+        return self._start()
 
     def words(self, width: int, bits: int) -> Tensor:
         """Return random bits for (rows, width) entries of `bits` bits for each client, (clients, words), int64.

@@ -24,20 +24,20 @@ class ReadoutSpec(Protocol):
         """Return the module, from (nodes, in_dim) to (graphs, out_dim)."""
 
 
-class MeanPool(Part):
-    """The module of `MeanReadout`."""
-
-    def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
-        """Return (graphs, dim)."""
-        return graph.pooling(mean=True).matmul(dense(h))
-
-
 class SumPool(Part):
     """The module of `SumReadout`."""
 
+    mean = False
+
     def forward(self, graph: GraphInput, h: Features, generator: torch.Generator | None) -> Tensor:
         """Return (graphs, dim)."""
-        return graph.pooling(mean=False).matmul(dense(h))
+        return graph.pooling(self.mean).matmul(dense(h))
+
+
+class MeanPool(SumPool):
+    """The module of `MeanReadout`."""
+
+    mean = True
 
 
 class MaxPool(Part):

@@ -11,17 +11,18 @@ from torch import Tensor
 
 from isthmus.core.errors import BadInput
 from isthmus.learn.batching import FullBatch, NeighborBatch
-from isthmus.learn.graph_client import Fitted, Pull, fit, load_params, read_params
+from isthmus.learn.graph_client import Fit, Fitted, Pull, load_params, read_params
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.models import GCN, ModelSpec
 from isthmus.testing import toy_client, toy_scenario
 
 
 def run(client: Any, params: Any = None, seed: int = 0, **options: Any) -> Fitted:
-    fields = {"steps": 3, "optimizer": SGD(lr=0.2), "lr": 0.2, "batching": FullBatch(), **options}
+    fields: dict[str, Any] = {"steps": 3, "optimizer": SGD(lr=0.2), "lr": 0.2, "batching": FullBatch(), **options}
     params = read_params(client.model) if params is None else params
     draw = torch.Generator().manual_seed(seed)
-    return fit(client.model, params, client.task, client.prepared, generator=draw, **fields)
+    lr, batching = fields.pop("lr"), fields.pop("batching")
+    return Fit(params, **fields).on(client.model, params, client.task, client.prepared, lr, batching, draw)
 
 
 def test_fit_moves_every_parameter_and_lowers_the_loss() -> None:

@@ -4,9 +4,16 @@ from collections import Counter
 
 import pytest
 import torch
+from torch import Tensor
 
-from isthmus.learn.neighbors import Adjacency, Neighborhood, sample_in_edges, sample_neighborhood
+from isthmus.learn.neighbors import Adjacency, Neighborhood, _in_edges, sample_neighborhood
 from isthmus.testing import toy_graph
+
+
+def sample_in_edges(adjacency: Adjacency, targets: Tensor, fanout: int, generator: torch.Generator) -> Tensor:
+    """Return CSR positions of up to `fanout` in-edges of each target, uniform without replacement; -1 takes all."""
+    start, chosen = adjacency.start.cpu().numpy(), targets.cpu().numpy()
+    return torch.from_numpy(_in_edges(start, chosen, [len(chosen)], fanout, [generator])[0]).to(targets.device)
 
 
 def generator(seed: int = 0) -> torch.Generator:

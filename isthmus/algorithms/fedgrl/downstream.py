@@ -17,7 +17,7 @@ from isthmus.core.device import CPU, moved
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import improves
 from isthmus.core.record import Params
-from isthmus.learn.graph_client import GraphClient, fit, load_params
+from isthmus.learn.graph_client import Fit, GraphClient, load_params
 from isthmus.learn.optimizers import AdamW, Optimizer
 from isthmus.learn.tasks.node_classification import NodeClassification
 from isthmus.learn.together.layouts import replaced
@@ -191,18 +191,9 @@ class Tune(Work):
         best = running = self.params
         generator, state, score = client.generator("finetune"), None, None
         for length in way.lengths():
-            fitted = fit(
-                client.model,
-                running,
-                client.task,
-                prepared,
-                steps=length,
-                optimizer=way.optimizer,
-                lr=way.optimizer.lr,
-                batching=client.batching,
-                generator=generator,
-                optimizer_state=state,
-            )
+            work = Fit(running, length, way.optimizer, optimizer_state=state)
+            lr = way.optimizer.lr
+            fitted = work.on(client.model, running, client.task, prepared, lr, client.batching, generator)
             running, state = fitted.params, fitted.optimizer_state
             found = client.task.evaluate(client.model, prepared, ("val",))[0]["val"].get("accuracy")
             if found is None or improves("accuracy", found, score):

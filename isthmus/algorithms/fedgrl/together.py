@@ -15,10 +15,9 @@ from isthmus.core.client import NotTogether
 from isthmus.core.record import Params
 from isthmus.core.stacked_params import StackedParams
 from isthmus.learn.graph_client import gradients
-from isthmus.learn.optimizers import Optimizer, OptimizerState
-from isthmus.learn.together.layouts import Layout, Plain, Start
-from isthmus.learn.together.stacked_clients import ELEMENTWISE, GraphCohort
-from isthmus.learn.together.weights import Weights, stacked_state, starts_of, states_apart
+from isthmus.learn.optimizers import ELEMENTWISE, Optimizer, OptimizerState, steps_before
+from isthmus.learn.together.layouts import FullRows, Layout, Plain, Start, starts_of
+from isthmus.learn.together.stacked_clients import GraphCohort, Weights, stacked_state, states_apart
 from isthmus.models.parts import Streams
 
 # What an objective has besides the model comes behind it, under names that no model has.
@@ -39,7 +38,7 @@ class Learners:
         self, clients: GraphCohort, wholes: Sequence[Params], moved: Callable[[str], bool], parts: Sequence[Params] = ()
     ) -> None:
         self.clients, self.model = clients, clients.model
-        layouts, self.data = clients.held_whole()
+        layouts, self.data = clients.held(FullRows)
         starts: dict[str, Start] = {name: [whole[name] for whole in wholes] for name in layouts}
         for name, start in (starts_of(parts) if parts else {}).items():
             starts[OWN + name], layouts[OWN + name] = start, Plain(len(clients))
@@ -94,4 +93,5 @@ class Learners:
 
     def states(self) -> tuple[OptimizerState, ...]:
         """Return each client's state of the optimiser."""
-        return states_apart(self.optimizer, self.state, self.before, len(self.clients), self.weights, self.steps)
+        counts = [taken + self.steps for taken in steps_before(self.before, len(self.clients))]
+        return states_apart(self.optimizer, self.state, counts, self.weights)

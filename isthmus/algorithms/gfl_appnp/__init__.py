@@ -36,10 +36,10 @@ from isthmus.core.record import Params, Record, State
 from isthmus.core.replies import Each, Stack, StackedTensor
 from isthmus.learn.able import require_keys, require_whole_graph
 from isthmus.learn.graph_client import GraphClient, check_local_steps
-from isthmus.learn.optimizers import SGD, Optimizer
+from isthmus.learn.optimizers import ELEMENTWISE, SGD, Optimizer
 from isthmus.learn.tasks.node_classification import NodeClassification
 from isthmus.learn.tasks.task import Predictions
-from isthmus.learn.together.stacked_clients import ELEMENTWISE, GraphCohort
+from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models.products.propagation import pagerank_weights
 
 COEFFICIENTS = ("appnp", "printed")

@@ -27,18 +27,10 @@ def squared_error(scores: Tensor, labels: Tensor) -> Tensor:
     return F.mse_loss(scores[known], labels[known].to(scores.dtype))
 
 
-def each_binary_cross_entropy(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each example's sum of the same over its known labels, (examples,), and their number, (examples,)."""
+def each_known(scores: Tensor, labels: Tensor, loss: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
+    """Return each example's sum of a loss over its known labels, (examples,), and their number, (examples,)."""
     known = ~labels.isnan()
-    label = labels.to(scores.dtype).masked_fill(~known, 0.0)
-    each = F.binary_cross_entropy_with_logits(scores, label, reduction="none")
-    return each.masked_fill(~known, 0.0).sum(dim=1), known.sum(dim=1)
-
-
-def each_squared_error(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each example's sum of (score - y)^2 over its known labels, (examples,), and their number, (examples,)."""
-    known = ~labels.isnan()
-    each = (scores - labels.to(scores.dtype).masked_fill(~known, 0.0)).square()
+    each = loss(scores, labels.to(scores.dtype).masked_fill(~known, 0.0), reduction="none")
     return each.masked_fill(~known, 0.0).sum(dim=1), known.sum(dim=1)
 
 

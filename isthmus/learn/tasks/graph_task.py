@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from isthmus.core.errors import BadInput
@@ -18,9 +19,9 @@ from isthmus.learn.metrics import classification as metrics
 from isthmus.learn.metrics import several_tasks as task_metrics
 from isthmus.learn.metrics.classification import cross_entropy, defined
 from isthmus.learn.tasks.graph_batches import GraphPile
-from isthmus.learn.tasks.graph_stack import GraphStack
+from isthmus.learn.tasks.graph_stack import GraphStack, scores_of
 from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated
-from isthmus.learn.tasks.task import Predictions, Task
+from isthmus.learn.tasks.task import Predictions, Task, by_split
 from isthmus.models.inputs import GraphInput
 
 # From scores (graphs, outputs) and labels to a number; NaN where it is undefined.
@@ -184,14 +185,12 @@ class GraphTask(Task):
 
     def evaluate(self, model: nn.Module, prepared: PreparedGraphs, splits: tuple[str, ...]) -> Evaluated:
         """Run the model over the graphs of every split, block by block, and measure it."""
-        counts = {split: len(prepared.index[split]) for split in splits}
-        found = {
-            split: self._measure(_scores(model, prepared.split_blocks(split)), prepared.data.y[prepared.index[split]])
-            if counts[split]
-            else {}
-            for split in splits
-        }
-        return found, counts
+
+        def measure(split: str) -> dict[str, float]:
+            labels = prepared.data.y[prepared.index[split]]
+            return self._measure(scores_of(model, prepared.split_blocks(split)), labels)
+
+        return by_split(prepared.index, splits, measure)
 
     def evaluate_groups(
         self, model: nn.Module, prepared: PreparedGraphs, split: str, groups: Sequence[Tensor]
@@ -200,14 +199,14 @@ class GraphTask(Task):
         index = prepared.index[split]
         if len(index) == 0:
             return [{} for _ in groups]
-        scores, labels = _scores(model, prepared.split_blocks(split)), prepared.data.y[index]
+        scores, labels = scores_of(model, prepared.split_blocks(split)), prepared.data.y[index]
         chosen = [torch.isin(index, group) for group in groups]
         return [self._measure(scores[rows], labels[rows]) if bool(rows.any()) else {} for rows in chosen]
 
     def predict(self, model: nn.Module, prepared: PreparedGraphs) -> Predictions:
         """Return what the model says of every graph, labelled or not."""
         blocks = prepared.pile.blocks(torch.arange(prepared.data.num_items))
-        return self.predictions(prepared.data.graph_ids, _scores(model, blocks))
+        return self.predictions(prepared.data.graph_ids, scores_of(model, blocks))
 
     def _measure(self, scores: Tensor, labels: Tensor) -> dict[str, float]:
         scores, labels = scores.cpu(), labels.cpu()
@@ -242,13 +241,6 @@ class GraphTask(Task):
 def labelled(data: GraphSet) -> Tensor:
     """Return which graphs have a class, or a label for some task, (graphs,)."""
     return data.y >= 0 if data.y.dim() == 1 else ~data.y.isnan().all(dim=1)
-
-
-def _scores(model: nn.Module, blocks: Iterator[GraphInput] | Sequence[GraphInput]) -> Tensor:
-    """Return the model's scores for the graphs of all blocks, (graphs, outputs)."""
-    # Not inference_mode: what the model keeps on the graphs here must serve training later.
-    with torch.no_grad():
-        return torch.cat([model(block, None) for block in blocks])
 
 
 @dataclass(frozen=True)
@@ -321,7 +313,7 @@ class GraphBinary(GraphTask):
 
     def each_loss(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum of each graph's binary cross-entropies, and how many of its labels are known."""
-        return task_metrics.each_binary_cross_entropy(scores, labels)
+        return task_metrics.each_known(scores, labels, F.binary_cross_entropy_with_logits)
 
     stack_batches = GraphTask.stack_batches
 
@@ -364,6 +356,6 @@ class GraphRegression(GraphTask):
 
     def each_loss(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum of each graph's squared errors, and how many of its values are known."""
-        return task_metrics.each_squared_error(scores, labels)
+        return task_metrics.each_known(scores, labels, F.mse_loss)
 
     stack_batches = GraphTask.stack_batches

@@ -251,7 +251,8 @@ class KnownLinks:
         if links.shape[1] and len(possible) == 0:
             if len(self.open) == 0:
                 raise BadInput(complete(self.name, len(self.candidates.side)))
-            others = self.open[_below(torch.full_like(links[0], len(self.open)), generator)]
+            share = torch.rand(links.shape[1], dtype=torch.float64, generator=generator)
+            others = self.open[_share_of(share, torch.full_like(links[0], len(self.open)))]
             return self.negatives(self.links[:, others], self.relation[others], number, generator)
         chances = Chances.drawn(links.shape[1], number, generator)
         which = torch.arange(links.shape[1], device=links.device)
@@ -322,11 +323,6 @@ def complete(name: str, num_nodes: int) -> str:
 
 
 _NONE = RowSets(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64), 1)
-
-
-def _below(limits: Tensor, generator: torch.Generator) -> Tensor:
-    """Return an even draw from 0, ..., limit - 1 for each limit, int64."""
-    return _share_of(torch.rand(len(limits), dtype=torch.float64, generator=generator), limits)
 
 
 def _share_of(share: Tensor, limits: Tensor) -> Tensor:

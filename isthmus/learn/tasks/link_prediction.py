@@ -18,10 +18,9 @@ from isthmus.learn.batching import Batching
 from isthmus.learn.metrics import several_tasks as task_metrics
 from isthmus.learn.metrics.classification import defined, of_finite
 from isthmus.learn.metrics.ranking import RANKINGS, ranks_of_ends
-from isthmus.learn.tasks.drawn_pairs import DrawnPairs
 from isthmus.learn.tasks.known_links import KnownLinks, Room, complete, has_negatives
 from isthmus.learn.tasks.link_task import MAX_SCORES, LinkExamples, LinkTask, PreparedLinks, link_part
-from isthmus.learn.tasks.side_by_side import LinkStack
+from isthmus.learn.tasks.side_by_side import DrawnPairs, LinkStack
 from isthmus.learn.tasks.stacked_batches import BatchStack
 from isthmus.learn.tasks.task import Predictions
 
@@ -198,9 +197,8 @@ class LinkPrediction(LinkTask):
 
     def known(self, prepared: PreparedLinks) -> KnownLinks:
         """Return what is known of the links, sorted at the first call."""
-        if "known" not in prepared.kept:
-            prepared.kept["known"] = KnownLinks.of(prepared.data, self.by_relation, self.self_pairs)
-        found: KnownLinks = prepared.kept["known"]
+        make = lambda: KnownLinks.of(prepared.data, self.by_relation, self.self_pairs)  # noqa: E731
+        found: KnownLinks = prepared.once("known", make)
         return found
 
     def rooms(self, prepared: PreparedLinks) -> Room:
@@ -266,10 +264,9 @@ class LinkPrediction(LinkTask):
 
     def are_given(self, prepared: PreparedLinks, split: str) -> bool:
         """Return whether the examples of a split have pairs among them that are told to be no links."""
-        key = ("given", split)
-        if key not in prepared.kept:
-            prepared.kept[key] = bool(prepared.data.is_negative[prepared.index[split]].any())
-        return bool(prepared.kept[key])
+        return bool(
+            prepared.once(("given", split), lambda: bool(prepared.data.is_negative[prepared.index[split]].any()))
+        )
 
     def _negatives(self, prepared: PreparedLinks, split: str) -> tuple[Tensor, Tensor]:
         """Return the negatives drawn for a split, the same ones every time."""

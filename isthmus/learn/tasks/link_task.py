@@ -21,7 +21,7 @@ relation is part of its question.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -35,7 +35,7 @@ from isthmus.data.link_graph import LinkGraph
 from isthmus.learn.batching import Batching, FullBatch, LinkBatch, NeighborBatch
 from isthmus.learn.neighbors import Adjacency, sample_neighborhood
 from isthmus.learn.tasks.stacked_batches import Evaluated
-from isthmus.learn.tasks.task import Task, require_rows_of_nodes
+from isthmus.learn.tasks.task import Task, by_split, require_rows_of_nodes
 from isthmus.models.decoders import LinkPart
 from isthmus.models.inputs import GraphInput
 
@@ -77,6 +77,12 @@ class PreparedLinks:
     edge_of: Tensor
     index: dict[str, Tensor]
     kept: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def once(self, key: object, make: Callable[[], Any]) -> Any:
+        """Return what is made of the data at the first call."""
+        if key not in self.kept:
+            self.kept[key] = make()
+        return self.kept[key]
 
 
 @dataclass(frozen=True)
@@ -216,20 +222,16 @@ class LinkTask(Task):
 
     def evaluate(self, model: nn.Module, prepared: PreparedLinks, splits: tuple[str, ...]) -> Evaluated:
         """Run the model once over the message edges and measure every split."""
-        counts = {split: len(prepared.index[split]) for split in splits}
-        if not any(counts.values()):
-            return {split: {} for split in splits}, counts
+        if not any(len(prepared.index[split]) for split in splits):
+            return {split: {} for split in splits}, dict.fromkeys(splits, 0)
         # Not inference_mode: what the model caches on the graph here must serve training later.
         with torch.no_grad():
             return self.evaluated(model, prepared, self.embed(model, prepared), splits)
 
     def evaluated(self, model: nn.Module, prepared: PreparedLinks, h: Tensor, splits: tuple[str, ...]) -> Evaluated:
         """Return the metrics and counts of every split, from the nodes' representations."""
-        counts = {split: len(prepared.index[split]) for split in splits}
-        found = {
-            split: self.measured(self.outcomes(model, prepared, h, split)) if counts[split] else {} for split in splits
-        }
-        return found, counts
+        measure = lambda split: self.measured(self.outcomes(model, prepared, h, split))  # noqa: E731
+        return by_split(prepared.index, splits, measure)
 
     # ---- many clients at once: a task of one's own that can be learned so defines `stack_batches` in its own class
 
@@ -311,9 +313,8 @@ def _sampled(
     prepared: PreparedLinks, graph: GraphInput, pairs: Tensor, batching: NeighborBatch, generator: torch.Generator
 ) -> tuple[GraphInput, Tensor]:
     """Return a sampled neighbourhood of the pairs' nodes, and the pairs in its numbers."""
-    if "adjacency" not in prepared.kept:
-        prepared.kept["adjacency"] = Adjacency.of(prepared.graph.edge_index, prepared.graph.num_nodes)
+    make = lambda: Adjacency.of(prepared.graph.edge_index, prepared.graph.num_nodes)  # noqa: E731
     seeds, position = torch.unique(pairs, return_inverse=True)
-    hood = sample_neighborhood(prepared.kept["adjacency"], seeds, batching.fanouts, generator)
+    hood = sample_neighborhood(prepared.once("adjacency", make), seeds, batching.fanouts, generator)
     edge_index = hood.edge_index if graph.kept is None else hood.edge_index[:, graph.kept[hood.edges]]
     return GraphInput(x=select_rows(prepared.data.x, hood.nodes), edge_index=edge_index), position

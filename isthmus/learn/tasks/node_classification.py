@@ -18,7 +18,7 @@ from isthmus.learn.metrics.classification import Examples, cross_entropy, losses
 from isthmus.learn.neighbors import Adjacency, sample_neighborhood
 from isthmus.learn.tasks.side_by_side import NodeBatchStack
 from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated
-from isthmus.learn.tasks.task import Predictions, StackedData, Task, require_rows_of_nodes
+from isthmus.learn.tasks.task import Predictions, StackedData, Task, by_split, require_rows_of_nodes
 from isthmus.models.inputs import GraphInput, stack_graphs
 from isthmus.models.parts import Streams
 from isthmus.models.products.sparse import SparseMatrix
@@ -116,21 +116,16 @@ class NodeClassification(Task):
 
     def evaluate(self, model: nn.Module, prepared: PreparedNodes, splits: tuple[str, ...]) -> Evaluated:
         """Run the model once over the whole graph and measure every split."""
-        counts = {split: len(prepared.index[split]) for split in splits}
-        if not any(counts.values()):
-            return {split: {} for split in splits}, counts
+        if not any(len(prepared.index[split]) for split in splits):
+            return {split: {} for split in splits}, dict.fromkeys(splits, 0)
         # Not inference_mode: what the model caches on the graph here must serve training later.
         with torch.no_grad():
             return self.measured(model(prepared.graph, None), prepared, splits)
 
     def measured(self, logits: Tensor, prepared: PreparedNodes, splits: tuple[str, ...]) -> Evaluated:
         """Return the metrics and counts of every split, from the logits of all nodes."""
-        counts = {split: len(prepared.index[split]) for split in splits}
-        found = {
-            split: self._measure(logits[prepared.index[split]], prepared.labels[split]) if counts[split] else {}
-            for split in splits
-        }
-        return found, counts
+        index, labels = prepared.index, prepared.labels
+        return by_split(index, splits, lambda split: self._measure(logits[index[split]], labels[split]))
 
     def evaluate_groups(
         self, model: nn.Module, prepared: PreparedNodes, split: str, groups: Sequence[Tensor]

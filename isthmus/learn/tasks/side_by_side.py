@@ -2,13 +2,18 @@
 
 A client's batch is made as it would be alone, with its own stream; the graphs of a step are then put side by side. A
 graph that is the same in every step, as the message edges of a link task mostly are, is put there once.
+
+Where clients draw negatives of links, each draws for itself, and all draws are looked up at once: what they are drawn
+from is sorted once for all clients; where every step sees all training links, all but the draws is the same in every
+step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -16,53 +21,39 @@ from torch import Tensor, nn
 
 from isthmus.core.client import NotTogether
 from isthmus.data.graph import select_rows, spans
+from isthmus.data.link_graph import LinkGraph
 from isthmus.learn.batching import Batching, NeighborBatch
 from isthmus.learn.metrics.classification import IGNORED, cross_entropy
 from isthmus.learn.neighbors import Adjacency, Numbers, sample_neighborhoods
+from isthmus.learn.tasks.known_links import Chances, KnownLinks, Room, side_by_side
 from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated, Placed, StackedBatch
-from isthmus.models.inputs import GraphInput, Reach, stack_graphs
+from isthmus.models.inputs import GraphInput, Reach, stack_graphs, stack_weights
 from isthmus.models.parts import Streams, of_items
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
 
 if TYPE_CHECKING:  # which import this file
-    from isthmus.learn.tasks.link_task import LinkExamples, LinkTask, PreparedLinks
+    from isthmus.learn.tasks.link_prediction import LinkPrediction
+    from isthmus.learn.tasks.link_task import LinkTask, PreparedLinks
     from isthmus.learn.tasks.node_classification import NodeClassification, PreparedNodes
 
 # Clients with more nodes than these, padding included, are evaluated one by one.
 MAX_NODES = 200_000
-# Graphs of some clients that are the same in every step; so many of them are kept.
-KEPT = 4
+# The links of a step and what is drawn for their negatives.
+Drawn: TypeAlias = tuple[Tensor, Chances]
 
 
 class StackedGraphs(BatchStack):
     """What batches on one graph for each client have in common."""
-
-    def __init__(self, task: Any, prepared: Sequence[Any], batching: Batching) -> None:
-        self.task, self.prepared, self.batching = task, prepared, batching
-        self._side_by_side: dict[tuple[int, ...], tuple[GraphInput, int]] = {}
 
     @property
     def is_sparse(self) -> bool:
         """Whether features are sparse."""
         return isinstance(self.prepared[0].graph.x, SparseMatrix)
 
-    def per_epoch(self, owner: int) -> int:
-        """Return how many batches show a client every training example once."""
-        found: int = self.task.batches_per_epoch(self.prepared[owner], self.batching)
-        return found
-
-    def draws(self, owner: int, generator: torch.Generator) -> Iterator[Any]:
-        """Yield a client's batches as it would have them alone."""
-        found: Iterator[Any] = self.task.batches(self.prepared[owner], self.batching, generator)
-        return found
-
     def whole(self, owners: Sequence[int]) -> tuple[GraphInput, int]:
         """Return the whole graphs of some clients side by side, and the rows of each; the last ones are kept."""
-        key = tuple(owners)
-        found = self._side_by_side.pop(key, None) or stacked_input([self.prepared[k].graph for k in owners])
-        self._side_by_side[key] = found
-        while len(self._side_by_side) > KEPT:
-            del self._side_by_side[next(iter(self._side_by_side))]
+        make = lambda: stacked_input([self.prepared[k].graph for k in owners])  # noqa: E731
+        found: tuple[GraphInput, int] = self.kept(("graphs", *owners), make)
         return found
 
     def placed(self, graphs: Sequence[GraphInput], rows: int) -> tuple[Placed, tuple[int, ...]]:
@@ -103,11 +94,7 @@ class NodeBatchStack(StackedGraphs):
 
     @cached_property
     def _edge_weight(self) -> Tensor | None:
-        weights = [each.graph.edge_weight for each in self.prepared]
-        if all(weight is None for weight in weights):
-            return None
-        parts = zip(weights, self.prepared, strict=True)
-        return torch.cat([torch.ones(each.graph.num_edges) if w is None else w for w, each in parts])
+        return stack_weights([each.graph for each in self.prepared])
 
     def draws(self, owner: int, generator: torch.Generator) -> Iterator[tuple[Tensor, torch.Generator]]:
         """Yield which training nodes each batch is about, and what its neighbourhoods are drawn from."""
@@ -199,8 +186,9 @@ class LinkStack(StackedGraphs):
 
     def batch(self, owners: Sequence[int], drawn: Sequence[Any]) -> StackedBatch:
         """Return message edges and pairs side by side, as they are in `LinkExamples`."""
-        graph, rows = self._messages(owners, drawn)
-        nodes, entries = self.placed([each.graph for each in drawn], rows)
+        graphs, sampled = [each.graph for each in drawn], isinstance(self.batching, NeighborBatch)
+        graph, rows = stacked_input(graphs) if sampled else self.without(owners, graphs)
+        nodes, entries = self.placed(graphs, rows)
         counts = tuple(each.pairs.shape[1] for each in drawn)
         most = max(counts)
         pairs = torch.zeros(2, len(drawn), most, dtype=torch.int64)
@@ -217,16 +205,12 @@ class LinkStack(StackedGraphs):
         known = (pairs.flatten(1), relation.flatten(), target.flatten(), counted)
         return StackedBatch(graph, nodes, entries, Placed(counts, most), known)
 
-    def _messages(self, owners: Sequence[int], drawn: Sequence[LinkExamples]) -> tuple[GraphInput, int]:
-        if isinstance(self.batching, NeighborBatch):
-            return stacked_input([each.graph for each in drawn])
+    def without(self, owners: Sequence[int], left: Sequence[GraphInput]) -> tuple[GraphInput, int]:
+        """Return the whole graphs side by side, but for the edges that are left out of each client's."""
         graph, rows = self.whole(owners)
-        kept = [each.graph.kept for each in drawn]
-        if all(mine is None for mine in kept):
+        if all(mine.kept is None for mine in left):
             return graph, rows
-        parts = [
-            torch.ones(e.graph.num_edges, dtype=torch.bool) if e.graph.kept is None else e.graph.kept for e in drawn
-        ]
+        parts = [torch.ones(g.num_edges, dtype=torch.bool) if g.kept is None else g.kept for g in left]
         return graph.replace(kept=torch.cat(parts)), rows
 
     def losses(self, model: nn.Module, batch: StackedBatch, streams: Streams) -> Tensor:
@@ -250,6 +234,128 @@ class LinkStack(StackedGraphs):
             parts = [h[k * rows : k * rows + each.graph.num_nodes] for k, each in enumerate(self.prepared)]
             pairs = zip(self.prepared, parts, strict=True)
             return [self.task.evaluated(model, each, mine, splits) for each, mine in pairs]
+
+
+@dataclass(frozen=True, eq=False)
+class _Pairs:
+    """The pairs of a step but for its negatives.
+
+    Fields:
+        ends:  (2, negatives): the link that each of them is made of, as nodes of all clients
+        room:  what replacing an end of it can give
+        pairs: (2, clients * most), rows of the batch; zeros where negatives come
+        into:  (negatives,): where they come
+        shift: (negatives,): from nodes of all clients to rows of the batch
+        lying: how the pairs lie
+        known: relation, target and which pairs count
+    """
+
+    ends: Tensor
+    room: Room
+    pairs: Tensor
+    into: Tensor
+    shift: Tensor
+    lying: Placed
+    known: tuple[Tensor, Tensor, Tensor]
+
+
+class DrawnPairs(LinkStack):
+    """Links and as many negatives as are asked for."""
+
+    task: LinkPrediction
+
+    @staticmethod
+    def serves(task: LinkPrediction, prepared: Sequence[PreparedLinks], batching: Batching) -> bool:
+        """Whether all clients draw negatives, each of a link of its own, and nothing else."""
+        if isinstance(batching, NeighborBatch) or len({each.data.undirected for each in prepared}) > 1:
+            return False
+        nodes = sum(each.data.num_nodes for each in prepared)
+        if 2.0 * nodes * nodes * max(prepared[0].data.num_classes, 1) * len(prepared) > 2.0**56:  # keys of 64 bits
+            return False
+        return not any(
+            task.are_given(each, "train") or not bool(task.rooms(each).of(each.index["train"]).possible.all())
+            for each in prepared
+        )
+
+    @cached_property
+    def _data(self) -> LinkGraph:
+        return side_by_side([each.data for each in self.prepared])
+
+    @cached_property
+    def _links(self) -> KnownLinks:
+        return KnownLinks.of(self._data, self.task.by_relation, self.task.self_pairs)
+
+    @cached_property
+    def _relation(self) -> Tensor:
+        return self.task.relations(self._data, torch.arange(self._data.num_items))
+
+    @cached_property
+    def _room(self) -> Room:
+        return self._links.rooms(self._data.links, self._relation.clamp(min=0))
+
+    @cached_property
+    def _first(self) -> list[tuple[int, int]]:
+        """The first node and the first link of each client among those of all."""
+        sizes = torch.tensor([(0, 0), *((each.data.num_nodes, each.data.num_items) for each in self.prepared)])
+        return [(node, link) for node, link in sizes.cumsum(0).tolist()]
+
+    def draws(self, owner: int, generator: torch.Generator) -> Iterator[Drawn]:
+        """Yield the links of each step with what is drawn for their negatives."""
+        train = self.prepared[owner].index["train"]
+        while len(train):
+            for links in self.task.supervised(train, self.batching, generator):
+                yield links, Chances.drawn(len(links), self.task.num_negatives, generator)
+
+    def batch(self, owners: Sequence[int], drawn: Sequence[Drawn]) -> StackedBatch:
+        """Return message edges and pairs side by side."""
+        graphs, supervised = [self.prepared[k].graph for k in owners], zip(owners, drawn, strict=True)
+        left = [self.task.messages(self.prepared[k], links) for k, (links, _) in supervised if self.task.disjoint]
+        graph, rows = self.without(owners, left)
+        found = self._pairs(owners, [links for links, _ in drawn], rows)
+        chances = Chances(*(torch.cat([mine[i] for _, mine in drawn]) for i in range(3)))
+        wrong = self._links.replaced(found.ends, found.room, chances)
+        pairs = found.pairs.index_copy(1, found.into, wrong + found.shift)
+        nodes, entries = self.placed(graphs, rows)
+        return StackedBatch(graph, nodes, entries, found.lying, (pairs, *found.known))
+
+    def _pairs(self, owners: Sequence[int], links: Sequence[Tensor], rows: int) -> _Pairs:
+        """Return the pairs of these links; those of all training links of some clients are kept."""
+        every = all(mine is self.prepared[k].index["train"] for k, mine in zip(owners, links, strict=True))
+        if not every:
+            return self._placed(owners, links, rows)
+        found: _Pairs = self.kept(("pairs", *owners), lambda: self._placed(owners, links, rows))
+        return found
+
+    def _placed(self, owners: Sequence[int], links: Sequence[Tensor], rows: int) -> _Pairs:
+        number = self.task.num_negatives
+        counts = [len(mine) for mine in links]
+        clients, most = len(owners), max(counts) * (number + 1)
+        first = [self._first[k] for k in owners]
+        chosen = torch.cat([mine + link for mine, (_, link) in zip(links, first, strict=True)])
+        begin = torch.arange(clients) * most  # of each client's pairs
+        place = torch.cat([torch.arange(count) + at for count, at in zip(counts, begin.tolist(), strict=True)])
+        size = torch.tensor(counts)
+        into = torch.cat([torch.arange(c * number) + at + c for c, at in zip(counts, begin.tolist(), strict=True)])
+        shift = torch.arange(clients) * rows - torch.tensor([node for node, _ in first])
+        ends, kind = self._data.links.index_select(1, chosen), self._relation.index_select(0, chosen)
+        again = torch.arange(len(chosen)).repeat_interleave(number)  # the link that each negative is made of
+        pairs = torch.zeros(2, clients * most, dtype=torch.int64) + (torch.arange(clients) * rows).repeat_interleave(
+            most
+        )
+        pairs[:, place] = ends + shift.repeat_interleave(size)
+        relation = torch.zeros(clients * most, dtype=torch.int64)
+        relation[place], relation[into] = kind, kind[again]
+        target = torch.zeros(clients * most)
+        target[place] = 1.0
+        return _Pairs(
+            ends.index_select(1, again),
+            self._room.of(chosen.index_select(0, again)),
+            pairs,
+            into,
+            shift.repeat_interleave(size * number),
+            Placed(tuple(count * (number + 1) for count in counts), most),
+            (relation, target, torch.arange(most) < (size * (number + 1)).unsqueeze(1)),
+        )
 
 
 def stacked_input(graphs: Sequence[GraphInput]) -> tuple[GraphInput, int]:

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from isthmus.learn.batching import Batching
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import Streams
 
@@ -29,6 +30,8 @@ LEAST_TILE, TILE_ROWS = 32, 16
 LEAST_GAIN = 0.8
 # Tiles have as many rows as a multiple of this, so that random bits of a client's tiles are whole words.
 STEP = 8
+# So much is kept of what is the same in every step of some clients.
+KEPT = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,23 +125,37 @@ class BatchStack(ABC):
     """The data of some clients, from which the batches of a step are cut side by side; kept from round to round.
 
     Attributes:
+        task, prepared, batching: what is learned, what the task has made of each client's data, how batches are cut
         model: what learns from the batches, where that is known: how they lie may be what is best for it
     """
 
     model: nn.Module | None = None
+
+    def __init__(self, task: Any, prepared: Sequence[Any], batching: Batching) -> None:
+        self.task, self.prepared, self.batching = task, prepared, batching
+        self._kept: dict[object, Any] = {}
+
+    def kept(self, key: object, make: Callable[[], Any]) -> Any:
+        """Return what is the same in every step of some clients, made once; that which was used last is kept."""
+        found = self._kept[key] = self._kept.pop(key, None) or make()  # the last one used comes last
+        while len(self._kept) > KEPT:
+            del self._kept[next(iter(self._kept))]
+        return found
 
     @property
     @abstractmethod
     def is_sparse(self) -> bool:
         """Whether features are sparse; in a batch every client then has columns of its own."""
 
-    @abstractmethod
     def per_epoch(self, owner: int) -> int:
         """Return how many batches show a client every training example once."""
+        found: int = self.task.batches_per_epoch(self.prepared[owner], self.batching)
+        return found
 
-    @abstractmethod
     def draws(self, owner: int, generator: torch.Generator) -> Iterator[Any]:
         """Yield what each batch of a client is made of, without end; draws what `Task.batches` would draw."""
+        found: Iterator[Any] = self.task.batches(self.prepared[owner], self.batching, generator)
+        return found
 
     @abstractmethod
     def batch(self, owners: Sequence[int], drawn: Sequence[Any]) -> StackedBatch:

@@ -8,7 +8,7 @@ and link tasks, a set of graphs for graph tasks; link tasks keep message edges a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -211,6 +211,14 @@ class Task(ABC):
     @abstractmethod
     def predict(self, model: nn.Module, prepared: Any) -> Predictions:
         """Return the model's probabilities for every example, labelled or not."""
+
+
+def by_split(
+    index: Mapping[str, Tensor], splits: Sequence[str], measure: Callable[[str], dict[str, float]]
+) -> Evaluated:
+    """Return metrics and example counts per split; a split without examples has no metrics, and is not measured."""
+    counts = {split: len(index[split]) for split in splits}
+    return {split: measure(split) if counts[split] else {} for split in splits}, counts
 
 
 def require_rows_of_nodes(model: nn.Module, item: str) -> None:

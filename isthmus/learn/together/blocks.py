@@ -87,12 +87,9 @@ def _models_that_stack(clients: Sequence[Client]) -> set[int]:
     return {key for key, model in models.items() if stackable(model)}
 
 
-def can_stack(client: GraphClient, first: Any, model_stacks: bool | None = None) -> bool:
-    """Whether a client can be put together with another; classes count exactly, for a subclass may do otherwise.
-
-    `model_stacks` says whether the model can, where that is known already.
-    """
-    return not why_alone(client, first, stackable(client.model) if model_stacks is None else model_stacks)
+def can_stack(client: GraphClient, first: Any) -> bool:
+    """Whether a client can be put together with another; classes count exactly, for a subclass may do otherwise."""
+    return not why_alone(client, first, stackable(client.model))
 
 
 def why_alone(client: Any, first: Any, model_stacks: bool) -> str:

@@ -1,7 +1,8 @@
 """How one parameter of many clients is held while they train together, and which models allow it.
 
 Plain        (clients, ...): a copy for each
-FullRows     sparse features: (clients * features, out), a copy for each, multiplied by a block-diagonal matrix
+WideRows     sparse features: (clients * features, out), a copy for each, for columns that are each client's own
+FullRows     the same, multiplied by a block-diagonal matrix that serves every step
 CompactRows  sparse features and a common start: for each client only the rows of the features that occur at it,
              and once for all what becomes of a row that no data touches
 Span         sparse features, few nodes and a linear optimiser: what training added, one row for each node
@@ -23,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.core.client import NotTogether
-from isthmus.core.record import largest
+from isthmus.core.record import Params, largest
 from isthmus.core.replies import Stacked, StackedTensor
-from isthmus.core.stacked_params import Combination, combined
+from isthmus.core.stacked_params import Combination, combined, common_stack
 from isthmus.models.decoders import Bilinear, DistMult, Dot, HadamardMLP
 from isthmus.models.encoders import EmbeddingSum
 from isthmus.models.gnn.appnp import APPNPStack
@@ -38,7 +39,7 @@ from isthmus.models.gnn.sgc import SGCStack
 from isthmus.models.model import Activation, Model
 from isthmus.models.parts import BatchNorm, BiasFreeLinear, LayerStack, Linear, Perceptron
 from isthmus.models.products.affine import SpanFeatures, SpanWeight, block_gram
-from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
+from isthmus.models.products.sparse import Pattern, SparseMatrix
 from isthmus.models.readouts import MaxPool, MeanPool, Set2Set, SumPool
 
 
@@ -67,6 +68,17 @@ def rows_of(start: Sequence[Tensor]) -> Tensor:
 
 # What clients start from: the same tensor for all, or one for each.
 Start = Tensor | Sequence[Tensor]
+
+
+def starts_of(params: Sequence[Params]) -> dict[str, Start]:
+    """Return each parameter of clients as it is for all, as rows of a stack, or one by one."""
+    first = params[0]
+    if all(each is first for each in params):
+        return dict(first)
+    stack = common_stack(params)
+    if stack is not None:
+        return {name: Rows(each) for name, each in stack.each.items()}
+    return {name: [each[name] for each in params] for name in first}
 
 
 def term_of(start: Start) -> Tensor | Stacked:
@@ -115,7 +127,7 @@ class Layout(ABC):
 
     def part(self, live: Tensor, position: int) -> Tensor:
         """Return one client's part of the tensor that is trained, where every client's is held whole."""
-        raise NotTogether(f"{type(self).__name__} does not hold every client's parameters whole")
+        return self.some(live, position, position + 1)
 
     def some(self, live: Tensor, start: int, stop: int) -> Tensor:
         """Return the part of some clients in a row, in the same memory, where every client's is held whole."""
@@ -297,48 +309,46 @@ class StackedFeatures:
         return SparseMatrix(Pattern(pattern.crow, column, (pattern.shape[0], num_columns)), self.matrix.values)
 
 
-class FeatureLayout(Layout):
-    """A layout of weights that multiply sparse features; `x` is what the model is fed in place of the features."""
+class WideRows(Layout):
+    """A copy for each client, one below the other: for features whose columns are each client's own."""
+
+    def __init__(self, num_clients: int, num_features: int) -> None:
+        self.num_clients, self.num_features = num_clients, num_features
+
+    def live(self, start: Start) -> Tensor:
+        """Return (clients * features, out)."""
+        return Plain(self.num_clients).live(start).flatten(0, 1)
+
+    def finished(self, live: Tensor, start: Start) -> Stacked:
+        """Return the copies."""
+        return StackedTensor(live.view(-1, self.num_features, live.shape[1]))
+
+    def some(self, live: Tensor, start: int, stop: int) -> Tensor:
+        """Return the copies of some clients."""
+        return live[start * self.num_features : stop * self.num_features]
+
+
+class FullRows(WideRows):
+    """The same for features that are known beforehand; `x` is what the model is fed in their place."""
 
     def __init__(self, features: StackedFeatures) -> None:
+        super().__init__(features.num_clients, features.num_features)
         self.features = features
-
-    @property
-    @abstractmethod
-    def x(self) -> Features | SpanFeatures:
-        """The features in the form that goes with these weights."""
-
-
-class FullRows(FeatureLayout):
-    """A copy for each client, one below the other."""
 
     @property
     def x(self) -> SparseMatrix:
         """The block-diagonal features."""
         return self.features.full
 
-    def live(self, start: Start) -> Tensor:
-        """Return (clients * features, out)."""
-        return Plain(self.features.num_clients).live(start).flatten(0, 1)
 
-    def finished(self, live: Tensor, start: Start) -> Stacked:
-        """Return the copies."""
-        return StackedTensor(live.view(self.features.num_clients, -1, live.shape[1]))
-
-    def part(self, live: Tensor, position: int) -> Tensor:
-        """Return a copy."""
-        return live.view(self.features.num_clients, -1, live.shape[1])[position]
-
-
-class CompactRows(FeatureLayout):
+class CompactRows(Layout):
     """The rows of the features that occur at a client; the others move alike at all clients and are held once.
 
     Where nothing moves those (no decay, no drift), they stand `still` and are not held at all.
     """
 
     def __init__(self, features: StackedFeatures, still: bool = False) -> None:
-        super().__init__(features)
-        self.still = still
+        self.features, self.still = features, still
 
     @property
     def x(self) -> SparseMatrix:
@@ -429,12 +439,11 @@ class CompactStack(Stacked):
         return torch.addcmul(collected.matmul(values).double(), self.rest.double(), left.unsqueeze(1)).cpu()
 
 
-class Span(FeatureLayout):
+class Span(Layout):
     """What training added to the start, one row for each node, how much of the start is left, and of a drift."""
 
     def __init__(self, features: StackedFeatures, drift: Start | None = None) -> None:
-        super().__init__(features)
-        self.drift = drift
+        self.features, self.drift = features, drift
 
     @property
     def x(self) -> SpanFeatures:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeAlias
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from isthmus.core.client import NotTogether
 from isthmus.core.errors import BadInput
 from isthmus.core.record import Params
-from isthmus.core.replies import Stacked, StackedTensor
+from isthmus.core.replies import Stacked
 from isthmus.core.stacked_params import StackedParams, own_tensor
 from isthmus.learn.graph_client import (
     BothWays,
@@ -32,7 +33,16 @@ from isthmus.learn.graph_client import (
     load_params,
     step_gradients,
 )
-from isthmus.learn.optimizers import SGD, Adam, AdamW, Optimizer, OptimizerState
+from isthmus.learn.optimizers import (
+    ELEMENTWISE,
+    SGD,
+    Optimizer,
+    OptimizerState,
+    common_step,
+    counts_steps_only,
+    moving,
+    steps_before,
+)
 from isthmus.learn.tasks.stacked_batches import Evaluated
 from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.together.layouts import (
@@ -47,12 +57,11 @@ from isthmus.learn.together.layouts import (
     feature_weights,
     is_compact,
     replaced,
-    rows_of,
     shapes_of,
     start_sum,
+    starts_of,
     term_of,
 )
-from isthmus.learn.together.weights import Weights, counts_steps_only, moving, stacked_state, starts_of, states_apart
 from isthmus.models.parts import Streams
 from isthmus.models.products.sparse import SparseMatrix
 
@@ -61,9 +70,6 @@ Frozen: TypeAlias = Callable[[], Mapping[str, Any]]
 
 # From the model, the data, the clients' random streams and what the model began with to each client's loss, (clients,).
 StackedLoss: TypeAlias = Callable[[nn.Module, StackedData, Streams, Frozen], Tensor]
-
-# Exact classes whose steps treat every number by itself, so that stacked numbers move as they would alone.
-ELEMENTWISE: frozenset[type[Optimizer]] = frozenset({SGD, Adam, AdamW})
 
 
 @dataclass(frozen=True)
@@ -101,29 +107,55 @@ class StackedFit:
 
     def members(self) -> list[Fitted]:
         """Return what each client has of it; parameters and optimiser states are made when they are looked at."""
-        params = StackedParams(self.params, len(self.losses)).members()
-        losses = self.losses.tolist()
-        sums: list[Any] = [None] * len(losses)
-        if self.gradients is not None:
-            sums = list(StackedParams(self.gradients, len(losses)).members())
-        centres: list[Any] = [None] * len(losses)
-        if self.centre is not None:
-            centres = list(StackedParams({**self.params, **self.centre}, len(losses)).members())
-        steps = self.steps_each or (self.steps,) * len(losses)
-        return [
-            Fitted(
-                mine,
-                losses[position],
-                steps[position],
-                partial(self._state, position),
-                sums[position],
-                centres[position],
-            )
-            for position, mine in enumerate(params)
-        ]
+        number = len(self.losses)
+        centre = None if self.centre is None else {**self.params, **self.centre}
+        params, sums, centres = (
+            [None] * number if held is None else StackedParams(held, number).members()
+            for held in (self.params, self.gradients, centre)
+        )
+        steps = self.steps_each or (self.steps,) * number
+        states = [partial(lambda position: self.optimizer_states[position], position) for position in range(number)]
+        each = zip(params, self.losses.tolist(), steps, states, sums, centres, strict=True)
+        return [Fitted(*mine) for mine in each]
 
-    def _state(self, position: int) -> OptimizerState:
-        return self.optimizer_states[position]
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Together:
+    """How many clients are trained.
+
+    Fields:
+        steps:            optimiser steps; on full batches a batch is an epoch
+        optimizer:        how a gradient becomes a step
+        step_unit:        "batch" or "epoch"
+        proximal:         mu of a term mu/2 |w - start|^2 that joins each client's loss
+        pulled:           the parameters that it is over
+        optimizer_states: each client's state to go on from; None to begin from nothing
+        loss:             each client's loss, (clients,); by default the task's
+        drifts:           what is added to the gradients of these parameters at every step, for all or for each
+        penalties:        each client's own term, which may be any function of its parameters
+        sum_gradients:    whether gradients are added up, without drifts and pulls
+        purpose:          names the clients' random streams
+        data:             takes the place of the clients' own
+        observe:          called after the last step with the trained model and the data; what it returns is kept
+        alters_features:  whether the loss runs the model on other features than the clients' own
+        envelope:         its centre is what is trained, over the given parameters, in the place of a pull
+    """
+
+    steps: int
+    optimizer: Optimizer
+    step_unit: str = "batch"
+    proximal: float = 0.0
+    pulled: Container[str] = ()
+    optimizer_states: Sequence[OptimizerState | None] | None = None
+    loss: Any = None
+    drifts: Mapping[str, Start] | None = None
+    penalties: Sequence[Penalty] = ()
+    sum_gradients: bool = False
+    purpose: str = "fit"
+    data: Any = None
+    observe: Callable[[nn.Module, Any], Any] | None = None
+    alters_features: bool = False
+    envelope: Envelope | None = None
 
 
 class GraphCohort:
@@ -138,7 +170,7 @@ class GraphCohort:
         self._buffers = frozenset(name for name, _ in self.model.named_buffers())
         self._shapes = {name: slot.shape for name, slot in self.model.state_dict().items()}
         self._part: GraphCohort | None = None
-        self._other_data: tuple[list[Any], StackedData] | None = None
+        self._other_data: tuple[list[Any], Any] | None = None
         self._other_features: tuple[Any, StackedFeatures | None] | None = None
 
     def __iter__(self) -> Iterator[GraphClient]:
@@ -186,12 +218,12 @@ class GraphCohort:
             self._other_features = (data.graph.x, self._stacked_features(data))
         return self._other_features[1]
 
-    def held_whole(self) -> tuple[dict[str, Layout], StackedData]:
-        """Return how parameters are held where each client has all of its own, and the data in the form for that."""
+    def held(self, form: Callable[[StackedFeatures], FullRows | CompactRows]) -> tuple[dict[str, Layout], StackedData]:
+        """Return how parameters are held, those of sparse features in this form, and the data in the form for that."""
         layouts: dict[str, Layout] = dict.fromkeys(self._shapes, Plain(len(self)))
         if self._features is None:
             return layouts, self.data
-        rows = FullRows(self._features)
+        rows = form(self._features)
         return layouts | dict.fromkeys(self._feature_weights, rows), self.data.with_features(rows.x)
 
     # ---- training
@@ -203,11 +235,8 @@ class GraphCohort:
         penalties = [work.penalty for work in works]
         pulls = [penalty for penalty in penalties if isinstance(penalty, Pull)]
         own = [penalty for penalty in penalties if penalty is not None and not isinstance(penalty, Pull)]
-        states = None if first.optimizer_state is None else [work.optimizer_state for work in works]
-        loss = self._loss_of([work.loss for work in works])
         data = None if first.prepared is None else self._data_of([work.prepared for work in works])
-        fitted = self.fit(
-            starts[0] if all(start is starts[0] for start in starts) else starts,
+        asked = Together(
             steps=first.steps,
             step_unit=first.step_unit,
             optimizer=first.optimizer,
@@ -217,13 +246,13 @@ class GraphCohort:
             sum_gradients=first.sum_gradients,
             purpose=first.purpose,
             penalties=own,
-            optimizer_states=states,
-            loss=loss,
+            optimizer_states=None if first.optimizer_state is None else [work.optimizer_state for work in works],
+            loss=self._loss_of([work.loss for work in works]),
             data=data,
             alters_features=getattr(first.loss, "alters_features", False),
             envelope=first.envelope,
         )
-        return fitted.members()
+        return self.train(starts[0] if all(start is starts[0] for start in starts) else starts, asked).members()
 
     def terms_of(self, params: Sequence[Params]) -> dict[str, Tensor | Stacked]:
         """Return each parameter of the clients as it can be a part of a sum."""
@@ -238,11 +267,15 @@ class GraphCohort:
         found: StackedLoss = first.many(self, [loss.about for loss in losses])
         return found
 
-    def _data_of(self, prepared: list[Any]) -> StackedData:
+    def _stack_of(self, prepared: Sequence[Any]) -> Any:
+        """Return clients' data side by side."""
+        return self.task.stack(prepared)
+
+    def _data_of(self, prepared: list[Any]) -> Any:
         """Return other data than the clients' own side by side; the last one is kept."""
         known = self._other_data
         if known is None or any(one is not other for one, other in zip(known[0], prepared, strict=True)):
-            known = self._other_data = (prepared, self.task.stack(prepared))
+            known = self._other_data = (prepared, self._stack_of(prepared))
         return known[1]
 
     def _drifts(
@@ -280,99 +313,70 @@ class GraphCohort:
                     found[name] = start_sum([(factor, term_of(each)) for factor, each in terms])
         return found
 
-    def fit(
-        self,
-        params: Params | Sequence[Params],
-        *,
-        steps: int,
-        optimizer: Optimizer,
-        step_unit: str = "batch",
-        proximal: float = 0.0,
-        pulled: Container[str] = (),
-        optimizer_states: Sequence[OptimizerState | None] | None = None,
-        loss: StackedLoss | None = None,
-        drifts: Mapping[str, Start] | None = None,
-        penalties: Sequence[Penalty] = (),
-        sum_gradients: bool = False,
-        purpose: str = "fit",
-        data: StackedData | None = None,
-        observe: Callable[[nn.Module, StackedData], Any] | None = None,
-        alters_features: bool = False,
-        envelope: Envelope | None = None,
-    ) -> StackedFit:
+    def fit(self, params: Params | Sequence[Params], **asked: Any) -> StackedFit:
         """Train all clients, from the same parameters or each from its own; missing ones are personal.
 
-        Args:
-            params:           the start, one for all or one for each
-            steps:            optimiser steps; on full batches a batch is an epoch
-            optimizer:        how a gradient becomes a step
-            step_unit:        "batch" or "epoch", the same here
-            proximal:         mu of a term mu/2 |w - start|^2 that joins each client's loss
-            pulled:           the parameters that it is over
-            optimizer_states: each client's state to go on from; None to begin from nothing
-            loss:             each client's loss, (clients,); by default the task's
-            drifts:           what is added to the gradients of these parameters at every step, for all or for each
-            penalties:        each client's own term, which may be any function of its parameters
-            sum_gradients:    whether gradients are added up, without drifts and pulls
-            purpose:          names the clients' random streams
-            data:             takes the place of the clients' own
-            observe:          called after the last step with the trained model and the data; what it returns is kept
-            alters_features:  whether the loss runs the model on other features than the clients' own
-            envelope:         its centre is what is trained, over the given parameters, in the place of a pull
+        What is `asked` for are the fields of `Together`.
         """
+        return self.train(params, Together(**asked))
+
+    def train(self, params: Params | Sequence[Params], asked: Together) -> StackedFit:
+        """Train all clients, as `fit` does."""
         given_each = [params] if isinstance(params, dict) else params
         given = frozenset(given_each[0])
-        starts = self._in_order({**self._personal(given), **starts_of(given_each)})
+        held = {**self._personal(given), **starts_of(given_each)}
+        # In the model's order, as a client alone would have it: moments are kept by place.
+        starts = {**{name: held[name] for name in self._shapes if name in held}, **held}
         if all(client.num_examples == 0 for client in self.clients):
-            return self._sent(self._untrained(starts, optimizer, optimizer_states), given)
+            return self._sent(self._untrained(starts, asked), given)
         self._check(starts)
-        states = self._states(optimizer, optimizer_states)
-        data = self.data if data is None else data
-        starts, drifts = self._compacted(starts, data), self._compacted(drifts or {}, data)
-        asked = _Asked(drifts, bool(penalties), alters_features)
-        same = frozenset(name for name, start in starts.items() if is_compact(start))
-        layouts, x = self._layouts(data, optimizer, same, states, asked)
+        return self._sent(self._trained(starts, given, asked), given)
+
+    def _trained(self, starts: dict[str, Start], given: frozenset[str], asked: Together) -> StackedFit:
+        states, optimizer, envelope = self._states(asked), asked.optimizer, asked.envelope
+        data = self.data if asked.data is None else asked.data
+        starts, drifts = self._compacted(starts, data), self._compacted(asked.drifts or {}, data)
+        layouts, x = self._layouts(data, starts, states, replace(asked, drifts=drifts))
         weights = Weights(starts, layouts, self._buffers)
-        if envelope is not None:
-            proximal, pulled = envelope.strength, given
-        moved, terms = [each.detach() for each in weights.moved], weights.terms(proximal, pulled, drifts)
-        state = stacked_state(optimizer, moved, states, weights.layouts)
-        lr = optimizer.lr * optimizer.schedule.factor(max(self.clients[0].position.round, 1))
-        streams = self._streams(purpose, data)
+        weights.hold(*((asked.proximal, asked.pulled) if envelope is None else (envelope.strength, given)), drifts)
+        state = stacked_state(optimizer, weights.values, states, weights.layouts)
+        lr = self._rate(optimizer)
+        streams = self._streams(asked.purpose, data)
         data = data.with_features(x)
-        loss = self._task_loss if loss is None else loss
+        loss = asked.loss or (lambda model, data, streams, frozen: self.task.stacked_loss(model, data, streams))
         losses: list[Tensor] = []
-        sums = [torch.zeros_like(each) for each in moved] if sum_gradients else None
+        sums = [torch.zeros_like(each) for each in weights.values] if asked.sum_gradients else None
         with replaced(self.model, weights.installed()):
             inner = 1 if envelope is None else envelope.steps
-            for number in range(steps * inner):
+            for number in range(asked.steps * inner):
                 if envelope is not None and number % inner == 0:
-                    terms.begin(moved)
-                    state = optimizer.start(moved)
-                each = loss(self.model, data, streams, weights.frozen)  # (clients,)
+                    weights.begin()
+                    state = optimizer.start(weights.values)
+                each = loss(self.model, data, streams, lambda: weights.frozen)  # (clients,)
                 losses.append(each.detach())
-                extra = [penalty(weights.of(k)) for k, penalty in enumerate(penalties)]
+                extra = [penalty(weights.of(k)) for k, penalty in enumerate(asked.penalties)]
                 total = torch.stack(extra).sum() if extra else None
                 grads = step_gradients(each, total, weights.moved, sums, optimizer)
-                terms.join(grads, moved)
-                optimizer.step(moved, grads, state, lr)
+                weights.join(grads)
+                optimizer.step(weights.values, grads, state, lr)
                 if envelope is not None and (number + 1) % inner == 0:
-                    terms.follow(moved, envelope.rate)
+                    weights.follow(envelope.rate)
             with torch.no_grad():
-                observed = None if observe is None else observe(self.model, data)
-        kept = partial(states_apart, optimizer, state, states, len(self), weights, steps)
-        summed = None if sums is None else weights.named(sums)
-        centre = None if envelope is None else weights.placed(terms.anchors)
-        means = torch.stack(losses).mean(dim=0)
-        fitted = StackedFit(weights.finished(), means, len(losses), kept, summed, observed, centre)
-        return self._sent(fitted, given)
+                observed = None if asked.observe is None else asked.observe(self.model, data)
+        counts = [taken + asked.steps for taken in steps_before(states, len(self))]
+        return StackedFit(
+            weights.finished(),
+            torch.stack(losses).mean(dim=0),
+            len(losses),
+            partial(states_apart, optimizer, state, counts, weights),
+            None if sums is None else weights.named(sums),
+            observed,
+            None if envelope is None else weights.centre(),
+        )
 
-    def _task_loss(self, model: nn.Module, data: StackedData, streams: Streams, frozen: Frozen) -> Tensor:
-        return self.task.stacked_loss(model, data, streams)
-
-    def _in_order(self, held: dict[str, Start]) -> dict[str, Start]:
-        """Return parameters in the model's order, as a client alone would have it: moments are kept by place."""
-        return {**{name: held[name] for name in self._shapes if name in held}, **held}
+    def _rate(self, optimizer: Optimizer) -> float:
+        """Return the learning rate of this round."""
+        return optimizer.lr * optimizer.schedule.factor(max(self.clients[0].position.round, 1))
 
     def _personal(self, given: frozenset[str]) -> dict[str, Start]:
         """Return each client's own values of the parameters that are not given."""
@@ -391,31 +395,23 @@ class GraphCohort:
             client.state = {**client.state, "personal": own}
         return replace(fitted, params={name: value for name, value in fitted.params.items() if name in given})
 
-    def _untrained(
-        self, starts: dict[str, Start], optimizer: Optimizer, states: Sequence[OptimizerState | None] | None
-    ) -> StackedFit:
+    def _untrained(self, starts: dict[str, Start], asked: Together) -> StackedFit:
         """Give everybody its start back: nobody has training examples."""
-        params: dict[str, Stacked] = {}
-        for name, start in starts.items():
-            alike = isinstance(start, Tensor)
-            params[name] = StackedTensor(start.expand(len(self), *start.shape) if alike else rows_of(start))  # type: ignore[union-attr, arg-type]
+        weights = Weights(starts, dict.fromkeys(starts, Plain(len(self))), self._buffers)
+        given = asked.optimizer_states or [None] * len(self)
 
         def kept() -> tuple[OptimizerState, ...]:
-            trained = [stacked for name, stacked in params.items() if name not in self._buffers]
-            given = states or [None] * len(self)
-            return tuple(state or optimizer.start([t.member(k) for t in trained]) for k, state in enumerate(given))
+            start = asked.optimizer.start
+            return tuple(state or start([each[k] for each in weights.values]) for k, state in enumerate(given))
 
-        gradients: dict[str, Stacked] = {
-            n: StackedTensor(torch.zeros_like(p.whole())) for n, p in params.items() if n not in self._buffers
-        }
-        return StackedFit(params, torch.full((len(self),), float("nan")), 0, kept, gradients)
+        zeros = weights.named([torch.zeros_like(each) for each in weights.values])
+        return StackedFit(weights.finished(), torch.full((len(self),), float("nan")), 0, kept, zeros)
 
-    def _states(
-        self, optimizer: Optimizer, states: Sequence[OptimizerState | None] | None
-    ) -> list[OptimizerState] | None:
+    def _states(self, asked: Together) -> list[OptimizerState] | None:
         """Return each client's optimiser state to go on from, or None when all begin."""
-        if type(moving(optimizer)) not in ELEMENTWISE:
-            raise NotTogether(f"{optimizer!r} is not known to treat every number by itself")
+        states = asked.optimizer_states
+        if type(moving(asked.optimizer)) not in ELEMENTWISE:
+            raise NotTogether(f"{asked.optimizer!r} is not known to treat every number by itself")
         if states is None:
             return None
         fresh = [state is None for state in states]
@@ -424,33 +420,25 @@ class GraphCohort:
         return None if all(fresh) else [state or {} for state in states]
 
     def _layouts(
-        self,
-        data: StackedData,
-        optimizer: Optimizer,
-        same: frozenset[str],
-        states: list[OptimizerState] | None,
-        asked: _Asked,
+        self, data: StackedData, starts: Mapping[str, Start], states: list[OptimizerState] | None, asked: Together
     ) -> tuple[dict[str, Layout], Any]:
-        """Return how each parameter is held, and the features in the form that goes with it.
-
-        Parameters in `same` begin as the same for all clients, but for rows of features that occur at them.
-        """
+        """Return how each parameter is held, and the features in the form that goes with it."""
         layouts: dict[str, Layout] = dict.fromkeys(self._shapes, Plain(len(self)))
         features = self._features_of(data)
         if features is None:
             return layouts, data.graph.x
-        names = self._feature_weights
+        names, optimizer, of_each = self._feature_weights, asked.optimizer, asked.drifts or {}
         # Only a state that is nothing but a count of steps can be gone on from beside weights that are not held whole,
         # and any function of the weights may ask for all of them.
         bare = not asked.penalties and (states is None or counts_steps_only(optimizer))
         # The span is that of the features as they are.
         linear = type(moving(optimizer)) is SGD and not drops_features(self.model) and not asked.alters_features
         if linear and bare and features.span_pays:
-            spans = {name: Span(features, asked.drifts.get(name)) for name in names}
+            spans = {name: Span(features, of_each.get(name)) for name in names}
             return layouts | spans, features.span
         # A drift that is each client's own may move every row.
-        drifts = [asked.drifts[name] for name in names if name in asked.drifts]
-        compact = same.issuperset(names) and bare and all(map(is_compact, drifts))
+        drifts = [of_each[name] for name in names if name in of_each]
+        compact = bare and all(map(is_compact, [*drifts, *(starts[name] for name in names)]))
         still = not drifts and not moving(optimizer).weight_decay
         layout = CompactRows(features, still) if compact else FullRows(features)
         return layouts | dict.fromkeys(names, layout), layout.x
@@ -472,8 +460,7 @@ class GraphCohort:
                 raise BadInput(f"parameter {name!r} has another shape than this model's {tuple(self._shapes[name])}")
 
     def _streams(self, purpose: str, data: StackedData) -> Streams:
-        generators = lambda: [client.generator(purpose) for client in self.clients]  # noqa: E731
-        return Streams(generators, data.sizes, data.rows, data.entries)
+        return Streams(lambda: [c.generator(purpose) for c in self.clients], data.sizes, data.rows, data.entries)
 
     # ---- evaluation
 
@@ -490,27 +477,124 @@ class GraphCohort:
             yield self.data
             return
         starts = {**self._personal(frozenset(models[0])), **starts_of(models)}
-        layouts: dict[str, Layout] = dict.fromkeys(starts, Plain(len(self)))
-        data, features = self.data, self._features
-        if features is not None:
-            rows = CompactRows(features, still=True)
-            layouts |= dict.fromkeys(self._feature_weights, rows)
-            data = data.with_features(rows.x)
+        layouts, data = self.held(partial(CompactRows, still=True))
         self._check(dict(starts))
         with replaced(self.model, {name: layouts[name].live(start) for name, start in starts.items()}):
             yield data
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What is asked of training that decides how weights can be held.
+# ---- the parameters and optimiser states of many clients while they train
 
-    Fields:
-        drifts:          what is added to gradients, by parameter
-        penalties:       whether there are terms that may look at every weight
-        alters_features: whether the loss runs the model on other features than the clients' own
-    """
 
-    drifts: Mapping[str, Start]
-    penalties: bool = False
-    alters_features: bool = False
+class Weights:
+    """The parameters of all clients while they train: where they began, how they are held, what is moved."""
+
+    def __init__(self, starts: dict[str, Start], layouts: dict[str, Layout], buffers: frozenset[str]) -> None:
+        self._starts, self._layouts = starts, layouts
+        self._live = {name: layouts[name].live(start) for name, start in starts.items()}
+        self._trained = [name for name in starts if name not in buffers]
+        self.layouts = [layouts[name] for name in self._trained]
+        self._track()
+
+    def _track(self) -> None:
+        self.moved = [self._live[name].requires_grad_() for name in self._trained]
+        self.values = [each.detach() for each in self.moved]  # the same memory
+
+    def hold(self, strength: float, pulled: Container[str], drifts: Mapping[str, Start]) -> None:
+        """Let g + mu (w - anchor) + drift take the place of g: a pull to where some parameters are now, and a drift."""
+        near: Container[str] = pulled if strength else ()
+        drifting = {i: drifts[name] for i, name in enumerate(self._trained) if name in drifts}
+        self._strength = strength
+        self._anchors = {i: self.values[i].clone() for i, name in enumerate(self._trained) if name in near}
+        self._drifts = {i: self.layouts[i].constant(drift) for i, drift in drifting.items()}
+
+    def begin(self) -> None:
+        """Put the parameters to where they are pulled."""
+        for i, anchor in self._anchors.items():
+            self.values[i].copy_(anchor)
+
+    def follow(self, rate: float) -> None:
+        """Let what pulls the parameters go some of the way to them."""
+        for i, anchor in self._anchors.items():
+            anchor.lerp_(self.values[i], rate)
+
+    def join(self, grads: list[Tensor]) -> None:
+        """Add the pull and the drift to the gradients."""
+        for i, anchor in self._anchors.items():
+            grads[i] = grads[i].add(self.values[i] - anchor, alpha=self._strength)
+        for i, drift in self._drifts.items():
+            grads[i] = grads[i] + drift
+
+    def centre(self) -> dict[str, Stacked]:
+        """Return where the parameters are pulled."""
+        named = {self._trained[i]: anchor for i, anchor in self._anchors.items()}
+        return {name: self._layouts[name].finished(anchor, self._starts[name]) for name, anchor in named.items()}
+
+    def of(self, position: int) -> dict[str, Tensor]:
+        """Return one client's parameters that are trained, as parts of what the optimiser moves."""
+        return {n: self._layouts[n].part(self._live[n], position) for n in self._trained}
+
+    def some(self, start: int, stop: int) -> Weights:
+        """Return the parameters of some clients in a row, in the same memory."""
+        part = copy(self)
+        part._live = {n: self._layouts[n].some(live.detach(), start, stop) for n, live in self._live.items()}
+        part._track()
+        part._anchors = {i: self.layouts[i].some(anchor, start, stop) for i, anchor in self._anchors.items()}
+        part._drifts = {i: self.layouts[i].some(drift, start, stop) for i, drift in self._drifts.items()}
+        return part
+
+    def cut(self, tensors: Sequence[Tensor], start: int, stop: int) -> list[Tensor]:
+        """Return some clients' part of tensors that are held like the trained parameters, in the same memory."""
+        return [layout.some(each, start, stop) for layout, each in zip(self.layouts, tensors, strict=True)]
+
+    def named(self, tensors: Sequence[Tensor], optimizer: Optimizer | None = None) -> dict[str, Stacked]:
+        """Return gradients of the trained parameters by name and client, or moments of those an optimiser moves."""
+        pairs = zip(self._trained if optimizer is None else optimizer.chosen(self._trained), tensors, strict=True)
+        return {name: self._layouts[name].beside(tensor, self._starts[name]) for name, tensor in pairs}
+
+    def installed(self) -> dict[str, Any]:
+        """Return what the model finds in the parameters' places."""
+        return {n: self._layouts[n].installed(self._live[n], start) for n, start in self._starts.items()}
+
+    @cached_property
+    def frozen(self) -> Mapping[str, Any]:
+        """What the model began with."""
+        layouts = self._layouts
+        return {n: layouts[n].installed(layouts[n].live(start), start) for n, start in self._starts.items()}
+
+    def finished(self) -> dict[str, Stacked]:
+        """Return what became of each parameter of each client."""
+        return {n: self._layouts[n].finished(live.detach(), self._starts[n]) for n, live in self._live.items()}
+
+
+def stacked_state(
+    optimizer: Optimizer, moved: list[Tensor], states: list[OptimizerState] | None, layouts: Sequence[Layout]
+) -> OptimizerState:
+    """Return the state of the stacked parameters."""
+    if not states or not states[0]:
+        return optimizer.start(moved)
+    slots = [key for key, value in states[0].items() if isinstance(value, tuple)]
+    stacked: OptimizerState = {"step": common_step(optimizer, states)}
+    for key in slots:
+        held = enumerate(optimizer.chosen(layouts))
+        stacked[key] = tuple(layout.live([state[key][i] for state in states]) for i, layout in held)
+    return stacked
+
+
+def states_apart(
+    optimizer: Optimizer,
+    state: OptimizerState,
+    counts: Sequence[int],
+    weights: Weights,
+    placed: Callable[[Stacked], Stacked] = lambda each: each,
+) -> tuple[OptimizerState, ...]:
+    """Return each client's state after so many steps in all; `placed` puts clients into their order."""
+    slots = {
+        key: [placed(each) for each in weights.named(value, optimizer).values()]
+        for key, value in state.items()
+        if isinstance(value, tuple)
+    }
+    return tuple(
+        {"step": count, **{key: tuple(own_tensor(slot.member(k)) for slot in value) for key, value in slots.items()}}
+        for k, count in enumerate(counts)
+    )

@@ -18,7 +18,7 @@ from isthmus.core.errors import BadInput
 from isthmus.core.federation import Position
 from isthmus.core.record import Params
 from isthmus.data.graph import Graph
-from isthmus.learn.graph_client import GraphClient, fit, read_params
+from isthmus.learn.graph_client import Fit, GraphClient, read_params
 from isthmus.learn.metrics.classification import cross_entropy
 from isthmus.learn.optimizers import SGD, AdamW
 from isthmus.learn.tasks import LinkPrediction, NodeClassification
@@ -236,17 +236,9 @@ def test_steps_between_looks_are_steps_of_one_training_to_the_bit() -> None:
     graph = graph_of()
     client, encoder, head = ready(graph.with_masks({**graph.masks, "val": torch.zeros(80, dtype=torch.bool)}), LINEAR)
     found = Finetune(steps=11, evaluate_every=4).train(client, encoder)
-    wanted = fit(
-        client.model,
-        {**encoder, **head},
-        client.task,
-        client.prepared,
-        steps=11,
-        optimizer=AdamW(lr=0.01, weight_decay=1e-3),
-        lr=0.01,
-        batching=client.batching,
-        generator=client.generator("finetune"),
-    ).params
+    start, draw = {**encoder, **head}, client.generator("finetune")
+    work = Fit(start, 11, AdamW(lr=0.01, weight_decay=1e-3))
+    wanted = work.on(client.model, start, client.task, client.prepared, 0.01, client.batching, draw).params
     assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
 
 

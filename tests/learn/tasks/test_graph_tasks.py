@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from isthmus.core.errors import BadInput
 from isthmus.data.graph_set import GraphSet
 from isthmus.learn.batching import FullBatch, MiniBatch, NeighborBatch
-from isthmus.learn.graph_client import GraphClient, fit, read_params
+from isthmus.learn.graph_client import Fit, GraphClient, read_params
 from isthmus.learn.metrics import classification as metrics
 from isthmus.learn.optimizers import SGD
 from isthmus.learn.tasks import GraphBinary, GraphClassification, GraphRegression, graph_batches
@@ -146,10 +146,8 @@ def test_one_mini_batch_of_all_graphs_trains_as_a_full_batch_does() -> None:
     start = read_params(model)
 
     def trained(batching: object) -> dict[str, Tensor]:
-        return fit(
-            model, start, task, task.prepare(data), steps=3, optimizer=SGD(lr=0.05), lr=0.05,
-            batching=batching, generator=torch.Generator().manual_seed(0),  # type: ignore[arg-type]
-        ).params  # fmt: skip
+        work, draw = Fit(start, 3, SGD(lr=0.05)), torch.Generator().manual_seed(0)
+        return work.on(model, start, task, task.prepare(data), 0.05, batching, draw).params  # type: ignore[arg-type]
 
     for name, value in trained(MiniBatch(100)).items():
         torch.testing.assert_close(value, trained(FullBatch())[name], atol=1e-5, rtol=1e-4)
@@ -166,10 +164,8 @@ def test_training_lowers_the_loss(target: str, categorical: bool) -> None:
     model = spec.build(task.input_dim(data), task.output_dim(data))
     prepared = task.prepare(data)
     before = task.evaluate(model, prepared, ("train",))[0]["train"]["loss"]
-    fit(
-        model, read_params(model), task, prepared, steps=60, optimizer=SGD(), lr=1e-4 if target == "value" else 0.01,
-        batching=MiniBatch(3), generator=torch.Generator().manual_seed(0),
-    )  # fmt: skip
+    start, lr = read_params(model), 1e-4 if target == "value" else 0.01
+    Fit(start, 60, SGD()).on(model, start, task, prepared, lr, MiniBatch(3), torch.Generator().manual_seed(0))
     assert task.evaluate(model, prepared, ("train",))[0]["train"]["loss"] < 0.9 * before
 
 

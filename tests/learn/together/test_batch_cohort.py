@@ -20,8 +20,7 @@ from isthmus.learn.graph_client import BothWays, Evaluate, Fit, GraphClient, Pul
 from isthmus.learn.optimizers import SGD, Adam, AdamW, Optimizer, only
 from isthmus.learn.tasks import GraphBinary, GraphClassification, GraphRegression, stacked_batches
 from isthmus.learn.tasks.graph_batches import GraphPile
-from isthmus.learn.tasks.graph_stack import GraphStack
-from isthmus.learn.tasks.joined_graphs import JoinedGraphs
+from isthmus.learn.tasks.graph_stack import GraphStack, JoinedGraphs
 from isthmus.learn.tasks.stacked_batches import Placed, StackedBatch
 from isthmus.learn.together.batch_cohort import BatchCohort
 from isthmus.models import (
@@ -377,7 +376,8 @@ def test_the_operators_of_a_batch_are_pieces_of_those_of_all_graphs(name: str) -
     again = joined.cut(owners, chosen, tiled=False)
     assert set(again.graph.asked_for) == set(wanted)
     # What is padding is nobody's, and may be anything.
-    graphs = torch.cat([torch.arange(again.graphs.rows) < count for count in again.graphs.sizes])
+    assert again.items is not None
+    graphs = torch.cat([torch.arange(again.items.rows) < count for count in again.items.sizes])
     nodes = torch.cat([torch.arange(again.nodes.rows) < count for count in again.nodes.sizes])
     for key, expected in wanted.items():
         pooled = isinstance(key, tuple)
@@ -394,7 +394,7 @@ def test_nodes_whose_neighbourhoods_have_the_same_sums_are_computed_once(
 ) -> None:
     if tiled:
         request.getfixturevalue("small_tiles")
-        monkeypatch.setattr("isthmus.learn.tasks.joined_graphs.MOST_DISTINCT", 2.0)  # tiles of eight rows have no fewer
+        monkeypatch.setattr("isthmus.learn.tasks.graph_stack.MOST_DISTINCT", 2.0)  # tiles of eight rows have no fewer
     clients = clients_of(MODELS["gin"], batching=batching, alike=True)
     found: list[Any] = []
     distinct = GraphInput.distinct
@@ -433,7 +433,7 @@ def test_a_batch_holds_each_clients_graphs_in_its_own_rows() -> None:
     joined = JoinedGraphs([client.prepared.pile for client in clients])
     chosen = [torch.tensor([3, 0, 1]), torch.tensor([5, 1])]
     found = joined.cut([1, 0], chosen, tiled=False)
-    assert found.graphs.sizes == (3, 2) and found.graphs.rows == 4
+    assert found.items is not None and found.items.sizes == (3, 2) and found.items.rows == 4
     for slot, (owner, mine) in enumerate(zip([1, 0], chosen, strict=True)):
         pile: GraphPile = clients[owner].prepared.pile
         alone = pile.batch(mine)
@@ -441,7 +441,7 @@ def test_a_batch_holds_each_clients_graphs_in_its_own_rows() -> None:
         assert found.nodes.sizes[slot] == alone.num_nodes
         assert isinstance(found.graph.x, Tensor) and torch.equal(found.graph.x[rows], alone.x)  # type: ignore[arg-type]
         assert alone.batch is not None and found.graph.batch is not None
-        assert torch.equal(found.graph.batch[rows], alone.batch + slot * found.graphs.rows)
+        assert torch.equal(found.graph.batch[rows], alone.batch + slot * found.items.rows)
         here = (found.graph.edge_index[0] >= rows.start) & (found.graph.edge_index[0] < rows.stop)
         assert torch.equal(found.graph.edge_index[:, here] - rows.start, alone.edge_index)
         padding = found.graph.x[rows.stop : (slot + 1) * found.nodes.rows]

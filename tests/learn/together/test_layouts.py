@@ -11,7 +11,6 @@ from torch import Tensor
 
 from isthmus.learn.together.layouts import (
     CompactRows,
-    FeatureLayout,
     FullRows,
     Layout,
     Plain,
@@ -53,6 +52,8 @@ def own_starts() -> list[Tensor]:
 def start_of(start: Start, k: int) -> Tensor:
     return start if isinstance(start, Tensor) else start[k]
 
+
+FeatureLayout = FullRows | CompactRows | Span
 
 CASES: dict[str, tuple[type[FeatureLayout], bool]] = {
     "full rows, one start": (FullRows, True),

@@ -17,8 +17,7 @@ from isthmus.learn.batching import Batching, FullBatch, LinkBatch, NeighborBatch
 from isthmus.learn.graph_client import Evaluate, GraphClient
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.learn.tasks import LinkClassification, LinkPrediction, NodeClassification
-from isthmus.learn.tasks.drawn_pairs import DrawnPairs
-from isthmus.learn.tasks.side_by_side import LinkStack
+from isthmus.learn.tasks.side_by_side import DrawnPairs, LinkStack
 from isthmus.learn.together.batch_cohort import BatchCohort
 from isthmus.models import (
     GAT,

@@ -28,7 +28,7 @@ from isthmus.learn.tasks.node_classification import PreparedNodes
 from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.together.blocks import Blocks
 from isthmus.learn.together.layouts import CompactRows, FullRows, Plain, Span, replaced
-from isthmus.learn.together.stacked_clients import GraphCohort, _Asked
+from isthmus.learn.together.stacked_clients import GraphCohort, Together
 from isthmus.models import (
     APPNP,
     GAT,
@@ -347,11 +347,12 @@ def test_weights_of_sparse_features_are_held_in_the_cheapest_way_that_is_exact()
     states: list[Any] = [{"step": 1}] * 5
 
     def kind(
-        optimizer: Optimizer, shared: bool, kept: bool, alters_features: bool = False, drifts: Any = (), **more: bool
+        optimizer: Optimizer, shared: bool, kept: bool, alters_features: bool = False, drifts: Any = (), **more: Any
     ) -> type:
-        asked = _Asked(dict(drifts), alters_features=alters_features, **more)
-        given = frozenset(cohort.model.state_dict()) if shared else frozenset()
-        layouts, x = cohort._layouts(cohort.data, optimizer, given, states if kept else None, asked)
+        asked = Together(steps=1, optimizer=optimizer, drifts=dict(drifts), alters_features=alters_features, **more)
+        slots = cohort.model.state_dict()
+        starts = {name: slot if shared else [slot] * 5 for name, slot in slots.items()}
+        layouts, x = cohort._layouts(cohort.data, starts, states if kept else None, asked)
         kinds = {name: type(layout) for name, layout in layouts.items()}
         (found,) = {kinds.pop(f"gnn.layers.0.{name}") for name in ("neighbor_weight", "own_weight")}
         assert set(kinds.values()) == {Plain}
@@ -371,7 +372,7 @@ def test_weights_of_sparse_features_are_held_in_the_cheapest_way_that_is_exact()
     assert [kind(sgd, True, False, drifts=each) for each in (drift, own)] == [Span, Span]
     # Rows that no data touches move alike unless a drift is each client's own.
     assert [kind(adam, True, False, drifts=each) for each in (drift, own)] == [CompactRows, FullRows]
-    assert kind(sgd, True, False, penalties=True) is FullRows
+    assert kind(sgd, True, False, penalties=[lambda live: torch.zeros(())] * 5) is FullRows
     assert [kind(adam, True, False), kind(adam, True, True), kind(adam, False, False)] == [
         CompactRows,
         FullRows,
@@ -384,7 +385,7 @@ def test_weights_of_sparse_features_are_held_in_the_cheapest_way_that_is_exact()
         CompactRows,
     ]
     plain = GraphCohort(clients_of(spec))
-    dense, x = plain._layouts(plain.data, sgd, frozenset(plain.model.state_dict()), None, _Asked({}))
+    dense, x = plain._layouts(plain.data, plain.model.state_dict(), None, Together(steps=1, optimizer=sgd))
     assert {type(layout) for layout in dense.values()} == {Plain} and isinstance(x, Tensor)
 
 

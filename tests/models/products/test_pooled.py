@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from isthmus.models.products.pooled import Part, Piece, pooled_relu
+from isthmus.models.products.affine import Part, Piece, pooled_relu
 from isthmus.models.products.sparse import SparseMatrix
 
 # Of each of three parts: rows that are read, nodes, graphs.
