@@ -441,6 +441,18 @@ def test_equal_rows_of_several_clients_stay_one_up_to_the_second_layer(
     assert len({rows for tiles, rows in read if tiles == 1}) > 1 or part_rows > 1
 
 
+@pytest.mark.parametrize("readout", [SumReadout(), MeanReadout()])
+def test_graphs_with_equal_rows_are_scored_the_same_by_models_of_their_own(
+    readout: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isthmus.learn.tasks.joined_graphs.MOST_DISTINCT", 2.0)
+    clients = clients_of(ModelSpec(GIN(hidden=8), decoder=HEAD, readout=readout), alike=True)
+    models = [start_of(clients, seed=k) for k in range(len(clients))]
+    together = BatchCohort(clients).evaluate(models, ("train",))
+    for (mine, _), model, client in zip(together, models, clients, strict=True):
+        close(mine, Evaluate(model, ("train",)).alone(client)[0])
+
+
 def test_other_features_than_those_that_were_told_of_have_no_distinct_rows() -> None:
     clients = clients_of(MODELS["gin"], alike=True)
     joined = JoinedGraphs([client.prepared.pile for client in clients])
