@@ -379,12 +379,14 @@ class Reading(GraphInput):
         return self._of[0].pooling(mean)
 
     def _reads(self, rows: int) -> list[tuple[Part, slice, int]]:
-        """Return the same, without the padding after the distinct rows of a part."""
+        """Return the same, without the padding after a part of one tile; several tiles have equally many rows."""
         crow, col = self._of[1].pattern.crow, self._of[1].pattern.col
         found = []
         for part, read, _ in super()._reads(rows):
             mine = col[int(crow[part.nodes.start]) : int(crow[part.nodes.stop])]
-            stop = int(mine.max()) + 1 if len(mine) else read.start
+            stop = read.stop
+            if part.tiles.stop == part.tiles.start + 1:
+                stop = int(mine.max()) + 1 if len(mine) else read.start
             found.append((part, slice(read.start, stop), read.stop - stop))
         return found
 

@@ -228,18 +228,14 @@ class SparseMatrix:
         entries = slice(int(crow[0]), int(crow[-1]))
         crow, col = crow - crow[0], self.pattern.col[entries] - columns.start
         values, size = self.values[entries], (rows.stop - rows.start, columns.stop - columns.start)
-        inside = col < size[1]
-        if not bool(inside.all()):
-            before = torch.cat([crow.new_zeros(1), inside.cumsum(0, dtype=crow.dtype)])
-            crow, col, values = before.index_select(0, crow), col[inside], values[inside]
-        return SparseMatrix(Pattern(crow, col, size), values)
+        return _with_entries(col < size[1], crow, col, values, size)
 
     def gathering(self, back: SparseMatrix) -> SparseMatrix:
-        """Return S B, where B has at most one entry in each row, a one, and one wherever S has an entry."""
-        place = torch.zeros(back.shape[0], dtype=back.pattern.col.dtype, device=back.values.device)
+        """Return S B, where B has at most one entry in each row, a one; rows of padding have none."""
+        place = torch.full((back.shape[0],), -1, dtype=back.pattern.col.dtype, device=back.values.device)
         place[back.pattern.row] = back.pattern.col
-        column = place.index_select(0, self.pattern.col)
-        found = SparseMatrix(Pattern(self.pattern.crow, column, (self.shape[0], back.shape[1])), self.values)
+        column, size = place.index_select(0, self.pattern.col), (self.shape[0], back.shape[1])
+        found = _with_entries(column >= 0, self.pattern.crow, column, self.values, size)
         found._alone = True
         return found
 
@@ -290,6 +286,14 @@ class SparseMatrix:
     def __repr__(self) -> str:
         kind = str(self.dtype).removeprefix("torch.")
         return f"SparseMatrix({self.shape[0]} x {self.shape[1]}, {self.pattern.nnz} entries, {kind})"
+
+
+def _with_entries(inside: Tensor, crow: Tensor, col: Tensor, values: Tensor, size: tuple[int, int]) -> SparseMatrix:
+    """Return a matrix of those of its entries that are inside."""
+    if not bool(inside.all()):
+        before = torch.cat([crow.new_zeros(1), inside.cumsum(0, dtype=crow.dtype)])
+        crow, col, values = before.index_select(0, crow), col[inside], values[inside]
+    return SparseMatrix(Pattern(crow, col, size), values)
 
 
 def padded_starts(blocks: Sequence[SparseMatrix], rows: int) -> Tensor:

@@ -43,7 +43,7 @@ from isthmus.models import (
     Set2SetReadout,
     SumReadout,
 )
-from isthmus.models.inputs import GraphInput
+from isthmus.models.inputs import GraphInput, Reading
 from isthmus.models.products.sparse import SparseMatrix
 from tests.learn.tasks.graph_toys import NODES, SIZES, toy_set
 
@@ -413,6 +413,44 @@ def test_nodes_whose_neighbourhoods_have_the_same_sums_are_computed_once(
         taken = back.row_sums() > 0
         expected = graph.operator("sum with self").matmul(graph.x)
         assert torch.equal(back.matmul(rows)[taken], expected[taken]) and not graph.x[~taken].any()
+
+
+@pytest.mark.parametrize("tiled", [False, True])
+@pytest.mark.parametrize("part_rows", [1, 60, 2_048])
+@pytest.mark.parametrize("batching", [MiniBatch(3), MiniBatch(100)], ids=["mini", "one for all"])
+def test_equal_rows_of_several_clients_stay_one_up_to_the_second_layer(
+    batching: Batching, part_rows: int, tiled: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if tiled:
+        request.getfixturevalue("small_tiles")
+    monkeypatch.setattr("isthmus.learn.tasks.joined_graphs.PART_ROWS", part_rows)
+    monkeypatch.setattr("isthmus.learn.tasks.joined_graphs.MOST_DISTINCT", 2.0)
+    read: list[tuple[int, int]] = []  # by each part: how many tiles, how many rows
+    reads = Reading._reads
+
+    def seen(graph: Reading, rows: int) -> Any:
+        found = reads(graph, rows)
+        read.extend((part.tiles.stop - part.tiles.start, each.stop - each.start) for part, each, _ in found)
+        return found
+
+    monkeypatch.setattr(Reading, "_reads", seen)
+    spec = ModelSpec(GIN(hidden=8, dropout=0.0), decoder=LinearDecoder(), readout=MeanReadout())
+    clients = clients_of(spec, batching=batching, alike=True)
+    require_same_fit(clients, [work_of(start_of(clients))] * len(clients))
+    assert any(tiles > 1 for tiles, _ in read) == (part_rows > 1)
+    assert len({rows for tiles, rows in read if tiles == 1}) > 1 or part_rows > 1
+
+
+@pytest.mark.parametrize("readout", [SumReadout(), MeanReadout()])
+def test_graphs_with_equal_rows_are_scored_the_same_by_models_of_their_own(
+    readout: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isthmus.learn.tasks.joined_graphs.MOST_DISTINCT", 2.0)
+    clients = clients_of(ModelSpec(GIN(hidden=8), decoder=HEAD, readout=readout), alike=True)
+    models = [start_of(clients, seed=k) for k in range(len(clients))]
+    together = BatchCohort(clients).evaluate(models, ("train",))
+    for (mine, _), model, client in zip(together, models, clients, strict=True):
+        close(mine, Evaluate(model, ("train",)).alone(client)[0])
 
 
 def test_other_features_than_those_that_were_told_of_have_no_distinct_rows() -> None:

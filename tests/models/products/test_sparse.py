@@ -253,11 +253,13 @@ def test_a_block_of_a_symmetric_matrix_is_its_own_transpose() -> None:
     assert found.t() is found and torch.equal(found.to_dense(), part + part.t())
 
 
-def test_gathered_rows_are_taken_from_where_they_are() -> None:
+@pytest.mark.parametrize("padding", [0, 2])
+def test_gathered_rows_are_taken_from_where_they_are(padding: int) -> None:
     matrix, full = drawn(3, 5, 0, 0.6)
     back = torch.zeros(5, 2)
     place = torch.tensor([1, 0, 0, 1, 0])
     back[torch.arange(5), place] = 1.0
+    back[5 - padding :] = 0.0
     found = matrix.gathering(SparseMatrix.from_csr(back.to_sparse_csr()))
     assert torch.equal(found.to_dense(), full @ back) and torch.equal(found.t().to_dense(), (full @ back).t())
 
