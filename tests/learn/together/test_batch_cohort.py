@@ -423,8 +423,8 @@ def test_equal_rows_of_several_clients_stay_one_up_to_the_second_layer(
 ) -> None:
     if tiled:
         request.getfixturevalue("small_tiles")
-    monkeypatch.setattr("isthmus.learn.tasks.joined_graphs.PART_ROWS", part_rows)
-    monkeypatch.setattr("isthmus.learn.tasks.joined_graphs.MOST_DISTINCT", 2.0)
+    monkeypatch.setattr("isthmus.learn.tasks.graph_stack.PART_ROWS", part_rows)
+    monkeypatch.setattr("isthmus.learn.tasks.graph_stack.MOST_DISTINCT", 2.0)
     read: list[tuple[int, int]] = []  # by each part: how many tiles, how many rows
     reads = Reading._reads
 
@@ -445,7 +445,7 @@ def test_equal_rows_of_several_clients_stay_one_up_to_the_second_layer(
 def test_graphs_with_equal_rows_are_scored_the_same_by_models_of_their_own(
     readout: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("isthmus.learn.tasks.joined_graphs.MOST_DISTINCT", 2.0)
+    monkeypatch.setattr("isthmus.learn.tasks.graph_stack.MOST_DISTINCT", 2.0)
     clients = clients_of(ModelSpec(GIN(hidden=8), decoder=HEAD, readout=readout), alike=True)
     models = [start_of(clients, seed=k) for k in range(len(clients))]
     together = BatchCohort(clients).evaluate(models, ("train",))
