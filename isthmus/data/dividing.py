@@ -390,13 +390,14 @@ MASKS: dict[str, type[MaskRule]] = {
 
 
 def fingerprint(*data: Any) -> str:
-    """Return 16 letters for what clients hold: features, structure, labels, masks, attributes and all names.
+    """Return 16 letters for what clients hold: features, structure, labels, masks, attributes, names of all of these.
 
-    They differ between data that differ, however many nodes, links and examples these have in common.
+    They differ between data that differ, however many nodes, links and examples these have in common. What the data as
+    a whole are called is none of it: a folder that is moved holds what it held.
     """
     state = hashlib.blake2b(digest_size=8)
-    for holding in data:
-        for part in _parts(holding):
+    for each in data:
+        for part in _parts(replace(each, name="") if isinstance(each, Holding) else each):
             state.update(part)
     return state.hexdigest()
 

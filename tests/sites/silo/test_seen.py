@@ -64,6 +64,19 @@ def test_a_silo_that_comes_back_with_other_values_of_the_same_sizes_is_noted(tmp
     assert any("its data are other than in this course before; the server is told so" in text for text in hub.said)
 
 
+def test_the_same_data_in_a_folder_of_another_name_are_the_same(tmp_path: Path) -> None:
+    hub, said = fake_hub(tmp_path), []
+
+    def move() -> None:
+        silo = hub.silos["client-1"]
+        silo.data = silo.data.rename(silo.data.with_name("moved"))
+        hub.restart("client-1")
+
+    at(hub, {3: move})
+    on_sites(site_course(), hub, tmp_path / "run", said).run()
+    assert returning(said) == [""]
+
+
 def test_a_server_that_goes_on_after_a_crash_hears_of_data_that_changed(tmp_path: Path) -> None:
     """Also where it goes back behind the round that noted it, of which its journal has nothing any more."""
     hub, said = fake_hub(tmp_path), []
