@@ -25,7 +25,7 @@ from isthmus.core.record import leaves
 from isthmus.core.training import Standing
 from isthmus.report.profile import time_by_part
 from isthmus.report.summary import column
-from isthmus.runs.folder import ScoredCheckpoint, load_checkpoint, save_checkpoint
+from isthmus.runs.folder import CountedCheckpoint, load_checkpoint, save_checkpoint
 from isthmus.runs.journal import read_whole_journal
 from isthmus.runtime.answering import MemoryStore
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
@@ -168,9 +168,9 @@ class CheckpointFile(Target):
         elif self.mutator.random.random() < 0.5:
             data = sealed(self.mutator.message(self.content))
         else:
-            found: ScoredCheckpoint = decode(self.content, ScoredCheckpoint)
+            found: CountedCheckpoint = decode(self.content, CountedCheckpoint)
             inner = pack(self.mutator.message(encode(ModelState(PARAMS))))
-            data = sealed(encode(ScoredCheckpoint(**{**vars(found), "best_state": inner})))
+            data = sealed(encode(CountedCheckpoint(**{**vars(found), "best_state": inner})))
         self.path.write_bytes(data)
         standing, memories = load_checkpoint(self.path, course_digest(self.course), self.course.algorithm)
         assert size_of(standing.state) + sum(map(len, memories.values())) <= 2 * len(data)
