@@ -114,11 +114,15 @@ class Operator:
         self.line.ask(desk.TAKEN, messages.AskCourse(course_id), messages.Receipt)
 
 
+class NotDone(CourseFailed):
+    """A course is over and not done."""
+
+
 def finished(status: messages.CourseStatus) -> messages.CourseStatus:
     """Return the status of a course that is done; one that ended otherwise is an error."""
     if status.state != DONE:
         ended = "was cancelled" if status.state == CANCELLED else "failed:"
-        raise CourseFailed(f"the course {status.course_id[:8]} {ended} {status.reason}")
+        raise NotDone(f"the course {status.course_id[:8]} {ended} {status.reason}")
     return status
 
 

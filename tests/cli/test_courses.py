@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from isthmus.core.errors import CourseFailed
 from isthmus.sites import submit as operators
 from isthmus.sites.courses.messages import CourseStatus
 from isthmus.sites.parties.kit import make_federation
@@ -134,6 +135,18 @@ def test_a_course_that_failed_ends_attach_with_its_reason_and_code_1(
     assert code == 1 and "the course cccc3333 failed: no silo" in text
     for what in ("resume cccc3333", "fetch cccc3333 --out FOLDER"):  # nothing of it is lost, and how to go on is said
         assert f"isthmus courses {kits['operator']} {what}" in text
+
+
+def test_a_server_that_stopped_answering_is_not_told_as_a_course_that_failed(
+    kits: dict[str, Path], course: str, fake: FakeOperator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def silent(*arguments: Any) -> Any:
+        raise CourseFailed("the server has not answered for 60 s")
+
+    monkeypatch.setattr(FakeOperator, "follow", silent)
+    code, text = call("submit", str(kits["operator"]), course, "--out", str(tmp_path / "mine"))
+    assert code == 1 and "not answered for 60 s; the course bbbb2222 may be running there still" in text
+    assert f"isthmus courses {kits['operator']} attach bbbb2222" in text and "resume" not in text
 
 
 def test_cancelling_is_told_with_the_way_back(kits: dict[str, Path], fake: FakeOperator) -> None:
