@@ -168,19 +168,19 @@ def _place(status: CourseStatus) -> str:
 @contextmanager
 def _going_on(kit: Path, course_id: str) -> Iterator[None]:
     """Say after Ctrl-C that the course goes on, after a failure that it stays at the server, and what can be done."""
-    from isthmus.sites.submit import NotDone
+    from isthmus.sites.submit import NoAnswer
 
     command, short = f"isthmus courses {quoted(kit)}", course_id[:8]
     try:
         yield
-    except NotDone as error:
+    except NoAnswer as error:
         raise CourseFailed(
-            f"{error}. What there is of it stays at the server; bring its folder here: {command} fetch {short} --out "
-            f"FOLDER; let it go on from its checkpoint: {command} resume {short}"
+            f"{error}; the course {short} may be running there still: {command} attach {short}"
         ) from None
     except CourseFailed as error:
         raise CourseFailed(
-            f"{error}; the course {short} may be running there still: {command} attach {short}"
+            f"{error}. What there is of it stays at the server; bring its folder here: {command} fetch {short} --out "
+            f"FOLDER; let it go on from its checkpoint: {command} resume {short}"
         ) from None
     except KeyboardInterrupt:
         say(

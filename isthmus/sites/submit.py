@@ -114,15 +114,15 @@ class Operator:
         self.line.ask(desk.TAKEN, messages.AskCourse(course_id), messages.Receipt)
 
 
-class NotDone(CourseFailed):
-    """A course is over and not done."""
+class NoAnswer(CourseFailed):
+    """The server stopped answering; what it is about may go on there."""
 
 
 def finished(status: messages.CourseStatus) -> messages.CourseStatus:
     """Return the status of a course that is done; one that ended otherwise is an error."""
     if status.state != DONE:
         ended = "was cancelled" if status.state == CANCELLED else "failed:"
-        raise NotDone(f"the course {status.course_id[:8]} {ended} {status.reason}")
+        raise CourseFailed(f"the course {status.course_id[:8]} {ended} {status.reason}")
     return status
 
 
@@ -157,7 +157,7 @@ def connected(kit: Kit, say: Callable[[str], None] = print) -> Iterator[Operator
             while not up.wait(0.2):
                 entrance.check()
                 if time.monotonic() > deadline:
-                    raise CourseFailed(f"the server did not greet within {CONNECT_SECONDS:.0f} s")
+                    raise NoAnswer(f"the server did not greet within {CONNECT_SECONDS:.0f} s")
             yield Operator(line)
         finally:
             link.stop()
@@ -205,4 +205,4 @@ class Line:
         finally:
             with self._lock:
                 del self._open[ident]
-        raise CourseFailed(f"the server has not answered for {patience_seconds:.0f} s")
+        raise NoAnswer(f"the server has not answered for {patience_seconds:.0f} s")

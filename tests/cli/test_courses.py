@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from isthmus.core.errors import CourseFailed
 from isthmus.sites import submit as operators
 from isthmus.sites.courses.messages import CourseStatus
 from isthmus.sites.parties.kit import make_federation
@@ -141,7 +140,7 @@ def test_a_server_that_stopped_answering_is_not_told_as_a_course_that_failed(
     kits: dict[str, Path], course: str, fake: FakeOperator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def silent(*arguments: Any) -> Any:
-        raise CourseFailed("the server has not answered for 60 s")
+        raise operators.NoAnswer("the server has not answered for 60 s")
 
     monkeypatch.setattr(FakeOperator, "follow", silent)
     code, text = call("submit", str(kits["operator"]), course, "--out", str(tmp_path / "mine"))
