@@ -104,7 +104,10 @@ def as_before(plain: Mapping[str, Any]) -> dict[str, Any]:
     algorithm = dict(plain["algorithm"])
     if algorithm.get("fold") == {"name": "weighted_mean"}:
         del algorithm["fold"]
-    return {**plain, "algorithm": algorithm}
+    found = {**plain, "algorithm": algorithm}
+    if not found.get("guards", True):
+        del found["guards"]
+    return found
 
 
 def differences(before: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -20,6 +20,7 @@ from isthmus.algorithms.fedgrl.downstream import DOWNSTREAMS, Downstream
 from isthmus.algorithms.fedgrl.selfsup import SELF_SUPERVISIONS, SelfSupervision
 from isthmus.core.errors import BadInput, nearest
 from isthmus.core.folds import FOLDS, Fold
+from isthmus.core.guards.guard import Guard
 from isthmus.core.protocol import Algorithm
 from isthmus.data.dataset import Dataset
 from isthmus.data.dividing import MASKS, MaskRule, Splitter
@@ -29,6 +30,7 @@ from isthmus.learn.batching import BATCHINGS, Batching
 from isthmus.learn.optimizers import OPTIMIZERS, SCHEDULES, Optimizer, Schedule
 from isthmus.learn.tasks import TASKS, Task
 from isthmus.models import DECODERS, ENCODERS, GNNS, READOUTS, DecoderSpec, EncoderSpec, GNNSpec, ReadoutSpec
+from isthmus.privacy import GUARDS
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ FAMILIES: dict[type[Any], Family] = {
     Batching: Family("batchings", BATCHINGS),
     Optimizer: Family("optimizers", OPTIMIZERS),
     Fold: Family("folds", FOLDS),
+    Guard: Family("guards", GUARDS),
     Schedule: Family("schedules", SCHEDULES),
     SelfSupervision: Family("objectives", SELF_SUPERVISIONS),
     Downstream: Family("downstreams", DOWNSTREAMS),
