@@ -63,7 +63,7 @@ def test_a_folder_cut_off_before_its_first_checkpoint_is_told_from_missing_data(
         resume(tmp_path)
 
 
-# A course of two rounds by the version of before the rooms were moved (commit 86ae662), and what four rounds gave there:
+# Two rounds by the version of before the rooms were moved (commit 86ae662), and what four rounds gave there:
 # isthmus run rounds=2 algorithm.name=scaffold num_clients=2 "dataset={name: csbm, num_nodes: 40, num_features: 8}"
 #     model.gnn.hidden=4 splitter.name=random
 BEFORE = Path(__file__).parent / "before_the_rooms"
