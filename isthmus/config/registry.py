@@ -101,7 +101,17 @@ def _load(path: str, where: str) -> type[Any]:
             found = getattr(found, part)
     except Exception as error:  # a module that is imported may raise anything
         reason = error if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
-        raise BadInput(f"{where} is {path!r}, which cannot be imported: {reason}") from None
+        raise BadInput(f"{where} is {path!r}, which cannot be imported: {reason}{_remedy(error)}") from None
     if not isinstance(found, type):
         raise BadInput(f"{where} is {path!r}, which is not a class")
     return found
+
+
+def _remedy(error: Exception) -> str:
+    """Return what to do where a part asks for a module or a name of ours that is not there."""
+    if not isinstance(error, ImportError) or (error.name or "").partition(".")[0] != "isthmus":
+        return ""
+    return (
+        "; modules of isthmus may move, so import what parts need from isthmus itself, as in `from isthmus import "
+        "GraphClient`: dir(isthmus) lists it, and docs/extending.md says what it is for"
+    )
