@@ -6,8 +6,8 @@
 One table: milliseconds of the processor for one round without evaluation, one thread, medians over repeats, and the
 ratio repeat by repeat. A course is given by its words, so that trees whose modules have other names can be compared.
 Courses are those that were once measured beside other packages, at commit 2089390: Cora, GCN-64, four local steps, Adam
-with a rate of 0.01 but for "sgd", SCAFFOLD and FGSSL; PROTEINS with GIN, dropout 0.5, batches of 128, one pass over them
-in a round. `then` are the milliseconds of that commit on the machine of that day, and `now` is what this tree would
+with a rate of 0.01 but for "sgd", SCAFFOLD and FGSSL; PROTEINS, GIN, dropout 0.5, batches of 128, one pass over them in
+a round. `then` are the milliseconds of that commit on the machine of that day, and `now` is what this tree would
 take there, by the ratio, if the other tree is that commit.
 """
 
