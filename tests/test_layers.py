@@ -21,6 +21,7 @@ ARROWS: dict[str, set[str]] = {
     "models": {"core"},
     "learn": {"core", "models", "data"},
     "algorithms": {"core", "learn", "models", "data"},
+    "privacy": {"core"},
     "runtime": {"core"},
     "sinks": {"core"},
     "report": {"core"},  # it reads what runs wrote, as plain values
