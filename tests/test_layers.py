@@ -21,6 +21,7 @@ ARROWS: dict[str, set[str]] = {
     "models": {"core"},
     "learn": {"core", "models", "data"},
     "algorithms": {"core", "learn", "models", "data"},
+    "privacy": {"core"},
     "runtime": {"core"},
     "privacy": {"core"},
     "sinks": {"core"},
