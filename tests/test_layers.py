@@ -22,6 +22,7 @@ ARROWS: dict[str, set[str]] = {
     "learn": {"core", "models", "data"},
     "algorithms": {"core", "learn", "models", "data"},
     "runtime": {"core"},
+    "privacy": {"core"},
     "sinks": {"core"},
     "report": {"core"},  # it reads what runs wrote, as plain values
     "monitors": {"core", "data", "learn", "models", "algorithms"},  # they look at all models and graphs at once
