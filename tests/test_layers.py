@@ -23,7 +23,6 @@ ARROWS: dict[str, set[str]] = {
     "algorithms": {"core", "learn", "models", "data"},
     "privacy": {"core"},
     "runtime": {"core"},
-    "privacy": {"core"},
     "sinks": {"core"},
     "report": {"core"},  # it reads what runs wrote, as plain values
     "monitors": {"core", "data", "learn", "models", "algorithms"},  # they look at all models and graphs at once
