@@ -88,6 +88,9 @@ def test_what_guards_remember_is_in_checkpoints_and_a_resume_goes_on_with_the_sa
     at_server = whole.standings[3].guards["guard.1.Counting"]
     assert at_server["rounds"] == 3
     assert at_server["replies"] > 3 * 4
+    # What a round does to them is no part of the standing before it, which is gone back to when the round fails.
+    counts = [whole.standings[round].guards["guard.1.Counting"]["replies"] for round in (1, 2, 3)]
+    assert counts == sorted(set(counts))
     for memory in whole.memories[3].values():
         assert decode(memory, State)["guard.1.Counting"]["replies"] >= 3
     for round in (0, 1, 2):
