@@ -9,38 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from isthmus.core.errors import CourseFailed, IsthmusError, refuse
 from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Runtime
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, KeepBest, improves
 from isthmus.core.random import numpy_generator
 from isthmus.core.record import Record
-
-
-@dataclass(frozen=True)
-class UniformSampling:
-    """A cohort of `fraction` of the clients, at least `num_min`, uniform without replacement, in client order."""
-
-    fraction: float = 1.0
-    num_min: int = 1
-
-    def __post_init__(self) -> None:
-        refuse(not 0.0 < self.fraction <= 1.0, self, "fraction", "it must be in (0, 1]")
-        refuse(self.num_min < 1, self, "num_min", "it must be at least 1")
-
-    def size(self, num_clients: int) -> int:
-        """Return how many of so many clients take part in a round."""
-        # ceil with a grain of tolerance: 0.3 of 10 clients is 3, not 4.
-        return min(num_clients, max(self.num_min, math.ceil(self.fraction * num_clients - 1e-9)))
-
-    def cohort(self, clients: Sequence[str], rng: np.random.Generator) -> tuple[str, ...]:
-        """Return the clients of one round."""
-        size = self.size(len(clients))
-        if size == len(clients):
-            return tuple(clients)
-        chosen = rng.choice(len(clients), size=size, replace=False)
-        return tuple(clients[i] for i in sorted(chosen.tolist()))
+from isthmus.core.sampling import Sampling, UniformSampling
 
 
 @dataclass(frozen=True)
@@ -72,7 +46,7 @@ class Plan:
 
     rounds: int
     seed: int = 0
-    sampling: UniformSampling = field(default_factory=UniformSampling)
+    sampling: Sampling = field(default_factory=UniformSampling)
     rules: ExchangeRules = field(default_factory=ExchangeRules)
     stopping: EarlyStopping = field(default_factory=EarlyStopping)
     evaluate_every: int = 1
@@ -286,6 +260,13 @@ class _Course:
         state = self._checked(self.algorithm.setup(self.federation(0)))
         return Standing(round=0, state=state, best_state=state, best_round=0, best_score=None)
 
+    def _stepped(self, state: Record, fed: Federation) -> Record:
+        """Return the state after a round; where nobody was drawn, it stays as it is."""
+        if fed.clients or self.plan.sampling.least(len(fed.all_clients)):
+            return self._checked(self.algorithm.round(state, fed))
+        fed.note(f"nobody was drawn for round {fed.round}: the model stays as it is")
+        return state
+
     def _checked(self, state: Record) -> Record:
         """Refuse a state that no checkpoint could bring back."""
         if type(state) is not self.state_type:
@@ -299,7 +280,7 @@ class _Course:
         round = before.round + 1
         started = time.perf_counter()
         fed = self.federation(round)
-        state = self._checked(self.algorithm.round(before.state, fed))
+        state = self._stepped(before.state, fed)
         after = replace(before, round=round, state=state)
         missing = self._missing(fed.clients)
         found = self._evaluated(fed, state, before)

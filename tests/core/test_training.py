@@ -14,12 +14,12 @@ from isthmus.core.errors import CourseFailed, TooFewReplies
 from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Outcome, Position
 from isthmus.core.protocol import Algorithm, Evaluation, KeepBest, Request, on
 from isthmus.core.record import Params, Record, State
+from isthmus.core.sampling import PoissonSampling, UniformSampling
 from isthmus.core.training import (
     EarlyStopping,
     Plan,
     RoundReport,
     Standing,
-    UniformSampling,
     finished,
     run_course,
     scorers_of,
@@ -177,6 +177,17 @@ def test_cohorts_depend_on_seed_and_round_alone() -> None:
 
     assert cohorts(0, 6) == cohorts(0, 8)[:6]
     assert cohorts(0, 6) != cohorts(1, 6)
+
+
+def test_a_round_of_nobody_leaves_the_model_as_it_is_and_says_so() -> None:
+    end, notes = run(Plan(rounds=12, seed=3, sampling=PoissonSampling(0.15)))
+    empty = [report.round for report in notes.rounds if not report.cohort]
+    assert 0 < len(empty) < 12
+    asked = {report.position.round for report in notes.exchanges if report.request == "Draw"}
+    assert asked == set(range(13)) - set(empty)
+    assert end.round == 12 and end.state.round == 12 - len(empty)  # type: ignore[attr-defined]
+    told = [text for _, text in notes.notes if "nobody was drawn" in text]
+    assert told == [f"nobody was drawn for round {round}: the model stays as it is" for round in empty]
 
 
 def test_the_same_seed_gives_the_same_course_and_another_seed_another() -> None:
