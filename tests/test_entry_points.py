@@ -1,5 +1,10 @@
+import sys
 from pathlib import Path
 
+import pytest
+
+from isthmus.config.load import load_course
+from isthmus.core.errors import BadInput
 from tests.processes import isthmus
 
 PART = '''
@@ -41,3 +46,33 @@ def test_a_part_without_an_entry_point_is_named_by_its_import_path(tmp_path: Pat
     assert "name: mine:ByLabel" in (tmp_path / "r" / "course.yaml").read_text()
     done = isthmus(*bad.split(), cwd=tmp_path)
     assert done.returncode == 2 and "cannot be imported" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from isthmus.learn.client import GraphClient",
+        "from isthmus.learn.graph_client import fit_together",
+        "import isthmus.federation.server",
+    ],
+)
+def test_a_part_that_was_written_for_other_rooms_is_told_what_to_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    (tmp_path / "of_yesterday.py").write_text(f"{line}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "of_yesterday", raising=False)
+    with pytest.raises(
+        BadInput, match=r"cannot be imported: .*isthmus.*; .*from isthmus import GraphClient"
+    ) as refused:
+        load_course(None, ["algorithm.name=of_yesterday:Mine"])
+    assert "dir(isthmus)" in str(refused.value) and "docs/extending.md" in str(refused.value)
+
+
+def test_a_part_that_lacks_a_package_of_its_own_is_told_nothing_of_rooms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lacking.py").write_text("import isthmus_gardening\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(BadInput, match=r"No module named 'isthmus_gardening'$"):
+        load_course(None, ["algorithm.name=lacking:Mine"])

@@ -38,13 +38,13 @@ def test_scores_are_put_beside_the_kept_ones(tmp_path: Path, monkeypatch: pytest
     moved = [dict(row) for row in rows]
     moved[-1]["accuracy"] = f"{float(rows[-1]['accuracy']) + 0.25:.6f}"
 
-    def again(kept: list[dict[str, str]], longest: float) -> list[tuple[str, ...]]:
+    def again(kept: list[dict[str, str]], **asked: object) -> list[tuple[str, ...]]:
         rerun.kept(path).parent.mkdir(exist_ok=True)
         with rerun.kept(path).open("w", newline="") as file:
             writer = csv.DictWriter(file, list(kept[0]))
             writer.writeheader()
             writer.writerows(kept)
-        return list(rerun.again(path, (), tmp_path / "again", longest, None))
+        return list(rerun.again(path, rerun.Asked(tmp_path / "again", **asked)))
 
     found = again(rows, longest=1000)
     assert [line[1:3] for line in found] == [("Local", "1"), ("FedAvg", "1")]
@@ -56,3 +56,11 @@ def test_scores_are_put_beside_the_kept_ones(tmp_path: Path, monkeypatch: pytest
     assert local[-1] == "same" and fedavg[-1] == "-0.250000"
     assert folders == {folder.name: folder.stat().st_mtime_ns for folder in (tmp_path / "again").glob("*/two/*")}
     assert [line[1] for line in again(rows, longest=97)] == ["FedAvg"]
+    assert [line[1:3] for line in again(rows, longest=99, every=True)] == [
+        ("FedAvg", "1"),
+        ("FedAvg", "0"),
+        ("FedAvg", "1"),
+        ("FedAvg", "0"),
+        ("Local", "1"),
+    ]
+    assert [line[1] for line in again(rows, longest=100, every=True, only=["method=Local"])] == ["Local", "Local"]

@@ -1,9 +1,11 @@
 """Runs some courses of the papers' suites again and puts their scores beside those that are kept as CSV.
 
-    python tools/rerun.py [SUITE.yaml ...] [--set KEY=VALUE] [--out FOLDER] [--longest 60] [--data-root DATA]
+    python tools/rerun.py [SUITE.yaml ...] [--only AXIS=CHOICE] [--set KEY=VALUE] [--all] [--out FOLDER] [--longest 60]
+        [--data-root DATA]
 
 Without suites, those of all papers. Of each, for each choice of its last axis (its methods, mostly), the course whose
-kept row took the least time, where that is at most so many seconds. Scores are the same to the last digit that is kept
+kept row took the least time, where that is at most so many seconds; with `--all` every course that took no longer, the
+quickest first. Scores are the same to the last digit that is kept
 where nothing rounds otherwise than it did; the table says by how much they differ where something does. Kept rows do
 not say what was set when they were made: RESULTS.md beside the suite has the command, and `--set` takes its words, or
 others, such as runtime=loop, to see what rounding does. What is in the folder is not run again, so that a table that
@@ -15,7 +17,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from redraw import kept_rows
@@ -52,28 +54,52 @@ def score_in(suite: Suite, row: Row) -> float:
     return float(next(row[name] for name in names if name in row))
 
 
-def quickest(suite: Suite, rows: list[Row], longest: float) -> Iterator[Row]:
-    """Yield for each choice of the last axis the row that took the least time, if that was not too long."""
+@dataclass(frozen=True)
+class Asked:
+    """What is run again, where, and what is changed in it."""
+
+    folder: Path
+    data_root: Path | None = None
+    only: Sequence[str] = ()
+    changes: Sequence[str] = ()
+    longest: float = 60.0
+    every: bool = False
+
+    def suite(self, path: Path) -> Suite:
+        """Return the part of a suite that is asked for."""
+        return changed(narrowed(load_suite(path), self.only), self.changes)
+
+    def chosen(self, suite: Suite, rows: list[Row]) -> list[Row]:
+        """Return the rows of courses that are run again."""
+        cells = suite.cells()
+        known = [
+            row for row in rows if any(all(row.get(axis, cell[axis]) == cell[axis] for axis in cell) for cell in cells)
+        ]
+        quick = sorted(
+            (row for row in known if float(row["seconds"]) <= self.longest), key=lambda row: float(row["seconds"])
+        )
+        return quick if self.every else quickest(suite, quick)
+
+
+def quickest(suite: Suite, rows: list[Row]) -> list[Row]:
+    """Return for each choice of the last axis the first of rows that are sorted by time."""
     last = list(suite.axes)[-1]
-    for choice in suite.axes[last]:
-        seconds = [(float(row["seconds"]), number) for number, row in enumerate(rows) if row.get(last) == choice]
-        if seconds and min(seconds)[0] <= longest:
-            yield rows[min(seconds)[1]]
+    firsts = (next((row for row in rows if row.get(last) == choice), None) for choice in suite.axes[last])
+    return [row for row in firsts if row is not None]
 
 
-def again(
-    path: Path, changes: Sequence[str], folder: Path, longest: float, data_root: Path | None
-) -> Iterator[tuple[str, ...]]:
+def again(path: Path, asked: Asked) -> Iterator[tuple[str, ...]]:
     """Yield a line for each course of a suite that is run again: its choices, the kept score, the new one."""
-    suite = changed(load_suite(path), changes)
+    suite = asked.suite(path)
     rows = [row for row in kept_rows(suite, kept(path)) if row.get("seconds") and not row.get("error")]
-    for row in quickest(suite, rows, longest):
+    scenarios = LastScenario()
+    for row in asked.chosen(suite, rows):
         words = [f"{axis}={row[axis]}" for axis in suite.axes if axis in row]
         part = replace(narrowed(suite, words), seeds=(int(row["seed"]),))
         point = next(point for point in part.points() if is_of(point, row))
-        place = folder / path.parent.name / path.stem / point.key
+        place = asked.folder / path.parent.name / path.stem / point.key
         error = (
-            "" if read_run(suite, point, place) else finish_course(point.course, place, data_root, LastScenario())[0]
+            "" if read_run(suite, point, place) else finish_course(point.course, place, asked.data_root, scenarios)[0]
         )
         told = (f"{path.parent.name}/{path.stem}", ", ".join(point.cell.values()), row["seed"])
         yield *told, *compared(suite, row, outcome(suite, point, place, error, ""))
@@ -91,7 +117,10 @@ def main() -> None:
     """Run, and print the table line by line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", type=Path, nargs="*", metavar="SUITE.yaml")
+    only = "as `isthmus compare --only`"
+    parser.add_argument("--only", action="append", default=[], metavar="AXIS=CHOICE", help=only)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as `isthmus compare --set`")
+    parser.add_argument("--all", action="store_true", help="every kept course, not the quickest of each method alone")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where runs are kept; else they are not")
     parser.add_argument("--longest", type=float, default=60.0, metavar="SECONDS")
     parser.add_argument("--data-root", type=Path, metavar="DATA")
@@ -102,8 +131,10 @@ def main() -> None:
     suites = chosen.suites or sorted(path for path in PAPERS.glob("*/*.yaml") if kept(path).is_file())
     print("| suite | course | seed | kept | now | differs |\n| --- | --- | --- | --- | --- | --- |", flush=True)
     with tempfile.TemporaryDirectory() as place:
+        folder = chosen.out or Path(place)
+        asked = Asked(folder, chosen.data_root, chosen.only, chosen.set, chosen.longest, chosen.all)
         for path in suites:
-            for line in again(path, chosen.set, chosen.out or Path(place), chosen.longest, chosen.data_root):
+            for line in again(path, asked):
                 print(f"| {' | '.join(line)} |", flush=True)
 
 

@@ -20,6 +20,7 @@ from isthmus.algorithms.fedgrl.downstream import DOWNSTREAMS, Downstream
 from isthmus.algorithms.fedgrl.selfsup import SELF_SUPERVISIONS, SelfSupervision
 from isthmus.core.errors import BadInput, nearest
 from isthmus.core.folds import FOLDS, Fold
+from isthmus.core.guards.guard import Guard
 from isthmus.core.protocol import Algorithm
 from isthmus.core.sampling import SAMPLINGS, Sampling
 from isthmus.data.dataset import Dataset
@@ -30,6 +31,7 @@ from isthmus.learn.batching import BATCHINGS, Batching
 from isthmus.learn.optimizers import OPTIMIZERS, SCHEDULES, Optimizer, Schedule
 from isthmus.learn.tasks import TASKS, Task
 from isthmus.models import DECODERS, ENCODERS, GNNS, READOUTS, DecoderSpec, EncoderSpec, GNNSpec, ReadoutSpec
+from isthmus.privacy import GUARDS
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ FAMILIES: dict[type[Any], Family] = {
     Sampling: Family("samplings", SAMPLINGS),
     Optimizer: Family("optimizers", OPTIMIZERS),
     Fold: Family("folds", FOLDS),
+    Guard: Family("guards", GUARDS),
     Schedule: Family("schedules", SCHEDULES),
     SelfSupervision: Family("objectives", SELF_SUPERVISIONS),
     Downstream: Family("downstreams", DOWNSTREAMS),
@@ -100,7 +103,17 @@ def _load(path: str, where: str) -> type[Any]:
             found = getattr(found, part)
     except Exception as error:  # a module that is imported may raise anything
         reason = error if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
-        raise BadInput(f"{where} is {path!r}, which cannot be imported: {reason}") from None
+        raise BadInput(f"{where} is {path!r}, which cannot be imported: {reason}{_remedy(error)}") from None
     if not isinstance(found, type):
         raise BadInput(f"{where} is {path!r}, which is not a class")
     return found
+
+
+def _remedy(error: Exception) -> str:
+    """Return what to do where a part asks for a module or a name of ours that is not there."""
+    if not isinstance(error, ImportError) or (error.name or "").partition(".")[0] != "isthmus":
+        return ""
+    return (
+        "; modules of isthmus may move, so import what parts need from isthmus itself, as in `from isthmus import "
+        "GraphClient`: dir(isthmus) lists it, and docs/extending.md says what it is for"
+    )

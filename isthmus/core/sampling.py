@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from isthmus.core.errors import refuse
 @dataclass(frozen=True)
 class Sampling(ABC):
     """Draws the cohort of a round: `fraction` is the share of the clients that takes part, or is expected to."""
+
+    # Whether who takes part is hidden from all but the server, where that has a secret; else the seed tells it.
+    hides: ClassVar[bool] = False
 
     fraction: float = 1.0
 
@@ -63,7 +67,10 @@ class PoissonSampling(Sampling):
     """Each client takes part with the probability `fraction`, whatever the others do; a round may be of nobody.
 
     What is known of differential privacy by drawing is about such draws: whether a client is in says nothing of others.
+    It hides nothing from whoever knows the draw, so between sites that is made of the server's own secret.
     """
+
+    hides: ClassVar[bool] = True
 
     def least(self, num_clients: int) -> int:
         """Return 0, unless all take part in every round."""

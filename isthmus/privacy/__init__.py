@@ -1,1 +1,5 @@
-"""Guards: what is done to a message before it leaves and after it arrives; and what noise promises."""
+"""Guards by name: what is done to messages so that they tell less, weigh less, or can be believed."""
+
+from isthmus.core.guards.guard import Guard
+
+GUARDS: dict[str, type[Guard]] = {}

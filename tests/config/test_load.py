@@ -28,6 +28,7 @@ from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.learn.tasks import NodeClassification
 from isthmus.models import SAGE, ModelSpec
+from tests.core.guards.toys import Boxed
 
 
 @pytest.fixture
@@ -234,6 +235,7 @@ CHANGES: dict[str, Any] = {
     "client_settings": {"client-0": {"local_steps": 2}},
     "batching": NeighborBatch(),
     "algorithm": FedAvg(local_steps=5),
+    "guards": (Boxed(),),
     "rounds": 101,
     "seed": 1,
     "sampling": UniformSampling(0.5),

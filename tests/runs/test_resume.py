@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from isthmus.config.load import load_course
 from isthmus.core.errors import NotResumable, OtherCourse
+from isthmus.runs.predicting import predictions
 from isthmus.runs.simulated import resume, run
 
 WORDS = ["dataset.name=csbm", "num_clients=2", "model.gnn.hidden=4", "rounds=2"]
@@ -59,3 +61,24 @@ def test_a_folder_cut_off_before_its_first_checkpoint_is_told_from_missing_data(
     (tmp_path / "course.yaml").write_text((done / "course.yaml").read_text())
     with pytest.raises(NotResumable, match="has no checkpoint"):
         resume(tmp_path)
+
+
+# Two rounds by the version of before the rooms were moved (commit 86ae662), and what four rounds gave there:
+# isthmus run rounds=2 algorithm.name=scaffold num_clients=2 "dataset={name: csbm, num_nodes: 40, num_features: 8}"
+#     model.gnn.hidden=4 splitter.name=random
+BEFORE = Path(__file__).parent / "before_the_rooms"
+LOSSES = {"client-0": 0.5833755632, "client-1": 0.6340338528}
+
+
+def test_a_run_of_before_the_rooms_were_moved_goes_on_as_it_would_have_then(tmp_path: Path) -> None:
+    path = shutil.copytree(BEFORE, tmp_path / "run")
+    result = resume(path, overrides=["rounds=4"])
+    assert (result.num_rounds, result.best_round) == (4, 3)
+    losses = {client: scores["loss"] for client, scores in result.client_scores.items()}
+    assert losses == pytest.approx(LOSSES, rel=1e-6)
+    assert not result.missing and result.metrics["global_model/global_graph"]["accuracy"] == 0.5
+
+
+def test_the_model_of_a_run_of_before_the_rooms_were_moved_predicts(tmp_path: Path) -> None:
+    path = shutil.copytree(BEFORE, tmp_path / "run")
+    assert len(predictions(path, "csbm")) == 40
