@@ -52,6 +52,10 @@ if TYPE_CHECKING:
     from isthmus.core.folds import WeightedMean as WeightedMean
     from isthmus.core.folds import median as median
     from isthmus.core.folds import weighted_mean as weighted_mean
+    from isthmus.core.guards.guard import AtClient as AtClient
+    from isthmus.core.guards.guard import AtServer as AtServer
+    from isthmus.core.guards.guard import Guard as Guard
+    from isthmus.core.guards.guard import Suspicious as Suspicious
     from isthmus.core.protocol import Algorithm as Algorithm
     from isthmus.core.protocol import ModelState as ModelState
     from isthmus.core.protocol import Request as Request
@@ -143,6 +147,12 @@ _PUBLIC = {
         "WeightedMean",
         "median",
         "weighted_mean",
+    ),
+    "isthmus.core.guards.guard": (
+        "AtClient",
+        "AtServer",
+        "Guard",
+        "Suspicious",
     ),
     "isthmus.core.protocol": (
         "Algorithm",
