@@ -34,6 +34,7 @@ from isthmus.runs.simulation import Scenario
 from isthmus.testing.pretended_device import operations, pretended_device
 from isthmus.testing.toys import toy_course, toy_scenario
 from isthmus.testing.traces import require_same
+from tests.core.guards.toys import Boxed, Counting
 from tests.learn.tasks.graph_toys import NODES, toy_set
 from tests.learn.tasks.link_toys import toy_facts, toy_ratings
 from tests.quick import quick
@@ -89,6 +90,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "fedavg, one by one": lambda: by_algorithm("fedavg", "loop", sparse=False),
     "fedavg, together, sparse": lambda: by_algorithm("fedavg", "auto", sparse=True),
     "fedavg, through bytes": lambda: by_algorithm("fedavg", "strict", sparse=True),
+    "guards, one by one": lambda: by_algorithm("scaffold", "loop", False, guards=(Boxed(), Counting())),
+    "guards, together": lambda: by_algorithm("fedavg", "auto", True, guards=(Boxed(), Counting())),
     "neighbourhoods": lambda: by_algorithm("fedavg", "loop", True, batching=NeighborBatch(4, (1, 1))),
     "samples": lambda: by_algorithm("fedavg", "auto", False, task=NodeSamples()),
     "all metrics": lambda: by_algorithm("fedavg", "auto", False, task=NodeClassification(EVERY_METRIC)),
@@ -105,7 +108,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "monitors": lambda: by_algorithm("fedavg", "auto", False, monitors=("cka", "hidden_error", "gradient_smoothness")),
 }
 # Those of the default set, about a second of the processor each: one by one and together, and every kind of data.
-QUICK = ("neighbourhoods", "adam", "links, disjoint", "graphs, numbers")
+QUICK = ("guards, together", "neighbourhoods", "adam", "links, disjoint", "graphs, numbers")
 EVERY_METRIC = NodeClassification.known_metrics
 MODELS = {f"{gnn}, {runtime}": (gnn, runtime) for gnn in GNNS for runtime in ("loop", "auto")}
 

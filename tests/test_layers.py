@@ -21,11 +21,12 @@ ARROWS: dict[str, set[str]] = {
     "models": {"core"},
     "learn": {"core", "models", "data"},
     "algorithms": {"core", "learn", "models", "data"},
+    "privacy": {"core"},
     "runtime": {"core"},
     "sinks": {"core"},
     "report": {"core"},  # it reads what runs wrote, as plain values
     "monitors": {"core", "data", "learn", "models", "algorithms"},  # they look at all models and graphs at once
-    "config": {"core", "data", "learn", "models", "algorithms", "monitors"},
+    "config": {"core", "data", "learn", "models", "algorithms", "monitors", "privacy"},
     "runs": {"core", "algorithms", "config", "data", "learn", "models", "monitors", "report", "runtime", "sinks"},
     "sites": {"core", "config", "data", "learn", "models", "runs", "runtime"},
     "suites": {"core", "config", "data", "report", "runs"},  # many courses, so above those that run one

@@ -29,7 +29,7 @@ class DittoLoop(NodeLoop):
         self._steps(client, 0.0)
 
     def _steps(self, client: NodeClient, strength: float) -> None:
-        optimizer = self.adam(client.net)
+        optimizer = self.setting.adam(client.net)
         for _ in range(STEPS):
             optimizer.zero_grad()
             client.loss().backward()

@@ -10,7 +10,7 @@ class FedAvgLoop(NodeLoop):
 
     def train(self, number: int, client: NodeClient) -> None:
         """Take the steps."""
-        optimizer = self.adam(client.net)
+        optimizer = self.setting.adam(client.net)
         for _ in range(STEPS):
             optimizer.zero_grad()
             client.loss().backward()

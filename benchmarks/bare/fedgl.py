@@ -63,7 +63,7 @@ class FedGLLoop(NodeLoop):
             pseudo = (guess >= 0).nonzero().flatten()
             edges, values = self._complemented(number)
         net.load_state_dict(self.weights)
-        optimizer = self.adam(net)
+        optimizer = self.setting.adam(net)
         for _ in range(STEPS):
             optimizer.zero_grad()
             logits = self._logits(number, edges, values)

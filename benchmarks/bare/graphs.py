@@ -12,7 +12,7 @@ from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GINConv, global_add_pool
 
 import isthmus as ist
-from bare.nodes import HIDDEN, LR, Setting, Weights
+from bare.nodes import HIDDEN, Setting, Weights
 
 BATCH = 128
 
@@ -54,7 +54,7 @@ class GraphLoop:
         mean = {name: torch.zeros_like(weight) for name, weight in self.weights.items()}
         for loader, share in zip(self.loaders, self.shares, strict=True):
             self.net.load_state_dict(self.weights, strict=False)  # GINConv keeps its eps, 0, among the buffers
-            optimizer = torch.optim.Adam(self.net.parameters(), lr=LR, eps=self.setting.eps, fused=True)
+            optimizer = self.setting.adam(self.net)
             for batch in loader:
                 optimizer.zero_grad()
                 F.cross_entropy(self.net(batch), batch.y).backward()

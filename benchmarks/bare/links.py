@@ -11,14 +11,14 @@ from torch import Tensor
 from torch_geometric.utils import negative_sampling
 
 import isthmus as ist
-from bare.nodes import HIDDEN, LR, STEPS, Net, Setting, Weights, as_ours, as_theirs
+from bare.nodes import HIDDEN, STEPS, Net, Setting, Weights, as_ours, as_theirs
 
 
 class LinkClient(NamedTuple):
     """What the loop keeps of a client; `given` are pairs that the data tells to be no links, if it tells any."""
 
     net: Net
-    x: Tensor  # sparse: of bags of words this is faster here than dense
+    x: Tensor
     messages: Tensor  # (2, edges): the training links, in both directions
     links: Tensor  # (2, training links)
     all_links: Tensor  # (2, edges): those of validation and test too, which are no negatives
@@ -40,7 +40,7 @@ class LinkLoop:
 
     def __init__(self, scenario: ist.Scenario, start: Mapping[str, Tensor], setting: Setting) -> None:
         self.setting = setting
-        self.clients = [_client(part, setting.dropout) for part in scenario.parts.values()]
+        self.clients = [_client(part, setting) for part in scenario.parts.values()]
         sizes = [int(part.mask("train").sum()) for part in scenario.parts.values()]
         self.shares = [size / sum(sizes) for size in sizes]
         self.weights = as_theirs(start)
@@ -50,7 +50,7 @@ class LinkLoop:
         mean = {name: torch.zeros_like(weight) for name, weight in self.weights.items()}
         for client, share in zip(self.clients, self.shares, strict=True):
             client.net.load_state_dict(self.weights)
-            optimizer = torch.optim.Adam(client.net.parameters(), lr=LR, eps=self.setting.eps, fused=True)
+            optimizer = self.setting.adam(client.net)
             for _ in range(STEPS):
                 optimizer.zero_grad()
                 client.loss().backward()
@@ -65,10 +65,10 @@ class LinkLoop:
         return [as_ours(self.weights)]
 
 
-def _client(part: ist.LinkGraph, dropout: float) -> LinkClient:
+def _client(part: ist.LinkGraph, setting: Setting) -> LinkClient:
     train, real = part.mask("train"), part.is_link
     links = part.links[:, train & real]
     given = part.links[:, train & ~real] if part.linked is not None else None
     both = [torch.cat([ends, ends.flip(0)], dim=1) for ends in (links, part.links[:, real])]
-    net = Net(part.num_features, HIDDEN, dropout).train()
-    return LinkClient(net, part.x.to_dense().to_sparse(), both[0], links, both[1], given)
+    net = Net(part.num_features, HIDDEN, setting.dropout).train()
+    return LinkClient(net, setting.features(part.x), both[0], links, both[1], given)

@@ -29,7 +29,7 @@ class MoonLoop(NodeLoop):
             net.load_state_dict(previous)
             away = self._seen(client)
             net.load_state_dict(self.weights)
-        optimizer = self.adam(net)
+        optimizer = self.setting.adam(net)
         for _ in range(STEPS):
             optimizer.zero_grad()
             hidden = net.hidden(client.x, client.edges)

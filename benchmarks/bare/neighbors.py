@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_geometric.nn import SAGEConv
 
 import isthmus as ist
-from bare.nodes import HIDDEN, LR, STEPS, Setting, Weights
+from bare.nodes import HIDDEN, STEPS, Setting, Weights
 
 BATCH, FANOUTS = 128, (5, 5)
 
@@ -85,7 +85,7 @@ class NeighborLoop:
         mean = {name: torch.zeros_like(weight) for name, weight in self.weights.items()}
         for (part, sampler), share in zip(self.clients, self.shares, strict=True):
             self.net.load_state_dict(self.weights)
-            optimizer = torch.optim.Adam(self.net.parameters(), lr=LR, eps=self.setting.eps, fused=True)
+            optimizer = self.setting.adam(self.net)
             steps = 0
             while steps < STEPS:
                 for nodes, edges, seeds in sampler.batches():

@@ -23,11 +23,24 @@ class Setting(NamedTuple):
         dropout: of both sides' networks
         eps:     Adam's
         sampled: whether each side draws what it learns from, neighbourhoods or negatives, or both have the same
+        tuned:   whether the bare loop has what measuring taught: bags of words as sparse tensors, and Adam in one pass
+                 over memory; otherwise features are dense, as torch_geometric's datasets give them, and Adam is
+                 torch's by default
     """
 
     dropout: float = 0.5
     eps: float = 1e-8
     sampled: bool = True
+    tuned: bool = False
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return a client's features as the loop holds them."""
+        dense = x if x.layout == torch.strided else x.to_dense()
+        return dense.to_sparse() if self.tuned and x.layout != torch.strided else dense
+
+    def adam(self, net: torch.nn.Module) -> torch.optim.Optimizer:
+        """Return Adam; `fused` takes a fifth to a third off a round of these loops."""
+        return torch.optim.Adam(net.parameters(), lr=LR, eps=self.eps, fused=True if self.tuned else None)
 
 
 class Net(torch.nn.Module):
@@ -52,7 +65,7 @@ class NodeClient(NamedTuple):
     """What the loop keeps of a client: a network with its own cached adjacency, and its tensors."""
 
     net: Net
-    x: Tensor  # sparse: of bags of words this is faster here than dense
+    x: Tensor
     edges: Tensor
     train: Tensor
     labels: Tensor
@@ -72,7 +85,7 @@ class NodeLoop:
             train = part.mask("train").nonzero().flatten()
             if len(train):
                 net = Net(part.num_features, part.num_classes, setting.dropout).train()
-                x = part.x.to_dense().to_sparse()
+                x = setting.features(part.x)
                 self.clients.append(NodeClient(net, x, part.edge_index, train, part.y[train]))
         sizes = [len(client.train) for client in self.clients]
         self.shares = [size / sum(sizes) for size in sizes]
@@ -96,10 +109,6 @@ class NodeLoop:
     def params(self) -> list[Weights]:
         """Return all weights that the method has, the global ones first, under the package's names."""
         return [as_ours(self.weights)]
-
-    def adam(self, net: torch.nn.Module) -> torch.optim.Optimizer:
-        """Return Adam; `fused` takes a fifth to a third off a round of these loops."""
-        return torch.optim.Adam(net.parameters(), lr=LR, eps=self.setting.eps, fused=True)
 
 
 def copied(net: torch.nn.Module) -> Weights:

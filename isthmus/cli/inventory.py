@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,14 +12,20 @@ import typer
 import isthmus
 from isthmus.cli.output import Json, examples, print_json, print_table
 from isthmus.core.errors import BadInput, nearest
-from isthmus.core.outside import data_root
+from isthmus.core.outside import data_root, parse_yaml
 from isthmus.report.summary import Table
 
 if TYPE_CHECKING:
     from isthmus.config.registry import Family
+    from isthmus.core.guards.guard import Guard
 
 LIST_EXAMPLES = examples("isthmus list", "isthmus list algorithms", "isthmus list datasets --json")
-SHOW_EXAMPLES = examples("isthmus show algorithm fedavg", "isthmus show model gcn", "isthmus show course")
+SHOW_EXAMPLES = examples(
+    "isthmus show algorithm fedavg",
+    "isthmus show algorithm fedavg --guards quantise",
+    "isthmus show model gcn",
+    "isthmus show course",
+)
 # Of a family, what else is told of each part.
 EXTRA_HEADINGS = {"datasets": ("task", "present", "licence")}
 
@@ -43,6 +50,10 @@ def list_parts(
 def show_part(
     kind: Annotated[str, typer.Argument(help="algorithm, dataset, splitter, model, ...; or: course")],
     name: Annotated[str | None, typer.Argument(help="The part's name, as in isthmus list.")] = None,
+    guards: Annotated[
+        list[str] | None,
+        typer.Option(help="A guard of the course, by name or as {name: ..., field: value}; repeat it for several."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show one part: what it is, its fields and defaults; for an algorithm also its messages and who sees what."""
@@ -64,11 +75,28 @@ def show_part(
     if issubclass(cls, isthmus.Algorithm):
         from isthmus.core.exposure import exposure
 
-        facts["messages"] = [dataclasses.asdict(exchange) for exchange in exposure(cls)]
+        facts["messages"] = [dataclasses.asdict(exchange) for exchange in exposure(cls, _guards(guards or ()))]
+    elif guards:
+        raise BadInput("command line: --guards goes with an algorithm, whose messages guards are done to")
     if json:
         print_json(facts)
     else:
         _print(facts)
+
+
+def _guards(words: Iterable[str]) -> tuple[Guard, ...]:
+    """Return the guards that the command line names."""
+    from isthmus.config.build import Builder
+    from isthmus.core.guards.guard import Guard
+    from isthmus.core.guards.line import line_problem
+
+    found: tuple[Guard, ...] = Builder("command line").build(
+        tuple[Guard, ...], [parse_yaml(word, "command line: a guard") for word in words], "--guards"
+    )
+    problem = line_problem(found)
+    if problem:
+        raise BadInput(f"command line: --guards: {problem}")
+    return found
 
 
 def summary(cls: type[Any]) -> str:
@@ -108,6 +136,7 @@ def _print(facts: dict[str, Any]) -> None:
         _print_fields(message["sent"])
         typer.echo(f"    client -> server  {message['reply']}     the server sees {message['server_sees']}")
         _print_fields(message["answered"])
+        typer.echo(f"    on the wire       down: {message['wire_down']}; up: {message['wire_up']}")
 
 
 def _print_fields(docs: dict[str, str]) -> None:

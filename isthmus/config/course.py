@@ -10,8 +10,11 @@ from isthmus.algorithms import FedAvg
 from isthmus.core.device import device_problem
 from isthmus.core.errors import nearest, refuse
 from isthmus.core.federation import ExchangeRules
+from isthmus.core.guards.guard import Guard
+from isthmus.core.guards.line import line_problem
 from isthmus.core.protocol import Algorithm
-from isthmus.core.training import EarlyStopping, Plan, UniformSampling
+from isthmus.core.sampling import Sampling, UniformSampling
+from isthmus.core.training import EarlyStopping, Plan
 from isthmus.data.dataset import Dataset
 from isthmus.data.dividing import MaskRule, RatioSplit, Splitter
 from isthmus.data.folders.own_kinds import Folders
@@ -48,12 +51,15 @@ class Course:
                           all, or all but the decoder where the algorithm's clients have heads of their own
         batching:         full batches, or sampled neighbourhoods
         algorithm:        the federated method with its hyper-parameters
+        guards:           what is done to messages before they leave and after they arrive, in this order: secure sums,
+                          noise, compression, checks. Between sites each silo can ask for some
         client_settings:  other values for single clients, by client id: of the algorithm's fields, of which only what a
                           client itself reads has an effect, and of the model and the batching by their names:
                           {client-0: {optimizer.lr: 0.1, model.decoder.hidden: 16, batching.name: neighbor}}
         rounds:           how many rounds at most
         seed:             decides everything that is random
-        sampling:         which share of the clients takes part in a round
+        sampling:         which share of the clients takes part in a round: always as many ("uniform"), or each by
+                          itself with this probability ("poisson")
         stopping:         early stopping on validation; the best round is kept, or the last one
         min_replies:      with fewer usable replies to an exchange, the course stops
         timeout_seconds:  a reply that takes longer counts as failed
@@ -83,10 +89,11 @@ class Course:
     shared: tuple[str, ...] | None = None
     batching: Batching = FullBatch()
     algorithm: Algorithm[Any] = FedAvg()
+    guards: tuple[Guard, ...] = ()
     client_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rounds: int = 100
     seed: int = 0
-    sampling: UniformSampling = UniformSampling()
+    sampling: Sampling = UniformSampling()
     stopping: EarlyStopping = EarlyStopping()
     min_replies: int = 1
     timeout_seconds: float | None = None
@@ -106,6 +113,7 @@ class Course:
         self._check_choices()
         check_patterns(self.sharing)
         self._check_heads()
+        self._check_guards()
 
     def _check_numbers(self) -> None:
         for name in ("num_clients", "rounds", "evaluate_every", "threads", "min_replies", "block_mb"):
@@ -165,6 +173,16 @@ class Course:
                 "for links"
             )
 
+    def _check_guards(self) -> None:
+        """Raise ValueError where guards cannot stand as they do, or not beside the course's other parts."""
+        problem = line_problem(self.guards)
+        if problem:
+            raise ValueError(f"guards: {problem}")
+        for guard in self.guards:
+            problem = guard.problem(self)
+            if problem:
+                raise ValueError(f"guards: {type(guard).__name__}: {problem}")
+
     @property
     def sharing(self) -> tuple[str, ...]:
         """The patterns of what is shared."""
@@ -182,6 +200,7 @@ class Course:
             stopping=self.stopping,
             evaluate_every=self.evaluate_every,
             checkpoint_every=self.checkpoint_every,
+            guards=self.guards,
         )
 
 

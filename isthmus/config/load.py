@@ -104,7 +104,12 @@ def as_before(plain: Mapping[str, Any]) -> dict[str, Any]:
     algorithm = dict(plain["algorithm"])
     if algorithm.get("fold") == {"name": "weighted_mean"}:
         del algorithm["fold"]
-    return {**plain, "algorithm": algorithm}
+    found = {**plain, "algorithm": algorithm}
+    if not found.get("guards", True):
+        del found["guards"]
+    if plain.get("sampling", {}).get("name") == "uniform":
+        found["sampling"] = {key: value for key, value in plain["sampling"].items() if key != "name"}
+    return found
 
 
 def differences(before: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -20,7 +20,9 @@ from isthmus.algorithms.fedgrl.downstream import DOWNSTREAMS, Downstream
 from isthmus.algorithms.fedgrl.selfsup import SELF_SUPERVISIONS, SelfSupervision
 from isthmus.core.errors import BadInput, nearest
 from isthmus.core.folds import FOLDS, Fold
+from isthmus.core.guards.guard import Guard
 from isthmus.core.protocol import Algorithm
+from isthmus.core.sampling import SAMPLINGS, Sampling
 from isthmus.data.dataset import Dataset
 from isthmus.data.dividing import MASKS, MaskRule, Splitter
 from isthmus.data.splitters import SPLITTERS
@@ -29,6 +31,7 @@ from isthmus.learn.batching import BATCHINGS, Batching
 from isthmus.learn.optimizers import OPTIMIZERS, SCHEDULES, Optimizer, Schedule
 from isthmus.learn.tasks import TASKS, Task
 from isthmus.models import DECODERS, ENCODERS, GNNS, READOUTS, DecoderSpec, EncoderSpec, GNNSpec, ReadoutSpec
+from isthmus.privacy import GUARDS
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,10 @@ FAMILIES: dict[type[Any], Family] = {
     MaskRule: Family("masks", MASKS),
     Task: Family("tasks", TASKS),
     Batching: Family("batchings", BATCHINGS),
+    Sampling: Family("samplings", SAMPLINGS),
     Optimizer: Family("optimizers", OPTIMIZERS),
     Fold: Family("folds", FOLDS),
+    Guard: Family("guards", GUARDS),
     Schedule: Family("schedules", SCHEDULES),
     SelfSupervision: Family("objectives", SELF_SUPERVISIONS),
     Downstream: Family("downstreams", DOWNSTREAMS),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any, cast
 
+from isthmus.core.guards.guard import Guard
 from isthmus.core.protocol import Algorithm, EvaluateModel, KeepBest, Request, reply_type
 from isthmus.core.record import Record, field_types
 
@@ -23,11 +24,18 @@ class Exchange:
     sent: dict[str, str]  # field -> what it holds
     reply: str
     answered: dict[str, str]  # field -> what it reveals
-    server_sees: str  # "each client's", "only the fold", or "nothing but a receipt"
+    # By contract, what the algorithm looks at: "each client's", "only the fold", or "nothing but a receipt".
+    server_sees: str
+    # On the wire, what each side's process receives, whatever its program looks at.
+    wire_down: str = "the request as it is"
+    wire_up: str = "each client's reply as it is"
 
 
-def exposure(algorithm: type[Algorithm[Any]]) -> list[Exchange]:
-    """Return the exchanges of an algorithm in the order in which its class declares the handlers, evaluation last."""
+def exposure(algorithm: type[Algorithm[Any]], guards: Sequence[Guard] = ()) -> list[Exchange]:
+    """Return the exchanges of an algorithm in the order in which its class declares the handlers, evaluation last.
+
+    Guards change what is seen; each says how.
+    """
     folded = _folded_requests(algorithm)
     found = []
     for request in sorted(algorithm.handlers(), key=lambda kind: kind in (EvaluateModel, KeepBest)):
@@ -35,7 +43,10 @@ def exposure(algorithm: type[Algorithm[Any]]) -> list[Exchange]:
         sees = "only the fold" if request.__name__ in folded else "each client's"
         if not field_types(reply):
             sees = "nothing but a receipt"
-        found.append(Exchange(request.__name__, field_docs(request), reply.__name__, field_docs(reply), sees))
+        exchange = Exchange(request.__name__, field_docs(request), reply.__name__, field_docs(reply), sees)
+        for guard in guards:
+            exchange = guard.shown(exchange)
+        found.append(exchange)
     return found
 
 

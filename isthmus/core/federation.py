@@ -6,22 +6,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.core.errors import BadInput, TooFewReplies
-from isthmus.core.folds import Fold, form_of, weight_of
+from isthmus.core.errors import CourseFailed, TooFewReplies
+from isthmus.core.folds import Fold, WeightedMean, form_of, weight_of
+from isthmus.core.guards.line import GuardedExchange, GuardLine, ServerSide
 from isthmus.core.outside import foreign
 from isthmus.core.protocol import Failure, Holdings, Known, Position, ReplyT, Request, Requests, reply_type, told
-from isthmus.core.random import numpy_generator, torch_generator
-from isthmus.core.record import Params, Record, check_record
+from isthmus.core.random import Secret, numpy_generator, torch_generator
+from isthmus.core.record import Params, Record, State, check_record
 from isthmus.core.replies import Stack, judged, judged_stack
+from isthmus.core.sampling import Sampling, UniformSampling
 
 R = TypeVar("R", bound=Record)
-MemoryT = TypeVar("MemoryT")
 # One request for all, or each client's own.
 Asked: TypeAlias = Request[ReplyT] | Mapping[str, Request[ReplyT]]
 MAX_NOTE = 1000
@@ -83,36 +84,6 @@ class Runtime(Protocol):
         """Replace every client's memory."""
 
 
-class MarkedMemories(Generic[MemoryT]):
-    """What a runtime does with the clients' memories that it holds, or knows by a name: each is one plain value."""
-
-    def __init__(self, clients: Iterable[str], blank: MemoryT) -> None:
-        self._memories = dict.fromkeys(clients, blank)
-        self._marked: tuple[int, dict[str, MemoryT]] = (0, dict(self._memories))
-        self._before: dict[str, MemoryT] = {}  # what clients answered from in the last exchange
-
-    def undo(self, client: str) -> None:
-        """Give a client the memory back that it had before its answer in the last exchange, if it gave one."""
-        self._memories[client] = self._before.get(client, self._memories[client])
-
-    def mark(self, round: int) -> None:
-        """Mark the memories."""
-        self._marked = (round, dict(self._memories))
-
-    def abandon_round(self) -> int:
-        """Put the memories back to the mark."""
-        round, memories = self._marked
-        self._memories = dict(memories)
-        return round
-
-
-def require_clients(memories: Mapping[str, bytes], clients: Iterable[str]) -> None:
-    """Raise BadInput unless memories are those of the clients of a course."""
-    wanted = sorted(clients)
-    if sorted(memories) != wanted:
-        raise BadInput(f"the checkpoint has the clients {sorted(memories)[:5]}, this course has {wanted[:5]}")
-
-
 @dataclass(frozen=True)
 class ExchangeReport:
     """One exchange in numbers, for the journal."""
@@ -167,8 +138,22 @@ class InitialModel:
     personal: frozenset[str] = frozenset()  # names of the model's other parameters, which never leave a client
 
 
+@dataclass(frozen=True)
+class _Exchange:
+    """Where an exchange stands, what leaves for each client, and what the clients make of it; behind guards or not."""
+
+    position: Position
+    leaving: Requests
+    requests: Requests
+    guarded: GuardedExchange | None = None
+
+
 class Federation:
-    """One round's view of the clients. `clients` is the cohort of the round; `all_clients` everybody."""
+    """One round's view of the clients. `clients` is the cohort of the round; `all_clients` everybody.
+
+    `guards` are done to all that leaves and arrives; what they remember at the server is in `memories`, and `secret` is
+    what the server's protecting streams are drawn from.
+    """
 
     def __init__(
         self,
@@ -181,6 +166,10 @@ class Federation:
         rules: ExchangeRules,
         report: Callable[[ExchangeReport], None],
         note: Callable[[str], None] = lambda text: None,
+        guards: GuardLine | None = None,
+        memories: dict[str, State] | None = None,
+        secret: Secret | None = None,
+        sampling: Sampling | None = None,
     ) -> None:
         self._runtime = runtime
         self._note = note
@@ -189,8 +178,19 @@ class Federation:
         self._exchange = 0
         self._seed = seed
         self._known = Known(getattr(runtime, "holdings", {}), model.params, model.buffers)
+        self._guards = guards or GuardLine()
+        secret = secret or Secret.of_simulation(seed, "server")
+        self._server = ServerSide(
+            {} if memories is None else memories,
+            secret,
+            self._known,
+            self.note,
+            runtime.clients,
+            sampling or UniformSampling(),
+        )
+        self._barred = self._guards.barred(self._server.memories, round)
         self.round = round
-        self.clients = tuple(cohort)
+        self.clients = tuple(client for client in cohort if client not in self._barred)
         self.initial_params = model.params
         self.buffers = model.buffers
 
@@ -225,20 +225,27 @@ class Federation:
         timeout_seconds: float | None = None,
     ) -> Replies[ReplyT]:
         """Ask the cohort (or `clients`) and look at every reply; a mapping gives each client its own request."""
-        addressed = self._address(requests, clients)
+        exchange = self._begun(self._address(requests, clients))
+        return self._looked_at(exchange, min_replies, timeout_seconds)
+
+    def _looked_at(
+        self, exchange: _Exchange, min_replies: int | None, timeout_seconds: float | None
+    ) -> Replies[ReplyT]:
+        """Carry an exchange and return every reply."""
+        addressed = exchange.requests
         found: dict[str, Record | Failure] = {}
         shared: dict[str, Hashable] = {}
 
         def take(client: str, reply: Record | Failure) -> None:
             found[client] = reply
             if not isinstance(reply, Failure):
-                shared[client] = addressed[client].common(cast(ReplyT, reply))
+                shared[client] = addressed[client].common(reply)
 
         def take_stack(stack: Stack, sound: Tensor) -> None:
             for position in sound.nonzero().flatten().tolist():
                 take(stack.clients[position], stack.member(position))
 
-        self._carry(addressed, min_replies, timeout_seconds, take, take_stack, shared)
+        self._carry(exchange, min_replies, timeout_seconds, take, take_stack, shared)
         failures = {client: reply for client in addressed if isinstance(reply := found[client], Failure)}
         replies = {client: cast(ReplyT, found[client]) for client in addressed if client not in failures}
         return Replies(replies, failures)
@@ -253,7 +260,16 @@ class Federation:
         timeout_seconds: float | None = None,
     ) -> ReplyT:
         """Ask the cohort (or `clients`) and see only the fold of the replies, in its order; stacks come first."""
-        addressed = self._address(requests, clients)
+        exchange = self._begun(self._address(requests, clients), fold)
+        addressed, guarded = exchange.requests, exchange.guarded
+        if guarded is not None:
+            fold = guarded.fold(fold)
+            if not addressed and isinstance(requests, Request):
+                nobody = guarded.of_nobody(requests)
+                if nobody is not None:
+                    return cast(ReplyT, guarded.folded(nobody, addressed, 0))
+            if self._guards.summing:
+                return cast(ReplyT, self._summed(exchange, guarded, fold, min_replies, timeout_seconds))
         # Only replies of one form can be folded, and which one it is shows at the end: each form has its own total.
         totals: dict[Hashable, Any] = {}
         forms: dict[str, Hashable] = {}
@@ -286,9 +302,57 @@ class Federation:
             for position in chosen:
                 take(stack.clients[position], None if fold.streams else stack.member(position))
 
-        self._carry(addressed, min_replies, timeout_seconds, take, take_stack, forms)
+        usable = self._carry(exchange, min_replies, timeout_seconds, take, take_stack, forms)
         chosen = next((forms[c] for c in addressed if c in forms), next(iter(totals), None))
-        return cast(ReplyT, fold.finish(totals.get(chosen, fold.start())))
+        found = fold.finish(totals.get(chosen, fold.start()))
+        return cast(ReplyT, found if guarded is None else guarded.folded(found, addressed, usable))
+
+    def _summed(
+        self,
+        exchange: _Exchange,
+        guarded: GuardedExchange,
+        fold: Fold,
+        min_replies: int | None,
+        timeout_seconds: float | None,
+    ) -> Record:
+        """Let clients hold their replies back, and a guard find the weighted mean of them."""
+        if type(fold) is not WeightedMean:
+            kind = type(next(iter(exchange.requests.values()))).__name__
+            raise CourseFailed(
+                f"the replies to {kind} are to be folded by {fold!r}, but a guard of the course adds them up, and lets "
+                "nobody see what else a fold would need: use fold weighted_mean, or leave the guard out"
+            )
+        holding: list[str] = []
+
+        def take(client: str, reply: Record | Failure) -> None:
+            if not isinstance(reply, Failure):
+                holding.append(client)
+
+        def stage(requests: Requests) -> Replies[Any]:
+            # Who must not be missing, the guard knows: it says so itself.
+            return self._looked_at(_Exchange(self._next(), requests, requests), 0, timeout_seconds)
+
+        needed = self._rules.min_replies if min_replies is None else min_replies
+        self._carry(exchange, needed, timeout_seconds, take, None, {})
+        if not holding:
+            raise CourseFailed("there is no reply to add up")
+        found = guarded.summed(exchange.requests, tuple(holding), stage, needed)
+        return guarded.folded(found, exchange.requests, len(holding))
+
+    def _next(self) -> Position:
+        position = Position(self._seed, self.round, self._exchange)
+        self._exchange += 1
+        return position
+
+    def _begun(self, requests: Requests, fold: Fold | None = None) -> _Exchange:
+        """Return an exchange with what the course's guards make of the requests."""
+        position = self._next()
+        if not self._guards:
+            return _Exchange(position, requests, requests)
+        guarded = self._guards.at_server(self._server, position, requests, fold)
+        for request in {id(request): request for request in requests.values()}.values():
+            check_record(request)  # before a guard trusts it
+        return _Exchange(position, *guarded.sent(requests), guarded)
 
     def _address(self, requests: Asked[ReplyT], clients: Sequence[str] | None) -> dict[str, Request[ReplyT]]:
         if isinstance(requests, Request):
@@ -303,7 +367,7 @@ class Federation:
     def _still_here(self, named: Iterable[str]) -> list[str]:
         """Return who has not left, of clients that must be of this course."""
         # Who left in mid-round is still in its cohort, and for good in what an algorithm knows of its clients.
-        left: frozenset[str] = getattr(self._runtime, "left", frozenset())
+        left: frozenset[str] = getattr(self._runtime, "left", frozenset()) | self._barred
         present = [client for client in named if client not in left]
         strangers = sorted(set(present) - set(self.all_clients))
         if strangers:
@@ -312,71 +376,71 @@ class Federation:
 
     def _carry(
         self,
-        requests: Requests,
+        exchange: _Exchange,
         min_replies: int | None,
         timeout_seconds: float | None,
         take: Callable[[str, Record | Failure], None],
-        take_stack: Callable[[Stack, Tensor], None],
+        take_stack: Callable[[Stack, Tensor], None] | None,
         votes: dict[str, Hashable],
-    ) -> None:
-        """Do an exchange; `votes` has what replies must have in common once they are taken, of those that stand."""
-        position = Position(self._seed, self.round, self._exchange)
-        self._exchange += 1
+    ) -> int:
+        """Do an exchange and return how many replies were usable.
+
+        `votes` has what replies must have in common once they are taken, of those that stand. Without `take_stack`
+        clients hold their replies back, and only who has one is taken down.
+        """
+        requests, guarded = exchange.requests, exchange.guarded
         limit = self._rules.timeout_seconds if timeout_seconds is None else timeout_seconds
-        expected = {client: reply_type(type(request)) for client, request in requests.items()}
         failures: list[Failure] = []
         down = up = 0
-        client_seconds = codec_seconds = check_seconds = fold_seconds = 0.0
+        seconds = dict.fromkeys(("client_seconds", "codec_seconds", "check_seconds", "fold_seconds"), 0.0)
         clock = time.perf_counter
 
         def fail(failure: Failure) -> None:
             failures.append(failure)
             # What a client trained into a NaN must not stay in its memory: it could never answer again.
             self._runtime.undo(failure.client)
+            if guarded is not None:
+                guarded.failed(failure.client)
             take(failure.client, failure)
 
         started = clock()
-        limits = self._limits(requests)
-        for outcome in self._answered(position, requests, limit):
+        judge = _Judge(requests, self._known, self._limits(requests), guarded, held=take_stack is None)
+        for outcome in self._answered(exchange.position, exchange.leaving, limit):
             down, up = down + outcome.bytes_down, up + outcome.bytes_up
-            client_seconds += outcome.seconds
-            codec_seconds += outcome.codec_seconds
+            seconds["client_seconds"] += outcome.seconds
+            seconds["codec_seconds"] += outcome.codec_seconds
             came = clock()
-            if isinstance(outcome, StackOutcome):
-                sound, unsound = judged_stack(outcome.stack, requests, expected, self._known, limits)
-                checked = clock()
-                take_stack(outcome.stack, sound)
-                for failure in unsound:
+            found = judge.found(outcome)
+            checked = clock()
+            if isinstance(found, _Sound):
+                assert take_stack is not None
+                take_stack(found.stack, found.sound)
+                for failure in found.failures:
                     fail(failure)
             else:
-                request, wanted = requests[outcome.client], expected[outcome.client]
-                reply = judged(outcome.client, outcome.reply, request, wanted, self._known, limits[id(request)])
-                checked = clock()
-                if isinstance(reply, Failure):
-                    fail(reply)
-                else:
-                    take(outcome.client, reply)
-            check_seconds += checked - came
-            fold_seconds += clock() - checked
+                for client, reply in found:
+                    fail(reply) if isinstance(reply, Failure) else take(client, reply)
+            seconds["check_seconds"] += checked - came
+            seconds["fold_seconds"] += clock() - checked
+        for client, reply in judge.reviewed():
+            fail(reply) if isinstance(reply, Failure) else take(client, reply)
         for failure in _outvoted(requests, votes):
             del votes[failure.client]
             fail(failure)
         kind = type(next(iter(requests.values()))).__name__ if requests else "nothing"
         report = ExchangeReport(
-            position=position,
+            position=exchange.position,
             request=kind,
             num_clients=len(requests),
             bytes_down=down,
             bytes_up=up,
             seconds=clock() - started,
-            client_seconds=client_seconds,
-            codec_seconds=codec_seconds,
-            check_seconds=check_seconds,
-            fold_seconds=fold_seconds,
             failures=tuple(failures),
+            **seconds,
         )
         self._report(report)
         self._require_enough(report, self._rules.min_replies if min_replies is None else min_replies)
+        return len(requests) - len(failures)
 
     def _limits(self, requests: Requests) -> dict[int, Mapping[str, float]]:
         """Return by the identity of each request, once it is checked, how large the numbers of a reply may be."""
@@ -404,6 +468,67 @@ class Federation:
                 f"round {report.position.round}, {report.request}: {usable} of {asked} clients replied, "
                 f"{needed} needed ({first})"
             )
+
+
+@dataclass(frozen=True)
+class _Sound:
+    """A stack of replies, which of them are sound, and failures for the others."""
+
+    stack: Stack
+    sound: Tensor
+    failures: list[Failure]
+
+
+class _Judge:
+    """What becomes of the outcomes of an exchange: replies that can be used, or named failures."""
+
+    def __init__(
+        self,
+        requests: Requests,
+        known: Known,
+        limits: dict[int, Mapping[str, float]],
+        guarded: GuardedExchange | None,
+        held: bool,
+    ) -> None:
+        self.requests, self.known, self.limits, self.guarded, self.held = requests, known, limits, guarded, held
+        self.expected = {client: reply_type(type(request)) for client, request in requests.items()}
+        line = None if guarded is None else guarded.line
+        self.takes_apart = held or (line is not None and (line.at_arrival or line.reviews))
+        self.reviews = line is not None and line.reviews and not held
+        self._waiting: dict[str, Record] = {}
+
+    def found(self, outcome: Outcome | StackOutcome) -> _Sound | list[tuple[str, Record | Failure]]:
+        """Return what can be used of an outcome; nothing yet of replies that are to be reviewed together."""
+        if isinstance(outcome, StackOutcome):
+            if not self.takes_apart:
+                stack = outcome.stack
+                return _Sound(stack, *judged_stack(stack, self.requests, self.expected, self.known, self.limits))
+            members = enumerate(outcome.stack.clients)
+            return self._kept([(client, outcome.stack.member(position)) for position, client in members])
+        return self._kept([(outcome.client, outcome.reply)])
+
+    def _kept(self, replies: list[tuple[str, Record | Failure]]) -> list[tuple[str, Record | Failure]]:
+        judged_ones = [(client, self._judged(client, reply)) for client, reply in replies]
+        if not self.reviews:
+            return judged_ones
+        self._waiting.update({client: reply for client, reply in judged_ones if not isinstance(reply, Failure)})
+        return [(client, reply) for client, reply in judged_ones if isinstance(reply, Failure)]
+
+    def _judged(self, client: str, reply: Record | Failure) -> Record | Failure:
+        request, wanted = self.requests[client], self.expected[client]
+        if self.held:  # all that is known of a reply that stays with its client is of what kind it is
+            fits = isinstance(reply, Failure) or type(reply) is wanted
+            return reply if fits else judged(client, reply, request, wanted, self.known, self.limits[id(request)])
+        if self.guarded is not None:
+            reply = self.guarded.accepted(client, reply, request)
+        return judged(client, reply, request, wanted, self.known, self.limits[id(request)])
+
+    def reviewed(self) -> list[tuple[str, Record | Failure]]:
+        """Return the replies that had to wait for each other, in the order of the cohort."""
+        if not self._waiting or self.guarded is None:
+            return []
+        refused = self.guarded.reviewed(self._waiting, self.requests)
+        return [(c, refused.get(c, self._waiting[c])) for c in self.requests if c in self._waiting]
 
 
 def _outvoted(clients: Iterable[str], said: Mapping[str, Hashable]) -> list[Failure]:

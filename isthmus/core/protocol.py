@@ -19,6 +19,7 @@ from isthmus.core.record import Params, Record, State, Value, largest
 if TYPE_CHECKING:
     from isthmus.core.client import Work
     from isthmus.core.federation import Federation
+    from isthmus.core.guards.line import GuardLine
 
 ReplyT = TypeVar("ReplyT", bound=Record)
 StateT = TypeVar("StateT", bound=Record)
@@ -131,7 +132,8 @@ class Failure(Record):
     client: str
     """Who."""
     kind: str
-    """One of "error" (the handler raised), "malformed", "not_finite", "late", "lost", "refused", "memory"."""
+    """One of "error" (the handler raised), "malformed", "not_finite", "late", "lost", "refused", "memory"; or
+    "suspicious": a guard would not have it counted."""
     reason: str
     """What happened, in words; comes from the client's side."""
 
@@ -256,6 +258,17 @@ def _marking(attribute: str, request_type: type[Request[Any]]) -> Callable[[Hand
     return mark
 
 
+def handlers_of(kind: type[Any]) -> dict[type[Request[Any]], str]:
+    """Return the request types that a class has handlers for (`@on`), each with the handler's name."""
+    found: dict[type[Request[Any]], str] = {}
+    for owner in reversed(kind.__mro__):
+        for name, member in vars(owner).items():
+            if hasattr(member, "__handles__"):
+                found[member.__handles__] = name
+    # A subclass may use a handler's name for another request; the request it answered before has no handler then.
+    return {asked: name for asked, name in found.items() if getattr(getattr(kind, name), "__handles__", asked) is asked}
+
+
 def reply_type(request_type: type[Request[Any]]) -> type[Record]:
     """Return the reply type that a request type owes: R in `class X(Request[R])`."""
     for kind in request_type.__mro__:
@@ -270,15 +283,17 @@ def reply_type(request_type: type[Request[Any]]) -> type[Record]:
 class Client(ABC):
     """One client as its handlers see it. All that it remembers between two requests is `state`.
 
-    `algorithm` has the client's own settings, where there are some. `secret` is what its protecting streams are drawn
-    from, no part of the memory and of no message. `desk` takes heavy work while the client is simulated together with
-    others. All that a handler is given lies on `device`; what it returns is taken from there.
+    `algorithm` has the client's own settings, where there are some. `guards` are done to all that comes and leaves.
+    `secret` is what its protecting streams are drawn from, no part of the memory and of no message. `desk` takes heavy
+    work while the client is simulated together with others. All that a handler is given lies on `device`; what it
+    returns is taken from there.
     """
 
     def __init__(self, id: str) -> None:
         self.id = id
         self.device = CPU
         self.algorithm: Algorithm[Any] | None = None
+        self.guards: GuardLine | None = None
         self.secret: Secret | None = None
         self.state: State = {}
         self.position = Position(0, 0, 0)
@@ -417,13 +432,7 @@ class Algorithm(ABC, Generic[StateT]):
     @classmethod
     def handlers(cls) -> dict[type[Request[Any]], str]:
         """Return the request types this algorithm's clients answer, each with the name of its handler."""
-        found: dict[type[Request[Any]], str] = {}
-        for kind in reversed(cls.__mro__):
-            for name, member in vars(kind).items():
-                if hasattr(member, "__handles__"):
-                    found[member.__handles__] = name
-        # A subclass may use a handler's name for another request; the request it answered before has no handler then.
-        return {kind: name for kind, name in found.items() if getattr(getattr(cls, name), "__handles__", kind) is kind}
+        return handlers_of(cls)
 
     @classmethod
     def cohort_handlers(cls) -> dict[type[Request[Any]], str]:

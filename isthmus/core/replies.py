@@ -225,7 +225,7 @@ MAX_NUMBER = 1e18
 # What is said of a model that came back with numbers that are none.
 DIVERGED = ": diverged; a smaller algorithm.optimizer.lr, or dataset.normalize_features=true, may help"
 # What a failure can be; the word comes from the client's side too.
-KINDS = frozenset({"error", "malformed", "not_finite", "late", "lost", "refused", "oversized", "memory"})
+KINDS = frozenset({"error", "malformed", "not_finite", "late", "lost", "refused", "oversized", "memory", "suspicious"})
 NOTHING_KNOWN = Known()
 
 

@@ -13,34 +13,12 @@ import numpy as np
 
 from isthmus.core.errors import CourseFailed, IsthmusError, refuse
 from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Runtime
+from isthmus.core.guards.guard import Guard
+from isthmus.core.guards.line import GuardLine
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, KeepBest, improves
-from isthmus.core.random import numpy_generator
-from isthmus.core.record import Record
-
-
-@dataclass(frozen=True)
-class UniformSampling:
-    """A cohort of `fraction` of the clients, at least `num_min`, uniform without replacement, in client order."""
-
-    fraction: float = 1.0
-    num_min: int = 1
-
-    def __post_init__(self) -> None:
-        refuse(not 0.0 < self.fraction <= 1.0, self, "fraction", "it must be in (0, 1]")
-        refuse(self.num_min < 1, self, "num_min", "it must be at least 1")
-
-    def size(self, num_clients: int) -> int:
-        """Return how many of so many clients take part in a round."""
-        # ceil with a grain of tolerance: 0.3 of 10 clients is 3, not 4.
-        return min(num_clients, max(self.num_min, math.ceil(self.fraction * num_clients - 1e-9)))
-
-    def cohort(self, clients: Sequence[str], rng: np.random.Generator) -> tuple[str, ...]:
-        """Return the clients of one round."""
-        size = self.size(len(clients))
-        if size == len(clients):
-            return tuple(clients)
-        chosen = rng.choice(len(clients), size=size, replace=False)
-        return tuple(clients[i] for i in sorted(chosen.tolist()))
+from isthmus.core.random import Secret, numpy_generator
+from isthmus.core.record import Record, State
+from isthmus.core.sampling import Sampling, UniformSampling
 
 
 @dataclass(frozen=True)
@@ -72,11 +50,12 @@ class Plan:
 
     rounds: int
     seed: int = 0
-    sampling: UniformSampling = field(default_factory=UniformSampling)
+    sampling: Sampling = field(default_factory=UniformSampling)
     rules: ExchangeRules = field(default_factory=ExchangeRules)
     stopping: EarlyStopping = field(default_factory=EarlyStopping)
     evaluate_every: int = 1
     checkpoint_every: int = 0
+    guards: tuple[Guard, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,6 +69,7 @@ class Standing:
     best_score: float | None
     best_scorers: tuple[str, ...] | None = None  # whose scores are in it; None where an older version did not keep them
     best_counts: tuple[int, ...] | None = None  # the validation examples of each; None where that is not known
+    guards: Mapping[str, State] = field(default_factory=dict)  # what guards remember at the server
 
 
 @dataclass(frozen=True)
@@ -109,6 +89,7 @@ class RoundReport:
     scorers: tuple[str, ...] = ()  # clients whose validation score is in `score`
     counts: tuple[int, ...] = ()  # the validation examples of each of them
     unscored: tuple[str, ...] = ()  # clients that were asked how the model does, and gave no usable answer
+    spent: Mapping[str, float] = field(default_factory=dict)  # what guards have used up so far: epsilon
 
     @property
     def scored_on(self) -> str:
@@ -164,9 +145,13 @@ def run_course(
     model: InitialModel,
     callbacks: Sequence[Callback],
     standing: Standing | None = None,
+    secret: Secret | None = None,
 ) -> Standing:
-    """Run a course to its end, from its start or from `standing`; an interruption leaves a checkpoint."""
-    course = _Course(algorithm, runtime, plan, model, callbacks)
+    """Run a course to its end, from its start or from `standing`; an interruption leaves a checkpoint.
+
+    `secret` is what the server's protecting streams are drawn from; without one it derives from the seed.
+    """
+    course = _Course(algorithm, runtime, plan, model, callbacks, secret)
     if standing is None:
         standing = course.start()
     runtime.mark(standing.round)
@@ -192,7 +177,8 @@ def finished(plan: Plan, standing: Standing) -> bool:
     patience = plan.stopping.patience
     # Only a round that was evaluated can tell that there was no improvement.
     out_of_patience = patience > 0 and standing.round - standing.best_round >= patience
-    return standing.round >= plan.rounds or (out_of_patience and standing.round % plan.evaluate_every == 0)
+    over = standing.round >= plan.rounds or (out_of_patience and standing.round % plan.evaluate_every == 0)
+    return over or bool(GuardLine(plan.guards).exhausted(standing.guards))
 
 
 def weighted_metric(evaluations: Mapping[str, Evaluation], split: str, metric: str) -> float:
@@ -240,16 +226,17 @@ class _Course:
     plan: Plan
     model: InitialModel
     callbacks: Sequence[Callback]
+    secret: Secret | None = None
     traffic: list[ExchangeReport] = field(default_factory=list)
     listening: float = 0.0  # seconds that callbacks took
 
     def __post_init__(self) -> None:
         self.state_type = type(self.algorithm).state_type()
+        self.guards = GuardLine(self.plan.guards)
 
-    def federation(self, round: int) -> Federation:
-        rng = numpy_generator(self.plan.seed, round, "cohort")
+    def federation(self, round: int, memories: dict[str, State]) -> Federation:
         everybody = self.runtime.clients
-        cohort = everybody if round == 0 else self.plan.sampling.cohort(everybody, rng)
+        cohort = everybody if round == 0 else self.plan.sampling.cohort(everybody, self._draws(round))
         self.traffic, self.listening = [], 0.0
         return Federation(
             self.runtime,
@@ -260,7 +247,17 @@ class _Course:
             rules=self.plan.rules,
             report=self._exchanged,
             note=lambda text: self._noted(round, text),
+            guards=self.guards,
+            memories=memories,
+            secret=self.secret,
+            sampling=self.plan.sampling,
         )
+
+    def _draws(self, round: int) -> np.random.Generator:
+        """Return what the cohort is drawn from: a server's own secret, where it hides by being drawn, else the seed."""
+        if self.plan.sampling.hides and self.secret is not None and not self.secret.simulated:
+            return np.random.default_rng(list(self.secret.stream("cohort", self.plan.seed, round).take(32)))
+        return numpy_generator(self.plan.seed, round, "cohort")
 
     def _exchanged(self, report: ExchangeReport) -> None:
         self.traffic.append(report)
@@ -283,8 +280,17 @@ class _Course:
             callback.checkpoint(standing, memories)
 
     def start(self) -> Standing:
-        state = self._checked(self.algorithm.setup(self.federation(0)))
-        return Standing(round=0, state=state, best_state=state, best_round=0, best_score=None)
+        memories: dict[str, State] = {}
+        state = self._checked(self.algorithm.setup(self.federation(0, memories)))
+        guards = self.guards.round_done(memories, 0)
+        return Standing(round=0, state=state, best_state=state, best_round=0, best_score=None, guards=guards)
+
+    def _stepped(self, state: Record, fed: Federation) -> Record:
+        """Return the state after a round; where nobody was drawn, it stays as it is, unless a guard says more."""
+        if fed.clients or self.plan.sampling.least(len(fed.all_clients)) or self.guards.answers_for_nobody:
+            return self._checked(self.algorithm.round(state, fed))
+        fed.note(f"nobody was drawn for round {fed.round}: the model stays as it is")
+        return state
 
     def _checked(self, state: Record) -> Record:
         """Refuse a state that no checkpoint could bring back."""
@@ -298,11 +304,16 @@ class _Course:
     def advance(self, before: Standing) -> Standing:
         round = before.round + 1
         started = time.perf_counter()
-        fed = self.federation(round)
-        state = self._checked(self.algorithm.round(before.state, fed))
-        after = replace(before, round=round, state=state)
+        memories = dict(before.guards)
+        fed = self.federation(round, memories)
+        state = self._stepped(before.state, fed)
+        memories.update(self.guards.round_done(memories, round))
         missing = self._missing(fed.clients)
-        found = self._evaluated(fed, state, before)
+        ended = self.guards.exhausted(memories)
+        if ended:
+            self._noted(round, f"the course ends after round {round}: {ended}")
+        found = self._evaluated(fed, state, before, last=round == self.plan.rounds or bool(ended))
+        after = replace(before, round=round, state=state)
         if found.is_best:
             after = replace(
                 after,
@@ -314,6 +325,7 @@ class _Course:
             )
             if self.algorithm.personal or self.model.personal:
                 fed.ask(KeepBest(), clients=fed.all_clients, min_replies=0)
+        after = replace(after, guards=memories)
         report = RoundReport(
             round=round,
             cohort=fed.clients,
@@ -322,15 +334,16 @@ class _Course:
             bytes_up=sum(report.bytes_up for report in self.traffic),
             wall_seconds=time.perf_counter() - started - self.listening,
             missing=missing,
+            spent=self.guards.spent(memories),
             **vars(found),
         )
         for callback in self.callbacks:
             callback.round_done(report)
         return after
 
-    def _evaluated(self, fed: Federation, state: Record, before: Standing) -> _Evaluated:
-        """Ask every client how the new model does, in rounds in which that is due."""
-        if fed.round % self.plan.evaluate_every != 0 and fed.round != self.plan.rounds:
+    def _evaluated(self, fed: Federation, state: Record, before: Standing, last: bool) -> _Evaluated:
+        """Ask every client how the new model does, in rounds in which that is due, and in the last one."""
+        if fed.round % self.plan.evaluate_every != 0 and not last:
             return _Evaluated()
         metric, asked = self.plan.stopping.metric, fed.all_clients
         request = EvaluateModel(self.algorithm.global_params(state), ("train", "val"), metric, best=False)

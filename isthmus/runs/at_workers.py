@@ -17,6 +17,7 @@ from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_dict, course_to_yaml, load_course
 from isthmus.core.codec import decode_own, encode, opened, pack, unpack
 from isthmus.core.errors import BadInput
+from isthmus.core.guards.line import GuardLine
 from isthmus.core.outside import parse_yaml
 from isthmus.core.record import Params, Record, State
 from isthmus.data.graph import Graph
@@ -108,7 +109,7 @@ def open_block(message: bytes) -> Opened:
     runtime = simulated_runtime(course, clients, model_of, Blocks(course.block_mb * 2**20))
     runtime.load_clients({name: unpack(memory) for name, memory in opening.memories.items()})
     runtime.mark(0)
-    return Opened(course.algorithm, runtime, course.threads)
+    return Opened(course.algorithm, runtime, course.threads, GuardLine(course.guards))
 
 
 # ---- a client's data as bytes

@@ -20,7 +20,7 @@ from isthmus.core.errors import BadInput, BadMessage, NotResumable, OtherCourse
 from isthmus.core.federation import ExchangeReport
 from isthmus.core.outside import Damaged, is_sealed, naming, replace_file, sealed, some, unsealed
 from isthmus.core.protocol import Algorithm
-from isthmus.core.record import Params, Record
+from isthmus.core.record import Params, Record, State
 from isthmus.core.training import Callback, RoundReport, Standing
 from isthmus.runs.journal import JOURNAL_FILE, StoredEvents, read_journal
 
@@ -183,6 +183,7 @@ class Journal(Callback):
             metrics=report.metrics,
             score=report.score,
             is_best=report.is_best,
+            **({"spent": dict(report.spent)} if report.spent else {}),
         )
 
     def rewind(self, round: int) -> bool:
@@ -326,6 +327,18 @@ class CountedCheckpoint(ScoredCheckpoint):
     """The number of validation examples of each of these clients."""
 
 
+@dataclass(frozen=True)
+class GuardedCheckpoint(CountedCheckpoint):
+    """The same, with what the course's guards remember at the server."""
+
+    guards: dict[str, Tensor]
+    """By guard, its memory."""
+
+
+# What a checkpoint file can hold, the newest form first.
+Kept = GuardedCheckpoint | CountedCheckpoint | ScoredCheckpoint | Checkpoint
+
+
 class Checkpoints(Callback):
     """Keeps the latest checkpoint of a run in a file, and writes into the journal how long that took."""
 
@@ -342,8 +355,13 @@ class Checkpoints(Callback):
 def save_checkpoint(path: Path, course: str, standing: Standing, memories: Mapping[str, bytes]) -> None:
     """Write a checkpoint in place of the one before."""
     facts = {**vars(standing), "state": pack(encode(standing.state)), "best_state": pack(encode(standing.best_state))}
+    guards = {entry: pack(encode(memory)) for entry, memory in facts.pop("guards").items()}
     kept = {client: pack(memory) for client, memory in memories.items()}
-    replace_file(path, sealed(encode(CountedCheckpoint(course=course, memories=kept, **facts))))
+    if guards:
+        found: Checkpoint = GuardedCheckpoint(course=course, memories=kept, guards=guards, **facts)
+    else:  # readable by versions that know of no guards
+        found = CountedCheckpoint(course=course, memories=kept, **facts)
+    replace_file(path, sealed(encode(found)))
 
 
 def load_checkpoint(path: Path, course: str, algorithm: Algorithm[Any]) -> tuple[Standing, dict[str, bytes]]:
@@ -354,7 +372,7 @@ def load_checkpoint(path: Path, course: str, algorithm: Algorithm[Any]) -> tuple
         data = path.read_bytes()
         if is_sealed(data):  # those of before there were checksums still load
             data = unsealed(data)
-        found: Checkpoint = decode_own(data, CountedCheckpoint | ScoredCheckpoint | Checkpoint, share=True)
+        found: Checkpoint = decode_own(data, Kept, share=True)
         if found.course != course:
             raise OtherCourse(
                 f"{path} belongs to another course (digest {found.course}, this course has {course}); "
@@ -365,7 +383,9 @@ def load_checkpoint(path: Path, course: str, algorithm: Algorithm[Any]) -> tuple
         best: Record = decode_own(opened(found.best_state), kind)
         of_best = ("best_round", "best_score", "best_scorers", "best_counts")
         facts: dict[str, Any] = {name: getattr(found, name, None) for name in of_best}
-        standing = Standing(round=found.round, state=state, best_state=best, **facts)
+        kept: dict[str, Tensor] = getattr(found, "guards", {})
+        guards: dict[str, State] = {entry: decode_own(opened(memory), State) for entry, memory in kept.items()}
+        standing = Standing(round=found.round, state=state, best_state=best, guards=guards, **facts)
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror or error}") from None
     except Damaged as error:

@@ -17,8 +17,10 @@ from isthmus.config.build import name_of
 from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_dict, own_model
 from isthmus.core.federation import ExchangeReport, Federation, InitialModel, Runtime
+from isthmus.core.guards.line import GuardLine
 from isthmus.core.outside import replace_file
 from isthmus.core.protocol import EvaluateModel
+from isthmus.core.random import Secret
 from isthmus.core.record import Params
 from isthmus.core.training import Callback, Standing
 from isthmus.learn.graph_client import Scores, load_params, weighted
@@ -165,6 +167,9 @@ class Life(ABC):
         kept = [] if folder is None else [Checkpoints(folder.checkpoint, course_digest(course), journal)]
         self.callbacks: list[Callback] = [journal, *kept, *callbacks]
 
+    # What the server's protecting streams are drawn from; None where it derives from the seed.
+    secret: Secret | None = None
+
     @abstractmethod
     def train(self, standing: Standing | None) -> tuple[Standing, float]:
         """Run the rounds that are left; return where the course stands then, and how many seconds they took."""
@@ -211,6 +216,9 @@ class Life(ABC):
             model=model,
             rules=plan.rules,
             report=report,
+            guards=GuardLine(plan.guards),
+            memories=dict(standing.guards),
+            secret=self.secret,
         )
         params = self.course.algorithm.global_params(standing.best_state)
         request = EvaluateModel(params, ("test",), plan.stopping.metric, best=True)

@@ -22,6 +22,7 @@ from isthmus.core.codec import decode
 from isthmus.core.device import CPU, device_of, moved
 from isthmus.core.errors import BadInput, IsthmusError
 from isthmus.core.federation import InitialModel, Runtime
+from isthmus.core.guards.line import GuardLine
 from isthmus.core.outside import some
 from isthmus.core.protocol import Algorithm
 from isthmus.core.random import Secret, numpy_generator, seeded
@@ -184,11 +185,14 @@ def personal_start(course: Course, model: nn.Module, known: Sequence[str] | None
     return {name: slot.clone() for name, slot in slots.items() if name not in shared}
 
 
-def simulated_client(course: Course, name: str, data: Any, model: nn.Module, own: Params) -> GraphClient:
+def simulated_client(
+    course: Course, name: str, data: Any, model: nn.Module, own: Params, guards: GuardLine | None = None
+) -> GraphClient:
     """Return a client of a course with its own settings; `own` is what its personal parameters begin with."""
     client = GraphClient(name, data, course.task, model, own_batching(course, name), own, device_of(course.device))
     client.algorithm = own_algorithm(course, name)
     client.secret = Secret.of_simulation(course.seed, name)
+    client.guards = GuardLine(course.guards) if guards is None else guards
     return client
 
 
@@ -211,12 +215,12 @@ def simulated_clients(course: Course, holdings: Mapping[str, Any], model_of: Mod
     """Return clients by name; one module serves all of a kind in turn, as parameters are loaded before each use."""
     own = clients_with_own_models(course)
     modules: dict[tuple[int, int, str | None], tuple[nn.Module, Params]] = {}
-    clients = {}
+    clients, guards = {}, GuardLine(course.guards)
     for name, data in holdings.items():
         kind = (*dims_of(course, data, name), name if name in own else None)
         if kind not in modules:
             modules[kind] = model_of(name)
-        clients[name] = simulated_client(course, name, data, *modules[kind])
+        clients[name] = simulated_client(course, name, data, *modules[kind], guards)
     return clients
 
 

@@ -115,7 +115,8 @@ class Silo:
             envelope: Envelope = decode(message, Envelope, max_bytes=self.max_bytes, share=True)
             if envelope.course != self.course:
                 raise BadMessage(f"the request is for course {envelope.course!r}; this silo agreed to {self.course!r}")
-            kinds = {kind.__name__: kind for kind in type(self.algorithm).handlers()}
+            own = self.client.guards.kinds if self.client.guards else ()
+            kinds = {kind.__name__: kind for kind in (*type(self.algorithm).handlers(), *own)}
             kind = kinds.get(envelope.kind)
             if kind is None:
                 raise BadMessage(f"{type(self.algorithm).__name__} has no handler for {envelope.kind[:60]!r}")

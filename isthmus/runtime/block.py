@@ -30,6 +30,7 @@ from isthmus.core.codec import decode_own, encode, opened, pack, unpack
 from isthmus.core.errors import IsthmusError
 from isthmus.core.federation import Outcome, Runtime, StackOutcome
 from isthmus.core.folds import form_of
+from isthmus.core.guards.line import GuardLine
 from isthmus.core.protocol import Algorithm, Failure, Position, Request, reply_type
 from isthmus.core.record import Record, largest, leaves, with_leaves
 from isthmus.core.replies import Each, Stack, Stacked
@@ -132,6 +133,7 @@ class Opened:
     algorithm: Algorithm[Any]
     runtime: Runtime
     threads: int = 1
+    guards: GuardLine | None = None
 
 
 # Makes the clients of a block from configuration and data; a function of the installed package, named to the worker.
@@ -183,7 +185,8 @@ class Block:
         return Answer(outcomes, tensors, changed, dict(getattr(runtime, "notes", {})))
 
     def _asked(self, mine: Opened, number: int, ask: Ask) -> tuple[One | Many, ...]:
-        kinds = {kind.__name__: kind for kind in type(mine.algorithm).handlers()}
+        own = mine.guards.kinds if mine.guards else ()
+        kinds = {kind.__name__: kind for kind in (*type(mine.algorithm).handlers(), *own)}
         if ask.kind not in kinds:
             why = f"{type(mine.algorithm).__name__} has no handler for {ask.kind}"
             return tuple(One(c, pack(b""), Failure(c, "error", why), (0, 0, 0.0, 0.0)) for c in ask.whose)

@@ -19,11 +19,12 @@ from isthmus.core.client import Client, Cohort, NotTogether, Work
 from isthmus.core.codec import decode, encode, encoded_size
 from isthmus.core.device import CPU, moved
 from isthmus.core.errors import BadMessage, IsthmusError
-from isthmus.core.federation import Outcome, Outcomes, StackOutcome, require_clients
+from isthmus.core.federation import Outcome, Outcomes, StackOutcome
 from isthmus.core.protocol import Algorithm, Failure, Holdings, Position, Request, Requests
 from isthmus.core.record import Record, State, check_value
 from isthmus.core.replies import Stack
 from isthmus.core.stacked_params import MemberParams, StackedParams, gathered
+from isthmus.runtime.marked import require_clients
 
 
 class Site:
@@ -47,10 +48,7 @@ class Site:
         before = dict(self.client.state)
         self.client.begin(position, request)
         try:
-            name = self._handlers.get(type(request))
-            if name is None:
-                raise BadMessage(f"{type(self.algorithm).__name__} has no handler for {type(request).__name__}")
-            reply: Record = getattr(self.algorithm, name)(request, self.client)
+            reply = self._reply(request)
             check_value(self.client.state, State, f"state of client {self.client.id}")
         except IsthmusError as error:
             self.client.state = before
@@ -61,6 +59,20 @@ class Site:
             place = f"in {at.name}, line {at.lineno} of {at.filename.rsplit('/', 1)[-1]}"
             return Failure(self.client.id, "error", f"{type(error).__name__}: {error} ({place})")
         return reply
+
+    def _reply(self, request: Request[Any]) -> Record:
+        """Return what the client's handler makes of a request, behind the client's guards."""
+        guards = self.client.guards
+        if guards:
+            own = guards.answered(request, self.client)
+            if own is not None:
+                return own
+            request = guards.received(request, self.client)
+        name = self._handlers.get(type(request))
+        if name is None:
+            raise BadMessage(f"{type(self.algorithm).__name__} has no handler for {type(request).__name__}")
+        reply: Record = getattr(self.algorithm, name)(request, self.client)
+        return guards.released(reply, request, self.client) if guards else reply
 
 
 def timed(site: Site, position: Position, request: Request[Any], timeout_seconds: float | None) -> Outcome:
@@ -344,7 +356,7 @@ class StackedRuntime(LoopRuntime):
                 if client.device != CPU:
                     client.state = moved(client.state, client.device)
                 client.begin(position, there[client.id])
-            found: Stack | Sequence[Record] = getattr(self.algorithm, name)(tuple(there.values()), block)
+            found = self._of_cohort(name, there, block)
             for client in block:
                 if client.state.keys() != before[client.id].keys() or any(
                     client.state[key] is not before[client.id][key] for key in client.state
@@ -359,6 +371,18 @@ class StackedRuntime(LoopRuntime):
             for client in block:
                 client.state = before[client.id]
             return None
+
+    def _of_cohort(self, name: str, requests: Requests, block: Cohort) -> Stack | Sequence[Record]:
+        """Return what a handler for many answers, each client's behind its guards."""
+        lines = {client.id: client.guards for client in block if client.guards}
+        if lines:
+            behind = {client.id: client for client in block}
+            requests = {c: lines[c].received(request, behind[c]) for c, request in requests.items()}
+        found: Stack | Sequence[Record] = getattr(self.algorithm, name)(tuple(requests.values()), block)
+        if not lines:
+            return found
+        each = zip(requests, found, strict=True)
+        return [lines[client].released(reply, requests[client], behind[client]) for client, reply in each]
 
 
 def _at_hand(requests: Requests, block: Cohort) -> dict[str, Request[Any]]:

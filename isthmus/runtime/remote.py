@@ -9,10 +9,11 @@ from typing import Any, Protocol, TypeAlias
 
 from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode, opened, pack
 from isthmus.core.errors import BadMessage, CourseFailed
-from isthmus.core.federation import MarkedMemories, Outcome, require_clients
+from isthmus.core.federation import Outcome
 from isthmus.core.protocol import Failure, Holdings, Position, Request, Requests, reply_type
 from isthmus.core.record import Record
 from isthmus.runtime.envelope import BLANK, LEFT, MEMORY_NAME, Answer, Envelope
+from isthmus.runtime.marked import MarkedMemories, require_clients
 
 # Who, and the bytes of an answer or why there is none.
 Answered: TypeAlias = tuple[str, bytes | Failure]

@@ -15,10 +15,11 @@ from typing import Any
 from isthmus.core.client import Client
 from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode
 from isthmus.core.errors import BadMessage
-from isthmus.core.federation import MarkedMemories, Outcome, require_clients
+from isthmus.core.federation import Outcome
 from isthmus.core.protocol import Algorithm, Failure, Holdings, Position, Request, Requests, reply_type
 from isthmus.core.record import State
 from isthmus.runtime.loop import Site, holdings_of, timed
+from isthmus.runtime.marked import MarkedMemories, require_clients
 
 
 class StrictRuntime(MarkedMemories[bytes]):

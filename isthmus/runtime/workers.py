@@ -30,12 +30,13 @@ from torch import Tensor
 
 from isthmus.core.codec import decode_own, encode, opened, pack, unpack
 from isthmus.core.errors import BadMessage, CourseFailed
-from isthmus.core.federation import Outcome, Outcomes, StackOutcome, require_clients
+from isthmus.core.federation import Outcome, Outcomes, StackOutcome
 from isthmus.core.protocol import Failure, Holdings, Position, Requests, reply_type
 from isthmus.core.record import Record, leaves, with_leaves
 from isthmus.core.replies import Each, Stack, Stacked, StackedTensor
 from isthmus.runtime.block import Answer, Ask, Many, One, Opener, Order
 from isthmus.runtime.cluster import Crew, Seat, WorkerLost
+from isthmus.runtime.marked import require_clients
 
 # So often may the worker of a block be lost within one order before the block is taken to be the reason.
 MAX_LOSSES = 3

@@ -137,6 +137,20 @@ def test_scale_tells_seconds_and_peak_of_every_stage() -> None:
 
 
 @pytest.mark.slow
+def test_a_tree_is_measured_beside_another() -> None:
+    words = f"{BENCHMARKS.parent} --only fedavg --clients 2 --repeats 1 --shortest 0"
+    ((cells,),) = tables(run("against.py", words))
+    assert (cells["course"], cells["clients"]) == ("fedavg", "2")
+    assert float(cells["here ms"]) > 0.0 and float(cells["there ms"]) > 0.0
+    assert 0.05 < float(cells["there / here"].split()[0]) < 20.0  # one tree twice
+
+
+def test_a_folder_without_a_checkout_is_refused(module, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="no checkout of isthmus is there"):
+        module("against").Tree(tmp_path, tmp_path)
+
+
+@pytest.mark.slow
 def test_a_method_of_ones_own_is_measured_beside_fedavg() -> None:
     ((row,),) = tables(run("own_method.py", "--clients 3 --rounds 1 --repeats 1"))
     assert (row["clients"], row["of them train"]) == ("3", "3")

@@ -19,7 +19,8 @@ from isthmus.config.load import (
     parse_override,
 )
 from isthmus.core.errors import BadInput
-from isthmus.core.training import EarlyStopping, UniformSampling
+from isthmus.core.sampling import UniformSampling
+from isthmus.core.training import EarlyStopping
 from isthmus.data.dividing import PublicSplit
 from isthmus.data.splitters import RandomSplitter
 from isthmus.data.zoo import CiteSeer, Cora
@@ -27,6 +28,7 @@ from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.learn.tasks import NodeClassification
 from isthmus.models import SAGE, ModelSpec
+from tests.core.guards.toys import Boxed
 
 
 @pytest.fixture
@@ -233,6 +235,7 @@ CHANGES: dict[str, Any] = {
     "client_settings": {"client-0": {"local_steps": 2}},
     "batching": NeighborBatch(),
     "algorithm": FedAvg(local_steps=5),
+    "guards": (Boxed(),),
     "rounds": 101,
     "seed": 1,
     "sampling": UniformSampling(0.5),

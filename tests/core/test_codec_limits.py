@@ -123,7 +123,7 @@ def test_a_place_is_told_in_short_even_with_long_keys() -> None:
 def test_a_long_tuple_leaves_nothing_in_a_cache() -> None:
     caches = [thing for thing in vars(record).values() if hasattr(thing, "cache_info")]
     data = encode({"t": tuple(range(50_000))})
-    decode(data, State)
+    record.leaves(decode(data, State))
     before = sum(cache.cache_info().currsize for cache in caches)
     value = decode(encode({"t": tuple(range(100_000))}), State)
     record.leaves(value)

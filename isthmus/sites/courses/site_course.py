@@ -15,6 +15,7 @@ from isthmus.config.load import check_client_settings, course_digest, course_to_
 from isthmus.core.codec import encode
 from isthmus.core.errors import BadInput, CourseFailed, TooFewReplies, quoted
 from isthmus.core.outside import read_yaml, replace_file
+from isthmus.core.random import Secret
 from isthmus.core.training import Callback, Standing, run_course
 from isthmus.data.features import feature_facts
 from isthmus.data.folders.graph_folder import Folder
@@ -26,6 +27,7 @@ from isthmus.runtime.remote import RemoteRuntime
 from isthmus.sites.courses.agreement import SiteModels
 from isthmus.sites.courses.hub import Hub, SiteTransport, problems_of
 from isthmus.sites.courses.messages import Finish, Proposal
+from isthmus.sites.silo.state import SECRET_FILE, server_secret
 from isthmus.sites.silo.terms import own_dataset
 
 # Key of the course -> why a value for it would be ignored: it is refused.
@@ -91,6 +93,10 @@ class SiteCourse(Life, Callback):
         replace_file(self.folder.course, course_to_yaml(self.course).encode())
         return self.resume()
 
+    def _own_secret(self, begun: bool) -> Secret | None:
+        """Return what this server's half of the guards draws from; without guards it draws nothing."""
+        return server_secret(self.run_dir / SECRET_FILE, begun) if self.course.guards else None
+
     def resume(self) -> Result:
         """Go on with the run in the run folder after the server was stopped or killed, or before it began."""
         folder, standing = RunFolder.open(self.run_dir), None
@@ -105,6 +111,7 @@ class SiteCourse(Life, Callback):
             if not self.journal.rewind(after):
                 self.introduce(sites=list(self.sites))
             self.journal.write("resume", after=after)
+        self.secret = self._own_secret(begun=standing is not None)
         self.course_id = (self.run_dir / ID_FILE).read_text().strip()
         self._agree()
         with torch_threads(self.course.threads):
@@ -150,7 +157,7 @@ class SiteCourse(Life, Callback):
                 self.runtime.load_clients(memories)
             try:
                 plan = self.course.plan()
-                standing = run_course(algorithm, self.runtime, plan, self.model, self.callbacks, standing)
+                standing = run_course(algorithm, self.runtime, plan, self.model, self.callbacks, standing, self.secret)
                 return standing, time.perf_counter() - started
             except TooFewReplies as error:
                 if len(self.transport.available()) >= self.course.min_replies:

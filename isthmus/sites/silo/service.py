@@ -22,6 +22,7 @@ from isthmus.config.load import course_digest, course_to_yaml, load_course, own_
 from isthmus.core.codec import decode, encode, pack
 from isthmus.core.device import CPU, moved
 from isthmus.core.errors import BadInput, BadMessage, quoted
+from isthmus.core.guards.line import GuardLine
 from isthmus.core.outside import foreign, parse_yaml, replace_file
 from isthmus.core.protocol import Failure
 from isthmus.core.record import Params, Record
@@ -202,7 +203,7 @@ class SiloService:
         batching = own_batching(course, self.name, allow_import=False)
         algorithm = own_algorithm(course, self.name, allow_import=False)
         secret = self.own_secret.for_course(course_id, proposal.course)
-        if (algorithm or course.algorithm).protecting_streams:
+        if (algorithm or course.algorithm).protecting_streams or course.guards:
             self.own_secret.begun(course_id)
 
         def client() -> GraphClient:
@@ -210,7 +211,7 @@ class SiloService:
             own = personal_start(course, model, known)
             made = GraphClient(self.name, data, course.task, model, batching, own, self.device)
             made.node_keys, made.foreign = keys, neighbors
-            made.algorithm, made.secret = algorithm, secret
+            made.algorithm, made.secret, made.guards = algorithm, secret, GuardLine(course.guards)
             return made
 
         owner = memory_owner(course.algorithm, f"{course_id} {course_digest(course)}")

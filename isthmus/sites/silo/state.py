@@ -92,6 +92,24 @@ class OwnSecret:
         return Secret(bytes.fromhex(key))
 
 
+def server_secret(path: Path, begun: bool) -> Secret:
+    """Return the secret that a server draws the noise of one course from; made at the course's start.
+
+    Raises BadInput where the course has begun with one that is lost: the same sums with another noise would tell more
+    than those with one did.
+    """
+    if not path.is_file() and not begun:
+        _write(path, _HEAD, secrets.token_bytes(SECRET_BYTES).hex())
+    found = _read(path) if path.is_file() else None
+    if found is None:
+        what = "damaged" if path.is_file() else "lost"
+        raise BadInput(
+            f"{path} is {what}: the server's noise in this course was drawn from it, so it cannot go on without "
+            "it; put it back, or start a new course"
+        )
+    return found
+
+
 def simulate(folder: Path, seed: int, client: str) -> None:
     """Give a silo the secret of a simulated client, so that its course can be compared with the simulation."""
     _write(folder / SECRET_FILE, _SIMULATED, f"{seed} {client}")

@@ -1,0 +1,1 @@
+"""Sections of `guards.py`, one module each."""

@@ -1,0 +1,44 @@
+"""What guards cost, and what they are worth: sections with tables of their own.
+
+    python benchmarks/guards.py [--only SECTION ...] [--quick] [--seeds 5] [--repeats 5] [--data-root DATA]
+
+Each section is a module of `guarding/`, whose head says what its tables show; `--quick` takes tiny sizes, to see that
+it works. One thread of torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+
+import torch
+from guarding.settings import Settings
+
+# Section -> what it answers; its module in `guarding/` has a function `show(settings)` that prints markdown.
+SECTIONS = {
+    "cost": "milliseconds and bytes of an exchange, for each guard",
+}
+
+
+def main() -> None:
+    """Show the sections that were asked for."""
+    told = "\n".join(f"    {name:14} {what}" for name, what in SECTIONS.items())
+    parser = argparse.ArgumentParser(
+        description=f"{__doc__}\nSections:\n{told}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it works")
+    parser.add_argument("--seeds", type=int, default=5, help="how many seeds where something is trained: 0, 1, ...")
+    parser.add_argument("--repeats", type=int, default=5, help="how often a time is taken; the median is shown")
+    parser.add_argument("--data-root", type=Path, help="a folder with datasets, where a section needs one")
+    words = vars(parser.parse_args())
+    torch.set_num_threads(1)
+    chosen = words.pop("only")
+    for name in chosen:
+        print(f"\n## {name}: {SECTIONS[name]}\n", flush=True)
+        importlib.import_module(f"guarding.{name}").show(Settings(**words))
+
+
+if __name__ == "__main__":
+    main()

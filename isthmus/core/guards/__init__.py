@@ -1,0 +1,1 @@
+"""Guards: what is done to the messages of a course before they leave and after they arrive."""

@@ -1,0 +1,212 @@
+"""What a guard is: one frozen dataclass with a half for each side, and what each half is given.
+
+In the order of the course's list, what leaves passes all guards; what arrives passes them the other way round
+(`isthmus.core.guards.line`). What a message is made of stays what it is: a guard that codes puts bytes (uint8) in the
+place of a tensor, and its other half puts the tensor back. A guard may have requests of its own, answered by its own
+`@on` methods; one that `sums` takes over the exchanges whose replies are added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+
+from isthmus.core.device import CPU, moved
+from isthmus.core.protocol import Client, Known, Position, Request, Requests
+from isthmus.core.random import ProtectingStream, Secret
+from isthmus.core.record import Record, State
+from isthmus.core.sampling import Sampling, UniformSampling
+
+if TYPE_CHECKING:
+    from isthmus.core.exposure import Exchange
+    from isthmus.core.federation import Replies
+    from isthmus.core.folds import Fold
+
+ReplyT = TypeVar("ReplyT", bound=Record)
+
+
+@dataclass(frozen=True)
+class AtClient:
+    """What the client half of a guard is given: its client, and a memory of its own within the client's."""
+
+    client: Client
+    entry: str
+
+    @property
+    def position(self) -> Position:
+        """Where in the course the exchange stands."""
+        return self.client.position
+
+    @property
+    def memory(self) -> State:
+        """What the guard remembers at this client; to be replaced, never changed in place."""
+        kept: State = self.client.state.get(self.entry, {})
+        return kept if self.client.device == CPU else moved(kept, CPU)
+
+    def remember(self, memory: State) -> None:
+        """Put another memory in place of the one before; an empty one leaves none."""
+        if memory:
+            self.client.state[self.entry] = memory
+        else:
+            self.client.state.pop(self.entry, None)
+
+    def protecting(self, purpose: str, guarded: Any) -> ProtectingStream:
+        """Return the stream that only this client can draw, as `Client.protecting` does."""
+        return self.client.protecting(f"{self.entry} {purpose}", guarded)
+
+
+@dataclass(frozen=True)
+class AtServer:
+    """What the server half of a guard is given: where the course stands, and a memory that checkpoints keep.
+
+    `folds` says whether the server sees but the fold of the replies, and `fold` which. `secret` is the server's own;
+    that of a simulation derives from the seed. `everybody` are all clients, of whom `sampling` draws the cohorts.
+    """
+
+    position: Position
+    entry: str
+    clients: tuple[str, ...]
+    folds: bool
+    known: Known
+    secret: Secret
+    note: Callable[[str], None]
+    memories: dict[str, State] = field(repr=False)
+    fold: Fold | None = None
+    everybody: tuple[str, ...] = ()
+    sampling: Sampling = field(default_factory=UniformSampling)
+
+    @property
+    def memory(self) -> State:
+        """What the guard remembers at the server; to be replaced, never changed in place."""
+        return self.memories.get(self.entry, {})
+
+    def remember(self, memory: State) -> None:
+        """Put another memory in place of the one before."""
+        self.memories[self.entry] = memory
+
+    def protecting(self, purpose: str) -> ProtectingStream:
+        """Return a stream that only this server can draw, for a purpose in this exchange."""
+        at = self.position
+        return self.secret.stream(self.entry, at.seed, at.round, at.exchange, purpose)
+
+
+class Suspicious(Exception):
+    """A reply that a guard does not want to count, and why; it becomes a named failure of its client."""
+
+
+@dataclass(frozen=True)
+class Guard:
+    """One protection of a course's messages; its fields are its settings, and it is shared by all and never changes.
+
+    Every method does nothing here: a guard overrides what it needs.
+    """
+
+    # Fields that protect, and whether a larger or a smaller value protects more, as `Algorithm.protects`: what a silo
+    # may ask for at least. A field that is null or false protects least, one that must be true is a "more".
+    protects: ClassVar[Mapping[str, Literal["more", "less"]]] = {}
+    # Whether it takes over the exchanges whose replies are added up (`summed`); only the last of the list can.
+    sums: ClassVar[bool] = False
+    # Whether `accept` may be done to a mean of replies as to each reply: else it cannot stand before one that sums.
+    linear: ClassVar[bool] = True
+    # Whether what `receive` makes of a request depends on the request alone: then it is done once for many clients.
+    receives_alike: ClassVar[bool] = True
+
+    def problem(self, course: Any) -> str:
+        """Return why a course cannot have this guard beside its other parts, with what would do; empty if it can."""
+        return ""
+
+    def shown(self, exchange: Exchange) -> Exchange:
+        """Return an exchange as it is with this guard, for people: who sees what by contract, and on the wire."""
+        return exchange
+
+    # ---- server
+
+    def barred(self, memory: State, round: int) -> Collection[str]:
+        """Return the clients that are not asked in a round."""
+        return ()
+
+    def send(self, requests: Requests, at: AtServer) -> Requests:
+        """Return the requests that leave; who is sent the same object should get one object again (`each_once`)."""
+        return requests
+
+    def heard(self, requests: Requests, at: AtServer) -> Requests:
+        """Return what clients make of requests that left: what `receive` gives them, known at the server too."""
+        return requests
+
+    def accept(self, reply: Record, request: Request[Any], client: str, at: AtServer) -> Record:
+        """Return a reply as it was before `release`; raises BadMessage or Suspicious where it cannot be taken."""
+        return reply
+
+    def failed(self, client: str, at: AtServer) -> None:
+        """Take note that a client gave no usable reply: it remembers what it did before the exchange, if anything."""
+
+    def review(self, replies: Mapping[str, Record], requests: Requests, at: AtServer) -> Mapping[str, str]:
+        """Return the clients whose replies are not to count, with the reason, once all are there."""
+        return {}
+
+    def fold(self, fold: Fold, at: AtServer) -> Fold:
+        """Return what folds the replies of an exchange."""
+        return fold
+
+    def folded(self, reply: ReplyT, requests: Requests, num_replies: int, at: AtServer) -> ReplyT:
+        """Return what the algorithm is given as the fold of so many replies."""
+        return reply
+
+    def of_nobody(self, request: Request[Any], at: AtServer) -> Record | None:
+        """Return what the fold of no replies is, where nobody was drawn; None where there is none.
+
+        A guard that overrides this has rounds of nobody carried out: else they are left out.
+        """
+        return None
+
+    def summed(self, stages: Stages) -> Record:
+        """Return the weighted mean of the replies that clients hold, by exchanges of its own; if it `sums`."""
+        raise NotImplementedError(f"{type(self).__name__} says that it sums, and has no way to")
+
+    def round_done(self, round: int, memory: State) -> State:
+        """Return the guard's memory at the server after a round."""
+        return memory
+
+    def spent(self, memory: State) -> Mapping[str, float]:
+        """Return what is used up so far, by name, for the journal: {"epsilon": 1.2}."""
+        return {}
+
+    def exhausted(self, memory: State) -> str:
+        """Return why the course has to end after the rounds so far; empty if it may go on."""
+        return ""
+
+    # ---- client
+
+    def receive(self, request: Request[Any], at: AtClient) -> Request[Any]:
+        """Return a request as it was before `send`, or as near as that can be."""
+        return request
+
+    def release(self, reply: Record, request: Request[Any], at: AtClient) -> Record:
+        """Return what leaves the client of a reply to a request, which is as its handler got it."""
+        return reply
+
+
+class Stages:
+    """An exchange whose replies the clients hold back, as the guard that adds them up sees it.
+
+    `requests` are the algorithm's own, as clients understand them; `holding` are those who have a reply. `ask` carries
+    one more exchange, of the guard's own requests.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        holding: tuple[str, ...],
+        ask: Callable[[Mapping[str, Request[Any]]], Replies[Any]],
+        min_replies: int,
+        at: AtServer,
+    ) -> None:
+        self.requests, self.holding, self.ask, self.min_replies, self.at = requests, holding, ask, min_replies, at
+
+
+def each_once(requests: Requests, change: Callable[[Request[Any]], Request[Any]]) -> Requests:
+    """Return requests with each distinct one changed once."""
+    distinct = {id(request): request for request in requests.values()}
+    changed = {key: change(request) for key, request in distinct.items()}
+    return {client: changed[id(request)] for client, request in requests.items()}

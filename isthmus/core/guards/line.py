@@ -1,0 +1,267 @@
+"""A course's guards in their order, as one: what both sides call.
+
+request:  server  send(g1) ... send(gn)  ->  client  receive(gn) ... receive(g1)  handler
+server  heard(gn) ... heard(g1): what clients make of it, which may be less than was meant
+reply:    client  release(g1) ... release(gn)  ->  server  accept(gn) ... accept(g1)  review, fold, folded
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from isthmus.core.device import CPU, moved
+from isthmus.core.errors import BadMessage
+from isthmus.core.guards.guard import AtClient, AtServer, Guard, Stages, Suspicious
+from isthmus.core.outside import foreign
+from isthmus.core.protocol import Client, Failure, Known, Position, Request, Requests, handlers_of
+from isthmus.core.random import Secret
+from isthmus.core.record import Record, State
+from isthmus.core.sampling import Sampling, UniformSampling
+
+if TYPE_CHECKING:
+    from isthmus.core.federation import Replies
+    from isthmus.core.folds import Fold
+
+ReplyT = TypeVar("ReplyT", bound=Record)
+
+# Entries of a client's memory that are a guard's begin so; no algorithm has such a name.
+MEMORY = "guard."
+
+
+def _overrides(guard: Guard, name: str) -> bool:
+    return getattr(type(guard), name) is not getattr(Guard, name)
+
+
+class GuardLine:
+    """A course's guards in their order, as one; both halves call it, each with its own memories."""
+
+    def __init__(self, guards: Iterable[Guard] = ()) -> None:
+        self.guards = tuple(guards)
+        self.entries = tuple(f"{MEMORY}{place}.{type(guard).__name__}" for place, guard in enumerate(self.guards))
+        self.at_arrival = any(_overrides(guard, "accept") for guard in self.guards)
+        self.reviews = any(_overrides(guard, "review") for guard in self.guards)
+        self._own = {
+            kind: (guard, entry, name)
+            for guard, entry in self._each()
+            for kind, name in handlers_of(type(guard)).items()
+        }
+        self._received: tuple[Any, Any] = (None, None)
+
+    def __bool__(self) -> bool:
+        return bool(self.guards)
+
+    def __repr__(self) -> str:
+        return f"GuardLine({list(self.guards)})"
+
+    def _each(self) -> Iterator[tuple[Guard, str]]:
+        return zip(self.guards, self.entries, strict=True)
+
+    def _back(self) -> Iterator[tuple[Guard, str]]:
+        return zip(reversed(self.guards), reversed(self.entries), strict=True)
+
+    # ---- client
+
+    @property
+    def kinds(self) -> tuple[type[Request[Any]], ...]:
+        """The guards' own requests."""
+        return tuple(self._own)
+
+    def answered(self, request: Request[Any], client: Client) -> Record | None:
+        """Return the reply to a guard's own request; None for a request of the algorithm's."""
+        if type(request) not in self._own:
+            return None
+        guard, entry, name = self._own[type(request)]
+        reply: Record = getattr(guard, name)(request, AtClient(client, entry))
+        return reply
+
+    def received(self, request: Request[Any], client: Client) -> Request[Any]:
+        """Return a request as the client's handler gets it."""
+        if self._received[0] is request:
+            return self._received[1]  # type: ignore[no-any-return]
+        found = request if client.device == CPU else moved(request, CPU)
+        for guard, entry in self._back():
+            found = guard.receive(found, AtClient(client, entry))
+        if client.device != CPU:
+            found = moved(found, client.device)
+        if all(guard.receives_alike for guard in self.guards):
+            self._received = (request, found)  # held, so that no other object takes its place
+        return found
+
+    def released(self, reply: Record, request: Request[Any], client: Client) -> Record:
+        """Return what leaves the client of a reply."""
+        if client.device != CPU:
+            reply = moved(reply, CPU)
+        for guard, entry in self._each():
+            reply = guard.release(reply, request, AtClient(client, entry))
+        return reply
+
+    # ---- server
+
+    def at_server(
+        self, server: ServerSide, position: Position, clients: Iterable[str], fold: Fold | None
+    ) -> GuardedExchange:
+        """Return one exchange as the server half handles it."""
+        return GuardedExchange(self, server, position, tuple(clients), fold)
+
+    @property
+    def answers_for_nobody(self) -> bool:
+        """Whether a round of which nobody is a part is carried out."""
+        return any(_overrides(guard, "of_nobody") for guard in self.guards)
+
+    @property
+    def summing(self) -> bool:
+        """Whether replies that are folded are added up by a guard."""
+        return any(guard.sums for guard in self.guards)
+
+    def barred(self, memories: Mapping[str, State], round: int) -> frozenset[str]:
+        """Return the clients that are not asked in a round."""
+        every = (guard.barred(memories.get(entry, {}), round) for guard, entry in self._each())
+        return frozenset().union(*every)
+
+    def round_done(self, memories: Mapping[str, State], round: int) -> dict[str, State]:
+        """Return the memories at the server after a round."""
+        found = {entry: guard.round_done(round, memories.get(entry, {})) for guard, entry in self._each()}
+        return {entry: memory for entry, memory in found.items() if memory}
+
+    def spent(self, memories: Mapping[str, State]) -> dict[str, float]:
+        """Return what is used up so far."""
+        found: dict[str, float] = {}
+        for guard, entry in self._each():
+            found.update(guard.spent(memories.get(entry, {})))
+        return found
+
+    def exhausted(self, memories: Mapping[str, State]) -> str:
+        """Return why the course has to end."""
+        reasons = (guard.exhausted(memories.get(entry, {})) for guard, entry in self._each())
+        return next(filter(None, reasons), "")
+
+
+@dataclass(frozen=True)
+class ServerSide:
+    """What all exchanges of a round have in common at the server; `memories` is filled by the guards."""
+
+    memories: dict[str, State]
+    secret: Secret
+    known: Known
+    note: Callable[[str], None]
+    everybody: tuple[str, ...] = ()
+    sampling: Sampling = field(default_factory=UniformSampling)
+
+
+class GuardedExchange:
+    """The server half of all guards in one exchange."""
+
+    def __init__(
+        self, line: GuardLine, server: ServerSide, position: Position, clients: tuple[str, ...], fold: Fold | None
+    ) -> None:
+        self.line = line
+        self._at = {
+            entry: AtServer(
+                position,
+                entry,
+                clients,
+                fold is not None,
+                server.known,
+                server.secret,
+                server.note,
+                server.memories,
+                fold,
+                server.everybody,
+                server.sampling,
+            )
+            for entry in line.entries
+        }
+
+    def _pairs(self, backwards: bool = False) -> Iterator[tuple[Guard, AtServer]]:
+        pairs = self.line._back() if backwards else self.line._each()
+        return ((guard, self._at[entry]) for guard, entry in pairs)
+
+    def sent(self, requests: Requests) -> tuple[Requests, Requests]:
+        """Return the requests that leave, and what clients make of them."""
+        for guard, at in self._pairs():
+            requests = guard.send(requests, at)
+        heard = requests
+        for guard, at in self._pairs(backwards=True):
+            heard = guard.heard(heard, at)
+        return requests, heard
+
+    def accepted(self, client: str, reply: Record | Failure, request: Request[Any]) -> Record | Failure:
+        """Return a reply as it was before it left its client, or a named failure."""
+        if isinstance(reply, Failure):
+            return reply
+        try:
+            for guard, at in self._pairs(backwards=True):
+                reply = guard.accept(reply, request, client, at)
+        except Suspicious as error:
+            return Failure(client, "suspicious", foreign(str(error)))
+        except Exception as error:  # bytes of another party: whatever a decoder stumbles over is theirs
+            text = str(error) if isinstance(error, BadMessage) else f"{type(error).__name__}: {error}"
+            return Failure(client, "malformed", foreign(text))
+        return reply
+
+    def failed(self, client: str) -> None:
+        """Tell every guard that a client gave no usable reply."""
+        for guard, at in self._pairs():
+            guard.failed(client, at)
+
+    def reviewed(self, replies: Mapping[str, Record], requests: Requests) -> dict[str, Failure]:
+        """Return a failure for each client whose reply is not to count."""
+        failures: dict[str, Failure] = {}
+        for guard, at in self._pairs(backwards=True):
+            left = {client: reply for client, reply in replies.items() if client not in failures}
+            for client, reason in guard.review(left, requests, at).items():
+                failures[client] = Failure(client, "suspicious", foreign(reason))
+        return failures
+
+    def fold(self, fold: Fold) -> Fold:
+        """Return what folds the replies."""
+        for guard, at in self._pairs(backwards=True):
+            fold = guard.fold(fold, at)
+        return fold
+
+    def folded(self, reply: ReplyT, requests: Requests, num_replies: int) -> ReplyT:
+        """Return what the algorithm is given."""
+        for guard, at in self._pairs(backwards=True):
+            reply = guard.folded(reply, requests, num_replies, at)
+        return reply
+
+    def of_nobody(self, request: Request[Any]) -> Record | None:
+        """Return what the fold of no replies is, as the guards have it that say so."""
+        found = (guard.of_nobody(request, at) for guard, at in self._pairs())
+        return next((reply for reply in found if reply is not None), None)
+
+    def summed(
+        self,
+        requests: Requests,
+        holding: tuple[str, ...],
+        ask: Callable[[Mapping[str, Request[Any]]], Replies[Any]],
+        min_replies: int,
+    ) -> Record:
+        """Return the weighted mean of what clients hold, as it was before it left them."""
+        (guard, at), *others = self._pairs(backwards=True)
+        mean = guard.summed(Stages(requests, holding, ask, min_replies, at))
+        request = requests[holding[0]]
+        for other, there in others:
+            mean = other.accept(mean, request, "", there)
+        return mean
+
+
+def line_problem(guards: tuple[Guard, ...]) -> str:
+    """Return why guards cannot stand in this order; empty if they can."""
+    for place, guard in enumerate(guards[:-1]):
+        if guard.sums:
+            after = type(guards[place + 1]).__name__
+            return (
+                f"{type(guard).__name__} adds up what clients hold, so it must be the last guard; {after} is after it"
+            )
+    if guards and guards[-1].sums:
+        for guard in guards[:-1]:
+            single = [name for name in ("review", "fold") if _overrides(guard, name)]
+            if single or not guard.linear:
+                why = "looks at single replies" if single else "turns each reply into bytes that cannot be added up"
+                return (
+                    f"{type(guard).__name__} {why}, and {type(guards[-1]).__name__} lets nobody see one: leave one out"
+                )
+    return ""

@@ -1,0 +1,5 @@
+"""Guards by name: what is done to messages so that they tell less, weigh less, or can be believed."""
+
+from isthmus.core.guards.guard import Guard
+
+GUARDS: dict[str, type[Guard]] = {}

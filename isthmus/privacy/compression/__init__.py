@@ -1,0 +1,1 @@
+"""Messages in fewer bytes: codecs that know nothing of courses, and the guards that use them."""
