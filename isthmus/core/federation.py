@@ -397,6 +397,8 @@ class Federation:
             failures.append(failure)
             # What a client trained into a NaN must not stay in its memory: it could never answer again.
             self._runtime.undo(failure.client)
+            if guarded is not None:
+                guarded.failed(failure.client)
             take(failure.client, failure)
 
         started = clock()

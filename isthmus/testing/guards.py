@@ -40,7 +40,7 @@ from isthmus.testing.toys import toy_course
 def check_guard(
     guard: Guard, *, algorithms: Sequence[Algorithm[Any]] = (), beside: Sequence[Guard] = (), skip: Sequence[str] = ()
 ) -> list[str]:
-    """Run every check (see `GUARD_CHECKS`, `COURSE_CHECKS`) but those in `skip`; raise AssertionError for a broken rule.
+    """Run every check (`GUARD_CHECKS`, `COURSE_CHECKS`) but those in `skip`; raise AssertionError for a broken rule.
 
     Returns the names of the checks that were made.
 

@@ -138,6 +138,9 @@ class Guard:
         """Return a reply as it was before `release`; raises BadMessage or Suspicious where it cannot be taken."""
         return reply
 
+    def failed(self, client: str, at: AtServer) -> None:
+        """Take note that a client gave no usable reply: it remembers what it did before the exchange, if anything."""
+
     def review(self, replies: Mapping[str, Record], requests: Requests, at: AtServer) -> Mapping[str, str]:
         """Return the clients whose replies are not to count, with the reason, once all are there."""
         return {}

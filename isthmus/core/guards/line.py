@@ -201,6 +201,11 @@ class GuardedExchange:
             return Failure(client, "malformed", foreign(text))
         return reply
 
+    def failed(self, client: str) -> None:
+        """Tell every guard that a client gave no usable reply."""
+        for guard, at in self._pairs():
+            guard.failed(client, at)
+
     def reviewed(self, replies: Mapping[str, Record], requests: Requests) -> dict[str, Failure]:
         """Return a failure for each client whose reply is not to count."""
         failures: dict[str, Failure] = {}
