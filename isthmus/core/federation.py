@@ -264,10 +264,8 @@ class Federation:
         addressed, guarded = exchange.requests, exchange.guarded
         if guarded is not None:
             fold = guarded.fold(fold)
-            if not addressed and isinstance(requests, Request):
-                nobody = guarded.of_nobody(requests)
-                if nobody is not None:
-                    return cast(ReplyT, guarded.folded(nobody, addressed, 0))
+            if not addressed and isinstance(requests, Request) and self._guards.answers_for_nobody:
+                return cast(ReplyT, guarded.folded(guarded.of_nobody(requests), addressed, 0))
             if self._guards.summing:
                 return cast(ReplyT, self._summed(exchange, guarded, fold, min_replies, timeout_seconds))
         # Only replies of one form can be folded, and which one it is shows at the end: each form has its own total.
