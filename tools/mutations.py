@@ -1,6 +1,6 @@
 """Breaks the code in known ways and sees whether tests notice: each mutation must turn some test red.
 
-    python tools/mutations.py                 all of tests/MUTATIONS.md
+    python tools/mutations.py                 those of every MUTATIONS.md below tests/
     python tools/mutations.py fold local      those whose name has one of these words
 
 A mutation is a file, a text in it that is there once, what stands in its place, and the tests that are run. The code is
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-LIST = ROOT / "tests/MUTATIONS.md"
+LISTS = sorted((ROOT / "tests").rglob("MUTATIONS.md"))
 COPIED = ("isthmus", "tests", "papers", "tools", "benchmarks", "docs", "examples", "pyproject.toml", "README.md")
 ENTRY = re.compile(
     r"^### (?P<name>.+?)\n\n`(?P<file>.+?)`, seen by `(?P<tests>.+?)`\n\n```diff\n(?P<diff>.+?)```", re.M | re.S
@@ -48,7 +48,7 @@ class Mutation:
 def read() -> list[Mutation]:
     """Return the mutations of the list."""
     found = []
-    for entry in ENTRY.finditer(LIST.read_text()):
+    for entry in (entry for file in LISTS for entry in ENTRY.finditer(file.read_text())):
         lines = entry["diff"].splitlines()
         before = "\n".join(line[1:] for line in lines if line.startswith("-"))
         after = "\n".join(line[1:] for line in lines if line.startswith("+"))

@@ -23,6 +23,7 @@ from isthmus.core.folding import FOLDS
 from isthmus.core.folds import Fold
 from isthmus.core.guards.guard import Guard
 from isthmus.core.protocol import Algorithm
+from isthmus.core.sampling import SAMPLINGS, Sampling
 from isthmus.data.dataset import Dataset
 from isthmus.data.dividing import MASKS, MaskRule, Splitter
 from isthmus.data.splitters import SPLITTERS
@@ -49,6 +50,7 @@ FAMILIES: dict[type[Any], Family] = {
     MaskRule: Family("masks", MASKS),
     Task: Family("tasks", TASKS),
     Batching: Family("batchings", BATCHINGS),
+    Sampling: Family("samplings", SAMPLINGS),
     Optimizer: Family("optimizers", OPTIMIZERS),
     Fold: Family("folds", FOLDS),
     Guard: Family("guards", GUARDS),

@@ -20,6 +20,7 @@ from isthmus.core.protocol import Failure, Holdings, Known, Position, ReplyT, Re
 from isthmus.core.random import Secret, numpy_generator, torch_generator
 from isthmus.core.record import Params, Record, State, check_record
 from isthmus.core.replies import Stack, judged, judged_stack
+from isthmus.core.sampling import Sampling, UniformSampling
 
 R = TypeVar("R", bound=Record)
 # One request for all, or each client's own.
@@ -168,6 +169,7 @@ class Federation:
         guards: GuardLine | None = None,
         memories: dict[str, State] | None = None,
         secret: Secret | None = None,
+        sampling: Sampling | None = None,
     ) -> None:
         self._runtime = runtime
         self._note = note
@@ -178,7 +180,14 @@ class Federation:
         self._known = Known(getattr(runtime, "holdings", {}), model.params, model.buffers)
         self._guards = guards or GuardLine()
         secret = secret or Secret.of_simulation(seed, "server")
-        self._server = ServerSide({} if memories is None else memories, secret, self._known, self.note)
+        self._server = ServerSide(
+            {} if memories is None else memories,
+            secret,
+            self._known,
+            self.note,
+            runtime.clients,
+            sampling or UniformSampling(),
+        )
         self._barred = self._guards.barred(self._server.memories, round)
         self.round = round
         self.clients = tuple(client for client in cohort if client not in self._barred)
@@ -216,7 +225,7 @@ class Federation:
         timeout_seconds: float | None = None,
     ) -> Replies[ReplyT]:
         """Ask the cohort (or `clients`) and look at every reply; a mapping gives each client its own request."""
-        exchange = self._begun(self._address(requests, clients), folds=False)
+        exchange = self._begun(self._address(requests, clients))
         return self._looked_at(exchange, min_replies, timeout_seconds)
 
     def _looked_at(
@@ -251,10 +260,14 @@ class Federation:
         timeout_seconds: float | None = None,
     ) -> ReplyT:
         """Ask the cohort (or `clients`) and see only the fold of the replies, in its order; stacks come first."""
-        exchange = self._begun(self._address(requests, clients), folds=True)
+        exchange = self._begun(self._address(requests, clients), fold)
         addressed, guarded = exchange.requests, exchange.guarded
         if guarded is not None:
             fold = guarded.fold(fold)
+            if not addressed and isinstance(requests, Request):
+                nobody = guarded.of_nobody(requests)
+                if nobody is not None:
+                    return cast(ReplyT, guarded.folded(nobody, addressed, 0))
             if self._guards.summing:
                 return cast(ReplyT, self._summed(exchange, guarded, fold, min_replies, timeout_seconds))
         # Only replies of one form can be folded, and which one it is shows at the end: each form has its own total.
@@ -341,12 +354,12 @@ class Federation:
         self._exchange += 1
         return position
 
-    def _begun(self, requests: Requests, folds: bool) -> _Exchange:
+    def _begun(self, requests: Requests, fold: Fold | None = None) -> _Exchange:
         """Return an exchange with what the course's guards make of the requests."""
         position = self._next()
         if not self._guards:
             return _Exchange(position, requests, requests)
-        guarded = self._guards.at_server(self._server, position, requests, folds)
+        guarded = self._guards.at_server(self._server, position, requests, fold)
         for request in {id(request): request for request in requests.values()}.values():
             check_record(request)  # before a guard trusts it
         return _Exchange(position, *guarded.sent(requests), guarded)
@@ -396,6 +409,8 @@ class Federation:
             failures.append(failure)
             # What a client trained into a NaN must not stay in its memory: it could never answer again.
             self._runtime.undo(failure.client)
+            if guarded is not None:
+                guarded.failed(failure.client)
             take(failure.client, failure)
 
         started = clock()

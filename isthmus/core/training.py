@@ -18,31 +18,7 @@ from isthmus.core.guards.line import GuardLine
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, KeepBest, improves
 from isthmus.core.random import Secret, numpy_generator
 from isthmus.core.record import Record, State
-
-
-@dataclass(frozen=True)
-class UniformSampling:
-    """A cohort of `fraction` of the clients, at least `num_min`, uniform without replacement, in client order."""
-
-    fraction: float = 1.0
-    num_min: int = 1
-
-    def __post_init__(self) -> None:
-        refuse(not 0.0 < self.fraction <= 1.0, self, "fraction", "it must be in (0, 1]")
-        refuse(self.num_min < 1, self, "num_min", "it must be at least 1")
-
-    def size(self, num_clients: int) -> int:
-        """Return how many of so many clients take part in a round."""
-        # ceil with a grain of tolerance: 0.3 of 10 clients is 3, not 4.
-        return min(num_clients, max(self.num_min, math.ceil(self.fraction * num_clients - 1e-9)))
-
-    def cohort(self, clients: Sequence[str], rng: np.random.Generator) -> tuple[str, ...]:
-        """Return the clients of one round."""
-        size = self.size(len(clients))
-        if size == len(clients):
-            return tuple(clients)
-        chosen = rng.choice(len(clients), size=size, replace=False)
-        return tuple(clients[i] for i in sorted(chosen.tolist()))
+from isthmus.core.sampling import Sampling, UniformSampling
 
 
 @dataclass(frozen=True)
@@ -74,7 +50,7 @@ class Plan:
 
     rounds: int
     seed: int = 0
-    sampling: UniformSampling = field(default_factory=UniformSampling)
+    sampling: Sampling = field(default_factory=UniformSampling)
     rules: ExchangeRules = field(default_factory=ExchangeRules)
     stopping: EarlyStopping = field(default_factory=EarlyStopping)
     evaluate_every: int = 1
@@ -259,9 +235,8 @@ class _Course:
         self.guards = GuardLine(self.plan.guards)
 
     def federation(self, round: int, memories: dict[str, State]) -> Federation:
-        rng = numpy_generator(self.plan.seed, round, "cohort")
         everybody = self.runtime.clients
-        cohort = everybody if round == 0 else self.plan.sampling.cohort(everybody, rng)
+        cohort = everybody if round == 0 else self.plan.sampling.cohort(everybody, self._draws(round))
         self.traffic, self.listening = [], 0.0
         return Federation(
             self.runtime,
@@ -275,7 +250,14 @@ class _Course:
             guards=self.guards,
             memories=memories,
             secret=self.secret,
+            sampling=self.plan.sampling,
         )
+
+    def _draws(self, round: int) -> np.random.Generator:
+        """Return what the cohort is drawn from: a server's own secret, where it hides by being drawn, else the seed."""
+        if self.plan.sampling.hides and self.secret is not None and not self.secret.simulated:
+            return np.random.default_rng(list(self.secret.stream("cohort", self.plan.seed, round).take(32)))
+        return numpy_generator(self.plan.seed, round, "cohort")
 
     def _exchanged(self, report: ExchangeReport) -> None:
         self.traffic.append(report)
@@ -303,6 +285,13 @@ class _Course:
         guards = self.guards.round_done(memories, 0)
         return Standing(round=0, state=state, best_state=state, best_round=0, best_score=None, guards=guards)
 
+    def _stepped(self, state: Record, fed: Federation) -> Record:
+        """Return the state after a round; where nobody was drawn, it stays as it is, unless a guard says more."""
+        if fed.clients or self.plan.sampling.least(len(fed.all_clients)) or self.guards.answers_for_nobody:
+            return self._checked(self.algorithm.round(state, fed))
+        fed.note(f"nobody was drawn for round {fed.round}: the model stays as it is")
+        return state
+
     def _checked(self, state: Record) -> Record:
         """Refuse a state that no checkpoint could bring back."""
         if type(state) is not self.state_type:
@@ -317,7 +306,7 @@ class _Course:
         started = time.perf_counter()
         memories = dict(before.guards)
         fed = self.federation(round, memories)
-        state = self._checked(self.algorithm.round(before.state, fed))
+        state = self._stepped(before.state, fed)
         memories.update(self.guards.round_done(memories, round))
         missing = self._missing(fed.clients)
         ended = self.guards.exhausted(memories)

@@ -1,6 +1,7 @@
 """Checks and toy data, shipped so that users can hold their own algorithms to the same standard."""
 
 from isthmus.testing.conformance import CHECKS, check_algorithm
+from isthmus.testing.guards import COURSE_CHECKS, GUARD_CHECKS, check_guard
 from isthmus.testing.hostile.counting import Bound, Cost, Meter, require_within
 from isthmus.testing.hostile.lies import HostileRuntime, HostileSilo, Liar, Lie, lies_about
 from isthmus.testing.hostile.lying import (
@@ -19,6 +20,8 @@ from isthmus.testing.traces import trace_course
 
 __all__ = [
     "CHECKS",
+    "COURSE_CHECKS",
+    "GUARD_CHECKS",
     "SIEGES",
     "Bound",
     "Cost",
@@ -34,6 +37,7 @@ __all__ = [
     "check_algorithm",
     "check_claims",
     "check_claims_between_sites",
+    "check_guard",
     "check_lies_between_sites",
     "check_lies_in_bytes",
     "check_splitter",

@@ -16,6 +16,7 @@ from isthmus.core.device import CPU, moved
 from isthmus.core.protocol import Client, Known, Position, Request, Requests
 from isthmus.core.random import ProtectingStream, Secret
 from isthmus.core.record import Record, State
+from isthmus.core.sampling import Sampling, UniformSampling
 
 if TYPE_CHECKING:
     from isthmus.core.exposure import Exchange
@@ -59,8 +60,8 @@ class AtClient:
 class AtServer:
     """What the server half of a guard is given: where the course stands, and a memory that checkpoints keep.
 
-    `folds` says whether the server sees but the fold of the replies. `secret` is the server's own; that of a simulation
-    derives from the seed.
+    `folds` says whether the server sees but the fold of the replies, and `fold` which. `secret` is the server's own;
+    that of a simulation derives from the seed. `everybody` are all clients, of whom `sampling` draws the cohorts.
     """
 
     position: Position
@@ -71,6 +72,9 @@ class AtServer:
     secret: Secret
     note: Callable[[str], None]
     memories: dict[str, State] = field(repr=False)
+    fold: Fold | None = None
+    everybody: tuple[str, ...] = ()
+    sampling: Sampling = field(default_factory=UniformSampling)
 
     @property
     def memory(self) -> State:
@@ -134,6 +138,9 @@ class Guard:
         """Return a reply as it was before `release`; raises BadMessage or Suspicious where it cannot be taken."""
         return reply
 
+    def failed(self, client: str, at: AtServer) -> None:
+        """Take note that a client gave no usable reply: it remembers what it did before the exchange, if anything."""
+
     def review(self, replies: Mapping[str, Record], requests: Requests, at: AtServer) -> Mapping[str, str]:
         """Return the clients whose replies are not to count, with the reason, once all are there."""
         return {}
@@ -145,6 +152,13 @@ class Guard:
     def folded(self, reply: ReplyT, requests: Requests, num_replies: int, at: AtServer) -> ReplyT:
         """Return what the algorithm is given as the fold of so many replies."""
         return reply
+
+    def of_nobody(self, request: Request[Any], at: AtServer) -> Record | None:
+        """Return what the fold of no replies is, where nobody was drawn; None where there is none.
+
+        A guard that overrides this has rounds of nobody carried out: else they are left out.
+        """
+        return None
 
     def summed(self, stages: Stages) -> Record:
         """Return the weighted mean of the replies that clients hold, by exchanges of its own; if it `sums`."""

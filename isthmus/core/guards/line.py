@@ -8,7 +8,7 @@ reply:    client  release(g1) ... release(gn)  ->  server  accept(gn) ... accept
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from isthmus.core.device import CPU, moved
@@ -18,6 +18,7 @@ from isthmus.core.outside import foreign
 from isthmus.core.protocol import Client, Failure, Known, Position, Request, Requests, handlers_of
 from isthmus.core.random import Secret
 from isthmus.core.record import Record, State
+from isthmus.core.sampling import Sampling, UniformSampling
 
 if TYPE_CHECKING:
     from isthmus.core.federation import Replies
@@ -98,9 +99,16 @@ class GuardLine:
 
     # ---- server
 
-    def at_server(self, server: ServerSide, position: Position, clients: Iterable[str], folds: bool) -> GuardedExchange:
+    def at_server(
+        self, server: ServerSide, position: Position, clients: Iterable[str], fold: Fold | None
+    ) -> GuardedExchange:
         """Return one exchange as the server half handles it."""
-        return GuardedExchange(self, server, position, tuple(clients), folds)
+        return GuardedExchange(self, server, position, tuple(clients), fold)
+
+    @property
+    def answers_for_nobody(self) -> bool:
+        """Whether a round of which nobody is a part is carried out."""
+        return any(_overrides(guard, "of_nobody") for guard in self.guards)
 
     @property
     def summing(self) -> bool:
@@ -138,17 +146,31 @@ class ServerSide:
     secret: Secret
     known: Known
     note: Callable[[str], None]
+    everybody: tuple[str, ...] = ()
+    sampling: Sampling = field(default_factory=UniformSampling)
 
 
 class GuardedExchange:
     """The server half of all guards in one exchange."""
 
     def __init__(
-        self, line: GuardLine, server: ServerSide, position: Position, clients: tuple[str, ...], folds: bool
+        self, line: GuardLine, server: ServerSide, position: Position, clients: tuple[str, ...], fold: Fold | None
     ) -> None:
         self.line = line
         self._at = {
-            entry: AtServer(position, entry, clients, folds, server.known, server.secret, server.note, server.memories)
+            entry: AtServer(
+                position,
+                entry,
+                clients,
+                fold is not None,
+                server.known,
+                server.secret,
+                server.note,
+                server.memories,
+                fold,
+                server.everybody,
+                server.sampling,
+            )
             for entry in line.entries
         }
 
@@ -179,6 +201,11 @@ class GuardedExchange:
             return Failure(client, "malformed", foreign(text))
         return reply
 
+    def failed(self, client: str) -> None:
+        """Tell every guard that a client gave no usable reply."""
+        for guard, at in self._pairs():
+            guard.failed(client, at)
+
     def reviewed(self, replies: Mapping[str, Record], requests: Requests) -> dict[str, Failure]:
         """Return a failure for each client whose reply is not to count."""
         failures: dict[str, Failure] = {}
@@ -199,6 +226,11 @@ class GuardedExchange:
         for guard, at in self._pairs(backwards=True):
             reply = guard.folded(reply, requests, num_replies, at)
         return reply
+
+    def of_nobody(self, request: Request[Any]) -> Record | None:
+        """Return what the fold of no replies is, as the guards have it that say so."""
+        found = (guard.of_nobody(request, at) for guard, at in self._pairs())
+        return next((reply for reply in found if reply is not None), None)
 
     def summed(
         self,

@@ -140,6 +140,10 @@ def _about_tensor(value: Tensor, place: str) -> Iterator[Change]:
             other.view(-1)[0] = number
             yield place, how, other, True
         yield place, "the sign", -value, False
+    elif value.dtype == torch.uint8:  # what a guard made bytes of: any of them could be the truth
+        yield place, "other bytes", value.bitwise_not(), False
+        yield place, "half of the bytes", value[: len(value) // 2].clone(), False
+        yield place, "bytes of zero", torch.zeros_like(value), False
     elif value.dtype == torch.int64:
         yield place, "huge numbers", torch.full_like(value, HUGE), False
         yield place, "negative numbers", -1 - value.abs(), False
