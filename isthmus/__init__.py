@@ -45,8 +45,14 @@ if TYPE_CHECKING:
     from isthmus.core.errors import BadInput as BadInput
     from isthmus.core.errors import IsthmusError as IsthmusError
     from isthmus.core.federation import Federation as Federation
+    from isthmus.core.folding.centres import BoundedMean as BoundedMean
+    from isthmus.core.folding.centres import CentredClipping as CentredClipping
+    from isthmus.core.folding.centres import GeometricMedian as GeometricMedian
+    from isthmus.core.folding.krum import Bulyan as Bulyan
+    from isthmus.core.folding.krum import Krum as Krum
+    from isthmus.core.folding.trust import FLTrust as FLTrust
+    from isthmus.core.folding.trust import FoolsGold as FoolsGold
     from isthmus.core.folds import Fold as Fold
-    from isthmus.core.folds import Krum as Krum
     from isthmus.core.folds import Median as Median
     from isthmus.core.folds import TrimmedMean as TrimmedMean
     from isthmus.core.folds import WeightedMean as WeightedMean
@@ -139,9 +145,21 @@ _PUBLIC = {
         "IsthmusError",
     ),
     "isthmus.core.federation": ("Federation",),
+    "isthmus.core.folding.centres": (
+        "BoundedMean",
+        "CentredClipping",
+        "GeometricMedian",
+    ),
+    "isthmus.core.folding.krum": (
+        "Bulyan",
+        "Krum",
+    ),
+    "isthmus.core.folding.trust": (
+        "FLTrust",
+        "FoolsGold",
+    ),
     "isthmus.core.folds": (
         "Fold",
-        "Krum",
         "Median",
         "TrimmedMean",
         "WeightedMean",
