@@ -3,6 +3,4 @@
 from isthmus.core.guards.guard import Guard
 from isthmus.privacy.secure_sum import SecureSum
 
-GUARDS: dict[str, type[Guard]] = {
-    "secure_sum": SecureSum,
-}
+GUARDS: dict[str, type[Guard]] = {"secure_sum": SecureSum}

@@ -146,7 +146,9 @@ def raw_bytes(tensor: Tensor) -> memoryview:
     """Return the bytes of a tensor, in order."""
     if not tensor.numel():
         return memoryview(b"")
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+    # A copy with strides of its own: those of a view of one number may be anything.
+    content = torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.detach().flatten())
+    return content.view(torch.uint8).numpy().data
 
 
 def tensor_from(data: Part, form: Form) -> Tensor:
