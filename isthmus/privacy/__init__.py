@@ -2,7 +2,9 @@
 
 from isthmus.core.guards.guard import Guard
 from isthmus.privacy.noise.client_dp import ClientDP
+from isthmus.privacy.secure_sum import SecureSum
 
 GUARDS: dict[str, type[Guard]] = {
     "client_dp": ClientDP,
+    "secure_sum": SecureSum,
 }

@@ -111,6 +111,11 @@ class GuardLine:
         return any(guard.answers_for_nobody for guard in self.guards)
 
     @property
+    def sums_scores(self) -> bool:
+        """Whether how the clients' models do is added up by a guard."""
+        return any(guard.sums_scores for guard in self.guards)
+
+    @property
     def summing(self) -> bool:
         """Whether replies that are folded are added up by a guard."""
         return any(guard.sums for guard in self.guards)
@@ -148,6 +153,7 @@ class ServerSide:
     note: Callable[[str], None]
     everybody: tuple[str, ...] = ()
     sampling: Sampling = field(default_factory=UniformSampling)
+    course: str = ""
 
 
 class GuardedExchange:
@@ -170,6 +176,7 @@ class GuardedExchange:
                 fold,
                 server.everybody,
                 server.sampling,
+                server.course,
             )
             for entry in line.entries
         }
@@ -201,10 +208,11 @@ class GuardedExchange:
             return Failure(client, "malformed", foreign(text))
         return reply
 
-    def failed(self, client: str) -> None:
-        """Tell every guard that a client gave no usable reply."""
+    def failed(self, failure: Failure) -> None:
+        """Tell every guard that a client gave no usable reply, and why."""
         for guard, at in self._pairs():
-            guard.failed(client, at)
+            guard.failed(failure.client, at)
+            guard.told_of(failure, at)
 
     def reviewed(self, replies: Mapping[str, Record], requests: Requests) -> dict[str, Failure]:
         """Return a failure for each client whose reply is not to count."""
@@ -238,14 +246,15 @@ class GuardedExchange:
         holding: tuple[str, ...],
         ask: Callable[[Mapping[str, Request[Any]]], Replies[Any]],
         min_replies: int,
-    ) -> Record:
-        """Return the weighted mean of what clients hold, as it was before it left them."""
+    ) -> tuple[Record, int]:
+        """Return the weighted mean of what clients hold, as it was before it left them, and of how many it is."""
         (guard, at), *others = self._pairs(backwards=True)
-        mean = guard.summed(Stages(requests, holding, ask, min_replies, at))
+        stages = Stages(requests, holding, ask, min_replies, at)
+        mean = guard.summed(stages)
         request = requests[holding[0]]
         for other, there in others:
             mean = other.accept(mean, request, "", there)
-        return mean
+        return mean, stages.num_replies
 
 
 def line_problem(guards: tuple[Guard, ...]) -> str:
