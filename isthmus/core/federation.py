@@ -278,10 +278,8 @@ class Federation:
         addressed, guarded = exchange.requests, exchange.guarded
         if guarded is not None:
             fold = guarded.fold(fold)
-            if not addressed and isinstance(requests, Request):
-                nobody = guarded.of_nobody(requests)
-                if nobody is not None:
-                    return cast(ReplyT, guarded.folded(nobody, addressed, 0))
+            if not addressed and isinstance(requests, Request) and self._guards.answers_for_nobody:
+                return cast(ReplyT, guarded.folded(guarded.of_nobody(requests), addressed, 0))
             if self._guards.summing:
                 return cast(ReplyT, self._summed(exchange, guarded, fold, min_replies, timeout_seconds))
         # Only replies of one form can be folded, and which one it is shows at the end: each form has its own total.
@@ -303,7 +301,7 @@ class Federation:
                 reply = waiting.pop(first)
                 if reply is not None and not isinstance(reply, Failure):
                     form = form_of(reply)
-                    fold.add_answer(total_of(form), reply, addressed[first])
+                    fold.add_answer(total_of(form), reply, addressed[first], first)
                     if weight_of(reply) > 0.0:  # who weighs nothing has no say in what the others' form is
                         forms[first] = form
 
@@ -320,6 +318,16 @@ class Federation:
         chosen = next((forms[c] for c in addressed if c in forms), next(iter(totals), None))
         found = fold.finish(totals.get(chosen, fold.start()))
         return cast(ReplyT, found if guarded is None else guarded.folded(found, addressed, usable))
+
+    def fold(self, replies: Mapping[str, R], fold: Fold, requests: Requests) -> R:
+        """Return the fold of replies that were looked at; the course's guards may put another fold in its place."""
+        at = Position(self._seed, self.round, max(0, self._exchange - 1))
+        if self._guards and replies:
+            fold = self._guards.at_server(self._server, at, requests, fold).fold(fold)
+        total = fold.start()
+        for client, reply in replies.items():
+            fold.add_answer(total, reply, requests[client], client)
+        return cast(R, fold.finish(total))
 
     def _summed(
         self,

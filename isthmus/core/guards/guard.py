@@ -186,12 +186,14 @@ class Guard:
         """Return what the algorithm is given as the fold of so many replies."""
         return reply
 
-    def of_nobody(self, request: Request[Any], at: AtServer) -> Record | None:
-        """Return what the fold of no replies is, where nobody was drawn; None where there is none.
+    @property
+    def answers_for_nobody(self) -> bool:
+        """Whether rounds of nobody are carried out, with what `of_nobody` says: else they are left out."""
+        return False
 
-        A guard that overrides this has rounds of nobody carried out: else they are left out.
-        """
-        return None
+    def of_nobody(self, request: Request[Any], at: AtServer) -> Record:
+        """Return what the fold of no replies is, where nobody was drawn."""
+        raise NotImplementedError(f"{type(self).__name__} says that it answers for nobody, and has no answer")
 
     def summed(self, stages: Stages) -> Record:
         """Return the weighted mean of the replies that clients hold, by exchanges of its own; if it `sums`."""

@@ -108,7 +108,7 @@ class GuardLine:
     @property
     def answers_for_nobody(self) -> bool:
         """Whether a round of which nobody is a part is carried out."""
-        return any(_overrides(guard, "of_nobody") for guard in self.guards)
+        return any(guard.answers_for_nobody for guard in self.guards)
 
     @property
     def sums_scores(self) -> bool:
@@ -235,10 +235,10 @@ class GuardedExchange:
             reply = guard.folded(reply, requests, num_replies, at)
         return reply
 
-    def of_nobody(self, request: Request[Any]) -> Record | None:
-        """Return what the fold of no replies is, as the guards have it that say so."""
-        found = (guard.of_nobody(request, at) for guard, at in self._pairs())
-        return next((reply for reply in found if reply is not None), None)
+    def of_nobody(self, request: Request[Any]) -> Record:
+        """Return what the fold of no replies is, as the first guard has it that says so."""
+        guard, at = next((guard, at) for guard, at in self._pairs() if guard.answers_for_nobody)
+        return guard.of_nobody(request, at)
 
     def summed(
         self,
