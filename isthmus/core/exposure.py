@@ -29,6 +29,7 @@ class Exchange:
     # On the wire, what each side's process receives, whatever its program looks at.
     wire_down: str = "the request as it is"
     wire_up: str = "each client's reply as it is"
+    describes: bool = False  # whether replies are the same whatever data a client has
 
 
 def exposure(algorithm: type[Algorithm[Any]], guards: Sequence[Guard] = ()) -> list[Exchange]:
@@ -43,7 +44,8 @@ def exposure(algorithm: type[Algorithm[Any]], guards: Sequence[Guard] = ()) -> l
         sees = "only the fold" if request.__name__ in folded else "each client's"
         if not field_types(reply):
             sees = "nothing but a receipt"
-        exchange = Exchange(request.__name__, field_docs(request), reply.__name__, field_docs(reply), sees)
+        docs = field_docs(request), field_docs(reply)
+        exchange = Exchange(request.__name__, docs[0], reply.__name__, docs[1], sees, describes=request.describes)
         for guard in guards:
             exchange = guard.shown(exchange)
         found.append(exchange)

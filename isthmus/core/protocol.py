@@ -70,6 +70,10 @@ class Request(Record, Generic[ReplyT]):
     a failure with its client's name. That numbers are finite, and that weights are not negative, is seen to anyway.
     """
 
+    # Whether replies describe the course's own parts, such as how wide a model is, and are the same whatever data a
+    # client has: guards of what data tell let them pass.
+    describes: ClassVar[bool] = False
+
     def misfit(self, reply: ReplyT, known: Known) -> str:
         """Return what is wrong with names, shapes and types in a reply, but of no numbers: many are looked at as one.
 

@@ -383,7 +383,5 @@ class _Course:
         counts = tuple(evaluations[client].counts["val"] for client in scorers)
         # A round whose evaluation failed, or gave no finite score, does not take the place of one that has a score.
         by = dict(zip(scorers, counts, strict=True))
-        is_best = self.plan.stopping.keep == "last" or takes_over(
-            metric, score, by, before, not unscored, fed.barred
-        )
+        is_best = self.plan.stopping.keep == "last" or takes_over(metric, score, by, before, not unscored, fed.barred)
         return _Evaluated(evaluations, None if math.isnan(score) else score, scorers, counts, unscored, is_best)

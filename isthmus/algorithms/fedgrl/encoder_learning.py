@@ -55,6 +55,8 @@ class EncoderWidth(Record):
 class DescribeEncoder(Request[EncoderWidth]):
     """Asks for the width of the encoder's output."""
 
+    describes: ClassVar[bool] = True
+
     def problem(self, reply: EncoderWidth) -> str:
         """Return what is wrong with a width."""
         fits = 1 <= reply.width <= MAX_WIDTH

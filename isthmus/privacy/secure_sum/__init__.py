@@ -108,10 +108,12 @@ class SecureSum(Guard):
                 f"algorithm.fold is {fold!r}, which compares single replies, and under a secure sum nobody has one: "
                 "set algorithm.fold=weighted_mean, or leave the guard out"
             )
-        for exchange in exposure(type(course.algorithm)):
-            if exchange.server_sees == "each client's" and exchange.request != EvaluateModel.__name__:
+        algorithm = type(course.algorithm)
+        open_ones = {kind.__name__ for kind in algorithm.handlers() if kind.describes or kind is EvaluateModel}
+        for exchange in exposure(algorithm):
+            if exchange.server_sees == "each client's" and exchange.request not in open_ones:
                 return (
-                    f"{type(course.algorithm).__name__} looks at each client's {exchange.reply} (its request "
+                    f"{algorithm.__name__} looks at each client's {exchange.reply} (its request "
                     f"{exchange.request}), and under a secure sum nobody has a single reply: leave the guard out, or "
                     "choose an algorithm that sees only folds (isthmus show algorithm NAME)"
                 )
@@ -132,7 +134,7 @@ class SecureSum(Guard):
 
     def shown(self, exchange: Exchange) -> Exchange:
         """Return an exchange as it is under secure sums."""
-        if exchange.server_sees == "nothing but a receipt":
+        if exchange.server_sees == "nothing but a receipt" or exchange.describes:
             return exchange
         if exchange.request == EvaluateModel.__name__:
             if not self.fold_scores:
@@ -145,7 +147,7 @@ class SecureSum(Guard):
 
     def release(self, reply: Record, request: Request[Any], at: AtClient) -> Record:
         """Hold a reply back; what leaves has its form, and none of its numbers."""
-        if not field_types(type(reply)):
+        if not field_types(type(reply)) or request.describes:
             return reply
         self._check(reply, request, at)
         if isinstance(request, EvaluateModel) and isinstance(reply, Evaluation):
