@@ -20,7 +20,7 @@ from isthmus.core.codec import decode
 from isthmus.core.federation import Position
 from isthmus.core.protocol import Algorithm
 from isthmus.core.record import Params, State
-from isthmus.core.training import UniformSampling
+from isthmus.core.sampling import UniformSampling
 from isthmus.data.graph import Graph
 from isthmus.data.zoo import Cora
 from isthmus.learn.augment import Augmentation

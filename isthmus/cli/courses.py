@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isthmus.cli.federation import SchemaFile, follow_schema, interruptible, keep_schema, say, show_folder
+from isthmus.cli.federation import SchemaFile, interruptible, say, show_folder
 from isthmus.cli.output import Json, Out, Words, examples, print_json, print_table
 from isthmus.cli.run import course_title, new_run, split_words
 from isthmus.core.errors import BadInput, CourseFailed, nearest, quoted
@@ -47,17 +47,17 @@ def submit(kit: KitPath, words: Words = None, out: Out = None, schema: SchemaFil
     The server runs courses one after the other. Ctrl-C ends the watching only: the course goes on at the server until
     isthmus courses KIT cancel ID.
     """
-    from isthmus.sites.courses.site_course import load_site_course
+    from isthmus.sites.courses.site_course import keep_schema, load_site_course
     from isthmus.sites.submit import connected, finished
 
     source, overrides = split_words(words or [])
     opened = open_kit(kit, "operator")
-    course = follow_schema(load_site_course(source, overrides, len(opened.sites), say), schema)
+    course = load_site_course(source, overrides, len(opened.sites), say, schema)
     path = new_run(out, course_title(course))
     with interruptible(), connected(opened, say) as operator:
         num_sites = len(operator.sites())
         if num_sites != len(opened.sites):  # the federation has grown since this kit was made
-            course = load_site_course(source, overrides, num_sites, say)
+            course = load_site_course(source, overrides, num_sites, say, schema)
         status = operator.submit(course)
         say(f"submitted as {status.course_id[:8]}{_place(status)}")
         with _going_on(kit, status.course_id):

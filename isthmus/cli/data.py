@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import isthmus
 from isthmus.cli import data_import, data_schema, data_show
 from isthmus.cli.output import DataRoot, DatasetOrFolder, comma_list, examples
 from isthmus.core.errors import BadInput
@@ -51,7 +50,7 @@ def check(
     negatives: Annotated[str, typer.Option(metavar="CLASS", help="The label of pairs that are no links.")] = "",
 ) -> None:
     """Check a folder of a graph, of links or of graphs, and say everything that is wrong with it, by row."""
-    from isthmus.data.folders.graph_folder import Folder, GraphFolder
+    from isthmus.data.folders.graph_folder import Folder, GraphFolder, read_following
     from isthmus.data.folders.link_folder import LinkFolder
     from isthmus.data.folders.own_kinds import kind_at
     from isthmus.data.link_graph import item_word
@@ -61,7 +60,7 @@ def check(
     if negatives and kind is not LinkFolder:
         raise BadInput(f"--negatives is for link folders; {folder} is a {kind.called}")
     if kind is Folder:
-        read: OwnData[Any] = data_import.read_checked(folder, names, schema, directed)
+        read: OwnData[Any] = read_following(folder, schema, names, undirected=not directed)
     elif schema is not None:
         raise BadInput(f"--schema is for graph folders; {folder} is a {kind.called}")
     else:
@@ -105,19 +104,13 @@ def split(
 ) -> None:
     """Divide a dataset or a folder of tables into folders, one for each of several organisations, as a course would."""
     from isthmus.config.build import stated
-    from isthmus.data.folders.own_kinds import write_divided
     from isthmus.data.folders.schema.schema import SCHEMA_FILE
     from isthmus.data.link_graph import item_word
-    from isthmus.data.zoo import is_own_folder
+    from isthmus.runs.who_holds_what import Division
 
     chosen = _names(names)
-    source = data_show.own_folders([dataset]) if is_own_folder(dataset) else {"dataset": dataset}
-    course = isthmus.load_course(source, [f"num_clients={len(chosen) or clients}", *(words or [])])
-    if out.exists() and any(out.iterdir()):
-        raise BadInput(f"{out} exists already; choose another folder")
-    scenario = isthmus.load_scenario(course, locate_data(data_root))
-    parts = dict(zip([out / name for name in chosen or scenario.parts], scenario.parts.values(), strict=True))
-    divided = write_divided(scenario.whole, parts, with_schemas=True)
+    division = Division.of(dataset, [f"num_clients={len(chosen) or clients}", *(words or [])])
+    parts, divided = division.write(out, locate_data(data_root), chosen)
     for path, part in parts.items():
         examples = "/".join(str(int(part.mask(split).sum())) for split in ("train", "val", "test"))
         typer.echo(f"{path}: {part.num_items} {item_word(part)}s, {examples} train/val/test")

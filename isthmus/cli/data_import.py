@@ -13,7 +13,6 @@ from isthmus.core.errors import BadInput, nearest
 from isthmus.core.outside import printable
 
 if TYPE_CHECKING:
-    from isthmus.data.folders.graph_folder import GraphFolder
     from isthmus.data.folders.tables.reading import Problems, RawGraph
     from isthmus.data.imports.importing import Prepared, Wishes
 
@@ -80,6 +79,7 @@ def import_graph(
     from isthmus.data.folders.schema.derive import Choices
     from isthmus.data.folders.schema.schema import read_schema
     from isthmus.data.imports.importing import REPEATED, UNKNOWN_ENDS, EdgeRules, Roles, Wishes, prepare
+    from isthmus.data.imports.sources import write_imported
 
     if out is None and write_schema is None:
         raise BadInput("nothing to write; give --out FOLDER, or --write-schema FILE, or both")
@@ -113,7 +113,7 @@ def import_graph(
     )
     raw, problems = _read(source, nodes, edges, sql, nodes_query, edges_query, delimiter, wishes)
     prepared = prepare(raw, wishes, problems)
-    _write(prepared, out, write_schema, format)
+    write_imported(prepared, out, write_schema, format)
     _tell(prepared, out, write_schema, directed, verbose, json)
 
 
@@ -148,6 +148,7 @@ def _read(
     """Return the tables of the one source that is given, and where its problems are noted."""
     from isthmus.data.folders.tables.reading import Problems
     from isthmus.data.imports.importing import reading_of
+    from isthmus.data.imports.sources import read_source
     from isthmus.data.imports.two_tables import read_tables
 
     given = [name for name, value in (("SOURCE", source), ("--nodes", nodes or edges), ("--sql", sql)) if value]
@@ -169,71 +170,11 @@ def _read(
         raise BadInput("--nodes-query and --edges-query go with --sql")
     if source:
         problems = Problems(f"import of {Path(source)}")
-        return _read_source(source, delimiter, wishes, problems), problems
+        return read_source(source, delimiter, wishes, problems), problems
     if nodes is None or edges is None:
         raise BadInput(f"{given[0] if nodes else '--edges'} is given alone; both --nodes and --edges are needed")
     problems = Problems(f"import of {nodes} and {edges}")
     return read_tables(nodes, edges, delimiter, problems, reading_of(wishes)), problems
-
-
-def _read_source(source: str, delimiter: str, wishes: Wishes, problems: Problems) -> RawGraph | None:
-    from isthmus.data.folders.tables.reading import find_table
-    from isthmus.data.imports.importing import reading_of
-    from isthmus.data.imports.two_tables import read_tables
-
-    if "://" in source:  # not repeated: it may hold a password
-        raise BadInput("SOURCE is the address of a database; give it as --sql, with --nodes-query and --edges-query")
-    path = Path(source)
-    ending = path.suffix.lower()
-    if path.is_dir():
-        _refuse_other_kinds(path)
-        found = [find_table(path, "nodes"), find_table(path, "edges")]
-        if any(len(files) != 1 for files in found):
-            raise BadInput(
-                f"{path} has not one table of nodes and one of edges, as .csv or .parquet; give --nodes, --edges"
-            )
-        return read_tables(found[0][0], found[1][0], delimiter, problems, reading_of(wishes))
-    if ending in (".graphml", ".gexf"):
-        from isthmus.data.imports.network import read_network
-
-        return read_network(path, wishes.roles.id or "", wishes.roles.label or "", problems)
-    if ending in (".pt", ".pth"):
-        from isthmus.data.imports.pyg import read_pyg
-
-        return read_pyg(path, problems)
-    remedy = "; tables are given as --nodes and --edges" if ending in (".csv", ".tsv", ".parquet", ".pq") else ""
-    raise BadInput(f"SOURCE is {source!r}; known: a folder, .gexf, .graphml, .pt, .pth{remedy}")
-
-
-def _refuse_other_kinds(path: Path) -> None:
-    """Refuse a folder of links or of graphs, of which no graph can be made."""
-    from isthmus.data.folders.tables.reading import FORMATS
-
-    stems = {file.stem for file in path.iterdir() if file.suffix.removeprefix(".") in FORMATS}
-    if stems <= {"nodes", "edges"}:
-        return  # such are graphs; the kinds of folders come with torch, which takes longer than many an import
-    from isthmus.data.folders.graph_folder import Folder
-    from isthmus.data.folders.own_kinds import kind_at
-
-    kind = kind_at(path)
-    if kind is not Folder and kind.is_at(path):
-        what = f"has the tables of a {kind.called}, which is read as it is: try isthmus data check {path}"
-        raise BadInput(f"{path} {what}; if two of them are a graph, give --nodes and --edges")
-
-
-def _write(prepared: Prepared, out: Path | None, write_schema: Path | None, format: str) -> None:
-    """Write the schema and the folder, both or none."""
-    from isthmus.data.folders.schema import schema as files
-
-    if write_schema is not None:
-        files.write_schema(prepared.schema, write_schema)
-    try:
-        if out is not None:
-            prepared.write(out, format)
-    except BaseException:
-        if write_schema is not None:
-            write_schema.unlink(missing_ok=True)
-        raise
 
 
 def _tell(
@@ -259,26 +200,3 @@ def _tell(
         lines.append(f"graph folder: {out}; run it with: {shlex.join(['isthmus', 'run', *words])}")
     for line in lines:
         typer.echo(printable(line))
-
-
-def read_checked(folder: Path, classes: tuple[str, ...], schema: Path | None, directed: bool) -> GraphFolder:
-    """Return a graph folder, or raise one BadInput with all that is wrong with it or differs from a schema."""
-    from isthmus.data.folders.graph_folder import read_graph_folder
-    from isthmus.data.folders.schema.schema import SCHEMA_FILE, compare_columns, compare_schemas, read_schema
-    from isthmus.data.folders.tables.reading import Problems
-
-    if schema is None:
-        return read_graph_folder(folder, classes, undirected=not directed)
-    wanted = read_schema(schema)
-    if not classes and not (folder / SCHEMA_FILE).is_file():
-        classes = wanted.classes
-    read = read_graph_folder(folder, classes, undirected=not directed)
-    problems = Problems(f"{folder} does not follow {schema}")
-    if read.schema is not None:
-        compare_schemas(read.schema, wanted, "schema.yaml", problems)
-    elif read.feature_names:
-        compare_columns(read.feature_names, wanted.columns, "nodes", problems)
-    elif read.graph.num_features != len(wanted.columns):
-        problems.add("features.npz", f"has {read.graph.num_features} columns, {len(wanted.columns)} in the schema")
-    problems.raise_if_any()
-    return read

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import isthmus
 from isthmus.cli.output import DataRoot, DatasetOrFolder, Json, examples, print_json, print_table
 from isthmus.core.errors import BadInput
 from isthmus.core.outside import data_root as locate_data
@@ -47,18 +46,17 @@ def show(
     json: Json = False,
 ) -> None:
     """Show who holds what: sizes, labels, degrees, overlap, lost edges, and how far clients are apart."""
-    from isthmus.data.survey.statistics import survey
-    from isthmus.runs.own_silos import undivided
-    from isthmus.runs.simulation import torch_threads
+    from isthmus.data.zoo import is_own_folder
+    from isthmus.runs.who_holds_what import Division
 
     if html is not None:
         _check_page(html)
     options = {"splitter.name": splitter, "num_clients": clients, "seed": seed}
     given = [f"{key}={value}" for key, value in options.items() if value is not None]
-    course, divided = _course(dataset, words or [], given)
-    with torch_threads(course.threads):
-        scenario = isthmus.load_scenario(course, locate_data(data_root)) if divided else undivided(course)
-        facts = {"origin": origin(course, divided), **survey(scenario.whole, scenario.parts, course.seed)}
+    folders = [word for word in words or [] if "=" not in word and is_own_folder(word)]
+    division = Division.of(dataset, [*given, *(word for word in words or [] if word not in folders)], folders)
+    scenario = division.held(locate_data(data_root))
+    facts = division.figures(scenario)
     if html is not None:
         page = data_page.data_page(facts, None if all_clients else data_page.MAX_CLIENTS)
         replace_file(html, page.encode())
@@ -81,16 +79,6 @@ def _check_page(html: Path) -> None:
         raise BadInput(f"--html is {str(html)!r}, a file that this command did not write; choose another")
 
 
-def _course(dataset: str, words: list[str], given: list[str]) -> tuple[isthmus.Course, bool]:
-    """Return the course whose data is shown, and whether they are to be divided: own folders are what silos hold."""
-    from isthmus.data.zoo import is_own_folder
-
-    folders = [word for word in (dataset, *words) if "=" not in word and is_own_folder(word)]
-    changes = [*given, *(word for word in words if word not in folders)]
-    course = isthmus.load_course(own_folders(folders) if dataset in folders else {"dataset": dataset}, changes)
-    return course, dataset not in folders or any(word.startswith(("splitter", "num_clients")) for word in changes)
-
-
 def tell_namesake(word: str) -> None:
     """Print that a folder is called as the dataset that was taken, if there is one."""
     from isthmus.data.zoo import namesake_note
@@ -107,31 +95,6 @@ def tell_doubt(data: Holding) -> None:
             f"note: link_prediction must be told whether pairs of the class {doubtful!r} are links: "
             f"dataset.negatives={doubtful} if not, dataset.all_links=true if every row is one"
         )
-
-
-def own_folders(paths: list[str]) -> dict[str, Any]:
-    """Return the dataset of a course on one folder of one's own, whatever it holds, or on several."""
-    from isthmus.config.build import describe
-    from isthmus.data.folders.own_kinds import kind_at
-
-    if len(paths) == 1:
-        return {"dataset": describe(kind_at(Path(paths[0])).at(Path(paths[0])))}
-    return {"dataset": {"name": "folders", "paths": paths}}
-
-
-def origin(course: isthmus.Course, divided: bool = True) -> str:
-    """Return in words what the figures depend on; data that are shown as they are have no splitter."""
-    from isthmus.config.load import course_to_dict
-
-    plain = course_to_dict(course)
-
-    def part(key: str) -> str:
-        fields = {name: value for name, value in plain[key].items() if name != "name"}
-        settings = ", ".join(f"{name} {value}" for name, value in fields.items())
-        return f"{plain[key]['name']} ({settings})" if settings else str(plain[key]["name"])
-
-    how = f"splitter {part('splitter')}; {course.num_clients} clients; " if divided else ""
-    return f"dataset {part('dataset')}; masks {part('masks')}; {how}seed {course.seed}"
 
 
 def _print(facts: dict[str, Any], all_clients: bool) -> None:

@@ -18,7 +18,7 @@ import isthmus
 from isthmus.cli.output import DataRoot, Out, Resume, Words, comma_list, examples, lasting_output, print_table
 from isthmus.cli.run import course_title, new_run, split_words
 from isthmus.core.errors import BadInput, quoted
-from isthmus.core.outside import printable, replace_file
+from isthmus.core.outside import printable
 from isthmus.report.summary import headline, run_table
 from isthmus.sites.parties import kit as kits
 from isthmus.sites.parties.certificates import has_authority
@@ -181,7 +181,7 @@ def serve(
     Courses of operators go to the folder given by --out, or to runs. What was queued, running or paused there when the
     server ended is taken up again by itself.
     """
-    from isthmus.sites.courses.site_course import Patience, course_of, load_site_course
+    from isthmus.sites.courses.site_course import Patience, course_of, keep_schema, load_site_course
     from isthmus.sites.serve import Server
 
     source, overrides = split_words(words or [])
@@ -196,7 +196,7 @@ def serve(
         raise BadInput("--schema goes with a course given here; operators give theirs to isthmus submit")
     course = course_of(resume) if resume else None
     if words:
-        course = follow_schema(load_site_course(source, overrides, len(opened.sites), say), schema)
+        course = load_site_course(source, overrides, len(opened.sites), say, schema)
     with interruptible():
         server = Server(opened, say=say)
         try:
@@ -229,6 +229,7 @@ def join(
 ) -> None:
     """Run a silo on its own graph: it takes part in the federation's courses until it is stopped."""
     from isthmus.core.device import device_of
+    from isthmus.sites.join import check_own
     from isthmus.sites.join import join as join_federation
     from isthmus.sites.silo.identities import fingerprint, read_secret
     from isthmus.sites.silo.policy import load_policy
@@ -236,7 +237,7 @@ def join(
     place = device_of(device, "--device")
     opened, allowed = kits.open_kit(kit, "site"), load_policy(policy)
     id_secret = None if id_secret_file is None else read_secret(id_secret_file)
-    check_folder(data, id_secret)
+    check_own(data, id_secret)
     if id_secret is not None:
         say(f"nodes in common are matched by a secret with the fingerprint {fingerprint(id_secret)}; all silos need it")
     for line in allowed.lines():
@@ -269,22 +270,6 @@ def up(
     show_folder(path)
 
 
-def follow_schema(course: isthmus.Course, schema: Path | None) -> isthmus.Course:
-    """Return the course with the digest and the classes of the schema that silos must follow, where one is given."""
-    from isthmus.data.folders.schema.schema import read_schema
-    from isthmus.sites.courses.site_course import with_schema
-
-    return course if schema is None else with_schema(course, read_schema(schema), schema)
-
-
-def keep_schema(run_dir: Path, schema: Path | None) -> None:
-    """Put the schema into the run folder, so that isthmus predict can say what the model's columns are."""
-    from isthmus.data.folders.schema.schema import SCHEMA_FILE
-
-    if schema is not None:
-        replace_file(run_dir / SCHEMA_FILE, schema.read_bytes())
-
-
 def say(text: str) -> None:
     """Print a line about what happens, apart from results."""
     # In one piece: several threads say something, and `print` would write the end of the line by itself.
@@ -311,17 +296,6 @@ def _bar(course: isthmus.Course) -> Any:
     from isthmus.cli.progress import ProgressBar
 
     return ProgressBar(course_title(course), course.rounds, course.stopping.metric)
-
-
-def check_folder(data: Path, id_secret: bytes | None) -> None:
-    """Refuse a folder with mistakes, or with ids that get the same key, before anything is connected."""
-    from isthmus.data.folders.own_kinds import kind_at
-    from isthmus.sites.silo.identities import node_keys
-
-    # Whether edges are directed is for the course to say; the two directions of one may differ until then.
-    folder = replace(kind_at(data).at(data), undirected=False).read()
-    if id_secret is not None and folder.node_ids is not None:
-        node_keys(folder.node_ids, id_secret)
 
 
 def show_folder(path: Path) -> None:

@@ -13,7 +13,8 @@ from isthmus.core.federation import ExchangeRules
 from isthmus.core.guards.guard import Guard
 from isthmus.core.guards.line import line_problem
 from isthmus.core.protocol import Algorithm
-from isthmus.core.training import EarlyStopping, Plan, UniformSampling
+from isthmus.core.sampling import Sampling, UniformSampling
+from isthmus.core.training import EarlyStopping, Plan
 from isthmus.data.dataset import Dataset
 from isthmus.data.dividing import MaskRule, RatioSplit, Splitter
 from isthmus.data.folders.own_kinds import Folders
@@ -57,7 +58,8 @@ class Course:
                           {client-0: {optimizer.lr: 0.1, model.decoder.hidden: 16, batching.name: neighbor}}
         rounds:           how many rounds at most
         seed:             decides everything that is random
-        sampling:         which share of the clients takes part in a round
+        sampling:         which share of the clients takes part in a round: always as many ("uniform"), or each by
+                          itself with this probability ("poisson")
         stopping:         early stopping on validation; the best round is kept, or the last one
         min_replies:      with fewer usable replies to an exchange, the course stops
         timeout_seconds:  a reply that takes longer counts as failed
@@ -91,7 +93,7 @@ class Course:
     client_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rounds: int = 100
     seed: int = 0
-    sampling: UniformSampling = UniformSampling()
+    sampling: Sampling = UniformSampling()
     stopping: EarlyStopping = EarlyStopping()
     min_replies: int = 1
     timeout_seconds: float | None = None
@@ -199,6 +201,7 @@ class Course:
             evaluate_every=self.evaluate_every,
             checkpoint_every=self.checkpoint_every,
             guards=self.guards,
+            metrics=self.task.metrics,
         )
 
 

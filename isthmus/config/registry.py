@@ -19,9 +19,11 @@ from isthmus.algorithms import ALGORITHMS
 from isthmus.algorithms.fedgrl.downstream import DOWNSTREAMS, Downstream
 from isthmus.algorithms.fedgrl.selfsup import SELF_SUPERVISIONS, SelfSupervision
 from isthmus.core.errors import BadInput, nearest
-from isthmus.core.folds import FOLDS, Fold
+from isthmus.core.folding import FOLDS
+from isthmus.core.folds import Fold
 from isthmus.core.guards.guard import Guard
 from isthmus.core.protocol import Algorithm
+from isthmus.core.sampling import SAMPLINGS, Sampling
 from isthmus.data.dataset import Dataset
 from isthmus.data.dividing import MASKS, MaskRule, Splitter
 from isthmus.data.splitters import SPLITTERS
@@ -48,6 +50,7 @@ FAMILIES: dict[type[Any], Family] = {
     MaskRule: Family("masks", MASKS),
     Task: Family("tasks", TASKS),
     Batching: Family("batchings", BATCHINGS),
+    Sampling: Family("samplings", SAMPLINGS),
     Optimizer: Family("optimizers", OPTIMIZERS),
     Fold: Family("folds", FOLDS),
     Guard: Family("guards", GUARDS),

@@ -5,44 +5,21 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from isthmus.core.errors import CourseFailed, IsthmusError, refuse
+from isthmus.core.errors import CourseFailed, IsthmusError, TooFewReplies, refuse
 from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Runtime
+from isthmus.core.folds import weighted_mean
 from isthmus.core.guards.guard import Guard
 from isthmus.core.guards.line import GuardLine
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, KeepBest, improves
 from isthmus.core.random import Secret, numpy_generator
 from isthmus.core.record import Record, State
-
-
-@dataclass(frozen=True)
-class UniformSampling:
-    """A cohort of `fraction` of the clients, at least `num_min`, uniform without replacement, in client order."""
-
-    fraction: float = 1.0
-    num_min: int = 1
-
-    def __post_init__(self) -> None:
-        refuse(not 0.0 < self.fraction <= 1.0, self, "fraction", "it must be in (0, 1]")
-        refuse(self.num_min < 1, self, "num_min", "it must be at least 1")
-
-    def size(self, num_clients: int) -> int:
-        """Return how many of so many clients take part in a round."""
-        # ceil with a grain of tolerance: 0.3 of 10 clients is 3, not 4.
-        return min(num_clients, max(self.num_min, math.ceil(self.fraction * num_clients - 1e-9)))
-
-    def cohort(self, clients: Sequence[str], rng: np.random.Generator) -> tuple[str, ...]:
-        """Return the clients of one round."""
-        size = self.size(len(clients))
-        if size == len(clients):
-            return tuple(clients)
-        chosen = rng.choice(len(clients), size=size, replace=False)
-        return tuple(clients[i] for i in sorted(chosen.tolist()))
+from isthmus.core.sampling import Sampling, UniformSampling
 
 
 @dataclass(frozen=True)
@@ -74,12 +51,13 @@ class Plan:
 
     rounds: int
     seed: int = 0
-    sampling: UniformSampling = field(default_factory=UniformSampling)
+    sampling: Sampling = field(default_factory=UniformSampling)
     rules: ExchangeRules = field(default_factory=ExchangeRules)
     stopping: EarlyStopping = field(default_factory=EarlyStopping)
     evaluate_every: int = 1
     checkpoint_every: int = 0
     guards: tuple[Guard, ...] = ()
+    metrics: tuple[str, ...] = ()  # what every evaluation reports
 
 
 @dataclass(frozen=True)
@@ -205,6 +183,22 @@ def finished(plan: Plan, standing: Standing) -> bool:
     return over or bool(GuardLine(plan.guards).exhausted(standing.guards))
 
 
+# Whose evaluation it is where a guard adds them up.
+EVERYBODY = "everybody"
+
+
+def evaluated(fed: Federation, request: EvaluateModel, clients: Sequence[str], plan: Plan) -> dict[str, Evaluation]:
+    """Return how each client's model does by client, or that of everybody as one, where a guard adds them up."""
+    if not fed.sums_scores:
+        return dict(fed.ask(request, clients=clients, min_replies=0))
+    request = replace(request, names=plan.metrics)
+    try:
+        return {EVERYBODY: fed.ask_folded(request, weighted_mean, clients=clients, min_replies=0)}
+    except (CourseFailed, TooFewReplies) as error:
+        fed.note(f"how the model does could not be added up: {error}")
+        return {}
+
+
 def weighted_metric(evaluations: Mapping[str, Evaluation], split: str, metric: str) -> float:
     """Return the mean of a metric over clients, weighted by their examples in the split; NaN when there are none."""
     total = weight = 0.0
@@ -222,17 +216,27 @@ def scorers_of(evaluations: Mapping[str, Evaluation], split: str, metric: str) -
     return tuple(sorted(c for c, e in found if metric in e.metrics.get(split, {}) and e.counts.get(split, 0)))
 
 
-def takes_over(metric: str, score: float, scorers: Mapping[str, int], best: Standing, complete: bool) -> bool:
+def takes_over(
+    metric: str,
+    score: float,
+    scorers: Mapping[str, int],
+    best: Standing,
+    complete: bool,
+    barred: Collection[str] = (),
+) -> bool:
     """Whether a round takes the place of the best one.
 
     `scorers` are the clients in its score with their numbers of examples; `complete` says whether all who were asked
-    gave an answer.
+    gave an answer. A best round that clients scored who are barred now is compared with nothing any more.
     """
     if best.best_score is None:
         # Without validation data there is no best round but the latest.
         return math.isnan(score) or improves(metric, score, None)
     if best.best_scorers is None:
         return complete and improves(metric, score, best.best_score)
+    left = tuple(client for client in best.best_scorers if client not in barred)
+    if left != best.best_scorers:
+        return len(scorers) >= len(left) and math.isfinite(score)
     if tuple(scorers) == best.best_scorers:
         counts = tuple(scorers.values())
         if best.best_counts in (None, counts):
@@ -259,9 +263,8 @@ class _Course:
         self.guards = GuardLine(self.plan.guards)
 
     def federation(self, round: int, memories: dict[str, State]) -> Federation:
-        rng = numpy_generator(self.plan.seed, round, "cohort")
         everybody = self.runtime.clients
-        cohort = everybody if round == 0 else self.plan.sampling.cohort(everybody, rng)
+        cohort = everybody if round == 0 else self.plan.sampling.cohort(everybody, self._draws(round))
         self.traffic, self.listening = [], 0.0
         return Federation(
             self.runtime,
@@ -275,7 +278,14 @@ class _Course:
             guards=self.guards,
             memories=memories,
             secret=self.secret,
+            sampling=self.plan.sampling,
         )
+
+    def _draws(self, round: int) -> np.random.Generator:
+        """Return what the cohort is drawn from: a server's own secret, where it hides by being drawn, else the seed."""
+        if self.plan.sampling.hides and self.secret is not None and not self.secret.simulated:
+            return np.random.default_rng(list(self.secret.stream("cohort", self.plan.seed, round).take(32)))
+        return numpy_generator(self.plan.seed, round, "cohort")
 
     def _exchanged(self, report: ExchangeReport) -> None:
         self.traffic.append(report)
@@ -284,8 +294,8 @@ class _Course:
             callback.exchanged(report)
         self.listening += time.perf_counter() - started
 
-    def _missing(self, cohort: Sequence[str]) -> tuple[str, ...]:
-        failed = {failure.client for report in self.traffic for failure in report.failures}
+    def _missing(self, cohort: Sequence[str], traffic: Sequence[ExchangeReport]) -> tuple[str, ...]:
+        failed = {failure.client for report in traffic for failure in report.failures}
         return tuple(client for client in cohort if client in failed)
 
     def _noted(self, round: int, text: str) -> None:
@@ -303,6 +313,13 @@ class _Course:
         guards = self.guards.round_done(memories, 0)
         return Standing(round=0, state=state, best_state=state, best_round=0, best_score=None, guards=guards)
 
+    def _stepped(self, state: Record, fed: Federation) -> Record:
+        """Return the state after a round; where nobody was drawn, it stays as it is, unless a guard says more."""
+        if fed.clients or self.plan.sampling.least(len(fed.all_clients)) or self.guards.answers_for_nobody:
+            return self._checked(self.algorithm.round(state, fed))
+        fed.note(f"nobody was drawn for round {fed.round}: the model stays as it is")
+        return state
+
     def _checked(self, state: Record) -> Record:
         """Refuse a state that no checkpoint could bring back."""
         if type(state) is not self.state_type:
@@ -317,9 +334,9 @@ class _Course:
         started = time.perf_counter()
         memories = dict(before.guards)
         fed = self.federation(round, memories)
-        state = self._checked(self.algorithm.round(before.state, fed))
+        state = self._stepped(before.state, fed)
         memories.update(self.guards.round_done(memories, round))
-        missing = self._missing(fed.clients)
+        missing = self._missing(fed.clients, self.traffic)
         ended = self.guards.exhausted(memories)
         if ended:
             self._noted(round, f"the course ends after round {round}: {ended}")
@@ -357,13 +374,16 @@ class _Course:
         if fed.round % self.plan.evaluate_every != 0 and not last:
             return _Evaluated()
         metric, asked = self.plan.stopping.metric, fed.all_clients
-        request = EvaluateModel(self.algorithm.global_params(state), ("train", "val"), metric, best=False)
-        evaluations = dict(fed.ask(request, clients=asked, min_replies=0))
+        params, before_it = self.algorithm.global_params(state), len(self.traffic)
+        evaluations = evaluated(fed, EvaluateModel(params, ("train", "val"), metric, best=False), asked, self.plan)
+        failed = self._missing(asked, self.traffic[before_it:])
+        unscored = failed if EVERYBODY in evaluations else tuple(c for c in asked if c not in evaluations)
         score = weighted_metric(evaluations, "val", metric)
         scorers = scorers_of(evaluations, "val", metric)
         counts = tuple(evaluations[client].counts["val"] for client in scorers)
-        unscored = tuple(client for client in asked if client not in evaluations)
         # A round whose evaluation failed, or gave no finite score, does not take the place of one that has a score.
         by = dict(zip(scorers, counts, strict=True))
-        is_best = self.plan.stopping.keep == "last" or takes_over(metric, score, by, before, not unscored)
+        is_best = self.plan.stopping.keep == "last" or takes_over(
+            metric, score, by, before, not unscored, fed.barred
+        )
         return _Evaluated(evaluations, None if math.isnan(score) else score, scorers, counts, unscored, is_best)

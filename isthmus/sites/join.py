@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
 from isthmus.core.device import CPU
+from isthmus.data.folders.own_kinds import kind_at
 from isthmus.runtime.seldom import Seldom
 from isthmus.sites.parties.admission import LIST_KIND, Entrance, wait_for_server
 from isthmus.sites.parties.certificates import REVOKED, SERVER, require_engine
 from isthmus.sites.parties.kit import Kit, Watch, hold
 from isthmus.sites.silo.consent import Identity
+from isthmus.sites.silo.identities import node_keys
 from isthmus.sites.silo.policy import Policy
 from isthmus.sites.silo.service import SiloService
+
+
+def check_own(data: Path, id_secret: bytes | None) -> None:
+    """Refuse a folder with mistakes, or with ids that get the same key, before anything is connected."""
+    # Whether edges are directed is for the course to say; the two directions of one may differ until then.
+    folder = replace(kind_at(data).at(data), undirected=False).read()
+    if id_secret is not None and folder.node_ids is not None:
+        node_keys(folder.node_ids, id_secret)
 
 
 def join(

@@ -14,7 +14,7 @@ from isthmus.core.codec import decode
 from isthmus.core.federation import Position
 from isthmus.core.protocol import EvaluateModel, KeepBest
 from isthmus.core.record import Params, State
-from isthmus.core.training import UniformSampling
+from isthmus.core.sampling import UniformSampling
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.graph_client import proximal, read_params
 from isthmus.learn.optimizers import SGD, Adam

@@ -15,7 +15,7 @@ from isthmus.core.errors import CourseFailed, TooFewReplies
 from isthmus.core.federation import Position
 from isthmus.core.protocol import Failure, ModelState
 from isthmus.core.record import State
-from isthmus.core.training import UniformSampling
+from isthmus.core.sampling import UniformSampling
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.graph_client import read_params
 from isthmus.learn.optimizers import SGD, Adam, AdamW, StepDecay

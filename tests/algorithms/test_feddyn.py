@@ -8,7 +8,7 @@ import torch
 from isthmus.algorithms import FedAvg, FedDyn, FedProx
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.algorithms.feddyn import DynState
-from isthmus.core.training import UniformSampling
+from isthmus.core.sampling import UniformSampling
 from isthmus.learn.graph_client import read_params
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.models import GCN, ModelSpec

@@ -11,7 +11,7 @@ from isthmus.algorithms.fednova import NormalizedChange, TrainNormalized
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import Algorithm, ModelState
 from isthmus.core.record import Params
-from isthmus.core.training import UniformSampling
+from isthmus.core.sampling import UniformSampling
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.graph_client import read_params
 from isthmus.learn.optimizers import SGD, Adam, StepDecay

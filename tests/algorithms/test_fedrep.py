@@ -14,7 +14,7 @@ from isthmus.algorithms.fedrep import only
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadInput
 from isthmus.core.record import Params, State
-from isthmus.core.training import UniformSampling
+from isthmus.core.sampling import UniformSampling
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.graph_client import GraphClient, read_params

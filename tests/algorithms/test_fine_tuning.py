@@ -14,7 +14,7 @@ from isthmus.algorithms.fedsage import MendGraph, PretrainGenerator
 from isthmus.core.codec import decode
 from isthmus.core.protocol import EvaluateModel, KeepBest, ModelState
 from isthmus.core.record import State
-from isthmus.core.training import UniformSampling
+from isthmus.core.sampling import UniformSampling
 from isthmus.learn.graph_client import read_params
 from isthmus.learn.optimizers import SGD
 from isthmus.models import GCN, SAGE, MLPDecoder, ModelSpec

@@ -13,7 +13,7 @@ from isthmus.algorithms.fedavg import TrainModel
 from isthmus.algorithms.moon import Watched, contrast
 from isthmus.core.errors import BadInput
 from isthmus.core.record import Params
-from isthmus.core.training import UniformSampling
+from isthmus.core.sampling import UniformSampling
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.graph_client import read_params

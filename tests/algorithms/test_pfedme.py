@@ -11,7 +11,7 @@ from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.core.codec import decode
 from isthmus.core.protocol import EvaluateModel, KeepBest, ModelState
 from isthmus.core.record import Params, State
-from isthmus.core.training import UniformSampling
+from isthmus.core.sampling import UniformSampling
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.graph_client import read_params

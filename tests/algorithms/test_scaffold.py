@@ -9,7 +9,7 @@ import torch
 from isthmus.algorithms import FedAvg, Scaffold
 from isthmus.algorithms.scaffold import ClientWeight, CorrectedUpdate, ScaffoldState, ShareWeight, TrainCorrected
 from isthmus.core.federation import Position
-from isthmus.core.training import UniformSampling
+from isthmus.core.sampling import UniformSampling
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.graph_client import read_params
 from isthmus.learn.optimizers import SGD, Adam, AdamW, StepDecay

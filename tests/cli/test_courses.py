@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from isthmus.config.course import Course
+from isthmus.data.folders.graph_folder import Folder
+from isthmus.data.folders.schema.schema import Number, Schema, read_schema, write_schema
 from isthmus.sites import submit as operators
 from isthmus.sites.courses.messages import CourseStatus
 from isthmus.sites.parties.kit import make_federation
@@ -31,15 +34,18 @@ class FakeOperator(Operator):
         self.did: list[tuple[Any, ...]] = []
         self.there = [status("aaaa1111"), status("bbbb2222", "queued", 1), status("cccc3333", "failed", 0, "no silo")]
         self.interrupt = False
+        self.known: tuple[str, ...] = ("bank-a", "bank-b", "bank-c")
+        self.submitted: list[Course] = []
 
     def sites(self) -> tuple[str, ...]:
-        return ("bank-a", "bank-b", "bank-c")
+        return self.known
 
     def courses(self) -> tuple[CourseStatus, ...]:
         return tuple(self.there)
 
     def submit(self, course: Any, submission: str = "") -> CourseStatus:
         self.did.append(("submit", course.num_clients))
+        self.submitted.append(course)
         return self.there[1]
 
     def follow(self, course_id: str, on_event: Any, on_status: Any = None) -> CourseStatus:
@@ -102,6 +108,17 @@ def test_a_number_of_clients_in_the_file_is_not_overridden_in_silence(
     (tmp_path / "course.yaml").write_text(COURSE + "num_clients: 7\n")
     code, text = call("submit", str(kits["operator"]), str(tmp_path / "course.yaml"))
     assert code == 2 and "num_clients is 7" in text and not fake.did
+
+
+def test_a_federation_that_has_grown_since_the_kit_was_made_follows_the_schema_as_well(
+    kits: dict[str, Path], course: str, fake: FakeOperator, tmp_path: Path
+) -> None:
+    write_schema(Schema((Number("age"),), ("red", "green", "blue")), tmp_path / "schema.yaml")
+    fake.known, fake.interrupt = (*fake.known, "bank-d"), True
+    call("submit", str(kits["operator"]), course, "--schema", str(tmp_path / "schema.yaml"))
+    (submitted,) = fake.submitted
+    assert isinstance(submitted.dataset, Folder) and submitted.num_clients == 4
+    assert submitted.dataset.schema_digest == read_schema(tmp_path / "schema.yaml").digest
 
 
 def test_the_list_is_a_table_or_json(kits: dict[str, Path], fake: FakeOperator) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from isthmus.cli.federation import check_folder
 from isthmus.core.errors import BadInput
 from isthmus.data.folders.graph_folder import read_graph_folder
 from isthmus.data.zoo import DATASETS, Cora, Dataset, GraphSetFolder, LinkFolder
+from isthmus.sites.join import check_own
 from tests.learn.tasks.graph_toys import toy_set
 from tests.learn.tasks.link_toys import toy_facts, toy_ratings
 
@@ -109,12 +109,12 @@ def test_a_silo_with_links_or_graphs_is_checked_before_anything_is_connected(tmp
         toy_set("binary", categorical=True), tmp_path / "directed"
     )  # features of edges differ both ways
     for name in ("links", "graphs", "directed"):
-        check_folder(tmp_path / name, b"a secret of all silos")
+        check_own(tmp_path / name, b"a secret of all silos")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "nodes.csv").write_text("id\na\na\n")
     (tmp_path / "broken" / "links.csv").write_text("source,target\na,z\n")
     with pytest.raises(BadInput, match="2 problems"):
-        check_folder(tmp_path / "broken", None)
+        check_own(tmp_path / "broken", None)
 
 
 def test_parts_with_classes_of_their_own_are_written_under_their_own_names(tmp_path: Path) -> None:

@@ -64,6 +64,12 @@ def test_several_folders_are_shown_side_by_side(tmp_path: Path) -> None:
     assert code == 2 and "leave the splitter out" in text
 
 
+def test_a_folder_behind_a_dataset_s_name_is_refused_and_not_left_out(tmp_path: Path) -> None:
+    write_graph_folder(toy_graph(), tmp_path / "mine")
+    code, text = call("data", "show", "csbm", str(tmp_path / "mine"))
+    assert code == 2 and f"csbm is a dataset, and {tmp_path / 'mine'} a folder" in text
+
+
 def test_a_folder_without_labels_is_shown_too(tmp_path: Path) -> None:
     graph = toy_graph()
     write_graph_folder(replace(graph, y=torch.full_like(graph.y, -1), masks={}), tmp_path / "mine")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.core.random import numpy_generator
-from isthmus.core.training import UniformSampling
+from isthmus.core.sampling import PoissonSampling, UniformSampling
 
 from .toys import quick
 
@@ -70,3 +70,30 @@ def test_impossible_shares_are_refused(fields: dict[str, Any]) -> None:
 def test_a_share_that_is_no_number_is_refused() -> None:
     with pytest.raises(ValueError, match="fraction is nan"):
         UniformSampling(float("nan"))
+
+
+def test_each_client_is_drawn_by_itself_as_often_as_it_should_be() -> None:
+    rng, rounds = np.random.default_rng(0), 20_000
+    drawn = np.array(
+        [
+            [c in cohort for c in CLIENTS]
+            for cohort in (PoissonSampling(0.3).cohort(CLIENTS, rng) for _ in range(rounds))
+        ]
+    )
+    off = 5 * np.sqrt(0.3 * 0.7 / rounds)
+    assert np.all(np.abs(drawn.mean(axis=0) - 0.3) < off)
+    together = (drawn.T.astype(float) @ drawn) / rounds
+    assert np.all(np.abs(together - 0.09)[~np.eye(10, dtype=bool)] < off)  # whatever the others do
+    assert abs(float((drawn.sum(axis=1) == 0).mean()) - 0.7**10) < off  # nobody at all, now and then
+
+
+def test_with_probability_one_everybody_takes_part() -> None:
+    assert PoissonSampling().cohort(CLIENTS, np.random.default_rng(1)) == tuple(CLIENTS)
+    assert PoissonSampling().least(10) == 10 and PoissonSampling(0.99).least(10) == 0
+    assert UniformSampling(0.25).least(10) == 3
+
+
+@pytest.mark.parametrize("fraction", [0.0, -0.1, 1.1, float("nan")])
+def test_a_probability_that_is_none_is_refused(fraction: float) -> None:
+    with pytest.raises(ValueError, match=r"fraction is .*; it must be in \(0, 1\]"):
+        PoissonSampling(fraction)

@@ -13,13 +13,14 @@ from isthmus.core.codec import decode
 from isthmus.core.errors import CourseFailed, TooFewReplies
 from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Outcome, Position
 from isthmus.core.protocol import Algorithm, Evaluation, KeepBest, Request, on
+from isthmus.core.random import Secret
 from isthmus.core.record import Params, Record, State
+from isthmus.core.sampling import PoissonSampling, Sampling, UniformSampling
 from isthmus.core.training import (
     EarlyStopping,
     Plan,
     RoundReport,
     Standing,
-    UniformSampling,
     finished,
     run_course,
     scorers_of,
@@ -177,6 +178,31 @@ def test_cohorts_depend_on_seed_and_round_alone() -> None:
 
     assert cohorts(0, 6) == cohorts(0, 8)[:6]
     assert cohorts(0, 6) != cohorts(1, 6)
+
+
+def test_a_round_of_nobody_leaves_the_model_as_it_is_and_says_so() -> None:
+    end, notes = run(Plan(rounds=12, seed=3, sampling=PoissonSampling(0.15)))
+    empty = [report.round for report in notes.rounds if not report.cohort]
+    assert 0 < len(empty) < 12
+    asked = {report.position.round for report in notes.exchanges if report.request == "Draw"}
+    assert asked == set(range(13)) - set(empty)
+    assert end.round == 12 and end.state.round == 12 - len(empty)  # type: ignore[attr-defined]
+    told = [text for _, text in notes.notes if "nobody was drawn" in text]
+    assert told == [f"nobody was drawn for round {round}: the model stays as it is" for round in empty]
+
+
+def test_a_server_with_a_secret_draws_cohorts_that_the_seed_does_not_tell() -> None:
+    def cohorts(secret: Secret | None, sampling: Sampling) -> list[tuple[str, ...]]:
+        notes, algorithm = Notes(), Counter()
+        plan = Plan(rounds=8, seed=4, sampling=sampling)
+        model = InitialModel({"round": torch.zeros(1)})
+        run_course(algorithm, runtime(algorithm), plan, model, [notes], secret=secret)
+        return [report.cohort for report in notes.rounds]
+
+    drawn, (one, two) = PoissonSampling(0.5), (Secret(bytes([number]) * 32) for number in (1, 2))
+    assert cohorts(one, drawn) == cohorts(one, drawn) != cohorts(two, drawn)
+    assert cohorts(None, drawn) == cohorts(Secret.of_simulation(4, "server"), drawn) != cohorts(one, drawn)
+    assert cohorts(one, UniformSampling(0.5)) == cohorts(None, UniformSampling(0.5))
 
 
 def test_the_same_seed_gives_the_same_course_and_another_seed_another() -> None:

@@ -15,7 +15,7 @@ from isthmus.core.codec import encode
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import EvaluateModel
 from isthmus.core.record import Record, leaves
-from isthmus.core.training import UniformSampling
+from isthmus.core.sampling import UniformSampling
 from isthmus.data.graph import Graph
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.models import GCN, LinearDecoder, MLPDecoder, ModelSpec

@@ -17,7 +17,7 @@ from isthmus.config.load import course_digest, course_to_yaml, load_course
 from isthmus.core.codec import decode
 from isthmus.core.errors import BadInput, CourseFailed, TooFewReplies
 from isthmus.core.folds import Median
-from isthmus.core.guards.guard import Guard
+from isthmus.core.guards.guard import AtServer, Guard
 from isthmus.core.outside import parse_yaml
 from isthmus.core.record import State
 from isthmus.core.training import finished
@@ -88,6 +88,9 @@ def test_what_guards_remember_is_in_checkpoints_and_a_resume_goes_on_with_the_sa
     at_server = whole.standings[3].guards["guard.1.Counting"]
     assert at_server["rounds"] == 3
     assert at_server["replies"] > 3 * 4
+    # What a round does to them is no part of the standing before it, which is gone back to when the round fails.
+    counts = [whole.standings[round].guards["guard.1.Counting"]["replies"] for round in (1, 2, 3)]
+    assert counts == sorted(set(counts))
     for memory in whole.memories[3].values():
         assert decode(memory, State)["guard.1.Counting"]["replies"] >= 3
     for round in (0, 1, 2):
@@ -182,6 +185,25 @@ def test_a_cohort_of_which_everybody_is_barred_ends_the_course_with_words() -> N
         toy_course(quick("fedavg"), guards=tuple(Absent(f"client-{number}") for number in range(3))), toy_scenario()
     )
     assert isinstance(trace.ended_by, CourseFailed)
+
+
+@dataclass(frozen=True)
+class Mourning(Guard):
+    """Remembers who failed, and where."""
+
+    def failed(self, client: str, at: AtServer) -> None:
+        place = f"{client} in round {at.position.round}"
+        at.remember({"failed": (*at.memory.get("failed", ()), place)})
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_guards_are_told_who_failed(when: str) -> None:
+    course = toy_course(FedAvg(local_steps=1), guards=(Mourning(), Doubting("client-1", from_round=3)))
+    trace = trace_course(course, toy_scenario(), fault=Fault("client-0", 2, 0, when))
+    assert trace.standings[1].guards.get("guard.0.Mourning", {}) == {}
+    assert trace.standings[2].guards["guard.0.Mourning"]["failed"] == ("client-0 in round 2",)
+    # In round 3 one is not believed, in training and in evaluation.
+    assert trace.standings[3].guards["guard.0.Mourning"]["failed"][1:] == ("client-1 in round 3",) * 2
 
 
 # ---- budgets

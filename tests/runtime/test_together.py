@@ -15,7 +15,8 @@ from isthmus.core.federation import ExchangeReport, Outcome, Position, StackOutc
 from isthmus.core.protocol import Algorithm, Failure, Request, cohort, on
 from isthmus.core.record import Record, State
 from isthmus.core.replies import Each, Stack, StackedTensor
-from isthmus.core.training import RoundReport, Standing, UniformSampling, run_course
+from isthmus.core.sampling import UniformSampling
+from isthmus.core.training import RoundReport, Standing, run_course
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.runs.simulation import Scenario, Simulation
 from isthmus.runtime.loop import LoopRuntime, StackedRuntime

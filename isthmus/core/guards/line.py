@@ -8,7 +8,7 @@ reply:    client  release(g1) ... release(gn)  ->  server  accept(gn) ... accept
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from isthmus.core.device import CPU, moved
@@ -18,6 +18,7 @@ from isthmus.core.outside import foreign
 from isthmus.core.protocol import Client, Failure, Known, Position, Request, Requests, handlers_of
 from isthmus.core.random import Secret
 from isthmus.core.record import Record, State
+from isthmus.core.sampling import Sampling, UniformSampling
 
 if TYPE_CHECKING:
     from isthmus.core.federation import Replies
@@ -98,9 +99,21 @@ class GuardLine:
 
     # ---- server
 
-    def at_server(self, server: ServerSide, position: Position, clients: Iterable[str], folds: bool) -> GuardedExchange:
+    def at_server(
+        self, server: ServerSide, position: Position, clients: Iterable[str], fold: Fold | None
+    ) -> GuardedExchange:
         """Return one exchange as the server half handles it."""
-        return GuardedExchange(self, server, position, tuple(clients), folds)
+        return GuardedExchange(self, server, position, tuple(clients), fold)
+
+    @property
+    def answers_for_nobody(self) -> bool:
+        """Whether a round of which nobody is a part is carried out."""
+        return any(guard.answers_for_nobody for guard in self.guards)
+
+    @property
+    def sums_scores(self) -> bool:
+        """Whether how the clients' models do is added up by a guard."""
+        return any(guard.sums_scores for guard in self.guards)
 
     @property
     def summing(self) -> bool:
@@ -138,17 +151,33 @@ class ServerSide:
     secret: Secret
     known: Known
     note: Callable[[str], None]
+    everybody: tuple[str, ...] = ()
+    sampling: Sampling = field(default_factory=UniformSampling)
+    course: str = ""
 
 
 class GuardedExchange:
     """The server half of all guards in one exchange."""
 
     def __init__(
-        self, line: GuardLine, server: ServerSide, position: Position, clients: tuple[str, ...], folds: bool
+        self, line: GuardLine, server: ServerSide, position: Position, clients: tuple[str, ...], fold: Fold | None
     ) -> None:
         self.line = line
         self._at = {
-            entry: AtServer(position, entry, clients, folds, server.known, server.secret, server.note, server.memories)
+            entry: AtServer(
+                position,
+                entry,
+                clients,
+                fold is not None,
+                server.known,
+                server.secret,
+                server.note,
+                server.memories,
+                fold,
+                server.everybody,
+                server.sampling,
+                server.course,
+            )
             for entry in line.entries
         }
 
@@ -179,6 +208,12 @@ class GuardedExchange:
             return Failure(client, "malformed", foreign(text))
         return reply
 
+    def failed(self, failure: Failure) -> None:
+        """Tell every guard that a client gave no usable reply, and why."""
+        for guard, at in self._pairs():
+            guard.failed(failure.client, at)
+            guard.told_of(failure, at)
+
     def reviewed(self, replies: Mapping[str, Record], requests: Requests) -> dict[str, Failure]:
         """Return a failure for each client whose reply is not to count."""
         failures: dict[str, Failure] = {}
@@ -200,20 +235,26 @@ class GuardedExchange:
             reply = guard.folded(reply, requests, num_replies, at)
         return reply
 
+    def of_nobody(self, request: Request[Any]) -> Record:
+        """Return what the fold of no replies is, as the first guard has it that says so."""
+        guard, at = next((guard, at) for guard, at in self._pairs() if guard.answers_for_nobody)
+        return guard.of_nobody(request, at)
+
     def summed(
         self,
         requests: Requests,
         holding: tuple[str, ...],
         ask: Callable[[Mapping[str, Request[Any]]], Replies[Any]],
         min_replies: int,
-    ) -> Record:
-        """Return the weighted mean of what clients hold, as it was before it left them."""
+    ) -> tuple[Record, int]:
+        """Return the weighted mean of what clients hold, as it was before it left them, and of how many it is."""
         (guard, at), *others = self._pairs(backwards=True)
-        mean = guard.summed(Stages(requests, holding, ask, min_replies, at))
+        stages = Stages(requests, holding, ask, min_replies, at)
+        mean = guard.summed(stages)
         request = requests[holding[0]]
         for other, there in others:
             mean = other.accept(mean, request, "", there)
-        return mean
+        return mean, stages.num_replies
 
 
 def line_problem(guards: tuple[Guard, ...]) -> str:

@@ -24,7 +24,7 @@ from torch import Tensor
 from isthmus.core.errors import BadInput
 from isthmus.data.features import compact
 from isthmus.data.folders.own_folder import OwnData, OwnFolder
-from isthmus.data.folders.schema.schema import SCHEMA_FILE, Schema, compare_columns, read_schema
+from isthmus.data.folders.schema.schema import SCHEMA_FILE, Schema, compare_columns, compare_schemas, read_schema
 from isthmus.data.folders.tables import columns, writing
 from isthmus.data.folders.tables.columns import attribute_columns, read_attributes
 from isthmus.data.folders.tables.reading import Problems, Table, find_table, problems_of, read_table
@@ -291,3 +291,24 @@ class Folder(OwnFolder):
             f"{data.num_nodes} nodes, {edges}, "
             f"{data.num_features} features, classes: {', '.join(data.class_names) or 'none'}"
         )
+
+
+def read_following(
+    path: Path, schema: Path | None, classes: tuple[str, ...] = (), undirected: bool = True
+) -> GraphFolder:
+    """Return a graph folder, or raise one BadInput with all that is wrong with it or differs from a schema's file."""
+    if schema is None:
+        return read_graph_folder(path, classes, undirected)
+    wanted = read_schema(schema)
+    if not classes and not (path / SCHEMA_FILE).is_file():
+        classes = wanted.classes
+    read = read_graph_folder(path, classes, undirected)
+    problems = Problems(f"{path} does not follow {schema}")
+    if read.schema is not None:
+        compare_schemas(read.schema, wanted, SCHEMA_FILE, problems)
+    elif read.feature_names:
+        compare_columns(read.feature_names, wanted.columns, "nodes", problems)
+    elif read.graph.num_features != len(wanted.columns):
+        problems.add("features.npz", f"has {read.graph.num_features} columns, {len(wanted.columns)} in the schema")
+    problems.raise_if_any()
+    return read

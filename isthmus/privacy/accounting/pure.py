@@ -37,11 +37,10 @@ def composed(epsilon: float, times: int, delta: float = 0.0) -> float:
         raise ValueError(f"epsilon is {epsilon!r}, times {times!r}, delta {delta!r}; delta is from 0 to below 1")
     if math.isinf(epsilon):
         return math.inf if times else 0.0
-    best = 0
-    for i in range(times // 2 + 1):
-        if _delta(epsilon, times, i) > delta:
-            break
-        best = i
+    best, beyond = 0, times // 2 + 1  # delta_i grows with i
+    while delta and beyond - best > 1:
+        middle = (best + beyond) // 2
+        best, beyond = (middle, beyond) if _delta(epsilon, times, middle) <= delta else (best, middle)
     return (times - 2 * best) * epsilon
 
 

@@ -19,7 +19,7 @@ from isthmus.core.random import Secret
 from isthmus.core.training import Callback, Standing, run_course
 from isthmus.data.features import feature_facts
 from isthmus.data.folders.graph_folder import Folder
-from isthmus.data.folders.schema.schema import Schema
+from isthmus.data.folders.schema.schema import SCHEMA_FILE, read_schema
 from isthmus.runs.folder import ID_FILE, Journal, RunFolder, load_checkpoint
 from isthmus.runs.life import Life, Outcome, Result
 from isthmus.runs.simulation import torch_threads
@@ -259,20 +259,29 @@ def course_of(run_dir: Path) -> Course:
 
 
 def load_site_course(
-    source: Path | None, overrides: Sequence[str], num_sites: int, say: Callable[[str], None] = print
+    source: Path | None,
+    overrides: Sequence[str],
+    num_sites: int,
+    say: Callable[[str], None] = print,
+    schema: Path | None = None,
 ) -> Course:
-    """Load a course for the sites of a federation; refuse what would be ignored between them."""
+    """Load a course for the sites of a federation, who follow a schema's file if one is given.
+
+    Refuses what would be ignored between sites.
+    """
     stated = source is not None and "num_clients" in read_yaml(source)
     # What the words say of it comes later, and counts.
     number = [] if stated else [f"num_clients={num_sites}"]
     course = load_course(source, [*number, *overrides], say=say)
     refuse_meaningless(course, num_sites)
-    return course
+    return with_schema(course, schema)
 
 
-def with_schema(course: Course, schema: Schema, source: Path) -> Course:
-    """Return a course whose silos must follow a schema: its digest and its classes are the course's."""
-    dataset = course.dataset
+def with_schema(course: Course, source: Path | None) -> Course:
+    """Return a course whose silos must follow a schema's file, if there is one: its digest and classes are theirs."""
+    if source is None:
+        return course
+    schema, dataset = read_schema(source), course.dataset
     if not isinstance(dataset, Folder):
         raise BadInput(
             f"{source} is a schema of nodes, but dataset.name is {name_of(type(dataset))!r}; only dataset.name=folder "
@@ -286,6 +295,12 @@ def with_schema(course: Course, schema: Schema, source: Path) -> Course:
                 "another schema"
             )
     return replace(course, dataset=replace(dataset, schema_digest=schema.digest, class_names=schema.classes))
+
+
+def keep_schema(run_dir: Path, schema: Path | None) -> None:
+    """Put the schema into the run folder, so that isthmus predict can say what the model's columns are."""
+    if schema is not None:
+        replace_file(run_dir / SCHEMA_FILE, schema.read_bytes())
 
 
 def refuse_meaningless(course: Course, num_sites: int) -> None:

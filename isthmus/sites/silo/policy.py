@@ -21,7 +21,6 @@ from isthmus.core.errors import BadInput, IsthmusError, nearest
 from isthmus.core.exposure import exposure
 from isthmus.core.outside import read_yaml
 from isthmus.core.protocol import Algorithm, EvaluateModel
-from isthmus.core.training import UniformSampling
 from isthmus.data.conventions import SPLITS
 from isthmus.runtime.reasons import Refusal
 from isthmus.sites.silo.required import check_required, problems_of_guards, sums, told
@@ -165,9 +164,10 @@ class Policy:
             yield f"{asks}; this course has {len(sites)}"
         if course.min_replies < self.min_sites:
             yield f"{asks}; this course goes on with min_replies={course.min_replies}"
-        cohort = course.sampling.size(len(sites)) if isinstance(course.sampling, UniformSampling) else 0
+        cohort = course.sampling.least(len(sites))
         if cohort < self.min_sites:
-            yield f"{asks}; with sampling.fraction={course.sampling.fraction:g} a round of this course has {cohort}"
+            found = f"has {cohort}" if cohort else "may have nobody"
+            yield f"{asks}; with sampling.fraction={course.sampling.fraction:g} a round of this course {found}"
 
     def _of_replies(self, course: Course) -> Iterator[str]:
         name = name_of(type(course.algorithm))

@@ -35,7 +35,7 @@ from isthmus.core.errors import BadInput, TooFewReplies
 from isthmus.core.federation import Federation, Position
 from isthmus.core.protocol import EvaluateModel, Failure, Request
 from isthmus.core.record import Params, Record, leaves
-from isthmus.core.training import UniformSampling
+from isthmus.core.sampling import UniformSampling
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.graph_client import GraphClient, read_params

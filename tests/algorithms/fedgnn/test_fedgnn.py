@@ -23,7 +23,8 @@ from isthmus.core.exposure import exposure
 from isthmus.core.federation import Position
 from isthmus.core.protocol import EvaluateModel, KeepBest, Kept, ModelState, Request
 from isthmus.core.record import Params, Record, State, leaves
-from isthmus.core.training import UniformSampling, weighted_metric
+from isthmus.core.sampling import UniformSampling
+from isthmus.core.training import weighted_metric
 from isthmus.data.link_graph import LinkGraph
 from isthmus.data.splitters import SPLITTERS
 from isthmus.data.zoo.cross_scenario import CSR

@@ -21,7 +21,8 @@ from isthmus.core.errors import BadInput, TooFewReplies
 from isthmus.core.federation import Position
 from isthmus.core.protocol import EvaluateModel, Evaluation, KeepBest, Kept
 from isthmus.core.record import leaves
-from isthmus.core.training import EarlyStopping, UniformSampling
+from isthmus.core.sampling import UniformSampling
+from isthmus.core.training import EarlyStopping
 from isthmus.learn.optimizers import AdamW
 from isthmus.learn.tasks import NodeClassification
 from isthmus.models import GCN, MLPDecoder, ModelSpec

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, dataclass
 from typing import Any, ClassVar
 
 import pytest
 
 from isthmus.core.client import Client
 from isthmus.core.errors import BadMessage
+from isthmus.core.folds import weighted_mean
 from isthmus.core.guards.guard import AtServer, Guard, Suspicious, each_once
 from isthmus.core.guards.line import GuardLine, ServerSide, line_problem
 from isthmus.core.protocol import Failure, Known, Position, Request
 from isthmus.core.random import Secret
 from isthmus.core.record import Record, State
+from isthmus.core.sampling import PoissonSampling
 
 from ..test_federation import Rest, Train, Update, update
 from .toys import Adding, Affine, Boxed, Counting, Doubting, GiveUp
@@ -37,7 +39,7 @@ def server_half(*guards: Guard, memories: dict[str, State] | None = None) -> Any
     server = ServerSide(
         {} if memories is None else memories, Secret.of_simulation(0, "server"), Known(), lambda text: None
     )
-    return GuardLine(guards).at_server(server, AT, ("a", "b"), folds=True)
+    return GuardLine(guards).at_server(server, AT, ("a", "b"), weighted_mean)
 
 
 def of(reply: Record) -> float:
@@ -134,7 +136,7 @@ def test_the_servers_stream_is_another_in_every_exchange_and_for_every_guard() -
         at = Position(**{"seed": 0, "round": 1, "exchange": 0, **where})
         line = GuardLine((Boxed(), Boxed()))
         secret = Secret.of_simulation(0, "server")
-        half = line.at_server(ServerSide({}, secret, Known(), lambda text: None), at, ("a",), folds=True)
+        half = line.at_server(ServerSide({}, secret, Known(), lambda text: None), at, ("a",), weighted_mean)
         return half._at[line.entries[place]].protecting("noise").take(16)  # type: ignore[no-any-return]
 
     draws = {drawn(), drawn(1), drawn(round=2), drawn(exchange=1), drawn(seed=1)}
@@ -216,3 +218,24 @@ def test_a_guard_does_nothing_by_itself() -> None:
         Guard().summed(None)  # type: ignore[arg-type]
     with pytest.raises(FrozenInstanceError):
         Affine().plus = 2.0  # type: ignore[misc]
+
+
+def test_a_guard_can_say_what_the_fold_of_nobody_is() -> None:
+    @dataclass(frozen=True)
+    class Unchanged(Guard):
+        @property
+        def answers_for_nobody(self) -> bool:
+            return True
+
+        def of_nobody(self, request: Request[Any], at: AtServer) -> Record:
+            return update(float(len(at.everybody)))
+
+    secret = Secret.of_simulation(0, "server")
+    server = ServerSide({}, secret, Known(), lambda text: None, ("a", "b", "c"), PoissonSampling(0.1))
+    plain, line = GuardLine((Adding(),)), GuardLine((Adding(), Unchanged()))
+    assert line.answers_for_nobody and not plain.answers_for_nobody
+    half = line.at_server(server, AT, (), weighted_mean)
+    assert float(half.of_nobody(Train(0)).params["w"]) == 3.0  # type: ignore[attr-defined]
+    assert [at.sampling for _, at in half._pairs()] == [PoissonSampling(0.1)] * 2
+    assert all(at.fold is weighted_mean and at.folds for _, at in half._pairs())
+    assert not any(at.folds for _, at in line.at_server(server, AT, (), None)._pairs())

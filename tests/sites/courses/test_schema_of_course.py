@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.cli.federation import follow_schema, keep_schema
 from isthmus.core.errors import BadInput
 from isthmus.data.folders.graph_folder import read_graph_folder
 from isthmus.data.folders.schema.schema import Number, Schema, read_schema, write_schema
 from isthmus.data.zoo import Folder, LinkFolder
-from isthmus.sites.courses.site_course import Patience, SiteCourse
+from isthmus.sites.courses.site_course import Patience, SiteCourse, keep_schema, with_schema
 from isthmus.sites.silo.service import SiloService
 from tests.cli.command import call
 from tests.sites.in_process import FakeHub, site_course
@@ -22,9 +21,9 @@ SCHEMA = Schema((Number("age"), Number("income")), ("b", "a"))
 
 def test_a_course_takes_digest_and_classes_from_the_schema(tmp_path: Path) -> None:
     write_schema(SCHEMA, tmp_path / "schema.yaml")
-    course = follow_schema(site_course(dataset=Folder()), tmp_path / "schema.yaml")
+    course = with_schema(site_course(dataset=Folder()), tmp_path / "schema.yaml")
     assert course.dataset == Folder(schema_digest=SCHEMA.digest, class_names=("b", "a"))
-    assert follow_schema(course, tmp_path / "schema.yaml") == course and follow_schema(course, None) == course
+    assert with_schema(course, tmp_path / "schema.yaml") == course and with_schema(course, None) == course
     keep_schema(tmp_path / "run" if (tmp_path / "run").mkdir() is None else tmp_path, tmp_path / "schema.yaml")
     assert read_schema(tmp_path / "run" / "schema.yaml") == SCHEMA
 
@@ -40,7 +39,7 @@ def test_a_course_takes_digest_and_classes_from_the_schema(tmp_path: Path) -> No
 def test_a_course_that_says_something_else_is_told(dataset: Folder, part: str, tmp_path: Path) -> None:
     write_schema(SCHEMA, tmp_path / "schema.yaml")
     with pytest.raises(BadInput, match=part):
-        follow_schema(replace(site_course(), dataset=dataset), tmp_path / "schema.yaml")
+        with_schema(replace(site_course(), dataset=dataset), tmp_path / "schema.yaml")
 
 
 def test_folders_of_a_divided_dataset_follow_the_schema_beside_them(tmp_path: Path) -> None:
@@ -51,7 +50,7 @@ def test_folders_of_a_divided_dataset_follow_the_schema_beside_them(tmp_path: Pa
     for name in "pq":
         assert read_graph_folder(tmp_path / "silos" / name).schema == shared
     hub = FakeHub({n: SiloService(n, tmp_path / "silos" / n, tmp_path / n, None, lambda text: None) for n in "pq"})
-    course = follow_schema(replace(site_course(), dataset=Folder(), rounds=1), tmp_path / "silos" / "schema.yaml")
+    course = with_schema(replace(site_course(), dataset=Folder(), rounds=1), tmp_path / "silos" / "schema.yaml")
     patience = Patience(start_seconds=1, pause_seconds=1, retry_seconds=0.01)
     result = SiteCourse(course, hub, ("p", "q"), tmp_path / "run", patience=patience, say=lambda text: None).run()
     assert set(result.client_scores) == {"p", "q"}

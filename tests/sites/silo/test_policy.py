@@ -17,7 +17,7 @@ from isthmus.algorithms import ALGORITHMS, GFLAPPNP, Ditto, FedGNN, FedGRL, FedR
 from isthmus.algorithms.fedavg import TrainModel
 from isthmus.config.load import check_client_settings, own_algorithm
 from isthmus.core.errors import BadInput
-from isthmus.core.training import UniformSampling
+from isthmus.core.sampling import PoissonSampling, UniformSampling
 from isthmus.data.dividing import PerClassSplit, RatioSplit
 from isthmus.data.folders.graph_folder import write_graph_folder
 from isthmus.learn.batching import NeighborBatch
@@ -91,6 +91,7 @@ def test_the_policy_in_force_is_told_in_a_few_lines() -> None:
             "sampling.fraction=0.01 a round of this course has 1",
         ),
         (careful(sampling=UniformSampling(fraction=0.5)), SITES, "a round of this course has 2"),
+        (careful(sampling=PoissonSampling(fraction=0.9)), SITES, "a round of this course may have nobody"),
         (careful(sampling=UniformSampling(fraction=0.01, num_min=3)), SITES, ""),
         (careful(client_settings={"client-1": {"optimizer.lr": 1e-30}}), SITES, "other settings for 'client-1'"),
         (careful(client_settings={"client-1": {"model.gnn.hidden": 3}}), SITES, "other settings for 'client-1'"),

@@ -1,0 +1,293 @@
+"""The server half of a secure sum: what it asks at each stage, and what it makes of what comes back.
+
+The server sees public keys, sealed shares, masked words and, in the end, shares of the secrets that take the masks off
+the sum: never both of one client. Who is missing at a stage is left out from there on, as long as enough are left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isthmus.core.codec import unpack
+from isthmus.core.errors import BadMessage, CourseFailed, TooFewReplies
+from isthmus.core.outside import some
+from isthmus.core.protocol import Request
+from isthmus.core.record import Record
+from isthmus.privacy.secure_sum import keys as crypto
+from isthmus.privacy.secure_sum import shamir
+from isthmus.privacy.secure_sum.fixed_point import arrived
+from isthmus.privacy.secure_sum.layout import Layout, Numbers
+from isthmus.privacy.secure_sum.masks import Words, context_of, group_context, own_mask, pair_mask, sign_of
+from isthmus.privacy.secure_sum.rules import SumRules
+from isthmus.privacy.secure_sum.stages import (
+    NUMBERS,
+    WEIGHTS,
+    ConfirmView,
+    Keys,
+    MakeKeys,
+    MaskedWords,
+    PublicKeys,
+    RevealedShares,
+    RevealShares,
+    SealedShares,
+    SendMasked,
+    ShareSecrets,
+    Sum,
+)
+
+# Carries one exchange: requests by client, to the replies of those that gave one.
+Ask: TypeAlias = Callable[[Mapping[str, Request[Any]]], Mapping[str, Any]]
+
+
+@dataclass
+class Adding:
+    """One sum at the server, stage by stage.
+
+    `kind` is the type of the replies that are added up, `fits` says what is wrong with the form of one, and `note`
+    takes what people should know.
+    """
+
+    rules: SumRules
+    sum: Sum
+    kind: type[Record]
+    fits: Callable[[Record], str] = lambda outline: ""
+    note: Callable[[str], None] = lambda text: None
+    layout: Layout | None = None
+    cohort: dict[str, Keys] = field(default_factory=dict)
+    sealed: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # by sender, by receiver
+    promises: dict[str, Tensor] = field(default_factory=dict)
+    dealt: bool = False  # whether the shares were handed out
+    alive: tuple[str, ...] = ()  # of whom the last sum is
+    total: float = 0.0
+    few: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
+
+    def added(self, clients: Iterable[str], ask: Ask) -> Record:
+        """Return the weighted mean of what clients hold, over those that stay to the end."""
+        self.keyed(ask(dict.fromkeys(clients, self.make_keys())))
+        self.shared(ask(self.share_secrets()))
+        group = tuple(self.sealed)
+        layout = self.known_layout
+        if layout.weighted or self.rules.min_holders > 1:
+            group, words = self.summed(WEIGHTS, group, ask)
+            self.weighed(words, len(group))
+        else:
+            self.total = float(len(group))
+        self.alive, words = self.summed(NUMBERS, group, ask)
+        return self.mean(words, len(group), len(self.alive))
+
+    @property
+    def known_layout(self) -> Layout:
+        """The form of what is added up, known since stage 0."""
+        assert self.layout is not None
+        return self.layout
+
+    # ---- 0
+
+    def make_keys(self) -> MakeKeys:
+        """Return what is asked for at stage 0."""
+        return MakeKeys(self.sum)
+
+    def keyed(self, replies: Mapping[str, PublicKeys]) -> None:
+        """Take the public keys of those whose replies have the form that most have."""
+        layouts: dict[str, Layout] = {}
+        for client, reply in replies.items():
+            try:
+                layouts[client] = self._layout(reply)
+            except BadMessage as error:
+                self.note(f"{client} is left out of the sum: {error}")
+        forms = {client: _form(layout) for client, layout in layouts.items()}
+        if forms:
+            common, _ = Counter(forms.values()).most_common(1)[0]
+            for client in [client for client, form in forms.items() if form != common]:
+                self.note(f"{client} is left out of the sum: what it holds has another form than what most hold")
+                del layouts[client]
+        self.cohort = {client: replies[client].keys for client in layouts}
+        self._require(len(self.cohort), max(2, self.rules.min_cohort), "made keys for it")
+        self.layout = next(iter(layouts.values()))
+
+    def _layout(self, reply: PublicKeys) -> Layout:
+        layout = Layout.told(reply.form, self.kind)
+        problem = self.fits(layout.shaped())
+        if problem:
+            raise BadMessage(problem)
+        return layout
+
+    # ---- 1
+
+    def share_secrets(self) -> dict[str, ShareSecrets]:
+        """Return what is asked for at stage 1."""
+        return dict.fromkeys(self.cohort, ShareSecrets(self.sum, self.cohort))
+
+    def shared(self, replies: Mapping[str, SealedShares]) -> None:
+        """Take the sealed shares to be handed on."""
+        for client, reply in replies.items():
+            if reply.sealed.keys() == self.cohort.keys() - {client}:
+                self.sealed[client], self.promises[client] = reply.sealed, reply.promises
+        self._require(len(self.sealed), self.least, "dealt shares of their secrets")
+
+    @property
+    def needed(self) -> int:
+        """How many clients must stay to the end."""
+        return self.rules.needed(len(self.cohort))
+
+    @property
+    def least(self) -> int:
+        """How many clients the sum must be over."""
+        return self.rules.least(len(self.cohort))
+
+    # ---- 2 and 3
+
+    def summed(self, which: int, group: tuple[str, ...], ask: Ask) -> tuple[tuple[str, ...], Words]:
+        """Return who is left, and the sum of what they hold; stages 2 and 3."""
+        masked = ask(self.send_masked(which, group))
+        unopened = Counter(peer for reply in masked.values() for peer in reply.unopened)
+        for peer, number in unopened.items():
+            self.note(f"{number} clients could not open the shares that {peer} dealt to them")
+        alive = tuple(client for client in group if client in masked)
+        self._require(len(alive), self.least, "sent what they hold")
+        tags: dict[str, dict[str, Tensor]] = {}
+        telling = alive
+        if len(alive) < len(group):
+            confirmed = ask(dict.fromkeys(alive, ConfirmView(self.sum, which, alive)))
+            tags = {client: reply.tags for client, reply in confirmed.items()}
+            telling = tuple(client for client in alive if client in tags)
+            self._require(len(telling), self.needed, "confirmed who is left")
+        shares = ask(self.reveal_shares(which, group, alive, telling, tags))
+        return alive, self.uncovered(which, group, alive, masked, shares)
+
+    def send_masked(self, which: int, group: tuple[str, ...]) -> dict[str, SendMasked]:
+        """Return what is asked for at stage 2; what was sealed goes along the first time."""
+        narrow, wide = self._sizes(which)
+        bits = 32 if which == WEIGHTS else self.rules.bits
+        rest = (self.total, self.few, narrow, wide, bits)
+        first, self.dealt = not self.dealt, True
+        if not first:
+            return dict.fromkeys(group, SendMasked(self.sum, which, group, {}, *rest))
+        return {
+            client: SendMasked(
+                self.sum, which, group, {peer: self.sealed[peer][client] for peer in group if peer != client}, *rest
+            )
+            for client in group
+        }
+
+    def _sizes(self, which: int) -> tuple[int, int]:
+        """Return how many words of each kind there are."""
+        layout = self.known_layout
+        if which == NUMBERS:
+            return layout.size(True), layout.size(False) + 1
+        return (layout.size(True) if self.rules.min_holders > 1 else 0), 1
+
+    def reveal_shares(
+        self,
+        which: int,
+        group: tuple[str, ...],
+        alive: tuple[str, ...],
+        telling: tuple[str, ...],
+        tags: Mapping[str, Mapping[str, Tensor]],
+    ) -> dict[str, RevealShares]:
+        """Return what is asked for at stage 3."""
+        found = {}
+        for client in telling:
+            for_it = {peer: theirs[client] for peer, theirs in tags.items() if client in theirs}
+            found[client] = RevealShares(self.sum, which, group, alive, for_it)
+        return found
+
+    def uncovered(
+        self,
+        which: int,
+        group: tuple[str, ...],
+        alive: tuple[str, ...],
+        masked: Mapping[str, MaskedWords],
+        replies: Mapping[str, RevealedShares],
+    ) -> Words:
+        """Return the sum of masked words without their masks."""
+        self._require(len(replies), self.needed, "told their shares")
+        context = context_of(self.sum, self.cohort)
+        bound = group_context(context, which, group)
+        narrow, wide = self._sizes(which)
+        bits = np.uint32 if which == WEIGHTS or self.rules.bits == 32 else np.uint64
+        words = Words(np.zeros(narrow, bits), np.zeros(wide, np.uint64))
+        for client in alive:
+            words.join(Words(arrived(masked[client].narrow), arrived(masked[client].wide)))
+        places = {client: place for place, client in enumerate(sorted(self.cohort), 1)}
+        for client in group:
+            given = {places[c]: unpack(r.shares[client]) for c, r in replies.items() if client in r.shares}
+            secret = self._secret(which, client, client in alive, given, context)
+            if client in alive:
+                words.add(own_mask(secret, bound), -1)
+                continue
+            for peer in alive:
+                key = pair_mask(secret, unpack(self.cohort[peer].masks[which]), bound)
+                words.add(key, -sign_of(peer, client))
+        return words
+
+    def _secret(self, which: int, client: str, alive: bool, given: Mapping[int, bytes], context: bytes) -> bytes:
+        """Return a client's secret, proved by what it promised or by its public key."""
+        promised = unpack((self.promises[client] if alive else self.cohort[client].masks)[which])
+
+        def proved(secret: bytes) -> bool:
+            return (shamir.commitment(secret, context) if alive else crypto.public_of(secret)) == promised
+
+        try:
+            secret, wrong = shamir.recovered(given, self.needed, proved)
+        except shamir.BadShares as error:
+            raise CourseFailed(
+                f"{self._where}: the masks of {client} cannot be taken off the sum: {error}. Either it dealt wrong "
+                "shares, or others told wrong ones: leave it out of the course if this happens again"
+            ) from None
+        if wrong:
+            names = sorted(self.cohort)
+            liars = some(names[place - 1] for place in wrong)
+            self.note(f"wrong shares of a secret of {client} came from {liars}; the others were enough")
+        return secret
+
+    # ---- what the sums say
+
+    def weighed(self, words: Words, num_group: int) -> None:
+        """Take the sum of the weights, and of how many hold something at each place."""
+        weights = self.rules.weights(num_group)
+        self.total = float(weights.numbers(words.wide)[0]) if self.known_layout.weighted else float(num_group)
+        if self.total <= 0.0:
+            raise CourseFailed(
+                f"every {self.kind.__name__} has weight 0: no client in the cohort has training examples, or what else "
+                "algorithm.weighting counts"
+            )
+        if self.rules.min_holders > 1:
+            self.few = torch.from_numpy(words.narrow < self.rules.min_holders)
+            number = int((torch.from_numpy(words.narrow.astype(np.int64)) > 0).logical_and(self.few).sum())
+            if number:
+                self.note(
+                    f"{number} of {len(self.few)} numbers stay as they were: too few clients hold something there"
+                )
+
+    def mean(self, words: Words, num_group: int, num_alive: int) -> Record:
+        """Return the mean of the numbers over those that stayed."""
+        narrow = self.rules.narrow(num_group).numbers(words.narrow)
+        wide = self.rules.wide(num_group).numbers(words.wide[:-1])
+        share = float(self.rules.shares(num_group).numbers(words.wide[-1:])[0])
+        if num_alive == num_group:
+            share = 1.0
+        if share <= 0.0:
+            raise CourseFailed(f"{self._where}: those of positive weight were lost, nothing is left to average")
+        unit = self.rules.weights(num_group).unit
+        weight = round(self.total * share / unit) * unit
+        return self.known_layout.record(Numbers(narrow / share, wide / share), weight)
+
+    @property
+    def _where(self) -> str:
+        return f"round {self.sum.round}, the secure sum of {self.kind.__name__}"
+
+    def _require(self, number: int, least: int, did: str) -> None:
+        if number < least:
+            raise TooFewReplies(f"{self._where}: {number} clients {did}, {least} are needed")
+
+
+def _form(layout: Layout) -> tuple[bytes, tuple[tuple[int, ...], ...]]:
+    return unpack(layout.to_tell().reply), layout.shapes

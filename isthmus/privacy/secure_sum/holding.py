@@ -1,0 +1,105 @@
+"""What a client holds back: a reply as numbers, and as words once it is known what they count for."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isthmus.core.errors import BadMessage
+from isthmus.core.folds import weight_of
+from isthmus.core.record import Record, State, leaves, with_leaves
+from isthmus.privacy.secure_sum.fixed_point import beyond
+from isthmus.privacy.secure_sum.layout import WEIGHT, Layout, refuse_own_names
+from isthmus.privacy.secure_sum.masks import Words
+from isthmus.privacy.secure_sum.rules import WIDE_BOUND, SumRules
+from isthmus.privacy.secure_sum.stages import SendMasked
+
+
+def hold(reply: Record, request: Record, rules: SumRules) -> tuple[State, Record]:
+    """Return what is remembered of a reply, and the empty one that leaves in its place.
+
+    A reply that cannot be added up is refused here, with the place: nobody else will see it. One of weight zero may
+    hold any numbers.
+    """
+    refuse_own_names(reply, request)
+    layout = Layout.of(reply)
+    numbers, weight = layout.numbers(reply), weight_of(reply)
+    if weight > 0.0:
+        _refuse_large(reply, rules)
+    told = layout.to_tell()
+    memory: State = {
+        "narrow": numbers.narrow,
+        "wide": numbers.wide,
+        "weight": weight,
+        "form": (told.reply, told.shapes),
+        "weighted": layout.weighted,
+    }
+    if rules.min_holders > 1:
+        memory["sent"] = _sent(reply, request, layout)
+    return memory, layout.outline
+
+
+def _refuse_large(reply: Record, rules: SumRules) -> None:
+    """Raise BadMessage where a number is larger than the words can hold."""
+    for path, leaf in leaves(reply).items():
+        if path == WEIGHT or leaf is None:
+            continue
+        narrow = isinstance(leaf, Tensor) and leaf.is_floating_point()
+        bound = rules.clip if narrow else WIDE_BOUND
+        odd = beyond(leaf if isinstance(leaf, Tensor) else torch.tensor([leaf], dtype=torch.float64), bound)
+        if odd is not None:
+            todo = "set a larger clip for the secure sum" if narrow else "it cannot be added up securely"
+            raise BadMessage(f"{type(reply).__name__}{path} holds {odd:.3g}, which is beyond {bound:g}: {todo}")
+
+
+def _sent(reply: Record, request: Record, layout: Layout) -> Tensor:
+    """Return what was sent in the place of each floating-point number of a reply, and 0 where nothing was."""
+    sent, back = leaves(request), leaves(reply)
+    base = {}
+    for path, leaf in back.items():
+        before = sent.get(path)
+        if isinstance(leaf, Tensor) and isinstance(before, Tensor) and before.shape == leaf.shape:
+            base[path] = before.to(leaf.dtype)
+        else:
+            base[path] = torch.zeros_like(leaf) if isinstance(leaf, Tensor) else leaf
+    return layout.numbers(with_leaves(reply, base)).narrow
+
+
+def weight_words(held: State, rules: SumRules, group: tuple[str, ...]) -> Words:
+    """Return the weight in words, and where this client has something of its own, if that is counted."""
+    num_group = len(group)
+    weights = rules.weights(num_group)
+    if held["weight"] > weights.bound / num_group:
+        raise BadMessage(f"the weight {held['weight']:g} is beyond {weights.bound / num_group:g}")
+    counted = torch.empty(0)
+    if "sent" in held:
+        counted = (held["narrow"] != held["sent"]) & (held["weight"] > 0.0)
+    wide = weights.words(torch.tensor([held["weight"]], dtype=torch.float64))
+    return Words(counted.to(torch.uint8).numpy().astype(np.uint32), wide)
+
+
+def number_words(held: State, rules: SumRules, request: SendMasked) -> Words:
+    """Return the numbers in words, each counted by this client's share of the weight, and the share itself."""
+    share = share_of(held["weight"], request.total, len(request.group), held["weighted"], rules)
+    narrow, wide = held["narrow"], held["wide"]
+    if request.few.numel():
+        if "sent" not in held or request.few.shape != narrow.shape or request.few.dtype != torch.bool:
+            raise BadMessage("what too few clients hold is not told in the form of what is added up")
+        narrow = torch.where(request.few, held["sent"], narrow)
+    if not share:  # who weighs nothing may hold anything
+        narrow, wide = torch.zeros_like(narrow), torch.zeros_like(wide)
+    number = len(request.group)
+    part = rules.shares(number).words(torch.tensor([share], dtype=torch.float64))
+    every = np.concatenate([rules.wide(number).words(wide, share), part])
+    return Words(rules.narrow(number).words(narrow, share), every)
+
+
+def share_of(weight: float, total: float, num_group: int, weighted: bool, rules: SumRules) -> float:
+    """Return what part of the sum a client's numbers are."""
+    if not weighted:
+        return 1.0 / num_group
+    mine = float(round(weight * 2.0 ** rules.weights(num_group).fraction_bits)) * rules.weights(num_group).unit
+    if not mine <= total:  # not of NaN either
+        raise BadMessage(f"the sum of all weights is said to be {total:g}, and this client's is {mine:g}")
+    return mine / total if total > 0.0 else 0.0

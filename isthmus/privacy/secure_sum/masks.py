@@ -1,0 +1,64 @@
+"""The masks of a sum: one of each client's own, and one for each pair, which is in the sum with both signs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from isthmus.core.codec import encode, unpack
+from isthmus.privacy.secure_sum.keys import agreed, derived, digest, stream
+from isthmus.privacy.secure_sum.stages import Keys, Sum
+
+
+@dataclass
+class Words:
+    """Words of two kinds, added up modulo their size."""
+
+    narrow: np.ndarray
+    wide: np.ndarray
+
+    def add(self, key: bytes, sign: int) -> None:
+        """Add the mask of a key, or take it off."""
+        size = -self.narrow.nbytes % 8 + self.narrow.nbytes
+        mask = stream(key, size + self.wide.nbytes)
+        narrow = mask[: self.narrow.nbytes].view(self.narrow.dtype)
+        wide = mask[size:].view(self.wide.dtype)
+        for own, other in ((self.narrow, narrow), (self.wide, wide)):
+            np.add(own, other, out=own) if sign > 0 else np.subtract(own, other, out=own)
+
+    def join(self, other: Words) -> None:
+        """Add other words."""
+        self.narrow += other.narrow
+        self.wide += other.wide
+
+
+def context_of(sum: Sum, cohort: Mapping[str, Keys]) -> bytes:
+    """Return what all keys of a sum are bound to: course, round, exchange, attempt and the cohort with its keys."""
+    members = [
+        part
+        for name, keys in sorted(cohort.items())
+        for part in (name.encode(), unpack(keys.channel), unpack(keys.masks.reshape(-1)))
+    ]
+    return digest(b"isthmus secure sum 1", encode(sum), *members)
+
+
+def group_context(context: bytes, which: int, group: Iterable[str]) -> bytes:
+    """Return what the masks of one of a sum's two parts are bound to: those whose masks are in it, too."""
+    return digest(context, bytes([which]), *(name.encode() for name in sorted(group)))
+
+
+def own_mask(seed: bytes, context: bytes) -> bytes:
+    """Return the key of a client's own mask."""
+    return derived(seed, b"own mask", context)
+
+
+def pair_mask(private: bytes, public: bytes, context: bytes) -> bytes:
+    """Return the key of the mask of a pair, from either's private key and the other's public one."""
+    return agreed(private, public, b"pair mask", context)
+
+
+def sign_of(me: str, other: str) -> int:
+    """Return with which sign a client adds the mask that it has in common with another."""
+    return 1 if me < other else -1

@@ -1,0 +1,53 @@
+"""What both halves of a secure sum go by, with the numbers that follow from it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from isthmus.privacy.secure_sum.fixed_point import FixedPoint
+
+# Weights are whole multiples of 2^-20; single numbers in a reply may be as large as 2^36.
+WEIGHT_BITS = 20
+WIDE_BOUND = 2.0**36
+# What a place in the sum must be for places to fit into messages.
+MAX_CLIENTS = 4_096
+
+
+@dataclass(frozen=True)
+class SumRules:
+    """How many clients a sum needs, and how its numbers are held."""
+
+    threshold: float = 2 / 3
+    bits: int = 32
+    clip: float = 100.0
+    min_cohort: int = 3
+    min_holders: int = 1
+
+    def needed(self, num_clients: int) -> int:
+        """Return how many of so many clients must stay to the end: more than half of them, in any case."""
+        return max(num_clients // 2 + 1, math.ceil(self.threshold * num_clients - 1e-9))
+
+    def least(self, num_clients: int) -> int:
+        """Return how many clients a sum must be over."""
+        return max(self.needed(num_clients), self.min_cohort)
+
+    def narrow(self, num_clients: int) -> FixedPoint:
+        """Return how the numbers of tensors are held: each counts by its share, and shares add up to 1."""
+        return FixedPoint(self.bits, self.clip, num_clients)
+
+    def wide(self, num_clients: int) -> FixedPoint:
+        """Return how single numbers are held."""
+        return FixedPoint(64, WIDE_BOUND, num_clients)
+
+    def shares(self, num_clients: int) -> FixedPoint:
+        """Return how the clients' parts of the whole weight are held."""
+        return FixedPoint(64, 2.0, num_clients)
+
+    def weights(self, num_clients: int) -> FixedPoint:
+        """Return how weights are held: in units of 2^-20 whatever their number, up to 2^42 in all."""
+        return FixedPoint(64, 2.0 ** (62 - WEIGHT_BITS), num_clients)
+
+    def holders(self, num_clients: int) -> FixedPoint:
+        """Return how it is counted who has something at a place."""
+        return FixedPoint(32, 2.0**30, num_clients)

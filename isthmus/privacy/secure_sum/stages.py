@@ -1,0 +1,233 @@
+"""The messages of a secure sum, in their order (Bonawitz et al., 2017), and what each must be.
+
+    0  MakeKeys      -> PublicKeys     each client makes key pairs for this sum alone, and tells the form of its reply
+    1  ShareSecrets  -> SealedShares   and deals shares of its secrets to all others, sealed for each
+    2  SendMasked    -> MaskedWords    what it holds, under its own mask and one for each pair
+       ConfirmView   -> ViewTags       only if somebody was lost in between: who is said to be left, told to each other
+    3  RevealShares  -> RevealedShares of who is left the share of the own mask, of who is lost that of the pairs' key
+
+Stages 2 and 3 are done once for the weights (and for who holds what), if there are any, then for the numbers, each with
+keys of its own. All public keys and sealed shares of a sum go by the server, which can read none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, uint8
+
+from isthmus.core.outside import MAX_NAME, named
+from isthmus.core.protocol import Known, Request
+from isthmus.core.record import Record
+from isthmus.privacy.secure_sum.keys import KEY_BYTES
+from isthmus.privacy.secure_sum.layout import Outline
+from isthmus.privacy.secure_sum.shamir import SHARE_BYTES
+
+WEIGHTS, NUMBERS = 0, 1
+SUMS = (WEIGHTS, NUMBERS)
+# The four secrets of a client of which shares are dealt: for each sum the key of its pairs' masks, and its own mask's.
+NUM_SECRETS = 2 * len(SUMS)
+TAG_BYTES = 16
+SEALED_BYTES = NUM_SECRETS * SHARE_BYTES + TAG_BYTES
+MAX_SIGNATURE = 40_000
+
+
+@dataclass(frozen=True)
+class Sum(Record):
+    """Which sum a message belongs to; all keys are bound to it."""
+
+    name: str
+    """A name that the server makes up for each attempt."""
+    course: str
+    """The course, as the server calls it."""
+    round: int
+    """The round that it is for."""
+    exchange: int
+    """The exchange whose replies are added up."""
+
+
+@dataclass(frozen=True)
+class Keys(Record):
+    """The public keys that one client made for one sum."""
+
+    channel: Tensor
+    """Bytes: what shares for it are sealed with."""
+    masks: Tensor
+    """Bytes, one row for each sum: what the masks of pairs are agreed with."""
+    signature: str
+    """The client's signature of both, where clients can sign; empty where they cannot."""
+
+
+@dataclass(frozen=True)
+class PublicKeys(Record):
+    """A client's public keys for a sum."""
+
+    keys: Keys
+    """They say nothing about the client."""
+    form: Outline
+    """Names, kinds and shapes of what it holds; its numbers stay."""
+
+
+def is_bytes(tensor: Tensor, *shape: int) -> bool:
+    """Whether a tensor holds bytes in this shape."""
+    return tensor.dtype == uint8 and tuple(tensor.shape) == shape
+
+
+def keys_problem(keys: Keys) -> str:
+    """Return what is wrong with the form of public keys."""
+    if not is_bytes(keys.channel, KEY_BYTES) or not is_bytes(keys.masks, len(SUMS), KEY_BYTES):
+        return "public keys have 32 bytes each"
+    return "a signature is too long" if len(keys.signature) > MAX_SIGNATURE else ""
+
+
+@dataclass(frozen=True)
+class MakeKeys(Request[PublicKeys]):
+    """Asks for new public keys."""
+
+    sum: Sum
+    """Which sum they are for."""
+
+    def misfit(self, reply: PublicKeys, known: Known) -> str:
+        """Return what is wrong with the form."""
+        return keys_problem(reply.keys)
+
+
+@dataclass(frozen=True)
+class SealedShares(Record):
+    """Shares of a client's secrets, for each other client of the sum."""
+
+    sealed: dict[str, Tensor]
+    """By receiver, who alone can open them."""
+    promises: Tensor
+    """Bytes, one row for each sum: by these the secret of the own mask is known when it comes back; they hide it."""
+
+
+@dataclass(frozen=True)
+class ShareSecrets(Request[SealedShares]):
+    """Asks each client to deal shares of its secrets to the others."""
+
+    sum: Sum
+    """Which sum."""
+    cohort: dict[str, Keys]
+    """Who takes part, with the public keys; the same for all."""
+
+    def misfit(self, reply: SealedShares, known: Known) -> str:
+        """Return what is wrong with the form."""
+        if not is_bytes(reply.promises, len(SUMS), KEY_BYTES):
+            return "promises are not 32 bytes each"
+        odd = sorted(reply.sealed.keys() - self.cohort.keys())
+        if odd:
+            return f"sealed has shares for {named(odd[0])}, who is not of this sum"
+        if len(self.cohort) - len(reply.sealed) != 1:  # all but itself
+            return f"sealed has shares for {len(reply.sealed)} of {len(self.cohort) - 1} others"
+        return next((f"sealed[{named(k)}] is no share" for k, v in reply.sealed.items() if not _sealed(v)), "")
+
+
+def _sealed(tensor: Tensor) -> bool:
+    return is_bytes(tensor, SEALED_BYTES)
+
+
+@dataclass(frozen=True)
+class MaskedWords(Record):
+    """What a client holds under masks: evenly distributed, whatever it is."""
+
+    narrow: Tensor
+    """Words of the floating-point tensors."""
+    wide: Tensor
+    """Words of single numbers and of whole numbers."""
+    unopened: tuple[str, ...]
+    """Clients whose shares came damaged."""
+
+
+@dataclass(frozen=True)
+class SendMasked(Request[MaskedWords]):
+    """Asks for what a client holds, under masks."""
+
+    sum: Sum
+    """Which sum."""
+    which: int
+    """0: weights, and who holds what; 1: the numbers."""
+    group: tuple[str, ...]
+    """Whose masks count: the same for all."""
+    sealed: dict[str, Tensor]
+    """The shares that the others of the group dealt to this client, in the first sum of the two that is done."""
+    total: float
+    """The sum of all weights; a client's numbers count by its part of it."""
+    few: Tensor
+    """True where too few clients hold something for it to be told; empty if all is told."""
+    narrow_words: int
+    """How many words of the first kind are expected."""
+    wide_words: int
+    """And of the second."""
+    bits: int
+    """Of the first kind."""
+
+    def misfit(self, reply: MaskedWords, known: Known) -> str:
+        """Return what is wrong with the form."""
+        for name, found, size, bits in (
+            ("narrow", reply.narrow, self.narrow_words, self.bits),
+            ("wide", reply.wide, self.wide_words, 64),
+        ):
+            if tuple(found.shape) != (size,) or found.is_floating_point() or found.element_size() * 8 != bits:
+                return f"{name} has shape {tuple(found.shape)} of {found.dtype}, expected {size} words of {bits} bits"
+        if set(reply.unopened) - set(self.group) or any(len(name) > MAX_NAME for name in reply.unopened):
+            return "unopened names clients that are not of the group"
+        return ""
+
+
+@dataclass(frozen=True)
+class ViewTags(Record):
+    """That a client saw who is left, for each of the others to check."""
+
+    tags: dict[str, Tensor]
+    """By receiver, 32 bytes that only these two can make."""
+
+
+@dataclass(frozen=True)
+class ConfirmView(Request[ViewTags]):
+    """Tells each client who is left, and asks it to confirm that to the others."""
+
+    sum: Sum
+    """Which sum."""
+    which: int
+    """0: weights; 1: the numbers."""
+    alive: tuple[str, ...]
+    """Of the group, those whose masked words came."""
+
+    def misfit(self, reply: ViewTags, known: Known) -> str:
+        """Return what is wrong with the form."""
+        if len(reply.tags) != len(self.alive) - 1 or reply.tags.keys() - set(self.alive):
+            return "tags are not for the others that are left"
+        return next((f"tags[{named(k)}] has not 32 bytes" for k, v in reply.tags.items() if not is_bytes(v, 32)), "")
+
+
+@dataclass(frozen=True)
+class RevealedShares(Record):
+    """One share for each client of the group: never both of one client."""
+
+    shares: dict[str, Tensor]
+    """By client: of its own mask if it is left, else of the key of its pairs' masks."""
+
+
+@dataclass(frozen=True)
+class RevealShares(Request[RevealedShares]):
+    """Asks for the shares by which the masks can be taken off the sum."""
+
+    sum: Sum
+    """Which sum."""
+    which: int
+    """0: weights; 1: the numbers."""
+    group: tuple[str, ...]
+    """Whose masks are in it."""
+    alive: tuple[str, ...]
+    """Of the group, those whose masked words came."""
+    tags: dict[str, Tensor]
+    """By sender, that others saw the same, if not all of the group are left."""
+
+    def misfit(self, reply: RevealedShares, known: Known) -> str:
+        """Return what is wrong with the form."""
+        odd = sorted(reply.shares.keys() - set(self.group))
+        if odd:
+            return f"shares has {named(odd[0])}, who is not of this sum"
+        wrong = (k for k, v in reply.shares.items() if not is_bytes(v, SHARE_BYTES))
+        return next((f"shares[{named(k)}] is no share" for k in wrong), "")

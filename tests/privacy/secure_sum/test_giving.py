@@ -1,0 +1,367 @@
+"""The client half: what it holds, what it refuses, and what a server that asks twice does not get."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from isthmus.core.errors import BadMessage
+from isthmus.core.protocol import ModelState
+from isthmus.privacy.secure_sum.giving import Giver
+from isthmus.privacy.secure_sum.once import Settled
+from isthmus.privacy.secure_sum.rules import SumRules
+from isthmus.privacy.secure_sum.stages import (
+    ConfirmView,
+    MakeKeys,
+    RevealShares,
+    SendMasked,
+    ShareSecrets,
+    Sum,
+)
+from tests.privacy.secure_sum.acting import Acting, stage_of, updates
+
+SENT = ModelState({"w": torch.zeros(3)})
+RULES = SumRules()
+
+
+# ---- what the server says
+
+
+Bend = Any
+
+
+def refused(bend: Bend, number: int = 4, rules: SumRules = RULES, **more: Any) -> dict[str, str]:
+    """Return what clients refuse of requests that are bent, by client."""
+    acting = Acting(updates(number), rules, bend=bend, **more)
+    try:
+        acting.run()
+    except Exception as error:  # a server that bends what it sends gets no sum; how it ends is its affair
+        acting.notes.append(str(error))
+    return acting.refusals
+
+
+def at(stage: str, client: str, change: Any) -> Bend:
+    return lambda where, who, request: change(request) if (where, who) == (stage, client) else request
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda sum: replace(sum, course="another"), "this client takes part in another"),
+        (lambda sum: replace(sum, round=2), "what is held is of round and exchange"),
+        (lambda sum: replace(sum, exchange=1), "what is held is of round and exchange"),
+    ],
+)
+def test_keys_are_made_for_what_is_held_only(change: Any, why: str) -> None:
+    assert why in refused(at("MakeKeys", "c1", lambda request: MakeKeys(change(request.sum))))["c1"]
+
+
+@pytest.mark.parametrize("stage", ["ShareSecrets", "SendMasked 0", "RevealShares 1"])
+@pytest.mark.parametrize("change", [{"name": "second"}, {"course": "x"}, {"round": 2}, {"exchange": 3}])
+def test_keys_answer_for_their_own_sum_only(stage: str, change: dict[str, Any]) -> None:
+    bend = at(stage, "c1", lambda request: replace(request, sum=replace(request.sum, **change)))
+    assert refused(bend)["c1"] == "this client made no keys for this sum"
+
+
+def without(name: str, peer: str) -> Any:
+    def change(request: Any) -> Any:
+        cohort = {client: keys for client, keys in request.cohort.items() if client != peer}
+        return replace(request, **{name: cohort})
+
+    return change
+
+
+def swapped(request: ShareSecrets) -> ShareSecrets:
+    return replace(request, cohort={**request.cohort, "c1": request.cohort["c2"]})
+
+
+def twice(request: ShareSecrets) -> ShareSecrets:
+    return replace(request, cohort={**request.cohort, "c3": request.cohort["c2"]})
+
+
+def short(request: ShareSecrets) -> ShareSecrets:
+    odd = replace(request.cohort["c2"], channel=torch.zeros(31, dtype=torch.uint8))
+    return replace(request, cohort={**request.cohort, "c2": odd})
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (swapped, "the keys that are said to be this client's are not"),
+        (without("cohort", "c1"), "the keys that are said to be this client's are not"),
+        (twice, "the same public key occurs twice"),
+        (short, "public keys have 32 bytes each"),
+        (lambda request: replace(request, cohort={"c1": request.cohort["c1"]}), "the sum is to be over 1 clients"),
+    ],
+)
+def test_cohorts_that_cannot_be_are_refused(change: Any, why: str) -> None:
+    assert why in refused(at("ShareSecrets", "c1", change))["c1"]
+
+
+def test_a_cohort_below_the_least_is_refused() -> None:
+    def smaller(request: ShareSecrets) -> ShareSecrets:
+        return replace(request, cohort={client: request.cohort[client] for client in ("c0", "c1", "c2")})
+
+    why = refused(at("ShareSecrets", "c1", smaller), rules=SumRules(min_cohort=4))["c1"]
+    assert "the sum is to be over 3 clients; from 4" in why
+
+
+@pytest.mark.parametrize(
+    ("group", "why"),
+    [
+        (("c1",), "1 clients are left of 4; the sum needs 3"),
+        (("c0", "c1"), "2 clients are left of 4; the sum needs 3"),
+        (("c0", "c2", "c3"), "those whose masks are to count are not this client"),
+        (("c0", "c1", "c1", "c2"), "those whose masks are to count are not this client"),
+        (("c0", "c1", "c2", "c9"), "those whose masks are to count are not this client"),
+    ],
+)
+def test_groups_that_cannot_be_are_refused(group: tuple[str, ...], why: str) -> None:
+    bend = at("SendMasked 0", "c1", lambda request: replace(request, group=group))
+    assert why in refused(bend)["c1"]
+
+
+def test_numbers_are_sent_after_the_weights_and_to_the_same() -> None:
+    def first(request: SendMasked) -> SendMasked:
+        return replace(request, which=1)
+
+    assert "the weights have to be added up before" in refused(at("SendMasked 0", "c1", first))["c1"]
+    others = at("SendMasked 1", "c1", lambda request: replace(request, group=("c0", "c1", "c2")))
+    assert "others are to be in the sum of the numbers" in refused(others)["c1"]
+
+
+def test_a_smaller_total_is_refused_where_it_shows() -> None:
+    bend = at("SendMasked 1", "c1", lambda request: replace(request, total=0.5))
+    assert "the sum of all weights is said to be 0.5" in refused(bend)["c1"]
+
+
+def test_what_too_few_hold_must_have_the_form_of_what_is_held() -> None:
+    bend = at("SendMasked 1", "c1", lambda request: replace(request, few=torch.ones(2, dtype=torch.bool)))
+    assert "in the form of what is added up" in refused(bend)["c1"]
+
+
+# ---- who is left
+
+
+@pytest.mark.parametrize(
+    ("alive", "why"),
+    [
+        (("c0", "c2", "c3"), "who is said to be left are not this client"),
+        (("c0", "c1"), "2 clients are left; the sum needs 3"),
+        (("c0", "c1", "c1", "c2"), "who is said to be left are not this client"),
+        (("c0", "c1", "c2", "c3", "c9"), "who is said to be left are not this client"),
+    ],
+)
+def test_views_that_cannot_be_are_refused(alive: tuple[str, ...], why: str) -> None:
+    bend = at("RevealShares 0", "c1", lambda request: replace(request, alive=alive))
+    assert why in refused(bend)["c1"]
+
+
+def test_nobody_is_called_lost_without_confirmations() -> None:
+    bend = at("RevealShares 0", "c1", lambda request: replace(request, alive=("c0", "c1", "c2")))
+    assert "1 clients confirmed that 3 of 4 are left" in refused(bend)["c1"]
+
+
+def lost_one(stage: str, client: str, reply: Any) -> Any:
+    return None if (stage, client) == ("SendMasked 1", "c3") else reply
+
+
+def test_tags_of_another_view_or_for_another_count_for_nothing() -> None:
+    def turned(request: RevealShares) -> RevealShares:
+        names, tags = list(request.tags), list(request.tags.values())
+        return replace(request, tags=dict(zip(names, tags[1:] + tags[:1], strict=True)))
+
+    def forged(request: RevealShares) -> RevealShares:
+        return replace(request, tags={peer: tag.flip(0) for peer, tag in request.tags.items()})
+
+    def cut(request: RevealShares) -> RevealShares:
+        return replace(request, tags={peer: tag[:5] for peer, tag in request.tags.items()})
+
+    for change in (turned, forged, cut):
+        assert (
+            "clients confirmed that 3 of 4 are left" in refused(at("RevealShares 1", "c1", change), lose=lost_one)["c1"]
+        )
+
+
+def test_a_view_that_was_confirmed_is_the_only_one_that_is_answered() -> None:
+    """The server has c1 confirm that c3 is lost, and then asks for what is told when nobody is."""
+    bend = at("RevealShares 1", "c1", lambda request: replace(request, alive=request.group, tags={}))
+    assert "view 1 was settled in another way" in refused(bend, lose=lost_one)["c1"]
+
+
+# ---- memories that are rolled back
+
+
+def answered_twice(stage: str, change: Any, settled: bool = True) -> tuple[Any, Any, str]:
+    """Return what c1 answers at a stage, and what it answers from the memory of before to a request that is changed."""
+    acting = Acting(updates(4))
+    found: list[Any] = []
+    plain = acting.handled
+
+    def handled(client: str, request: Any) -> Any:
+        before = acting.memories[client]
+        reply = plain(client, request)
+        if (stage_of(request), client) == (stage, "c1"):
+            after, acting.memories[client] = acting.memories[client], before
+            try:
+                found.extend([reply, plain(client, change(request)), ""])
+            except BadMessage as error:
+                found.extend([reply, None, str(error)])
+            acting.memories[client] = after
+        return reply
+
+    acting.handled = handled  # type: ignore[method-assign]
+    acting.run()
+    return tuple(found)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("stage", ["ShareSecrets", "SendMasked 0", "SendMasked 1", "RevealShares 0", "RevealShares 1"])
+def test_the_same_question_again_gets_the_same_answer(stage: str) -> None:
+    first, second, _ = answered_twice(stage, lambda request: request)
+    assert repr(first) == repr(second)
+
+
+def fewer(request: SendMasked) -> SendMasked:
+    return replace(request, group=tuple(client for client in request.group if client != "c3"))
+
+
+@pytest.mark.parametrize(
+    ("stage", "change", "why"),
+    [
+        ("ShareSecrets", without("cohort", "c3"), "cohort was settled in another way"),
+        ("SendMasked 0", fewer, "masked 0 was settled in another way"),
+        ("SendMasked 1", lambda request: replace(request, total=9999.0), "masked 1 was settled in another way"),
+        (
+            "RevealShares 0",
+            lambda request: replace(request, alive=("c0", "c1", "c2")),
+            "view 0 was settled in another way",
+        ),
+        (
+            "RevealShares 1",
+            lambda request: replace(request, alive=("c0", "c1", "c3")),
+            "view 1 was settled in another way",
+        ),
+    ],
+)
+def test_another_question_from_an_earlier_memory_is_refused(stage: str, change: Any, why: str) -> None:
+    _, second, refusal = answered_twice(stage, change)
+    assert second is None and why in refusal
+
+
+def test_no_client_tells_both_shares_of_another() -> None:
+    """Whatever a server asks of memories that it rolls back, of each client one kind of share comes out."""
+    kinds: dict[str, set[bytes]] = {}
+
+    class Greedy(Acting):
+        def handled(self, client: str, request: Any) -> Any:
+            before = self.memories[client]
+            reply = super().handled(client, request)
+            if isinstance(request, RevealShares) and client == "c1":
+                after = self.memories[client]
+                for peer, share in reply.shares.items():  # type: ignore[attr-defined]
+                    kinds.setdefault(f"{request.which} {peer}", set()).add(bytes(share.tolist()))
+                for lost in ("c0", "c2", "c3"):
+                    alive = tuple(name for name in request.group if name != lost)
+                    for again in (
+                        ConfirmView(request.sum, request.which, alive),
+                        RevealShares(request.sum, request.which, request.group, alive, request.tags),
+                    ):
+                        self.memories[client] = before
+                        with pytest.raises(BadMessage):
+                            super().handled(client, again)
+                self.memories[client] = after
+            return reply
+
+    Greedy(updates(4)).run()
+    assert len(kinds) == 8 and all(len(shares) == 1 for shares in kinds.values())
+
+
+def test_a_second_sum_of_the_same_reply_over_others_is_refused() -> None:
+    """Two sums of which one lacks a client would show what that client sent."""
+    books = {f"c{place}": Settled() for place in range(4)}
+    replies = updates(4)
+    Acting(replies, settled=books).run()
+    Acting(replies, settled=books, attempt="second").run()  # the same clients: the same sum
+    third = Acting(
+        replies, settled=books, attempt="third", lose=lambda stage, client, reply: None if client == "c3" else reply
+    )
+    with pytest.raises(Exception, match="0 clients told their shares"):
+        third.run()
+    assert "the difference of two sums would show" in third.refusals["c0"]
+    other = Acting(replies, settled=books, attempt="fourth", at=(2, 0), lose=third.lose)
+    other.run()  # of another round
+
+
+def test_without_its_keys_a_client_answers_nothing() -> None:
+    giver = Giver("c0", SumRules(), "course", Settled())
+    wanted = Sum("a", "course", 1, 0)
+    with pytest.raises(BadMessage, match="there is nothing to add up"):
+        giver.make_keys({}, MakeKeys(wanted), os.urandom(32))
+    memory, _ = giver.held(updates(1)["c0"], SENT, (1, 0))
+    with pytest.raises(BadMessage, match="made no keys for this sum"):
+        giver.send_masked(memory, SendMasked(wanted, 1, ("c0",), {}, 1.0, torch.empty(0), 0, 0, 32))
+    memory, _ = giver.make_keys(memory, MakeKeys(wanted), os.urandom(32))
+    with pytest.raises(BadMessage, match="dealt no shares for this sum"):
+        giver.confirm_view(memory, ConfirmView(wanted, 1, ("c0",)))
+
+
+def test_nothing_is_left_in_memory_after_a_sum_and_no_secret_in_a_message() -> None:
+    roots: list[bytes] = []
+
+    class Watched(Acting):
+        def handled(self, client: str, request: Any) -> Any:
+            reply = super().handled(client, request)
+            if "root" in self.memories[client]:
+                roots.append(bytes(self.memories[client]["root"].tolist()))
+            return reply
+
+    acting = Watched(updates(4))
+    acting.run()
+    assert all(memory == {} for memory in acting.memories.values())
+    from isthmus.core.codec import encode
+
+    assert len(set(roots)) == 4
+    for _, _, reply in acting.seen:
+        assert not any(root in encode(reply) for root in set(roots))
+
+
+# ---- signatures
+
+
+class Hand:
+    """Signs by a secret that all hands have in common; good enough to see who asks."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def sign(self, text: bytes) -> str:
+        return f"{self.name} {text.hex()}"
+
+    def problem(self, client: str, text: bytes, signature: str) -> str:
+        return "" if signature == f"{client} {text.hex()}" else "it is not signed by its client"
+
+
+def signed(bend: Bend) -> Acting:
+    acting = Acting(updates(4), bend=bend)
+    acting.givers = {name: replace(giver, signer=Hand(name)) for name, giver in acting.givers.items()}
+    return acting
+
+
+def test_keys_that_are_signed_by_their_clients_are_taken() -> None:
+    assert signed(lambda stage, client, request: request).run()
+
+
+@pytest.mark.parametrize("what", ["channel", "masks", "signature"])
+def test_keys_that_a_server_puts_in_place_of_anothers_are_refused(what: str) -> None:
+    def forged(request: ShareSecrets) -> ShareSecrets:
+        keys = request.cohort["c2"]
+        change = keys.signature + "!" if what == "signature" else getattr(keys, what).flip(0)
+        return replace(request, cohort={**request.cohort, "c2": replace(keys, **{what: change})})
+
+    acting = signed(at("ShareSecrets", "c1", forged))
+    acting.run()
+    assert acting.refusals["c1"] == "the keys of 'c2': it is not signed by its client"
