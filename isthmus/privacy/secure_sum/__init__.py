@@ -15,7 +15,8 @@ from typing import Any, ClassVar, Literal, cast
 
 from isthmus.core.errors import BadMessage, TooFewReplies, refuse
 from isthmus.core.exposure import Exchange, exposure
-from isthmus.core.folds import WeightedMean, change_of
+from isthmus.core.folding.changes import change_of
+from isthmus.core.folds import WeightedMean
 from isthmus.core.guards.guard import AtClient, AtServer, Guard, Stages
 from isthmus.core.protocol import EvaluateModel, Evaluation, Failure, Known, Request, on, reply_type
 from isthmus.core.record import Record, field_types
