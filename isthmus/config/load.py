@@ -14,6 +14,7 @@ import yaml
 from isthmus.config.build import Builder, Renamed, describe, stated
 from isthmus.config.course import Course
 from isthmus.core.errors import BadInput, nearest
+from isthmus.core.guards.guard import Guard
 from isthmus.core.outside import parse_yaml, quoted, read_yaml
 from isthmus.core.protocol import Algorithm
 from isthmus.learn.batching import Batching
@@ -253,11 +254,13 @@ def check_client_settings(course: Course, clients: Iterable[str]) -> None:
         own_batching(course, client)
 
 
-def weaker(algorithm: Algorithm[Any], field: str, value: Any, least: Any) -> bool:
-    """Whether a value of a field that protects protects less than another one; none at all is the weakest."""
-    if value is None or least is None:
-        return value is None and least is not None
-    return bool(value < least) if type(algorithm).protects[field] == "more" else bool(value > least)
+def weaker(part: Algorithm[Any] | Guard, field: str, value: Any, least: Any) -> bool:
+    """Whether a value of a field that protects protects less than another one; none at all, or no, is the weakest."""
+    absent, none_asked = (each is None or each is False for each in (value, least))
+    if absent or none_asked:
+        return absent and not none_asked
+    # Said so that what cannot be compared, as NaN, is weaker.
+    return not (value >= least if type(part).protects[field] == "more" else value <= least)
 
 
 def own_algorithm(course: Course, client: str, allow_import: bool = True) -> Algorithm[Any] | None:

@@ -76,10 +76,21 @@ class Rehearsal:
             self.start(site)
         return self
 
+    def command(self, site: str) -> list[str]:
+        """Return what starts a silo's process."""
+        command = [sys.executable, "-m", "isthmus", "join", str(self.kits[site]), "--data", str(self.data[site])]
+        return [
+            *command,
+            "--id-secret-file",
+            str(self.id_secret_file),
+            "--policy",
+            str(self.policy_file),
+            "--until-eof",
+        ]
+
     def start(self, site: str) -> None:
         """Start a silo's process."""
-        command = [sys.executable, "-m", "isthmus", "join", str(self.kits[site]), "--data", str(self.data[site])]
-        command += ["--id-secret-file", str(self.id_secret_file), "--policy", str(self.policy_file), "--until-eof"]
+        command = self.command(site)
         with (self.folder / f"{site}.log").open("ab") as log:
             # A silo ends when its standard input does: also when this process is killed and cannot say goodbye.
             self.silos[site] = subprocess.Popen(

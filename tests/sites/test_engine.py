@@ -37,10 +37,12 @@ from isthmus.sites.courses.site_course import Patience
 from isthmus.sites.parties.admission import connection_problem
 from isthmus.sites.parties.kit import make_federation, open_kit
 from isthmus.sites.serve import Server
-from isthmus.sites.silo.state import simulate
+from isthmus.sites.silo.state import SECRET_FILE, simulate
 from isthmus.sites.up import Rehearsal, free_port
 from isthmus.testing import toy_graph
+from isthmus.testing.hostile.siege import known_here
 from tests.cli.command import call
+from tests.core.guards.toys import Adding, Affine, Boxed, Counting
 from tests.processes import copy_silos
 from tests.sites.raw_peer import RawPeer
 
@@ -99,6 +101,34 @@ def test_three_sites_end_with_the_parameters_of_the_loop_to_the_bit_and_one_kill
     }
     assert set(failed) == {3, 4} and all(clients == ["client-1"] for clients in failed.values())
     assert killed.num_rounds == 6 and set(killed.client_scores) == {"client-0", "client-1", "client-2"}
+
+
+class WithToys(Rehearsal):
+    """A rehearsal whose silos have the guards of tests installed."""
+
+    def command(self, site: str) -> list[str]:
+        return ["tests.sites.guarded_isthmus" if word == "isthmus" else word for word in super().command(site)]
+
+
+def test_guarded_sites_end_with_the_parameters_of_the_loop_to_the_bit_and_a_lost_secret_of_the_server_is_refused(
+    tmp_path: Path, silent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_silos(monkeypatch)
+    guards = (Affine(times=4.0, requests=True), Counting(), Adding())
+    course = small(guards=guards, algorithm=ist.FedAvg(local_steps=2), rounds=3)
+    with known_here(Affine, Boxed, Counting, Adding), WithToys(course, say=silent.append) as rehearsal:
+        found = rehearsal.run(tmp_path / "run", patience=QUICK)
+        boxed = replace(rehearsal.course, guards=(Boxed(),))
+        assert rehearsal.server is not None
+        other = rehearsal.server.run(boxed, tmp_path / "boxed", patience=QUICK)
+        (tmp_path / "run" / SECRET_FILE).unlink()
+        with pytest.raises(BadInput, match="secret is lost"):
+            rehearsal.server.resume(tmp_path / "run", patience=QUICK)
+    loop = ist.run(course)
+    assert equal(found.params, loop.params) and found.client_scores == loop.client_scores
+    asked = [event["request"] for event in found.events if event["event"] == "exchange"]
+    assert asked.count("GiveUp") == 3
+    assert equal(other.params, ist.run(replace(course, guards=())).params)
 
 
 def _with_a_site_killed_in_mid_round(rehearsal: Rehearsal, run_dir: Path) -> Result:

@@ -102,6 +102,8 @@ class SiteCourse(Life, Callback):
         folder, standing = RunFolder.open(self.run_dir), None
         if folder.checkpoint.is_file():
             standing, _ = load_checkpoint(folder.checkpoint, course_digest(self.course), self.course.algorithm)
+        # Where there is a journal, it may have drawn from its secret already, with or without a checkpoint.
+        self.secret = self._own_secret(begun=standing is not None or folder.journal.is_file())
         if standing is None and not folder.journal.is_file():
             self.introduce(sites=list(self.sites))
             for note in schedule_notes(self.course):
@@ -111,7 +113,6 @@ class SiteCourse(Life, Callback):
             if not self.journal.rewind(after):
                 self.introduce(sites=list(self.sites))
             self.journal.write("resume", after=after)
-        self.secret = self._own_secret(begun=standing is not None)
         self.course_id = (self.run_dir / ID_FILE).read_text().strip()
         self._agree()
         with torch_threads(self.course.threads):

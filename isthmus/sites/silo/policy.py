@@ -23,6 +23,7 @@ from isthmus.core.outside import read_yaml
 from isthmus.core.protocol import Algorithm, EvaluateModel
 from isthmus.data.conventions import SPLITS
 from isthmus.runtime.reasons import Refusal
+from isthmus.sites.silo.required import check_required, problems_of_guards, sums, told
 
 # Fewer examples than this in a training set can be told from a trained model, even from a mean of models.
 FEW_EXAMPLES = 10
@@ -55,7 +56,8 @@ class Policy:
         own_settings:        whether a course may have other settings of the algorithm for single clients: with a step
                              of 0 for all others, a mean is one client's; null: only where no fold is promised
         protections:         least protection by algorithm and field, such as {fedgnn: {noise: 0.2, clip: 0.1}}
-        required_defences:   names of defences that a course must have
+        required_guards:     guards that a course must have, each with bounds on its fields, such as
+                             {client_dp: {epsilon: 4}, secure_sum: {threshold: 3}}: as much or what protects more
         tell_reasons:        whether the server is told in full why this silo refuses or fails, with rows, values and
                              paths; else only the kind crosses. For federations that only try things out
         share_columns:       whether the server is told what this silo's feature columns are called when another silo's
@@ -76,7 +78,7 @@ class Policy:
     min_examples: int | None = None
     own_settings: bool | None = None
     protections: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    required_defences: tuple[str, ...] = ()
+    required_guards: Mapping[str, Mapping[str, bool | float]] = field(default_factory=dict)
     tell_reasons: bool = False
     share_columns: bool = True
     max_rounds: int = 10_000
@@ -97,6 +99,7 @@ class Policy:
             if name not in known:
                 raise ValueError(f"there is no algorithm {name[:60]!r}; {nearest(name, known)}")
         self._check_protections()
+        check_required(self.required_guards)
 
     def _check_protections(self) -> None:
         for name, least in self.protections.items():
@@ -108,7 +111,12 @@ class Policy:
     @property
     def promises_folds(self) -> bool:
         """Whether this policy is about not standing alone."""
-        return self.only_folded or self.min_sites > 1
+        return self.sees_only_folds or self.min_sites > 1
+
+    @property
+    def sees_only_folds(self) -> bool:
+        """Whether the server must look at nothing but folds: a sum that hides replies hides no others."""
+        return self.only_folded or sums(self.required_guards)
 
     @property
     def fewest_examples(self) -> int:
@@ -118,12 +126,15 @@ class Policy:
     def lines(self) -> list[str]:
         """Return in a few lines what this policy amounts to, for the silo's own people."""
         who = "any installed algorithm" if self.algorithms is None else f"only {', '.join(self.algorithms)}"
-        what = "only what the server folds" if self.only_folded else "single replies too, where the algorithm has some"
+        single = "single replies too, where the algorithm has some"
+        what = "only what the server folds" if self.sees_only_folds else single
+        guards = [told(name, bounds) for name, bounds in self.required_guards.items()]
         return [
             f"policy: {who}; {self.min_sites} sites at least; the server may ask for {what}",
             f"        {self.fewest_examples} examples at least, {self.max_rounds} rounds, {self.max_steps} steps, "
             f"{self.max_parameters} parameters, {self.max_message_bytes} bytes a message, "
             f"{self.max_request_seconds:g} s an answer at most",
+            *([f"        a course must have the guards {', '.join(guards)}"] if guards else []),
         ]
 
     # ---- before the data is looked at
@@ -140,9 +151,7 @@ class Policy:
             yield f"its policy allows the algorithms {', '.join(self.algorithms)}, not {name}"
         if course.algorithm.pooled:
             yield f"{name} needs the whole graph in one place, and this silo's graph stays here"
-        for defence in self.required_defences:
-            if defence not in getattr(course, "defences", ()):
-                yield f"its policy requires the defence {defence!r}, which the course does not have"
+        yield from problems_of_guards(self.required_guards, course.guards)
 
     def _of_sites(self, course: Course, sites: tuple[str, ...]) -> Iterator[str]:
         asks = f"its policy asks for {self.min_sites} sites at least"
@@ -162,7 +171,7 @@ class Policy:
 
     def _of_replies(self, course: Course) -> Iterator[str]:
         name = name_of(type(course.algorithm))
-        for exchange in exposure(type(course.algorithm)) if self.only_folded else ():
+        for exchange in exposure(type(course.algorithm)) if self.sees_only_folds else ():
             if exchange.server_sees == "each client's" and exchange.request != EvaluateModel.__name__:
                 seen = exchange.request
                 yield f"its policy lets the server see only folds; {name} shows it each client's reply to {seen}"

@@ -26,7 +26,7 @@ from isthmus.core.record import Record, leaves, non_finite_leaf
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.testing.hostile.counting import Meter
 from isthmus.testing.hostile.lies import Dishonest, HostileSilo, Interposed, Liar, Lie, some_lies_about
-from isthmus.testing.hostile.sites import AnySilo, SiteTrace, World, toy_world, trace_sites
+from isthmus.testing.hostile.sites import AnySilo, SiteTrace, World, kinds_of, toy_world, trace_sites
 from isthmus.testing.traces import Trace, require_same, trace_course
 
 Given = tuple[str, Position, Any]  # kind of request, where, and what was answered
@@ -105,7 +105,7 @@ def check_lies_between_sites(
     world = world or toy_world()
     course = world.course(algorithm)
     clean = trace_course(course, world.scenario)
-    kinds: list[type[Request[Any]]] = list(type(algorithm).handlers())
+    kinds = list(kinds_of(course))
 
     def between_sites(liar: Liar) -> SiteTrace:
         silos = world.silos(folder / "silos")

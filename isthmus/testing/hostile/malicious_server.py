@@ -242,10 +242,11 @@ def besiege(
 ) -> Siege:
     """Lay every siege to a silo that runs this algorithm; raise AssertionError that says which one got through.
 
-    `world` says what data the silo has; by default it has a toy graph. Sieges in `skip` are left out. Returns the
-    siege, with what was counted.
+    `world` says what data the silo has, and the course its guards; by default it has a toy graph and no guards. Sieges
+    in `skip` are left out. Returns the siege, with what was counted.
     """
-    with known_here(type(algorithm)):
+    guards = () if world is None else world.fields.get("guards", ())
+    with known_here(type(algorithm), *map(type, guards)):
         siege = lay_siege(algorithm, folder, world=world)
         for name, attack in SIEGES.items():
             if name in skip:

@@ -20,6 +20,7 @@ from isthmus.config.course import Course
 from isthmus.config.load import course_to_yaml
 from isthmus.config.registry import FAMILIES
 from isthmus.core.codec import decode, encode, opened, pack
+from isthmus.core.guards.guard import Guard
 from isthmus.core.protocol import Algorithm, Position, Request, reply_type
 from isthmus.core.random import ProtectingStream, Secret
 from isthmus.core.record import State, leaves
@@ -32,7 +33,7 @@ from isthmus.sites.silo.service import SiloService
 from isthmus.testing.hostile.counting import Bound, Cost, Meter, require_within
 from isthmus.testing.hostile.forging import forged, num_tensors
 from isthmus.testing.hostile.lying import RecordingSilo
-from isthmus.testing.hostile.sites import ID_SECRET, World, toy_world, trace_sites
+from isthmus.testing.hostile.sites import ID_SECRET, World, kinds_of, toy_world, trace_sites
 
 OTHER_ID = "cd" * 16
 FAILURES = ("error", "malformed", "refused", "late", "memory")
@@ -242,7 +243,7 @@ def lay_siege(
     silo = SiloService(client, folder / "honest" / client / "data", folder / "state", policy, said.append, ID_SECRET)
     silo.own_secret.secret = WatchedSecret(bytes(range(32)), streams)
     course_id = (run / ID_FILE).read_text()
-    kinds = {kind.__name__: kind for kind in type(algorithm).handlers()}
+    kinds = {kind.__name__: kind for kind in kinds_of(course)}
     asked = [Asked(each.position, decode(opened(each.payload), kinds[each.kind])) for each in listening.asked]
     return Siege(silo, course, course_id, asked, said, streams)
 
@@ -255,15 +256,17 @@ def require_declared(text: str, raw: bytes) -> None:
 
 
 @contextmanager
-def known_here(kind: type[Algorithm[Any]]) -> Iterator[None]:
-    """Let an algorithm of one's own count as installed: a silo runs nothing that is not."""
-    table: Any = FAMILIES[Algorithm].table
-    name = kind.__name__.lower()
-    added = ":" in name_of(kind) and name not in table
-    if added:
-        table[name] = kind
+def known_here(*kinds: type[Algorithm[Any]] | type[Guard]) -> Iterator[None]:
+    """Let algorithms and guards of one's own count as installed: a silo runs nothing that is not."""
+    added: list[tuple[Any, str]] = []
+    for kind in kinds:
+        table: Any = FAMILIES[Guard if issubclass(kind, Guard) else Algorithm].table
+        name = kind.__name__.lower()
+        if ":" in name_of(kind) and name not in table:
+            table[name] = kind
+            added.append((table, name))
     try:
         yield
     finally:
-        if added:
+        for table, name in added:
             del table[name]

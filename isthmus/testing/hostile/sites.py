@@ -20,7 +20,8 @@ from typing import Any, Protocol
 from isthmus.config.course import Course
 from isthmus.core.errors import IsthmusError
 from isthmus.core.federation import ExchangeReport
-from isthmus.core.protocol import Algorithm, Evaluation, Failure, Position
+from isthmus.core.guards.line import GuardLine
+from isthmus.core.protocol import Algorithm, Evaluation, Failure, Position, Request
 from isthmus.core.record import Params
 from isthmus.core.training import Callback, RoundReport
 from isthmus.data.folders.own_kinds import kind_for
@@ -94,6 +95,11 @@ class World:
             simulate(state, 0, client)
             silos[client] = SiloService(client, data, state, policy, lambda text: None, ID_SECRET)
         return silos
+
+
+def kinds_of(course: Course) -> tuple[type[Request[Any]], ...]:
+    """Return all that a server may ask in a course: what the algorithm answers, and the guards' own requests."""
+    return (*type(course.algorithm).handlers(), *GuardLine(course.guards).kinds)
 
 
 def toy_world() -> World:

@@ -29,7 +29,7 @@ from isthmus.testing.hostile.counting import Bound, Cost, Meter, require_within
 from isthmus.testing.hostile.forging import MANY_NODES, claims_about, forged, grown, num_tensors, rows_of
 from isthmus.testing.hostile.lies import Dishonest, HostileSilo, Lie, lies_about
 from isthmus.testing.hostile.lying import require_found_out
-from isthmus.testing.hostile.sites import RECEIVED, Weighed, World, toy_world, trace_sites
+from isthmus.testing.hostile.sites import RECEIVED, Weighed, World, kinds_of, toy_world, trace_sites
 from isthmus.testing.traces import Message, trace_course
 
 # What claims may add to all that the server does in a course, by the bytes of all messages of the one who claims.
@@ -147,7 +147,7 @@ def check_claims_between_sites(algorithm: Algorithm[Any], folder: Path, world: W
     """Check what claims of many nodes cost the server in courses between sites; return what was counted."""
     world = world or toy_world()
     course = world.course(algorithm, rounds=2)  # what is believed in one round may be used in the next
-    kinds: list[type[Request[Any]]] = list(type(algorithm).handlers())
+    kinds = list(kinds_of(course))
     weighed: list[Weighed] = []
     with Meter() as meter:
         with meter.paused():

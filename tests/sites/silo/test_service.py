@@ -101,7 +101,6 @@ def test_a_silo_refuses_what_it_cannot_or_must_not_run(changes: dict[str, Any], 
     [
         (Policy(algorithms=("fedopt",)), site_course(), "allows the algorithms fedopt, not fedavg"),
         (Policy(min_sites=4), site_course(), "4 sites at least; this course has 3"),
-        (Policy(required_defences=("secure_aggregation",)), site_course(), "requires the defence 'secure_aggregation'"),
         (
             Policy(algorithms=("fedavg",), min_sites=3, only_folded=True, min_examples=1),  # toy graphs are small
             site_course(min_replies=3),
