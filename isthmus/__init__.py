@@ -45,13 +45,23 @@ if TYPE_CHECKING:
     from isthmus.core.errors import BadInput as BadInput
     from isthmus.core.errors import IsthmusError as IsthmusError
     from isthmus.core.federation import Federation as Federation
+    from isthmus.core.folding.centres import BoundedMean as BoundedMean
+    from isthmus.core.folding.centres import CentredClipping as CentredClipping
+    from isthmus.core.folding.centres import GeometricMedian as GeometricMedian
+    from isthmus.core.folding.krum import Bulyan as Bulyan
+    from isthmus.core.folding.krum import Krum as Krum
+    from isthmus.core.folding.trust import FLTrust as FLTrust
+    from isthmus.core.folding.trust import FoolsGold as FoolsGold
     from isthmus.core.folds import Fold as Fold
-    from isthmus.core.folds import Krum as Krum
     from isthmus.core.folds import Median as Median
     from isthmus.core.folds import TrimmedMean as TrimmedMean
     from isthmus.core.folds import WeightedMean as WeightedMean
     from isthmus.core.folds import median as median
     from isthmus.core.folds import weighted_mean as weighted_mean
+    from isthmus.core.guards.guard import AtClient as AtClient
+    from isthmus.core.guards.guard import AtServer as AtServer
+    from isthmus.core.guards.guard import Guard as Guard
+    from isthmus.core.guards.guard import Suspicious as Suspicious
     from isthmus.core.protocol import Algorithm as Algorithm
     from isthmus.core.protocol import ModelState as ModelState
     from isthmus.core.protocol import Request as Request
@@ -135,14 +145,32 @@ _PUBLIC = {
         "IsthmusError",
     ),
     "isthmus.core.federation": ("Federation",),
+    "isthmus.core.folding.centres": (
+        "BoundedMean",
+        "CentredClipping",
+        "GeometricMedian",
+    ),
+    "isthmus.core.folding.krum": (
+        "Bulyan",
+        "Krum",
+    ),
+    "isthmus.core.folding.trust": (
+        "FLTrust",
+        "FoolsGold",
+    ),
     "isthmus.core.folds": (
         "Fold",
-        "Krum",
         "Median",
         "TrimmedMean",
         "WeightedMean",
         "median",
         "weighted_mean",
+    ),
+    "isthmus.core.guards.guard": (
+        "AtClient",
+        "AtServer",
+        "Guard",
+        "Suspicious",
     ),
     "isthmus.core.protocol": (
         "Algorithm",

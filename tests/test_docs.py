@@ -108,7 +108,7 @@ EXTENDING = [block for block in blocks((ROOT / "docs" / "extending.md").read_tex
 
 
 @pytest.mark.usefixtures("two_rounds")
-@pytest.mark.parametrize("block", EXTENDING, ids=["cohort", "splitter", "dataset", "model"])
+@pytest.mark.parametrize("block", EXTENDING, ids=["cohort", "guard", "splitter", "dataset", "model"])
 def test_the_python_of_docs_extending_runs(block: str) -> None:
     space: dict[str, object] = {"__name__": "extending"}
     exec(compile(block, "docs/extending.md", "exec"), space)

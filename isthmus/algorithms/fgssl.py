@@ -26,8 +26,8 @@ from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.together.layouts import replaced
 from isthmus.learn.together.stacked_clients import Frozen, GraphCohort, StackedLoss
 from isthmus.models.model import Model
-from isthmus.models.parts import Streams
 from isthmus.models.products.sparse import Pattern, SparseMatrix
+from isthmus.models.streams import Streams
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,8 @@ class GCFL(LocalTraining[GCFLState]):
     def round(self, state: GCFLState, fed: Federation) -> GCFLState:
         """Train in clusters, cut those that pull apart, average in each, and tell everybody its model."""
         clusters = _with_newcomers(state.clusters, fed.all_clients)
-        replies = fed.ask(_by_client(TrainModel, clusters, fed.clients))
+        requests = _by_client(TrainModel, clusters, fed.clients)
+        replies = fed.ask(requests)
         trained = {client: reply for client, reply in replies.items() if reply.weight > 0.0}
         if not trained:
             raise CourseFailed("every ModelUpdate has weight 0: no client in the cohort has training examples")
@@ -135,8 +136,8 @@ class GCFL(LocalTraining[GCFLState]):
             trails = now.trails | {client: self.extended(now.trails.get(client), u) for client, u in updates.items()}
             now = replace(now, trails=trails)
             sides = self._sides(cluster, updates, now, fed)
-            whole = self._folded(cluster.members, trained, cluster.params)
-            after += [Cluster(side, self._folded(side, trained, whole)) for side in sides]
+            whole = self._folded(cluster.members, trained, cluster.params, requests, fed)
+            after += [Cluster(side, self._folded(side, trained, whole, requests, fed)) for side in sides]
             if len(sides) > 1:
                 left = {client: trail for client, trail in trails.items() if client not in cluster.members}
                 now = replace(now, trails=left)
@@ -184,10 +185,17 @@ class GCFL(LocalTraining[GCFLState]):
         mean, largest = _norms(updates, weights)
         return mean < self.eps_1 and largest > self.eps_2
 
-    def _folded(self, members: Sequence[str], trained: Mapping[str, ModelUpdate], otherwise: Params) -> Params:
+    def _folded(
+        self,
+        members: Sequence[str],
+        trained: Mapping[str, ModelUpdate],
+        otherwise: Params,
+        requests: Mapping[str, TrainModel],
+        fed: Federation,
+    ) -> Params:
         """Return what the members' models become together, taken in the order in which they answered."""
-        replies = [reply for client, reply in trained.items() if client in members]
-        return self.fold(replies).params if replies else otherwise
+        replies = {client: reply for client, reply in trained.items() if client in members}
+        return fed.fold(replies, self.fold, requests).params if replies else otherwise
 
     def extended(self, trail: Tensor | None, update: Tensor) -> Tensor:
         """Return what is kept of a client after one more update: here the update itself."""

@@ -26,7 +26,8 @@ from isthmus.learn.together.layouts import replaced
 from isthmus.learn.together.stacked_clients import Frozen, GraphCohort, StackedLoss
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
-from isthmus.models.parts import Part, Streams
+from isthmus.models.parts import Part
+from isthmus.models.streams import Streams
 
 # No vector is divided by less than this, however short it is.
 NO_LENGTH = 1e-8

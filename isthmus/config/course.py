@@ -201,6 +201,7 @@ class Course:
             evaluate_every=self.evaluate_every,
             checkpoint_every=self.checkpoint_every,
             guards=self.guards,
+            metrics=self.task.metrics,
         )
 
 

@@ -19,7 +19,8 @@ from isthmus.algorithms import ALGORITHMS
 from isthmus.algorithms.fedgrl.downstream import DOWNSTREAMS, Downstream
 from isthmus.algorithms.fedgrl.selfsup import SELF_SUPERVISIONS, SelfSupervision
 from isthmus.core.errors import BadInput, nearest
-from isthmus.core.folds import FOLDS, Fold
+from isthmus.core.folding import FOLDS
+from isthmus.core.folds import Fold
 from isthmus.core.guards.guard import Guard
 from isthmus.core.protocol import Algorithm
 from isthmus.core.sampling import SAMPLINGS, Sampling

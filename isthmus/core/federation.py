@@ -26,6 +26,9 @@ R = TypeVar("R", bound=Record)
 # One request for all, or each client's own.
 Asked: TypeAlias = Request[ReplyT] | Mapping[str, Request[ReplyT]]
 MAX_NOTE = 1000
+# Exchanges of a guard's own are counted from here within a round, so that those of the algorithm have the same numbers,
+# and draw the same, with it and without it.
+FIRST_STAGE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,7 @@ class Federation:
         self._note = note
         self._rules = rules
         self._report = report
-        self._exchange = 0
+        self._exchange, self._stage = 0, FIRST_STAGE
         self._seed = seed
         self._known = Known(getattr(runtime, "holdings", {}), model.params, model.buffers)
         self._guards = guards or GuardLine()
@@ -187,6 +190,7 @@ class Federation:
             self.note,
             runtime.clients,
             sampling or UniformSampling(),
+            getattr(runtime, "course", ""),
         )
         self._barred = self._guards.barred(self._server.memories, round)
         self.round = round
@@ -200,9 +204,19 @@ class Federation:
         return self._runtime.clients
 
     @property
+    def barred(self) -> frozenset[str]:
+        """The clients that a guard does not let be asked in this round."""
+        return self._barred
+
+    @property
     def min_replies(self) -> int:
         """With fewer usable replies, an exchange ends the course."""
         return self._rules.min_replies
+
+    @property
+    def sums_scores(self) -> bool:
+        """Whether a guard adds up how the clients' models do."""
+        return self._guards.sums_scores
 
     def note(self, text: str) -> None:
         """Say something that the people who read the results should know; it goes into the journal."""
@@ -264,10 +278,8 @@ class Federation:
         addressed, guarded = exchange.requests, exchange.guarded
         if guarded is not None:
             fold = guarded.fold(fold)
-            if not addressed and isinstance(requests, Request):
-                nobody = guarded.of_nobody(requests)
-                if nobody is not None:
-                    return cast(ReplyT, guarded.folded(nobody, addressed, 0))
+            if not addressed and isinstance(requests, Request) and self._guards.answers_for_nobody:
+                return cast(ReplyT, guarded.folded(guarded.of_nobody(requests), addressed, 0))
             if self._guards.summing:
                 return cast(ReplyT, self._summed(exchange, guarded, fold, min_replies, timeout_seconds))
         # Only replies of one form can be folded, and which one it is shows at the end: each form has its own total.
@@ -289,7 +301,7 @@ class Federation:
                 reply = waiting.pop(first)
                 if reply is not None and not isinstance(reply, Failure):
                     form = form_of(reply)
-                    fold.add_answer(total_of(form), reply, addressed[first])
+                    fold.add_answer(total_of(form), reply, addressed[first], first)
                     if weight_of(reply) > 0.0:  # who weighs nothing has no say in what the others' form is
                         forms[first] = form
 
@@ -306,6 +318,16 @@ class Federation:
         chosen = next((forms[c] for c in addressed if c in forms), next(iter(totals), None))
         found = fold.finish(totals.get(chosen, fold.start()))
         return cast(ReplyT, found if guarded is None else guarded.folded(found, addressed, usable))
+
+    def fold(self, replies: Mapping[str, R], fold: Fold, requests: Requests) -> R:
+        """Return the fold of replies that were looked at; the course's guards may put another fold in its place."""
+        at = Position(self._seed, self.round, max(0, self._exchange - 1))
+        if self._guards and replies:
+            fold = self._guards.at_server(self._server, at, requests, fold).fold(fold)
+        total = fold.start()
+        for client, reply in replies.items():
+            fold.add_answer(total, reply, requests[client], client)
+        return cast(R, fold.finish(total))
 
     def _summed(
         self,
@@ -330,14 +352,16 @@ class Federation:
 
         def stage(requests: Requests) -> Replies[Any]:
             # Who must not be missing, the guard knows: it says so itself.
-            return self._looked_at(_Exchange(self._next(), requests, requests), 0, timeout_seconds)
+            position = Position(self._seed, self.round, self._stage)
+            self._stage += 1
+            return self._looked_at(_Exchange(position, requests, requests), 0, timeout_seconds)
 
         needed = self._rules.min_replies if min_replies is None else min_replies
         self._carry(exchange, needed, timeout_seconds, take, None, {})
         if not holding:
             raise CourseFailed("there is no reply to add up")
-        found = guarded.summed(exchange.requests, tuple(holding), stage, needed)
-        return guarded.folded(found, exchange.requests, len(holding))
+        found, number = guarded.summed(exchange.requests, tuple(holding), stage, needed)
+        return guarded.folded(found, exchange.requests, number)
 
     def _next(self) -> Position:
         position = Position(self._seed, self.round, self._exchange)
@@ -400,7 +424,7 @@ class Federation:
             # What a client trained into a NaN must not stay in its memory: it could never answer again.
             self._runtime.undo(failure.client)
             if guarded is not None:
-                guarded.failed(failure.client)
+                guarded.failed(failure)
             take(failure.client, failure)
 
         started = clock()

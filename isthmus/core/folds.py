@@ -1,8 +1,9 @@
 """Pure aggregation: how the replies of an exchange become one record, streamed where the mathematics allows.
 
 A fold never shows its caller an individual reply. `weighted_mean` keeps one running sum; the robust folds must hold all
-replies until the last (`streams` is False), so secure aggregation cannot serve them. Krum compares replies by what they
-change of what was sent; the others' result is the same for replies as for changes, where all were sent the same.
+replies until the last (`streams` is False), so secure aggregation cannot serve them. The result of median and trimmed
+mean is the same for replies as for what they change of what was sent, where all were sent the same; those that compare
+whole replies, and the table of all, are in `isthmus.core.folding`.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from isthmus.core.errors import CourseFailed, refuse
-from isthmus.core.record import Record, Value, leaves, with_leaves
+from isthmus.core.record import Record, State, Value, leaves, with_leaves
 from isthmus.core.replies import Each, Stack, Stacked
 
 ReplyT = TypeVar("ReplyT", bound=Record)
@@ -37,8 +38,8 @@ class Fold(ABC):
     def add(self, total: Any, reply: Record) -> None:
         """Take one more reply into the accumulator."""
 
-    def add_answer(self, total: Any, reply: Record, sent: Record) -> None:
-        """Take one more reply with the request that it answers; here that makes no difference."""
+    def add_answer(self, total: Any, reply: Record, sent: Record | None, client: str = "") -> None:
+        """Take one more reply with the request that it answers and who gave it; here that makes no difference."""
         self.add(total, reply)
 
     def add_stack(self, total: Any, stack: Stack, sound: Tensor) -> None:
@@ -49,6 +50,11 @@ class Fold(ABC):
     @abstractmethod
     def finish(self, total: Any) -> Record:
         """Return the folded record."""
+
+    @property
+    def least_replies(self) -> int:
+        """How many replies it takes to promise what it promises."""
+        return 1
 
     def __call__(self, replies: Iterable[ReplyT]) -> ReplyT:
         """Fold some replies at once."""
@@ -91,6 +97,10 @@ class RunningSum:
             self.sums[path].add_(leaf.detach(), alpha=weight)
         elif isinstance(leaf, float):
             self.sums[path] = self.sums.get(path, -0.0) + weight * leaf
+
+    def means(self) -> dict[str, Value]:
+        """Return each leaf's mean, of the type that it has in the reply that gives the shape."""
+        return {path: _mean(self, path, leaf) for path, leaf in leaves(self.like).items()} if self.like else {}
 
 
 @dataclass(frozen=True)
@@ -155,7 +165,7 @@ class WeightedMean(Fold):
                 f"every {type(total.like).__name__} has weight 0: no client in the cohort has training examples, or "
                 "what else algorithm.weighting counts"
             )
-        means = {path: _mean(total, path, leaf) for path, leaf in leaves(total.like).items()}
+        means = total.means()
         if ".weight" in means:
             means[".weight"] = total.weight
         return with_leaves(total.like, means)
@@ -194,38 +204,61 @@ def _form(leaf: Value) -> str:
     return type(leaf).__name__
 
 
+class Answer(NamedTuple):
+    """One reply as a fold that holds them all keeps it: with the request that it answers, and who gave it."""
+
+    reply: Record
+    sent: Record | None
+    client: str
+
+
 @dataclass(frozen=True)
 class Gathered(Fold):
-    """Holds all replies of positive weight, then combines them; weights count no further, and become their sum."""
+    """Holds all replies of positive weight, then combines them; unless it says else, weights count no further.
 
-    def start(self) -> list[tuple[Record, Record | None]]:
+    The weight of the result is the sum of all.
+    """
+
+    def start(self) -> list[Answer]:
         """Return an empty accumulator."""
         return []
 
-    def add(self, total: list[tuple[Record, Record | None]], reply: Record) -> None:
+    def add(self, total: list[Answer], reply: Record) -> None:
         """Keep one more reply, unless its weight is zero."""
         self.add_answer(total, reply, None)
 
-    def add_answer(self, total: list[tuple[Record, Record | None]], reply: Record, sent: Record | None) -> None:
-        """Keep one more reply with the request that it answers, unless its weight is zero."""
+    def add_answer(self, total: list[Answer], reply: Record, sent: Record | None, client: str = "") -> None:
+        """Keep one more reply with the request that it answers and who gave it, unless its weight is zero."""
         if weight_of(reply) > 0.0:
-            total.append((reply, sent))
+            total.append(Answer(reply, sent, client))
 
-    def finish(self, total: list[tuple[Record, Record | None]]) -> Record:
+    def finish(self, total: list[Answer]) -> Record:
         """Combine the kept replies."""
+        return self.finish_with(total, {}, "")[0]
+
+    def finish_with(self, total: list[Answer], memory: State, place: str) -> tuple[Record, State]:
+        """Combine the kept replies with what was remembered before; return what to remember, too.
+
+        `place` names the exchange, so that what is folded twice in it is remembered once.
+        """
         if not total:
             raise CourseFailed("there is no reply of positive weight to aggregate")
-        first = total[0][0]
-        for reply, _ in total[1:]:
-            _check_same_shape(first, leaves(reply))
-        folded = leaves(self.combine(total))
+        first = total[0].reply
+        for answer in total[1:]:
+            _check_same_shape(first, leaves(answer.reply))
+        found, after = self.combine_with(total, memory, place)
+        folded = leaves(found)
         if ".weight" in folded:
-            folded[".weight"] = sum(weight_of(reply) for reply, _ in total)
-        return with_leaves(first, folded)
+            folded[".weight"] = sum(weight_of(answer.reply) for answer in total)
+        return with_leaves(first, folded), after
+
+    def combine_with(self, given: list[Answer], memory: State, place: str) -> tuple[Record, State]:
+        """Return the folded record and what to remember; most folds remember nothing."""
+        return self.combine(given), memory
 
     @abstractmethod
-    def combine(self, given: list[tuple[Record, Record | None]]) -> Record:
-        """Return the folded record of at least one reply, each with the request that it answers."""
+    def combine(self, given: list[Answer]) -> Record:
+        """Return the folded record of at least one reply."""
 
 
 def by_coordinate(replies: list[Record], reduce: Callable[[Tensor], Tensor]) -> Record:
@@ -247,12 +280,13 @@ def by_coordinate(replies: list[Record], reduce: Callable[[Tensor], Tensor]) -> 
 class Median(Gathered):
     """Coordinate-wise median (Yin et al., 2018), unweighted; the mean of the middle two for an even number."""
 
-    def combine(self, given: list[tuple[Record, Record | None]]) -> Record:
+    def combine(self, given: list[Answer]) -> Record:
         """Return the coordinate-wise median."""
-        return by_coordinate([reply for reply, _ in given], _median)
+        return by_coordinate([answer.reply for answer in given], middle)
 
 
-def _median(stack: Tensor) -> Tensor:
+def middle(stack: Tensor) -> Tensor:
+    """Return the median of rows, (rows, ...) -> (...): the mean of the middle two for an even number."""
     ordered, last = stack.sort(dim=0).values, len(stack) - 1
     return (ordered[last // 2] + ordered[(last + 1) // 2]) / 2
 
@@ -266,74 +300,14 @@ class TrimmedMean(Gathered):
     def __post_init__(self) -> None:
         refuse(not 0.0 <= self.trim_fraction < 0.5, self, "trim_fraction", "it must be in [0, 0.5)")
 
-    def combine(self, given: list[tuple[Record, Record | None]]) -> Record:
+    def combine(self, given: list[Answer]) -> Record:
         """Return the coordinate-wise trimmed mean."""
-        return by_coordinate([reply for reply, _ in given], self._trimmed)
+        return by_coordinate([answer.reply for answer in given], self._trimmed)
 
     def _trimmed(self, stack: Tensor) -> Tensor:
         cut = int(self.trim_fraction * len(stack))
         return stack.sort(dim=0).values[cut : len(stack) - cut].mean(dim=0)
 
 
-@dataclass(frozen=True)
-class Krum(Gathered):
-    """The reply closest to its neighbours (Blanchard et al., 2017): least squared distance to the n - f - 2 nearest.
-
-    Distances are between what replies change of what was sent: of models, between updates. `num_malicious` is f;
-    `num_selected` > 1 is Multi-Krum, the unweighted mean of the best ones. It can be computed from f + 3 replies on;
-    the paper's guarantee needs 2 f + 3.
-    """
-
-    num_malicious: int = 0
-    num_selected: int = 1
-
-    def __post_init__(self) -> None:
-        if self.num_malicious < 0 or self.num_selected < 1:
-            raise ValueError(
-                f"num_malicious is {self.num_malicious!r} and num_selected {self.num_selected!r}; "
-                "they must be at least 0 and 1"
-            )
-
-    def combine(self, given: list[tuple[Record, Record | None]]) -> Record:
-        """Return the chosen reply, or the mean of the chosen ones."""
-        num_near = len(given) - self.num_malicious - 2
-        if num_near < 1:
-            raise CourseFailed(
-                f"Krum with num_malicious={self.num_malicious} needs at least {self.num_malicious + 3} replies; "
-                f"there are {len(given)}"
-            )
-        changes = torch.stack([change_of(reply, sent) for reply, sent in given])  # (replies, numbers)
-        squares = torch.cdist(changes, changes, compute_mode="donot_use_mm_for_euclid_dist").square()
-        squares.fill_diagonal_(torch.inf)  # a reply is not its own neighbour
-        scores = squares.sort(dim=1).values[:, :num_near].sum(dim=1)
-        chosen = torch.argsort(scores, stable=True)[: self.num_selected].tolist()
-        best: list[Record] = [given[i][0] for i in sorted(chosen)]
-        if len(best) == 1:
-            return best[0]
-        return by_coordinate(best, lambda stack: stack.mean(dim=0))
-
-
-def change_of(reply: Record, sent: Record | None) -> Tensor:
-    """Return all floating-point numbers of a reply in one vector, each less what was sent in its place, if any."""
-    base = {} if sent is None else leaves(sent)
-    changes = []
-    for path, leaf in leaves(reply).items():
-        if isinstance(leaf, Tensor) and leaf.is_floating_point():
-            start = base.get(path)
-            if isinstance(start, Tensor) and start.shape == leaf.shape:
-                leaf = leaf.double() - start
-            changes.append(leaf.double().reshape(-1))
-    if not changes:
-        raise CourseFailed(f"Krum compares replies by their tensors; {type(reply).__name__} has none of floats")
-    return torch.cat(changes)
-
-
 weighted_mean = WeightedMean()
 median = Median()
-
-FOLDS: dict[str, type[Fold]] = {
-    "weighted_mean": WeightedMean,
-    "median": Median,
-    "trimmed_mean": TrimmedMean,
-    "krum": Krum,
-}

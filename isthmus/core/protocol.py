@@ -19,6 +19,7 @@ from isthmus.core.record import Params, Record, State, Value, largest
 if TYPE_CHECKING:
     from isthmus.core.client import Work
     from isthmus.core.federation import Federation
+    from isthmus.core.guards.guard import Book, Signer
     from isthmus.core.guards.line import GuardLine
 
 ReplyT = TypeVar("ReplyT", bound=Record)
@@ -183,6 +184,8 @@ class EvaluateModel(Request[Evaluation]):
     """What the course selects its best round by."""
     best: bool
     """Whether this is about the best round, with the personal parts kept then."""
+    names: tuple[str, ...] = ()
+    """The metrics, where a guard adds them up over clients; empty where each client tells its own."""
 
     def __post_init__(self) -> None:
         if len(set(self.splits)) != len(self.splits):  # each would be measured as often as it is named
@@ -284,9 +287,10 @@ class Client(ABC):
     """One client as its handlers see it. All that it remembers between two requests is `state`.
 
     `algorithm` has the client's own settings, where there are some. `guards` are done to all that comes and leaves.
-    `secret` is what its protecting streams are drawn from, no part of the memory and of no message. `desk` takes heavy
-    work while the client is simulated together with others. All that a handler is given lies on `device`; what it
-    returns is taken from there.
+    `secret` is what its protecting streams are drawn from, no part of the memory and of no message. `course` is what it
+    calls a course between sites, `book` what it settled there once and for all, and `signer` its hand; a simulation has
+    none. `desk` takes heavy work while the client is simulated together with others. All that a handler is given lies
+    on `device`; what it returns is taken from there.
     """
 
     def __init__(self, id: str) -> None:
@@ -295,6 +299,9 @@ class Client(ABC):
         self.algorithm: Algorithm[Any] | None = None
         self.guards: GuardLine | None = None
         self.secret: Secret | None = None
+        self.course = ""
+        self.book: Book | None = None
+        self.signer: Signer | None = None
         self.state: State = {}
         self.position = Position(0, 0, 0)
         self._asked: tuple[Request[Any] | None, State] = (None, {})

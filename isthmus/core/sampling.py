@@ -33,6 +33,10 @@ class Sampling(ABC):
     def least(self, num_clients: int) -> int:
         """Return how many of so many clients take part in any round; 0 where a round may be of nobody."""
 
+    def expected(self, num_clients: int) -> float:
+        """Return how many of so many clients take part in the mean."""
+        return self.fraction * num_clients
+
 
 @dataclass(frozen=True)
 class UniformSampling(Sampling):
@@ -52,6 +56,10 @@ class UniformSampling(Sampling):
     def least(self, num_clients: int) -> int:
         """Return the size of every cohort."""
         return self.size(num_clients)
+
+    def expected(self, num_clients: int) -> float:
+        """Return the size of every cohort."""
+        return float(self.size(num_clients))
 
     def cohort(self, clients: Sequence[str], rng: np.random.Generator) -> tuple[str, ...]:
         """Return the clients of one round."""

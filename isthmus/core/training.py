@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from isthmus.core.errors import CourseFailed, IsthmusError, refuse
+from isthmus.core.errors import CourseFailed, IsthmusError, TooFewReplies, refuse
 from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Runtime
+from isthmus.core.folds import weighted_mean
 from isthmus.core.guards.guard import Guard
 from isthmus.core.guards.line import GuardLine
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, KeepBest, improves
@@ -56,6 +57,7 @@ class Plan:
     evaluate_every: int = 1
     checkpoint_every: int = 0
     guards: tuple[Guard, ...] = ()
+    metrics: tuple[str, ...] = ()  # what every evaluation reports
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,22 @@ def finished(plan: Plan, standing: Standing) -> bool:
     return over or bool(GuardLine(plan.guards).exhausted(standing.guards))
 
 
+# Whose evaluation it is where a guard adds them up.
+EVERYBODY = "everybody"
+
+
+def evaluated(fed: Federation, request: EvaluateModel, clients: Sequence[str], plan: Plan) -> dict[str, Evaluation]:
+    """Return how each client's model does by client, or that of everybody as one, where a guard adds them up."""
+    if not fed.sums_scores:
+        return dict(fed.ask(request, clients=clients, min_replies=0))
+    request = replace(request, names=plan.metrics)
+    try:
+        return {EVERYBODY: fed.ask_folded(request, weighted_mean, clients=clients, min_replies=0)}
+    except (CourseFailed, TooFewReplies) as error:
+        fed.note(f"how the model does could not be added up: {error}")
+        return {}
+
+
 def weighted_metric(evaluations: Mapping[str, Evaluation], split: str, metric: str) -> float:
     """Return the mean of a metric over clients, weighted by their examples in the split; NaN when there are none."""
     total = weight = 0.0
@@ -198,17 +216,27 @@ def scorers_of(evaluations: Mapping[str, Evaluation], split: str, metric: str) -
     return tuple(sorted(c for c, e in found if metric in e.metrics.get(split, {}) and e.counts.get(split, 0)))
 
 
-def takes_over(metric: str, score: float, scorers: Mapping[str, int], best: Standing, complete: bool) -> bool:
+def takes_over(
+    metric: str,
+    score: float,
+    scorers: Mapping[str, int],
+    best: Standing,
+    complete: bool,
+    barred: Collection[str] = (),
+) -> bool:
     """Whether a round takes the place of the best one.
 
     `scorers` are the clients in its score with their numbers of examples; `complete` says whether all who were asked
-    gave an answer.
+    gave an answer. A best round that clients scored who are barred now is compared with nothing any more.
     """
     if best.best_score is None:
         # Without validation data there is no best round but the latest.
         return math.isnan(score) or improves(metric, score, None)
     if best.best_scorers is None:
         return complete and improves(metric, score, best.best_score)
+    left = tuple(client for client in best.best_scorers if client not in barred)
+    if left != best.best_scorers:
+        return len(scorers) >= len(left) and math.isfinite(score)
     if tuple(scorers) == best.best_scorers:
         counts = tuple(scorers.values())
         if best.best_counts in (None, counts):
@@ -266,8 +294,8 @@ class _Course:
             callback.exchanged(report)
         self.listening += time.perf_counter() - started
 
-    def _missing(self, cohort: Sequence[str]) -> tuple[str, ...]:
-        failed = {failure.client for report in self.traffic for failure in report.failures}
+    def _missing(self, cohort: Sequence[str], traffic: Sequence[ExchangeReport]) -> tuple[str, ...]:
+        failed = {failure.client for report in traffic for failure in report.failures}
         return tuple(client for client in cohort if client in failed)
 
     def _noted(self, round: int, text: str) -> None:
@@ -308,7 +336,7 @@ class _Course:
         fed = self.federation(round, memories)
         state = self._stepped(before.state, fed)
         memories.update(self.guards.round_done(memories, round))
-        missing = self._missing(fed.clients)
+        missing = self._missing(fed.clients, self.traffic)
         ended = self.guards.exhausted(memories)
         if ended:
             self._noted(round, f"the course ends after round {round}: {ended}")
@@ -346,13 +374,16 @@ class _Course:
         if fed.round % self.plan.evaluate_every != 0 and not last:
             return _Evaluated()
         metric, asked = self.plan.stopping.metric, fed.all_clients
-        request = EvaluateModel(self.algorithm.global_params(state), ("train", "val"), metric, best=False)
-        evaluations = dict(fed.ask(request, clients=asked, min_replies=0))
+        params, before_it = self.algorithm.global_params(state), len(self.traffic)
+        evaluations = evaluated(fed, EvaluateModel(params, ("train", "val"), metric, best=False), asked, self.plan)
+        failed = self._missing(asked, self.traffic[before_it:])
+        unscored = failed if EVERYBODY in evaluations else tuple(c for c in asked if c not in evaluations)
         score = weighted_metric(evaluations, "val", metric)
         scorers = scorers_of(evaluations, "val", metric)
         counts = tuple(evaluations[client].counts["val"] for client in scorers)
-        unscored = tuple(client for client in asked if client not in evaluations)
         # A round whose evaluation failed, or gave no finite score, does not take the place of one that has a score.
         by = dict(zip(scorers, counts, strict=True))
-        is_best = self.plan.stopping.keep == "last" or takes_over(metric, score, by, before, not unscored)
+        is_best = self.plan.stopping.keep == "last" or takes_over(
+            metric, score, by, before, not unscored, fed.barred
+        )
         return _Evaluated(evaluations, None if math.isnan(score) else score, scorers, counts, unscored, is_best)

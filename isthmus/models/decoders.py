@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.core.errors import BadInput
-from isthmus.models.parts import BatchNorm, Linear, Part, Perceptron, dropout, glorot, require_count, require_dropout
+from isthmus.models.dropout import dropout
+from isthmus.models.parts import BatchNorm, Linear, Part, Perceptron, glorot, require_count, require_dropout
 from isthmus.models.products.affine import affine
 
 

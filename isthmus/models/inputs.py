@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import nearest
-from isthmus.models.products.affine import Activate, Part, Piece, affine, aggregated_affine
+from isthmus.models.products.affine import Activate, affine, aggregated_affine
+from isthmus.models.products.pooled import Part, Piece, trimmed
 from isthmus.models.products.sparse import (
     OPERATORS,
     Features,
@@ -21,7 +22,6 @@ from isthmus.models.products.sparse import (
     complemented,
     dense,
     edge_pattern,
-    padded_starts,
     pooling_operator,
 )
 
@@ -158,11 +158,15 @@ class GraphInput:
         """Return S H W + b with S an operator, in the cheaper order; narrow features are aggregated once and kept."""
         if h is not self.x or not isinstance(h, Tensor) or h.requires_grad or weight.shape[-2] >= weight.shape[-1]:
             return aggregated_affine(self.operator(name), h, weight, bias, activate)
+        return affine(self.aggregated(name), weight, bias, None, activate)
+
+    def aggregated(self, name: str) -> Tensor:
+        """Return S X with S an operator, for dense features without a gradient; computed once and kept."""
         built = self._built if self.complement is None and self.kept is None else self._fused
         found = built.get(("times", name))
-        if found is None or found[0] is not h:
-            found = built["times", name] = (h, self.operator(name).matmul(h))
-        return affine(found[1], weight, bias, None, activate)
+        if found is None or found[0] is not self.x:
+            found = built["times", name] = (self.x, self.operator(name).matmul(dense(self.x)))
+        return cast(Tensor, found[1])
 
     def distinct(self, name: str, h: Features) -> tuple[Tensor, SparseMatrix] | None:
         """Return the rows of S X without repetition, and the (nodes, rows) matrix that puts them back.
@@ -196,17 +200,21 @@ class GraphInput:
         """Say which graphs have no edges to others; all nodes with edges are in one of the parts, in their order."""
         self._built["parts"] = parts
 
-    def pieces(self, name: str, mean: bool, rows: int) -> list[Piece]:
-        """Return an operator on so many rows, and the pooling after it, part by part; one piece where none are told."""
+    def pieces(self, name: str, mean: bool, rows: int, back: SparseMatrix | None = None) -> list[Piece]:
+        """Return an operator on so many rows, and the pooling after it, part by part; one piece where none are told.
+
+        With `back`, which puts the rows to nodes before, the operator is that on nodes.
+        """
         built = self._built if self.complement is None and self.kept is None else self._fused
-        key = ("pieces", name, mean)
-        if key not in built:
-            operator, pool = self.operator(name), self.pooling(mean)
-            built[key] = [
-                Piece(part, read, spare, operator.block(part.nodes, read), pool.block(part.graphs, part.nodes))
-                for part, read, spare in self._reads(rows)
-            ]
-        return cast("list[Piece]", built[key])
+        key = ("pieces", name, mean, back is None)
+        if key not in built or built[key][0] is not back:
+            operator, pool, found = self.operator(name), self.pooling(mean), []
+            for part, read, spare in self._reads(rows) if back is None else trimmed(self._reads(rows), back):
+                on = operator.block(part.nodes, read if back is None else part.nodes)
+                own = None if back is None else back.block(part.nodes, read)
+                found.append(Piece(part, read, spare, on, pool.block(part.graphs, part.nodes), own))
+            built[key] = (back, found)
+        return cast("list[Piece]", built[key][1])
 
     def _reads(self, rows: int) -> list[tuple[Part, slice, int]]:
         """Return the parts, which of the rows that a layer reads are theirs, and how many after these are nobody's."""
@@ -379,49 +387,9 @@ class Reading(GraphInput):
         return self._of[0].pooling(mean)
 
     def _reads(self, rows: int) -> list[tuple[Part, slice, int]]:
-        """Return the same, without the padding after a part of one tile; several tiles have equally many rows."""
-        crow, col = self._of[1].pattern.crow, self._of[1].pattern.col
-        found = []
-        for part, read, _ in super()._reads(rows):
-            mine = col[int(crow[part.nodes.start]) : int(crow[part.nodes.stop])]
-            stop = read.stop
-            if part.tiles.stop == part.tiles.start + 1:
-                stop = int(mine.max()) + 1 if len(mine) else read.start
-            found.append((part, slice(read.start, stop), read.stop - stop))
-        return found
+        """Return the same, without the padding after a client that is alone in its part."""
+        return trimmed(super()._reads(rows), self._of[1])
 
     def own(self, h: Tensor) -> Tensor:
         """Return a row for each node."""
         return self._of[1].matmul(h)
-
-
-def stack_graphs(graphs: Sequence[GraphInput]) -> tuple[GraphInput, int]:
-    """Return graphs side by side, each padded, without edges or features, to as many nodes as the largest has."""
-    if any(graph.kept is not None or graph.complement is not None for graph in graphs):
-        raise ValueError("a graph has edges left out or a complement; put the graphs side by side first")
-    rows = max(graph.num_nodes for graph in graphs)
-    edge_index = torch.cat([graph.edge_index + k * rows for k, graph in enumerate(graphs)], dim=1)
-    x = _stack_features([graph.x for graph in graphs], rows)
-    return GraphInput(x, edge_index, stack_weights(graphs)), rows
-
-
-def stack_weights(graphs: Sequence[GraphInput]) -> Tensor | None:
-    """Return the weights of all edges, graph after graph; None where all are one."""
-    if all(graph.edge_weight is None for graph in graphs):
-        return None
-    ones = torch.ones(max(graph.num_edges for graph in graphs), device=graphs[0].edge_index.device)
-    return torch.cat([ones[: g.num_edges] if g.edge_weight is None else g.edge_weight for g in graphs])
-
-
-def _stack_features(parts: Sequence[Features], rows: int) -> Features:
-    sparse = [part for part in parts if isinstance(part, SparseMatrix)]
-    width = parts[0].shape[1]
-    device = sparse[0].values.device if sparse else dense(parts[0]).device
-    if len(sparse) < len(parts):
-        stacked = torch.zeros(len(parts), rows, width, device=device)
-        for k, part in enumerate(parts):
-            stacked[k, : part.shape[0]] = dense(part)
-        return stacked.flatten(0, 1)
-    crow = padded_starts(sparse, rows)
-    pattern = Pattern(crow, torch.cat([part.pattern.col for part in sparse]), (len(parts) * rows, width))
-    return SparseMatrix(pattern, torch.cat([part.values for part in sparse]))

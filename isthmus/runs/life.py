@@ -22,7 +22,7 @@ from isthmus.core.outside import replace_file
 from isthmus.core.protocol import EvaluateModel
 from isthmus.core.random import Secret
 from isthmus.core.record import Params
-from isthmus.core.training import Callback, Standing
+from isthmus.core.training import Callback, Standing, evaluated
 from isthmus.learn.graph_client import Scores, load_params, weighted
 from isthmus.report.summary import last_measured, run_table, score_of
 from isthmus.runs.folder import Checkpoints, Journal, RunFolder
@@ -90,6 +90,10 @@ class Result(Outcome):
     @property
     def missing(self) -> list[str]:
         """Clients of the course that no score has anything of: they gave no answer when the kept model was tested."""
+        if not self.client_scores and any(
+            self.metrics.values()
+        ):  # they were added up, and nobody knows of a single one
+            return []
         return [client for client in self.clients if client not in self.client_scores]
 
     def score(self, graph: str = "global_graph", metric: str = "accuracy", model: str = "global_model") -> float:
@@ -206,7 +210,10 @@ class Life(ABC):
         standing: Standing,
         report: Callable[[ExchangeReport], None] = lambda report: None,
     ) -> tuple[Scores, dict[str, Scores]]:
-        """Ask every client how it does on its own test examples; return the mean, and each one's."""
+        """Ask every client how it does on its own test examples; return the mean, and each one's.
+
+        Where a guard adds them up there is but the mean.
+        """
         plan = self.course.plan()
         fed = Federation(
             runtime,
@@ -222,9 +229,10 @@ class Life(ABC):
         )
         params = self.course.algorithm.global_params(standing.best_state)
         request = EvaluateModel(params, ("test",), plan.stopping.metric, best=True)
-        found = fed.ask(request, clients=fed.all_clients, min_replies=0)
+        found = evaluated(fed, request, fed.all_clients, plan)
         each = {client: dict(evaluation.metrics.get("test", {})) for client, evaluation in found.items()}
-        return weighted(each, {client: evaluation.counts.get("test", 0) for client, evaluation in found.items()}), each
+        mean = weighted(each, {client: evaluation.counts.get("test", 0) for client, evaluation in found.items()})
+        return mean, {} if fed.sums_scores else each
 
     def _result(self, outcome: Outcome, standing: Standing, seconds: float) -> Result:
         exchanges = [event for event in self.journal.events if event["event"] == "exchange"]

@@ -13,7 +13,10 @@ from isthmus.algorithms.fedavg import ModelUpdate
 from isthmus.algorithms.scaffold import CorrectedUpdate, ScaffoldState
 from isthmus.config.course import Course
 from isthmus.config.load import as_before, course_digest, course_to_dict, course_to_yaml, load_course
-from isthmus.core.folds import Krum, Median, TrimmedMean, WeightedMean
+from isthmus.core.folding import FOLDS
+from isthmus.core.folding.centres import GeometricMedian
+from isthmus.core.folding.krum import Krum
+from isthmus.core.folds import Median, TrimmedMean, WeightedMean
 from isthmus.core.protocol import ModelState
 from isthmus.testing import ScriptedClients, toy_course
 from isthmus.testing.traces import trace_course
@@ -40,7 +43,15 @@ def test_the_fold_of_a_course_is_the_one_that_its_server_uses(name: str) -> None
     assert mean.keys() == middle.keys() and any(not torch.equal(mean[name], middle[name]) for name in mean)
 
 
-@pytest.mark.parametrize("fold", [Median(), TrimmedMean(0.34), Krum(num_malicious=0)], ids=repr)
+@pytest.mark.parametrize("fold", FOLDS)
+@pytest.mark.parametrize("name", ["scaffold", "fedgl", "gcfl", "fednova"])
+def test_every_fold_by_name_folds_what_methods_with_other_messages_send(name: str, fold: str) -> None:
+    world = world_of(name)
+    trace = trace_course(world.course(replace(quick(name), fold=FOLDS[fold]()), rounds=2), world.scenario)
+    assert trace.ended_by is None
+
+
+@pytest.mark.parametrize("fold", [Median(), TrimmedMean(0.34), Krum(num_malicious=0), GeometricMedian()], ids=repr)
 def test_one_client_that_sends_nonsense_does_not_move_a_robust_mean(fold: Any) -> None:
     params = {"w": torch.zeros(2)}
     sent = {"a": 1.0, "b": 1.1, "c": 1e4}

@@ -20,6 +20,22 @@ quick = settings(deadline=None, max_examples=25)
 
 
 @dataclass(frozen=True)
+class Update(Record):
+    params: Params
+    weight: float
+
+
+@dataclass(frozen=True)
+class Word(Record):
+    text: str
+
+
+def update(values: Any, weight: float = 1.0, dtype: torch.dtype = torch.float32) -> Update:
+    """Return a reply with one tensor of parameters."""
+    return Update({"w": torch.tensor(values, dtype=dtype)}, weight)
+
+
+@dataclass(frozen=True)
 class Inner(Record):
     values: Tensor
     label: str | None

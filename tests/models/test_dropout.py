@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from isthmus.models.parts import _kind, dropout
+from isthmus.models.dropout import _kind, dropout
 from isthmus.models.products.sparse import SparseMatrix
 
 

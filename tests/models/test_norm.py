@@ -6,7 +6,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from isthmus.learn.together.layouts import replaced
-from isthmus.models.parts import BatchNorm, Streams
+from isthmus.models.parts import BatchNorm
+from isthmus.models.streams import Streams
 
 
 def pair() -> tuple[BatchNorm, nn.BatchNorm1d]:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import torch
 
-from isthmus.models.parts import Linear, Perceptron, dropout
+from isthmus.models.dropout import dropout
+from isthmus.models.parts import Linear, Perceptron
 
 from .toys import FEATURES, assert_close, randomise, sparse, toy
 

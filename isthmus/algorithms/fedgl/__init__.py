@@ -245,10 +245,10 @@ class FedGL(Algorithm[FedGLState]):
         width = next((view.embeddings.shape[1] for view in state.views.values()), 0)
         width = num_classes if self.embeddings == "output" else width
         guidance = {client: found.projected(nodes[client].ids) for client in known}
-        replies = fed.ask(
-            {c: TrainWithGuidance(state.params, mine, num_classes, width) for c, mine in guidance.items()}
-        )
-        mean = self.fold([ModelUpdate(reply.params, reply.weight) for reply in replies.values()])
+        requests = {c: TrainWithGuidance(state.params, mine, num_classes, width) for c, mine in guidance.items()}
+        replies = fed.ask(requests)
+        models = {client: ModelUpdate(reply.params, reply.weight) for client, reply in replies.items()}
+        mean = fed.fold(models, self.fold, requests)
         views = {client: reply.view for client, reply in replies.items()}
         return FedGLState(mean.params, nodes, state.views | views if self.views == "latest" else views)
 

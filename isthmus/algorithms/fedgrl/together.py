@@ -18,7 +18,7 @@ from isthmus.learn.graph_client import gradients
 from isthmus.learn.optimizers import ELEMENTWISE, Optimizer, OptimizerState, steps_before
 from isthmus.learn.together.layouts import FullRows, Layout, Plain, Start, starts_of
 from isthmus.learn.together.stacked_clients import GraphCohort, Weights, stacked_state, states_apart
-from isthmus.models.parts import Streams
+from isthmus.models.streams import Streams
 
 # What an objective has besides the model comes behind it, under names that no model has.
 OWN = "objective:"

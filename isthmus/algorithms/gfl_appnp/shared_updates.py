@@ -21,7 +21,7 @@ from isthmus.learn.graph_client import gradients, load_params, read_params
 from isthmus.learn.metrics.classification import cross_entropy
 from isthmus.learn.optimizers import Optimizer
 from isthmus.learn.together.layouts import replaced
-from isthmus.models.parts import Streams
+from isthmus.models.streams import Streams
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 from isthmus.core.device import CPU, moved
-from isthmus.core.protocol import Client, Known, Position, Request, Requests
+from isthmus.core.protocol import Client, Failure, Known, Position, Request, Requests
 from isthmus.core.random import ProtectingStream, Secret
 from isthmus.core.record import Record, State
 from isthmus.core.sampling import Sampling, UniformSampling
@@ -24,6 +24,29 @@ if TYPE_CHECKING:
     from isthmus.core.folds import Fold
 
 ReplyT = TypeVar("ReplyT", bound=Record)
+
+
+class Book(Protocol):
+    """What a client has settled once and for all, kept where no server can roll it back, unlike its memory."""
+
+    def open(self, keys: str) -> None:
+        """Begin with a new set of keys, by its name."""
+
+    def settle(self, keys: str, what: str, value: bytes) -> None:
+        """Settle something for a set of keys; raises BadMessage if something else was settled before."""
+
+    def add_up(self, reply: str, clients: bytes) -> None:
+        """Take note over whom a reply is added up; raises BadMessage if it was over others before."""
+
+
+class Signer(Protocol):
+    """Signs what a client says to other clients by way of the server, and sees that others' words are theirs."""
+
+    def sign(self, text: bytes) -> str:
+        """Return a signature of some bytes."""
+
+    def problem(self, client: str, text: bytes, signature: str) -> str:
+        """Return what is wrong with a signature that should be a client's; empty if it is that client's."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +85,7 @@ class AtServer:
 
     `folds` says whether the server sees but the fold of the replies, and `fold` which. `secret` is the server's own;
     that of a simulation derives from the seed. `everybody` are all clients, of whom `sampling` draws the cohorts.
+    `course` is what all parties of a course between sites call it; empty in a simulation.
     """
 
     position: Position
@@ -75,6 +99,7 @@ class AtServer:
     fold: Fold | None = None
     everybody: tuple[str, ...] = ()
     sampling: Sampling = field(default_factory=UniformSampling)
+    course: str = ""
 
     @property
     def memory(self) -> State:
@@ -116,6 +141,11 @@ class Guard:
         """Return why a course cannot have this guard beside its other parts, with what would do; empty if it can."""
         return ""
 
+    @property
+    def sums_scores(self) -> bool:
+        """Whether it adds up how the clients' models do as well: then nobody is told how a single one does."""
+        return False
+
     def shown(self, exchange: Exchange) -> Exchange:
         """Return an exchange as it is with this guard, for people: who sees what by contract, and on the wire."""
         return exchange
@@ -141,6 +171,9 @@ class Guard:
     def failed(self, client: str, at: AtServer) -> None:
         """Take note that a client gave no usable reply: it remembers what it did before the exchange, if anything."""
 
+    def told_of(self, failure: Failure, at: AtServer) -> None:
+        """Take note of a failure as people are told of it, whichever guard or check it comes from."""
+
     def review(self, replies: Mapping[str, Record], requests: Requests, at: AtServer) -> Mapping[str, str]:
         """Return the clients whose replies are not to count, with the reason, once all are there."""
         return {}
@@ -153,12 +186,14 @@ class Guard:
         """Return what the algorithm is given as the fold of so many replies."""
         return reply
 
-    def of_nobody(self, request: Request[Any], at: AtServer) -> Record | None:
-        """Return what the fold of no replies is, where nobody was drawn; None where there is none.
+    @property
+    def answers_for_nobody(self) -> bool:
+        """Whether rounds of nobody are carried out, with what `of_nobody` says: else they are left out."""
+        return False
 
-        A guard that overrides this has rounds of nobody carried out: else they are left out.
-        """
-        return None
+    def of_nobody(self, request: Request[Any], at: AtServer) -> Record:
+        """Return what the fold of no replies is, where nobody was drawn."""
+        raise NotImplementedError(f"{type(self).__name__} says that it answers for nobody, and has no answer")
 
     def summed(self, stages: Stages) -> Record:
         """Return the weighted mean of the replies that clients hold, by exchanges of its own; if it `sums`."""
@@ -191,7 +226,8 @@ class Stages:
     """An exchange whose replies the clients hold back, as the guard that adds them up sees it.
 
     `requests` are the algorithm's own, as clients understand them; `holding` are those who have a reply. `ask` carries
-    one more exchange, of the guard's own requests.
+    one more exchange, of the guard's own requests. `num_replies` is how many are in the sum: all that are held, unless
+    the guard says that it is fewer.
     """
 
     def __init__(
@@ -203,6 +239,7 @@ class Stages:
         at: AtServer,
     ) -> None:
         self.requests, self.holding, self.ask, self.min_replies, self.at = requests, holding, ask, min_replies, at
+        self.num_replies = len(holding)
 
 
 def each_once(requests: Requests, change: Callable[[Request[Any]], Request[Any]]) -> Requests:

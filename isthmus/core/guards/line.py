@@ -108,7 +108,12 @@ class GuardLine:
     @property
     def answers_for_nobody(self) -> bool:
         """Whether a round of which nobody is a part is carried out."""
-        return any(_overrides(guard, "of_nobody") for guard in self.guards)
+        return any(guard.answers_for_nobody for guard in self.guards)
+
+    @property
+    def sums_scores(self) -> bool:
+        """Whether how the clients' models do is added up by a guard."""
+        return any(guard.sums_scores for guard in self.guards)
 
     @property
     def summing(self) -> bool:
@@ -148,6 +153,7 @@ class ServerSide:
     note: Callable[[str], None]
     everybody: tuple[str, ...] = ()
     sampling: Sampling = field(default_factory=UniformSampling)
+    course: str = ""
 
 
 class GuardedExchange:
@@ -170,6 +176,7 @@ class GuardedExchange:
                 fold,
                 server.everybody,
                 server.sampling,
+                server.course,
             )
             for entry in line.entries
         }
@@ -201,10 +208,11 @@ class GuardedExchange:
             return Failure(client, "malformed", foreign(text))
         return reply
 
-    def failed(self, client: str) -> None:
-        """Tell every guard that a client gave no usable reply."""
+    def failed(self, failure: Failure) -> None:
+        """Tell every guard that a client gave no usable reply, and why."""
         for guard, at in self._pairs():
-            guard.failed(client, at)
+            guard.failed(failure.client, at)
+            guard.told_of(failure, at)
 
     def reviewed(self, replies: Mapping[str, Record], requests: Requests) -> dict[str, Failure]:
         """Return a failure for each client whose reply is not to count."""
@@ -227,10 +235,10 @@ class GuardedExchange:
             reply = guard.folded(reply, requests, num_replies, at)
         return reply
 
-    def of_nobody(self, request: Request[Any]) -> Record | None:
-        """Return what the fold of no replies is, as the guards have it that say so."""
-        found = (guard.of_nobody(request, at) for guard, at in self._pairs())
-        return next((reply for reply in found if reply is not None), None)
+    def of_nobody(self, request: Request[Any]) -> Record:
+        """Return what the fold of no replies is, as the first guard has it that says so."""
+        guard, at = next((guard, at) for guard, at in self._pairs() if guard.answers_for_nobody)
+        return guard.of_nobody(request, at)
 
     def summed(
         self,
@@ -238,14 +246,15 @@ class GuardedExchange:
         holding: tuple[str, ...],
         ask: Callable[[Mapping[str, Request[Any]]], Replies[Any]],
         min_replies: int,
-    ) -> Record:
-        """Return the weighted mean of what clients hold, as it was before it left them."""
+    ) -> tuple[Record, int]:
+        """Return the weighted mean of what clients hold, as it was before it left them, and of how many it is."""
         (guard, at), *others = self._pairs(backwards=True)
-        mean = guard.summed(Stages(requests, holding, ask, min_replies, at))
+        stages = Stages(requests, holding, ask, min_replies, at)
+        mean = guard.summed(stages)
         request = requests[holding[0]]
         for other, there in others:
             mean = other.accept(mean, request, "", there)
-        return mean
+        return mean, stages.num_replies
 
 
 def line_problem(guards: tuple[Guard, ...]) -> str:

@@ -24,9 +24,9 @@ from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated, Placed, S
 from isthmus.models.encoders import dense_indicators
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
-from isthmus.models.parts import Streams
-from isthmus.models.products.affine import Part
+from isthmus.models.products.pooled import Part
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
+from isthmus.models.streams import Streams
 
 if TYPE_CHECKING:  # which imports this file
     from isthmus.learn.tasks.graph_task import GraphTask, PreparedGraphs
@@ -317,10 +317,10 @@ def _parts(nodes: Placed, graphs: Placed) -> list[Part]:
     for k, size in enumerate(nodes.sizes):
         if rows[k + 1] - rows[first] < PART_ROWS and k + 1 < len(nodes.sizes):
             continue
-        alone = tiles[k + 1] - tiles[first] == 1  # then the padding need not be computed
+        alone = first == k  # then the padding need not be computed
         end = rows[first] + size if alone else rows[k + 1]
-        part = Part(slice(tiles[first], tiles[k + 1]), slice(rows[first], end), slice(items[first], items[k + 1]))
-        found.append(part)
+        graphs_of = slice(items[first], items[k + 1])
+        found.append(Part(slice(tiles[first], tiles[k + 1]), slice(rows[first], end), graphs_of, single=alone))
         first = k + 1
     return found
 

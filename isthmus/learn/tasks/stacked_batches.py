@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from isthmus.learn.batching import Batching
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import Streams
+from isthmus.models.streams import Streams
 
 Evaluated = tuple[dict[str, dict[str, float]], dict[str, int]]
 

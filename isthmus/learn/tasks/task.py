@@ -25,7 +25,7 @@ from isthmus.models.decoders import LinkPart
 from isthmus.models.gnn.gin import GINELayer
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
-from isthmus.models.parts import Streams
+from isthmus.models.streams import Streams
 
 
 @dataclass(frozen=True)

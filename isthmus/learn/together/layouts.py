@@ -36,8 +36,9 @@ from isthmus.models.gnn.gin import GINLayer
 from isthmus.models.gnn.gprgnn import GPRGNNStack
 from isthmus.models.gnn.sage import SAGELayer
 from isthmus.models.gnn.sgc import SGCStack
+from isthmus.models.layer_stack import LayerStack
 from isthmus.models.model import Activation, Model
-from isthmus.models.parts import BatchNorm, BiasFreeLinear, LayerStack, Linear, Perceptron
+from isthmus.models.parts import BatchNorm, BiasFreeLinear, Linear, Perceptron
 from isthmus.models.products.affine import SpanFeatures, SpanWeight, block_gram
 from isthmus.models.products.sparse import Pattern, SparseMatrix
 from isthmus.models.readouts import MaxPool, MeanPool, Set2Set, SumPool

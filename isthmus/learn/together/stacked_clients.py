@@ -62,8 +62,8 @@ from isthmus.learn.together.layouts import (
     starts_of,
     term_of,
 )
-from isthmus.models.parts import Streams
 from isthmus.models.products.sparse import SparseMatrix
+from isthmus.models.streams import Streams
 
 # What the model began with, in the form in which it takes its parameters; made when it is asked for.
 Frozen: TypeAlias = Callable[[], Mapping[str, Any]]

@@ -9,7 +9,8 @@ from isthmus.models.gnn.appnp import APPNP
 from isthmus.models.gnn.gat import GAT
 from isthmus.models.gnn.gcn import GCN
 from isthmus.models.gnn.sage import SAGE
-from isthmus.models.parts import BiasFreeLinear, LayerStack, Part, StackSpec
+from isthmus.models.layer_stack import LayerStack, StackSpec
+from isthmus.models.parts import BiasFreeLinear, Part
 
 
 @dataclass(frozen=True)

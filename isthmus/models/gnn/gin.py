@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import BatchNorm, Linear, Part, StackSpec, glorot, require_count, shape_of
-from isthmus.models.products.affine import affine, per_row, pooled_affine, pooled_relu
-from isthmus.models.products.sparse import Features, dense
+from isthmus.models.layer_stack import StackSpec
+from isthmus.models.parts import BatchNorm, Linear, Part, glorot, require_count, shape_of
+from isthmus.models.products.affine import affine, per_row, pooled_affine
+from isthmus.models.products.pooled import ActivateSome, pooled_relu
+from isthmus.models.products.sparse import Features, SparseMatrix, dense
 
 
 @dataclass(frozen=True)
@@ -96,11 +98,19 @@ class GINLayer(_GINPart):
         return self.weight, self.bias, self.second.weight, self.second.bias
 
     def pooled(
-        self, graph: GraphInput, h: Features, generator: torch.Generator | None, mean: bool, *maps: Tensor
+        self,
+        graph: GraphInput,
+        h: Features,
+        generator: torch.Generator | None,
+        mean: bool,
+        *maps: Tensor,
+        back: SparseMatrix | None = None,
+        activate: ActivateSome | None = None,
     ) -> Tensor:
         """Return the sums, or means, of each graph's rows, (graphs, out); without norms the second map comes last.
 
-        Maps of rows may come before (see `pooled_relu`), where the layer gives rows.
+        Maps of rows may come before, and what puts their rows to nodes and makes them hidden (see `pooled_relu`),
+        where the layer gives rows.
         """
         pool = graph.pooling(mean)
         if self.norms:
@@ -108,8 +118,8 @@ class GINLayer(_GINPart):
         second = self.second.weight, self.second.bias
         if self.eps is not None or not isinstance(h, Tensor) or h is graph.x:
             return pooled_affine(pool, pool.matmul(self._mixed(graph, h).relu()), *second)
-        pieces = graph.pieces("sum with self", mean, len(h))
-        return pooled_affine(pool, pooled_relu(pieces, h, *maps, self.weight, self.bias), *second)
+        pieces = graph.pieces("sum with self", mean, len(h), back)
+        return pooled_affine(pool, pooled_relu(pieces, h, *maps, self.weight, self.bias, activate=activate), *second)
 
     @property
     def gives_rows(self) -> bool:

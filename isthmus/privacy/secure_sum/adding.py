@@ -64,6 +64,7 @@ class Adding:
     sealed: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # by sender, by receiver
     promises: dict[str, Tensor] = field(default_factory=dict)
     dealt: bool = False  # whether the shares were handed out
+    alive: tuple[str, ...] = ()  # of whom the last sum is
     total: float = 0.0
     few: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
 
@@ -78,8 +79,8 @@ class Adding:
             self.weighed(words, len(group))
         else:
             self.total = float(len(group))
-        alive, words = self.summed(NUMBERS, group, ask)
-        return self.mean(words, len(group), len(alive))
+        self.alive, words = self.summed(NUMBERS, group, ask)
+        return self.mean(words, len(group), len(self.alive))
 
     @property
     def known_layout(self) -> Layout:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from isthmus.core.codec import pack, unpack
 from isthmus.core.errors import BadMessage
+from isthmus.core.guards.guard import Book, Signer
 from isthmus.core.outside import named
 from isthmus.core.random import digest as digest_of
 from isthmus.core.record import Record, State
@@ -25,7 +25,6 @@ from isthmus.privacy.secure_sum.fixed_point import crossing
 from isthmus.privacy.secure_sum.holding import hold, number_words, weight_words
 from isthmus.privacy.secure_sum.layout import Outline
 from isthmus.privacy.secure_sum.masks import context_of, group_context, own_mask, pair_mask, sign_of
-from isthmus.privacy.secure_sum.once import Settled
 from isthmus.privacy.secure_sum.rules import MAX_CLIENTS, SumRules
 from isthmus.privacy.secure_sum.stages import (
     NUMBERS,
@@ -47,16 +46,6 @@ from isthmus.privacy.secure_sum.stages import (
 )
 
 
-class Signer(Protocol):
-    """Signs a client's public keys, and sees that others' are theirs."""
-
-    def sign(self, text: bytes) -> str:
-        """Return a signature of some bytes."""
-
-    def problem(self, client: str, text: bytes, signature: str) -> str:
-        """Return what is wrong with a signature that should be a client's; empty if it is that client's."""
-
-
 @dataclass(frozen=True)
 class Giver:
     """A client of a sum: its name, what both halves go by, the course it knows of, its book and its hand, if any.
@@ -67,7 +56,7 @@ class Giver:
     name: str
     rules: SumRules
     course: str = ""
-    settled: Settled | None = None
+    settled: Book | None = None
     signer: Signer | None = None
 
     # ---- what is held

@@ -14,7 +14,7 @@ from isthmus.algorithms import FGSSL
 from isthmus.core.record import Params
 from isthmus.data.graph import Graph
 from isthmus.learn.augment import Augmentation
-from isthmus.models.parts import dropout
+from isthmus.models.dropout import dropout
 
 
 def pairs_of(data: Graph) -> list[tuple[int, int]]:

@@ -223,16 +223,19 @@ def test_a_guard_does_nothing_by_itself() -> None:
 def test_a_guard_can_say_what_the_fold_of_nobody_is() -> None:
     @dataclass(frozen=True)
     class Unchanged(Guard):
-        def of_nobody(self, request: Request[Any], at: AtServer) -> Record | None:
+        @property
+        def answers_for_nobody(self) -> bool:
+            return True
+
+        def of_nobody(self, request: Request[Any], at: AtServer) -> Record:
             return update(float(len(at.everybody)))
 
     secret = Secret.of_simulation(0, "server")
     server = ServerSide({}, secret, Known(), lambda text: None, ("a", "b", "c"), PoissonSampling(0.1))
     plain, line = GuardLine((Adding(),)), GuardLine((Adding(), Unchanged()))
     assert line.answers_for_nobody and not plain.answers_for_nobody
-    assert plain.at_server(server, AT, (), weighted_mean).of_nobody(Train(0)) is None
     half = line.at_server(server, AT, (), weighted_mean)
-    assert float(half.of_nobody(Train(0)).params["w"]) == 3.0  # type: ignore[union-attr,attr-defined]
+    assert float(half.of_nobody(Train(0)).params["w"]) == 3.0  # type: ignore[attr-defined]
     assert [at.sampling for _, at in half._pairs()] == [PoissonSampling(0.1)] * 2
     assert all(at.fold is weighted_mean and at.folds for _, at in half._pairs())
     assert not any(at.folds for _, at in line.at_server(server, AT, (), None)._pairs())

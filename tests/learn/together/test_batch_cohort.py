@@ -43,6 +43,7 @@ from isthmus.models import (
     Set2SetReadout,
     SumReadout,
 )
+from isthmus.models.gnn.gin import GINLayer
 from isthmus.models.inputs import GraphInput, Reading
 from isthmus.models.products.sparse import SparseMatrix
 from tests.learn.tasks.graph_toys import NODES, SIZES, toy_set
@@ -439,6 +440,36 @@ def test_equal_rows_of_several_clients_stay_one_up_to_the_second_layer(
     require_same_fit(clients, [work_of(start_of(clients))] * len(clients))
     assert any(tiles > 1 for tiles, _ in read) == (part_rows > 1)
     assert len({rows for tiles, rows in read if tiles == 1}) > 1 or part_rows > 1
+
+
+@pytest.mark.parametrize("tiled", [False, True])
+@pytest.mark.parametrize("part_rows", [1, 60, 2_048])
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("batching", [MiniBatch(3), MiniBatch(100)], ids=["mini", "one for all"])
+def test_rows_with_random_zeros_are_made_part_by_part(
+    batching: Batching,
+    alike: bool,
+    part_rows: int,
+    tiled: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    if tiled:
+        request.getfixturevalue("small_tiles")
+    monkeypatch.setattr("isthmus.learn.tasks.graph_stack.PART_ROWS", part_rows)
+    monkeypatch.setattr("isthmus.learn.tasks.graph_stack.MOST_DISTINCT", 2.0 if alike else 0.0)
+    seen: list[tuple[bool, bool]] = []  # whether rows are opened between the maps, and whether equal ones are one
+    pooled = GINLayer.pooled
+
+    def noted(layer: GINLayer, *given: Any, back: Any = None, activate: Any = None) -> Tensor:
+        seen.append((activate is not None, back is not None))
+        return pooled(layer, *given, back=back, activate=activate)
+
+    monkeypatch.setattr(GINLayer, "pooled", noted)
+    spec = ModelSpec(GIN(hidden=8, dropout=0.3), decoder=LinearDecoder(), readout=MeanReadout())
+    clients = clients_of(spec, batching=batching, alike=True)
+    require_same_fit(clients, [work_of(start_of(clients))] * len(clients))
+    assert (True, alike) in seen and (True, not alike) not in seen
 
 
 @pytest.mark.parametrize("readout", [SumReadout(), MeanReadout()])

@@ -30,7 +30,8 @@ from isthmus.models import (
 )
 from isthmus.models.gnn.gcn import GCNLayer
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import BatchNorm, LayerStack, Linear, Perceptron
+from isthmus.models.layer_stack import LayerStack
+from isthmus.models.parts import BatchNorm, Linear, Perceptron
 
 IN, HIDDEN, CLASSES = 11, 8, 3  # no other width is 11
 

@@ -21,7 +21,7 @@ from isthmus.models import (
     ModelSpec,
 )
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import StackSpec
+from isthmus.models.layer_stack import StackSpec
 from isthmus.testing import toy_graph
 
 PAIRS = [(MLP, BiasFreeMLP), (APPNP, BiasFreeAPPNP), (GCN, BiasFreeGCN), (SAGE, BiasFreeSAGE), (GAT, BiasFreeGAT)]

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from isthmus.models.dropout import dropout
 from isthmus.models.gnn.appnp import APPNP
 from isthmus.models.gnn.gprgnn import GPRGNN
-from isthmus.models.parts import dropout
 
 from ..toys import FEATURES, TOYS, assert_close, cotangent, randomise, toy
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from isthmus.models.products.affine import Part, Piece, pooled_relu
+from isthmus.models.products.pooled import ActivateSome, Part, Piece, pooled_relu
 from isthmus.models.products.sparse import SparseMatrix
 
 # Of each of three parts: rows that are read, nodes, graphs.
@@ -79,3 +79,72 @@ def test_tiles_of_several_clients_in_one_piece_have_their_own_weights() -> None:
     pairs = zip(torch.autograd.grad(found.sum(), maps), torch.autograd.grad(wanted.sum(), maps), strict=True)
     for mine, theirs in pairs:
         torch.testing.assert_close(mine, theirs)
+
+
+# ---- random zeros between the maps, and clients with several tiles
+
+KEPT = 0.5  # a multiple of what is kept
+
+
+def opened(masks: dict[int, Tensor]) -> ActivateSome:
+    """Return what makes hidden rows with zeros where a mask has them, by the first row."""
+
+    def activate(rows: Tensor, at: slice) -> float:
+        assert len(masks[at.start]) == len(rows) == at.stop - at.start
+        rows.mul_(masks[at.start] / KEPT).relu_()
+        return 1.0 / KEPT
+
+    return activate
+
+
+def dropped(pieces: list[Piece], h: Tensor, masks: dict[int, Tensor], *maps: Tensor) -> Tensor:
+    """Return the same, map by map."""
+    found = []
+    for k, piece in enumerate(pieces):
+        mine = [each if maps[0].ndim == 2 else each[k] for each in maps]
+        rows = h[piece.read]
+        if len(mine) > 2:
+            rows = rows @ mine[0] + mine[1]
+        if piece.back is not None:
+            rows = piece.back.to_dense() @ rows
+        rows = (rows * masks[piece.part.nodes.start] / KEPT).relu()
+        out = (piece.operator.to_dense() @ rows @ mine[-2] + mine[-1]).relu()
+        found.append(piece.pool.to_dense() @ out)
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("clients", [False, True])
+def test_rows_opened_between_the_maps_equal_the_formula_to_second_order(clients: bool, back: bool, deep: bool) -> None:
+    pieces, maps = [], maps_of(clients, deep)
+    for k, (piece, (rows, nodes, _)) in enumerate(zip(pieces_of(clients, 1), SIZES, strict=True)):
+        own = torch.eye(rows, dtype=torch.float64)[torch.arange(nodes) % rows]
+        found = piece._replace(operator=sparse(nodes, nodes, k + 20), back=SparseMatrix.from_csr(own.to_sparse_csr()))
+        pieces.append(found if back else piece)
+    h = drawn(sum(rows + 1 for rows, _, _ in SIZES), IN, seed=9).requires_grad_()
+    width = HIDDEN if deep else IN
+    rows_of = [nodes if back else rows for rows, nodes, _ in SIZES]
+    starts = [piece.part.nodes.start for piece in pieces]
+    masks = {start: (drawn(n, width, seed=30 + n) > 0).double() for start, n in zip(starts, rows_of, strict=True)}
+    before = h.detach().clone()
+    found = pooled_relu(pieces, h, *maps, activate=opened(masks))
+    torch.testing.assert_close(found, dropped(pieces, h, masks, *maps))
+    assert torch.equal(h, before)
+    again = lambda *given: pooled_relu(pieces, *given, activate=opened(masks))  # noqa: E731
+    assert torch.autograd.gradcheck(again, (h, *maps))
+    assert torch.autograd.gradgradcheck(again, (h, *maps))
+
+
+def test_tiles_of_one_client_have_one_weight_whose_gradient_is_the_first_ones() -> None:
+    maps = [each.detach()[:1].repeat(3, *(1,) * (each.ndim - 1)).requires_grad_() for each in maps_of(True, deep=True)]
+    h, operator, pool = drawn(6, IN, seed=9), sparse(9, 6, 0), sparse(4, 9, 1)
+    part = Part(slice(0, 3), slice(0, 9), slice(0, 4), single=True)
+    found = pooled_relu([Piece(part, slice(0, 6), 0, operator, pool)], h, *maps)
+    alone = [each.detach()[0].requires_grad_() for each in maps]
+    wanted = expected([Piece(part, slice(0, 6), 0, operator, pool)], h, *alone)
+    torch.testing.assert_close(found, wanted)
+    pairs = zip(torch.autograd.grad(found.sum(), maps), torch.autograd.grad(wanted.sum(), alone), strict=True)
+    for mine, theirs in pairs:
+        torch.testing.assert_close(mine[0], theirs)
+        assert not mine[1:].any()  # tiles of a client are copies, whose gradients are added up

@@ -1,0 +1,204 @@
+"""The last layer of a network of graphs, some graphs after others: P relu(S H W + b).
+
+What is made of all nodes, S H W + b and its gradient, is as large as a batch and needed at once: part by part it stays
+in the cache, where all at once every pass over it goes through memory (5 against 1.5 ms of 27,000 rows of 64). So do
+the maps before it that give each row by itself, and the random zeros between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from isthmus.models.products.affine import add_bias_, affine, bias_gradient, dense_gradients, dense_product
+from isthmus.models.products.sparse import SparseMatrix
+
+# Makes hidden rows of some nodes in place, as `Activate` does of all; the slice says which nodes they are.
+ActivateSome: TypeAlias = Callable[[Tensor, slice], float]
+
+
+class Part(NamedTuple):
+    """Some graphs of a batch that have no edges to others, few enough for what is made of them to stay in the cache.
+
+    Fields:
+        tiles:  whose weights they are read with, where there are weights of many clients
+        nodes:  rows of their nodes
+        graphs: rows of these graphs
+        single: whether all tiles are one client's, which have the same weights
+    """
+
+    tiles: slice
+    nodes: slice
+    graphs: slice
+    single: bool = False
+
+
+class Piece(NamedTuple):
+    """A part of a batch, and what aggregates it.
+
+    Fields:
+        part:     where it is
+        read:     the rows of H that it is made of
+        spare:    how many rows after these nobody reads
+        operator: S, (nodes, rows of H), or (nodes, nodes) where there is a `back`
+        pool:     P, (graphs, nodes)
+        back:     puts the rows of H, made by the maps before, to the nodes that have them, (nodes, rows of H); None
+                  where S does
+    """
+
+    part: Part
+    read: slice
+    spare: int
+    operator: SparseMatrix
+    pool: SparseMatrix
+    back: SparseMatrix | None = None
+
+
+def trimmed(reads: Sequence[tuple[Part, slice, int]], back: SparseMatrix) -> list[tuple[Part, slice, int]]:
+    """Return which rows the parts read, without the padding after a client that is alone; others' is between them."""
+    crow, col = back.pattern.crow, back.pattern.col
+    found = []
+    for part, read, _ in reads:
+        mine = col[int(crow[part.nodes.start]) : int(crow[part.nodes.stop])]
+        stop = read.stop
+        if part.single:
+            stop = int(mine.max()) + 1 if len(mine) else read.start
+        found.append((part, slice(read.start, stop), read.stop - stop))
+    return found
+
+
+def pooled_relu(pieces: Sequence[Piece], h: Tensor, *maps: Tensor, activate: ActivateSome | None = None) -> Tensor:
+    """Return P relu(S (H W) + b), (graphs, out), of weights and biases; pieces follow each other in H and in graphs.
+
+    Maps of rows may come before, H <- relu(H W + b), theirs first: the last weight and bias are those above. With
+    `activate`, which takes the place of the relu of the last of them, their rows are put to the nodes before.
+    """
+    out: Tensor = _PooledRelu.apply(pieces, activate, h, *maps)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _of(parameters: Sequence[Tensor], part: Part) -> list[tuple[Tensor, Tensor]]:
+    """Return pairs of a weight and a bias, of the part's clients where there are several: of one by itself."""
+    if parameters[0].ndim == 3:
+        first, end = part.tiles.start, part.tiles.stop
+        tiles = first if part.single or end == first + 1 else part.tiles
+        parameters = [each[tiles] for each in parameters]
+    return list(zip(parameters[::2], parameters[1::2], strict=True))
+
+
+class _Kept(NamedTuple):
+    """What a piece's gradient needs.
+
+    Fields:
+        rows:  what each map reads, and last what the layer gives
+        slope: what activated entries were multiplied by; None where nothing was activated
+    """
+
+    rows: list[Tensor]
+    slope: float | None
+
+
+def _forward(piece: Piece, h: Tensor, maps: Sequence[Tensor], activate: ActivateSome | None) -> _Kept:
+    """Return what is made of a piece's rows."""
+    rows, slope = [h[piece.read]], None
+    *before, (weight, bias) = _of(maps, piece.part)
+    for left, (earlier, its_bias) in zip(reversed(range(len(before))), before, strict=True):
+        out = add_bias_(dense_product(rows[-1], earlier), its_bias)
+        rows.append(out if activate is not None and left == 0 else out.relu_())
+    if activate is not None:
+        own = rows.pop()
+        spread = own if piece.back is None else piece.back.matmul(own)
+        spread = spread.clone() if not before and piece.back is None else spread  # H is not ours to change
+        first = piece.part.nodes.start
+        slope = activate(spread, slice(first, first + len(spread)))
+        rows.append(spread)
+    rows.append(add_bias_(piece.operator.matmul(dense_product(rows[-1], weight)), bias).relu_())
+    return _Kept(rows, slope)
+
+
+def _backward(
+    piece: Piece, kept: _Kept, grad: Tensor, h: Tensor, maps: Sequence[Tensor], wants_h: bool
+) -> tuple[Tensor, list[Tensor]]:
+    """Return the gradients of a piece by its rows of H, and by the maps, of the gradient by its graphs' rows."""
+    # Written with differentiable operations, as all gradients of products are.
+    pairs = _of(maps, piece.part)
+    last = len(pairs) - 1
+    rows = _read(piece, kept, h, pairs) if torch.is_grad_enabled() else kept.rows
+    by_maps: list[Tensor] = []
+    grad = _shut(piece.pool.t().matmul(grad), kept.rows[-1])
+    for depth in reversed(range(len(pairs))):
+        weight, bias = pairs[depth]
+        by_bias = bias_gradient(grad, bias.shape)
+        grad = piece.operator.t().matmul(grad) if depth == last else grad
+        before, by_weight = dense_gradients(grad, rows[depth], weight, depth > 0 or wants_h, True)
+        assert by_weight is not None
+        by_maps[:0] = by_weight, by_bias
+        if before is None:
+            continue
+        grad = before
+        if depth == last and kept.slope is not None:
+            grad = _shut(grad, kept.rows[last])
+            grad = grad if kept.slope == 1.0 else grad * kept.slope
+            grad = grad if piece.back is None else piece.back.t().matmul(grad)
+        elif depth > 0:
+            grad = _shut(grad, kept.rows[depth])
+    return grad, by_maps
+
+
+def _shut(grad: Tensor, out: Tensor) -> Tensor:
+    """Return 0 where the relu is shut."""
+    found: Tensor = torch.ops.aten.threshold_backward(grad, out, 0)
+    return found
+
+
+def _read(piece: Piece, kept: _Kept, h: Tensor, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """Return what each map reads, as a function of the maps before it, which a gradient of a gradient needs."""
+    found = [h[piece.read]]
+    for weight, bias in pairs[:-1]:
+        found.append(affine(found[-1], weight, bias))
+        if kept.slope is None or len(found) < len(pairs):
+            found[-1] = found[-1].relu()
+    if kept.slope is not None:
+        rows = found[-1] if piece.back is None else piece.back.matmul(found[-1])
+        found[-1] = rows * (kept.rows[len(pairs) - 1] > 0) * kept.slope
+    return found
+
+
+class _PooledRelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, pieces: Sequence[Piece], activate: ActivateSome | None, h: Tensor, *maps: Tensor) -> Tensor:
+        ctx.pieces = pieces
+        ctx.kept = [_forward(piece, h, maps, activate) for piece in pieces]
+        ctx.save_for_backward(h, *maps)
+        return torch.cat([piece.pool.matmul(kept.rows[-1]) for piece, kept in zip(pieces, ctx.kept, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        h, *maps = ctx.saved_tensors
+        wants_h = ctx.needs_input_grad[2]
+        by_h: list[Tensor] = []
+        by_maps: list[list[Tensor]] = [[] for _ in maps]
+        for piece, kept in zip(ctx.pieces, ctx.kept, strict=True):
+            grad, found = _backward(piece, kept, grads[0][piece.part.graphs], h, maps, wants_h)
+            by_h += [grad, grad.new_zeros(piece.spare, grad.shape[1])] if wants_h else []
+            for all_of, one in zip(by_maps, found, strict=True):
+                all_of.append(one)
+        parts = [piece.part for piece in ctx.pieces]
+        if maps[0].ndim == 3:
+            joined = [_of_tiles(parts, each, of.shape[1:]) for each, of in zip(by_maps, maps, strict=True)]
+        else:
+            joined = [torch.stack(each).sum(dim=0) for each in by_maps]
+        return None, None, torch.cat(by_h) if wants_h else None, *joined
+
+
+def _of_tiles(parts: Sequence[Part], each: Sequence[Tensor], shape: torch.Size) -> Tensor:
+    """Return the gradient of each tile, of those by the parts' clients; a single client's first tile has all of it."""
+    found = []
+    for part, mine in zip(parts, each, strict=True):
+        by_tile = mine.view(-1, *shape)
+        spare = part.tiles.stop - part.tiles.start - len(by_tile)
+        found += [by_tile, mine.new_zeros(spare, *shape)] if spare else [by_tile]
+    return torch.cat(found)

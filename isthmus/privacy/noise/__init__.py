@@ -1,0 +1,1 @@
+"""Noise on messages, and what it promises."""
