@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.core.outside import replace_file
-from isthmus.report.charts import Chart, Panel, Point, Series, Words, curve_chart, grouped_bars, line_chart, to_svg
+from isthmus.report.charts import Panel, Point, Series, to_svg
 from isthmus.runs.journal import JOURNAL_FILE, read_whole_journal
+from isthmus.suites.drawn import Drawn
 from isthmus.suites.figure_spec import Figure
 from isthmus.suites.outcomes import Run
 from isthmus.suites.spec import Suite
@@ -18,21 +19,25 @@ from isthmus.suites.table import Cell
 
 
 def write_figures(suite: Suite, found: Sequence[Cell], folder: Path) -> list[Path]:
-    """Draw every figure of a suite into the folder of its results, and return the files."""
+    """Draw every figure of a suite into the folder of its results, and return the files.
+
+    Beside each lies a table of what it shows, from which it can be drawn without the runs.
+    """
     paths = []
     for figure in suite.figures:
-        path = folder / f"{figure.name}.svg"
-        replace_file(path, to_svg(draw_figure(suite, figure, found, folder)).encode())
+        path, drawn = folder / f"{figure.name}.svg", shown(suite, figure, found, folder)
+        replace_file(path, to_svg(drawn.chart(figure, suite.metric)).encode())
+        replace_file(path.with_suffix(".csv"), drawn.to_csv().encode())
         paths.append(path)
     return paths
 
 
-def draw_figure(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) -> Chart:
-    """Return a figure as a chart; a cell that failed is missing in it."""
+def shown(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) -> Drawn:
+    """Return what a figure shows; a cell that failed is missing in it."""
     return {"lines": _lines, "rounds": _rounds, "clients": _clients}[figure.kind](suite, figure, found, folder)
 
 
-def _lines(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) -> Chart:
+def _lines(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) -> Drawn:
     cells = suite.cells()
     places = figure.sweep(cells, list(suite.axes[figure.x]))
     aside = figure.references(cells)
@@ -45,21 +50,17 @@ def _lines(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) ->
             points.append(Point(place, math.nan if cell.mean is None else cell.mean, cell.std))
         return Series(name, tuple(points), reference)
 
-    panels = _panels(suite, figure, found, series)
-    words = _words(figure, figure.x, suite.metric)
-    names = {place: choice for choice, place in places.items()}
-    return line_chart(panels, words, x_names=names, log_x=figure.log_x, shared_y=figure.shared_y)
+    return Drawn(_panels(suite, figure, found, series), {place: choice for choice, place in places.items()})
 
 
-def _rounds(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) -> Chart:
+def _rounds(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) -> Drawn:
     def series(name: str, mine: Sequence[Cell]) -> Series:
         (cell,) = mine
         by_round = [_by_round(run, figure.metric, folder) for run in cell.runs]
         common = set.intersection(*map(set, by_round)) if by_round else set()
         return Series(name, tuple(_point(number, [run[number] for run in by_round]) for number in sorted(common)))
 
-    panels = _panels(suite, figure, found, series)
-    return curve_chart(panels, _words(figure, "round", figure.metric), shared_y=figure.shared_y)
+    return Drawn(_panels(suite, figure, found, series), {})
 
 
 def _by_round(run: Run, metric: str, folder: Path) -> dict[int, float]:
@@ -68,7 +69,7 @@ def _by_round(run: Run, metric: str, folder: Path) -> dict[int, float]:
     return {event["round"]: event["metrics"][metric] for event in rounds if metric in event["metrics"]}
 
 
-def _clients(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) -> Chart:
+def _clients(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) -> Drawn:
     scores: dict[int, dict[str, list[float]]] = {}
     groups: dict[str, int] = {}
     for cell in found:
@@ -82,8 +83,7 @@ def _clients(suite: Suite, figure: Figure, found: Sequence[Cell], folder: Path) 
         (cell,) = mine
         return Series(name, tuple(_point(groups[client], values) for client, values in scores[id(cell)].items()))
 
-    panels = _panels(suite, figure, found, series)
-    return grouped_bars(panels, list(groups), _words(figure, "client", figure.metric), shared_y=figure.shared_y)
+    return Drawn(_panels(suite, figure, found, series), {float(place): client for client, place in groups.items()})
 
 
 def _by_client(run: Run, metric: str, folder: Path) -> dict[str, float]:
@@ -99,12 +99,12 @@ def _events(run: Run, folder: Path) -> Iterable[dict[str, Any]]:
 
 
 def _point(x: float, values: Sequence[float]) -> Point:
-    return Point(x, statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+    return Point(float(x), statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
 
 
 def _panels(
     suite: Suite, figure: Figure, found: Sequence[Cell], series: Callable[[str, Sequence[Cell]], Series]
-) -> list[Panel]:
+) -> tuple[Panel, ...]:
     """Return the panels of a figure, and in each its lines or bars, both in the order of the suite's choices."""
     grouped: dict[tuple[str, str], list[Cell]] = {}
     for cell in found:
@@ -117,8 +117,4 @@ def _panels(
         drawn = [series(n, grouped[title, n]) if (title, n) in grouped else Series(n) for n in names]
         if any(key[0] == title for key in grouped):
             panels.append(Panel(title, tuple(drawn)))
-    return panels
-
-
-def _words(figure: Figure, x_label: str, y_label: str) -> Words:
-    return Words(figure.title, figure.x_label or x_label, figure.y_label or y_label)
+    return tuple(panels)

@@ -14,7 +14,8 @@ import yaml
 
 from isthmus.core.errors import BadInput
 from isthmus.report.charts import to_svg
-from isthmus.suites.figures import draw_figure
+from isthmus.suites.drawn import Drawn
+from isthmus.suites.figures import shown
 from isthmus.suites.runner import Run, run_suite
 from isthmus.suites.spec import Suite, load_suite
 from isthmus.suites.table import cell_table, cells, cells_csv
@@ -90,7 +91,12 @@ def scored(suite: Suite, score: Any = None) -> list[Run]:
 
 
 def drawn(suite: Suite, runs: list[Run], number: int = 0, folder: Path = Path()) -> Any:
-    return draw_figure(suite, suite.figures[number], cells(suite, runs), folder)
+    figure = suite.figures[number]
+    drawn = shown(suite, figure, cells(suite, runs), folder)
+    kept = Drawn.from_csv(drawn.to_csv(), "kept.csv").chart(figure, suite.metric)
+    chart = drawn.chart(figure, suite.metric)
+    assert kept.to_json() == chart.to_json()  # a figure can be drawn anew from what is kept of it
+    return chart
 
 
 @pytest.fixture(scope="module")
