@@ -16,7 +16,8 @@ from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.core.client import Client
 from isthmus.core.errors import BadInput, BadMessage, TooFewReplies
 from isthmus.core.exposure import exposure
-from isthmus.core.folds import Krum, Median
+from isthmus.core.folding.krum import Krum
+from isthmus.core.folds import Median
 from isthmus.core.guards.guard import AtClient
 from isthmus.core.protocol import EvaluateModel, Evaluation, Position
 from isthmus.core.random import Secret
