@@ -46,11 +46,15 @@ class ProgressBar(Callback):
         """Move the bar."""
         total = len(report.scorers) + len(report.unscored)
         who = f" ({len(report.scorers)} of {total} clients)" if report.unscored else ""
-        self.show(report.round, report.train_loss, report.score, self._up, self._down, who)
+        spent = " ".join(f"{name} {amount:.3g}" for name, amount in report.spent.items())
+        self.show(report.round, report.train_loss, report.score, self._up, self._down, who, spent)
 
-    def show(self, round: int, loss: float | None, score: float | None, up: int, down: int, who: str = "") -> None:
+    def show(
+        self, round: int, loss: float | None, score: float | None, up: int, down: int, who: str = "", spent: str = ""
+    ) -> None:
         """Show where the course is; `who` says whose the score is, where it is not everybody's."""
         facts = [] if loss is None else [f"loss {loss:.3f}"]
         facts += [] if score is None else [f"val {self._metric} {score:.3f}{who}"]
+        facts += [spent] if spent else []
         facts.append(f"up {human_bytes(up)} down {human_bytes(down)}")
         self._progress.update(self._task, completed=round, facts=" ".join(facts))

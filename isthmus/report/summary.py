@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from isthmus.core.errors import BadInput
@@ -47,6 +47,7 @@ class Column:
     clients_mean: float | None
     clients: Mapping[str, float]
     covered: str = ""  # whose scores are in the mean, where not everybody's are: "2 of 3"
+    spent: Mapping[str, float] = field(default_factory=dict)  # what guards used up in all: epsilon
 
 
 def end_of(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -106,7 +107,16 @@ def column(title: str, events: Sequence[dict[str, Any]], metric: str) -> Column:
     own = {client: scores[metric] for client, scores in end["client_scores"].items() if metric in scores}
     personal = end["metrics"].get("local_model/local_graph", {}).get(metric)
     mean = personal if personal is not None else score_of(end["metrics"], "local_graph", metric)
-    return Column(title, score_of(end["metrics"], "global_graph", metric), mean, own, _covered(events))
+    return Column(
+        title, score_of(end["metrics"], "global_graph", metric), mean, own, _covered(events), spent_of(events)
+    )
+
+
+def spent_of(events: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return what a run's guards used up in all its rounds, by name; nothing where no guard counts anything."""
+    rounds = [event for event in events if event["event"] == "round"]
+    found: dict[str, float] = rounds[-1].get("spent", {}) if rounds else {}
+    return found
 
 
 def run_table(runs: Mapping[str, Sequence[dict[str, Any]]], metric: str) -> Table:
@@ -125,6 +135,8 @@ def results_table(columns: Sequence[Column], clients: Sequence[str], facts: Mapp
     means = [_number(c.clients_mean) + (f" ({c.covered})" if c.covered else "") for c in columns]
     rows.append(("all clients, own graphs", "", *means))
     rows.append(("whole graph", "", *(_number(c.whole) for c in columns)))
+    for name in dict.fromkeys(name for c in columns for name in c.spent):
+        rows.append((name, "", *(f"{c.spent[name]:.3g}" if name in c.spent else "-" for c in columns)))
     return Table(("test on", "holds", *(c.title for c in columns)), tuple(rows))
 
 

@@ -13,6 +13,7 @@ from isthmus.cli.progress import ProgressBar
 from isthmus.core.errors import CourseFailed
 from isthmus.core.federation import ExchangeReport, Position
 from isthmus.core.protocol import Failure
+from isthmus.core.training import RoundReport
 
 HOSTILE = "[bold]\x1b[2J[/nothing] {task.oops}"
 
@@ -46,3 +47,9 @@ def test_a_line_is_written_in_one_piece_so_that_threads_do_not_mix_theirs(monkey
     monkeypatch.setattr(sys, "stderr", Screen())
     say("bank-a is gone\x1b")
     assert pieces and pieces[0] == "bank-a is gone?\n" and not "".join(pieces[1:])
+
+
+def test_the_progress_line_says_what_is_used_up(capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressBar("noisy", 3, "accuracy") as bar:
+        bar.round_done(RoundReport(1, ("a",), 0.1, 0, 0, {}, 0.5, True, spent={"epsilon": 1.234}))
+    assert "val accuracy 0.500 epsilon 1.23 up" in " ".join(capsys.readouterr().err.split())

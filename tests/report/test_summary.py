@@ -33,6 +33,13 @@ def test_the_table_has_a_row_for_each_client_and_a_dash_where_there_is_no_number
     assert table.rows[2:] == (("all clients, own graphs", "", "0.8500"), ("whole graph", "", "0.9000"))
 
 
+def test_what_guards_used_up_has_a_row_of_its_own() -> None:
+    rounds = [{"event": "round", "round": r, "spent": {"epsilon": 1.5 * r}} for r in (1, 2)]
+    columns = [column("noisy", [*rounds, END], "accuracy"), column("plain", [END], "accuracy")]
+    assert results_table(columns, ["a"]).rows[-1] == ("epsilon", "", "3", "-")
+    assert "epsilon" not in str(results_table(columns[1:], ["a"]))
+
+
 def test_markdown_has_a_heading_a_rule_and_aligned_columns() -> None:
     text = Table(("a", "long heading"), (("wide cell", "x"),)).markdown()
     assert text.splitlines() == [

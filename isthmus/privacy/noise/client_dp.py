@@ -235,12 +235,15 @@ class ClientDP(Guard):
         """Return a reply no longer than the clip; of a sum there is nothing to see."""
         if self.clip is None or self.mode != CENTRAL or not client or isinstance(reply, Evaluation):
             return reply
+        weight = getattr(reply, "weight", 1.0)
+        if isinstance(weight, float) and weight != 1.0:
+            raise Suspicious(f"its weight is {weight:g}; all clients count as 1")
         if not numbers_of(reply):
-            return _counting_one(reply)
+            return reply
         norm = Change.of(reply, request).norm
         if norm > SLACK * self.clip and math.isfinite(norm):  # of what is no number, more is said by others
             raise Suspicious(f"its change has the length {norm:.3g}; clients clip to {self.clip:g}")
-        return _counting_one(clipped(reply, request, self.clip) if math.isfinite(norm) else reply)
+        return clipped(reply, request, self.clip) if math.isfinite(norm) else reply
 
     @property
     def answers_for_nobody(self) -> bool:

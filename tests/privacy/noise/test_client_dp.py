@@ -137,11 +137,15 @@ def test_one_client_moves_the_sum_by_no_more_than_the_clip_whatever_all_send() -
 
 def test_a_reply_that_was_made_longer_is_clipped_by_the_server_and_one_that_was_not_clipped_is_told() -> None:
     server = half(ClientDP(clip=1.0, noise=0.0), "a")
-    found = server.accepted("a", reply(0.0, 1.5, 0.0, weight=9.0), REQUEST)
+    found = server.accepted("a", reply(0.0, 1.5, 0.0), REQUEST)
     assert (found.params["w"] - START).tolist() == pytest.approx([0.0, 1.0, 0.0], abs=1e-5) and found.weight == 1.0
     told = server.accepted("a", reply(0.0, 30.0, 0.0), REQUEST)
     assert isinstance(told, Failure) and told.kind == "suspicious"
     assert told.reason == "its change has the length 30; clients clip to 1"
+    assert (
+        server.accepted("a", reply(0.0, 0.0, 0.0, weight=9.0), REQUEST).reason
+        == "its weight is 9; all clients count as 1"
+    )
 
 
 def test_clients_own_noise_is_of_the_share_or_of_all_of_it() -> None:
@@ -226,6 +230,7 @@ def test_epsilon_is_in_the_journal_and_the_course_ends_when_the_budget_is_spent(
     assert told == pytest.approx([epsilon_of(math.sqrt(t) / 2.0, 1e-5) for t in range(1, len(told) + 1)])
     assert told[-1] <= 5.0 < epsilon_of(math.sqrt(len(told) + 1) / 2.0, 1e-5)
     assert any("epsilon" in note and "is spent, and another round would make it" in note for note in result.notes)
+    assert "| epsilon " in (tmp_path / "run" / "report.md").read_text()
     again = resume(tmp_path / "run", scenario=toy_scenario(3))
     assert again.num_rounds == result.num_rounds == len(told)
 
