@@ -311,7 +311,7 @@ class Federation:
         """Return the fold of replies that were looked at; the course's guards may put another fold in its place."""
         at = Position(self._seed, self.round, max(0, self._exchange - 1))
         if self._guards and replies:
-            fold = self._guards.at_server(self._server, at, requests, folds=True).fold(fold)
+            fold = self._guards.at_server(self._server, at, requests, fold).fold(fold)
         total = fold.start()
         for client, reply in replies.items():
             fold.add_answer(total, reply, requests[client], client)
