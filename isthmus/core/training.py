@@ -335,7 +335,9 @@ class _Course:
         memories = dict(before.guards)
         fed = self.federation(round, memories)
         state = self._stepped(before.state, fed)
-        memories.update(self.guards.round_done(memories, round))
+        kept = self.guards.round_done(memories, round)
+        memories.clear()  # a guard may forget, and what follows in this round is remembered in this very dictionary
+        memories.update(kept)
         missing = self._missing(fed.clients, self.traffic)
         ended = self.guards.exhausted(memories)
         if ended:

@@ -1,6 +1,12 @@
 """Guards by name: what is done to messages so that they tell less, weigh less, or can be believed."""
 
 from isthmus.core.guards.guard import Guard
+from isthmus.privacy.checking.class_sanity import ClassSanity
+from isthmus.privacy.checking.distance_to_median import DistanceToMedian
+from isthmus.privacy.checking.no_repeats import NoRepeats
+from isthmus.privacy.checking.norm_bound import NormBound
+from isthmus.privacy.checking.quarantine import Quarantine
+from isthmus.privacy.checking.robust_fold import RobustFold
 from isthmus.privacy.compression.delta import Delta
 from isthmus.privacy.compression.entropy import Entropy
 from isthmus.privacy.compression.low_rank import LowRank
@@ -11,12 +17,18 @@ from isthmus.privacy.noise.client_dp import ClientDP
 from isthmus.privacy.secure_sum import SecureSum
 
 GUARDS: dict[str, type[Guard]] = {
+    "class_sanity": ClassSanity,
     "client_dp": ClientDP,
     "delta": Delta,
+    "distance_to_median": DistanceToMedian,
     "entropy": Entropy,
     "low_rank": LowRank,
+    "no_repeats": NoRepeats,
+    "norm_bound": NormBound,
     "quantise": Quantise,
+    "quarantine": Quarantine,
     "random_k": RandomK,
+    "robust_fold": RobustFold,
     "secure_sum": SecureSum,
     "top_k": TopK,
 }

@@ -99,6 +99,22 @@ def test_what_guards_remember_is_in_checkpoints_and_a_resume_goes_on_with_the_sa
         assert again.standings[3].guards == whole.standings[3].guards
 
 
+@dataclass(frozen=True)
+class Forgetting(Counting):
+    """Forgets all that it counted, after every second round."""
+
+    def round_done(self, round: int, memory: State) -> State:
+        return {} if round % 2 == 0 else super().round_done(round, memory)
+
+
+def test_a_guard_that_remembers_nothing_after_a_round_has_no_memory_in_the_next() -> None:
+    course = toy_course(FedAvg(local_steps=1), num_clients=4, guards=(Forgetting(),))
+    whole = trace_course(course, toy_scenario(4))
+    assert whole.standings[1].guards["guard.0.Forgetting"]["rounds"] == 1
+    assert "rounds" not in whole.standings[2].guards.get("guard.0.Forgetting", {})
+    assert whole.standings[3].guards["guard.0.Forgetting"]["rounds"] == 1
+
+
 def small(words: list[str]) -> Course:
     return load_course({}, ["dataset.name=csbm", "num_clients=2", "model.gnn.hidden=4", "rounds=2", *words])
 
