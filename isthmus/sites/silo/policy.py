@@ -23,7 +23,7 @@ from isthmus.core.outside import read_yaml
 from isthmus.core.protocol import Algorithm, EvaluateModel
 from isthmus.data.conventions import SPLITS
 from isthmus.runtime.reasons import Refusal
-from isthmus.sites.silo.required import check_required, problems_of_guards, sums, told
+from isthmus.sites.silo.required import Bounds, check_required, problems_of_guards, sums, told
 
 # Fewer examples than this in a training set can be told from a trained model, even from a mean of models.
 FEW_EXAMPLES = 10
@@ -57,7 +57,7 @@ class Policy:
                              of 0 for all others, a mean is one client's; null: only where no fold is promised
         protections:         least protection by algorithm and field, such as {fedgnn: {noise: 0.2, clip: 0.1}}
         required_guards:     guards that a course must have, each with bounds on its fields, such as
-                             {client_dp: {epsilon: 4}, secure_sum: {threshold: 3}}: as much or what protects more
+                             {client_dp: {mode: local, epsilon: 4}}: as much or what protects more
         tell_reasons:        whether the server is told in full why this silo refuses or fails, with rows, values and
                              paths; else only the kind crosses. For federations that only try things out
         share_columns:       whether the server is told what this silo's feature columns are called when another silo's
@@ -78,7 +78,7 @@ class Policy:
     min_examples: int | None = None
     own_settings: bool | None = None
     protections: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    required_guards: Mapping[str, Mapping[str, bool | float]] = field(default_factory=dict)
+    required_guards: Mapping[str, Bounds] = field(default_factory=dict)
     tell_reasons: bool = False
     share_columns: bool = True
     max_rounds: int = 10_000

@@ -1,15 +1,17 @@
 """The guards that a silo requires of a course, with the least that each must protect, and whether a course has them.
 
-    required_guards: {client_dp: {epsilon: 4}, secure_sum: {threshold: 3}}
+    required_guards: {client_dp: {mode: [distributed, local], epsilon: 4}, secure_sum: {min_cohort: 3}}
 
-A bound is a least or a most, as the guard's class says (`Guard.protects`).
+A bound on a number is a least or a most, as the guard's class says (`Guard.protects`); on a text, what it may be.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from isthmus.config.build import name_of
 from isthmus.config.load import weaker
@@ -17,7 +19,8 @@ from isthmus.config.registry import FAMILIES, find_part, known_names
 from isthmus.core.errors import nearest
 from isthmus.core.guards.guard import Guard
 
-Bounds = Mapping[str, bool | float]
+Bound: TypeAlias = bool | float | str | tuple[str, ...] | list[str]
+Bounds: TypeAlias = Mapping[str, Bound]
 
 
 def check_required(required: Mapping[str, Bounds]) -> None:
@@ -31,6 +34,9 @@ def check_required(required: Mapping[str, Bounds]) -> None:
             problem = _bound_problem(kind, field, bound)
             if problem:
                 raise ValueError(f"required_guards.{name}{problem}")
+        problem = _impossible(kind, bounds)
+        if problem:
+            raise ValueError(f"required_guards.{name} asks for what no guard can be: {problem}")
 
 
 def guard_of(name: str) -> type[Guard]:
@@ -38,14 +44,39 @@ def guard_of(name: str) -> type[Guard]:
     return find_part(FAMILIES[Guard], name, "required_guards", allow_import=False)
 
 
-def _bound_problem(kind: type[Guard], field: str, bound: bool | float) -> str:
-    if field not in kind.protects:
-        return f" has {field!r}; {nearest(field, kind.protects)}"
+def _bound_problem(kind: type[Guard], field: str, bound: Bound) -> str:
     hint = typing.get_type_hints(kind).get(field)
-    is_switch = hint is bool or bool in typing.get_args(hint)
-    if is_switch != isinstance(bound, bool):
-        return f".{field} is {bound!r}, expected {'true or false' if is_switch else 'a number'}"
+    kinds = {hint, *typing.get_args(hint)}
+    texts = [name for name, each in typing.get_type_hints(kind).items() if each is str]
+    if field not in (*kind.protects, *texts):
+        return f" has {field!r}; {nearest(field, (*kind.protects, *texts))}"
+    if str in kinds:
+        return (
+            ""
+            if isinstance(bound, str | tuple | list)
+            else f".{field} is {bound!r}, expected a text, or a list of texts"
+        )
+    wanted = "true or false" if bool in kinds else "a number"
+    if isinstance(bound, str | tuple | list) or (bool in kinds) != isinstance(bound, bool):
+        return f".{field} is {bound!r}, expected {wanted}"
     return f".{field} is {bound!r}, which is no bound" if math.isnan(bound) else ""
+
+
+def _impossible(kind: type[Guard], bounds: Bounds) -> str:
+    """Return why there can be no guard that is just what is asked for; empty if there can."""
+    for choice in itertools.zip_longest(*(_choices(bound) for bound in bounds.values())):
+        values = {field: value for field, value in zip(bounds, choice, strict=True) if value is not None}
+        try:
+            kind(**values)
+        except ValueError as error:
+            return str(error)
+        except TypeError:  # it has fields that must be given
+            return ""
+    return ""
+
+
+def _choices(bound: Bound) -> tuple[bool | float | str, ...]:
+    return tuple(bound) if isinstance(bound, tuple | list) else (bound,)
 
 
 def problems_of_guards(required: Mapping[str, Bounds], guards: Sequence[Guard]) -> Iterator[str]:
@@ -68,7 +99,7 @@ def _problem_at(place: int, bounds: Bounds, guards: Sequence[Guard]) -> str:
     guard, name = guards[place], name_of(type(guards[place]))
     for field, bound in bounds.items():
         found = getattr(guard, field)
-        if weaker(guard, field, found, bound):
+        if found not in _choices(bound) if isinstance(found, str) else weaker(guard, field, found, bound):
             return f"the course's has {field}={_plain(found)}: {_wanted(type(guard), field, bound)} is needed"
     for before in guards[:place]:
         # What one has turned into bytes, the next finds no numbers in, so it would protect nothing of it.
@@ -81,24 +112,25 @@ def _problem_at(place: int, bounds: Bounds, guards: Sequence[Guard]) -> str:
 def told(name: str, bounds: Bounds) -> str:
     """Return a required guard in words: "secure_sum with threshold at least 3"."""
     wanted = [f"{field} {_wanted(guard_of(name), field, bound)}" for field, bound in bounds.items()]
-    return f"{name} with {' and '.join(wanted)}" if wanted else name
+    return f"{name} with {' and '.join(wanted)}" if wanted else f"{name} of any settings"
 
 
-def _wanted(kind: type[Guard], field: str, bound: bool | float) -> str:
-    if isinstance(bound, bool):
-        return _plain(bound)
+def _wanted(kind: type[Guard], field: str, bound: Bound) -> str:
+    if isinstance(bound, bool | str | tuple | list):
+        return " or ".join(map(_plain, _choices(bound)))
     return f"{_plain(bound)} or {'more' if kind.protects[field] == 'more' else 'less'}"
 
 
 def _entry(name: str, bounds: Bounds) -> str:
-    return "{" + ", ".join([f"name: {name}", *(f"{field}: {_plain(bound)}" for field, bound in bounds.items())]) + "}"
+    said = [f"{field}: {_plain(_choices(bound)[0])}" for field, bound in bounds.items()]
+    return "{" + ", ".join([f"name: {name}", *said]) + "}"
 
 
 def _plain(value: object) -> str:
     """Return a value as a course's file has it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return f"{value:g}" if isinstance(value, int | float) else repr(value)[:60]
+    return f"{value:g}" if isinstance(value, int | float) else str(value)[:60]
 
 
 def sums(required: Mapping[str, Bounds]) -> bool:

@@ -10,13 +10,15 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from isthmus import __version__
-from isthmus.algorithms import FedGL
+from isthmus.algorithms import FedAvg, FedGL
 from isthmus.config.load import check_client_settings, course_to_yaml, weaker
 from isthmus.core.codec import decode, encode
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, refuse
 from isthmus.core.guards.guard import AtClient, Guard
 from isthmus.core.protocol import Request
 from isthmus.core.record import Record
+from isthmus.privacy.noise.client_dp import ClientDP
+from isthmus.privacy.secure_sum import SecureSum
 from isthmus.sites.courses.messages import Proposal, Terms
 from isthmus.sites.silo.policy import Policy, load_policy
 from isthmus.testing.hostile.siege import known_here
@@ -36,7 +38,11 @@ class Blurring(Guard):
     epsilon: float | None = None
     step: float = 0.0
     whole: bool = False
-    name_of_it: str = ""
+    kind: str = "soft"
+
+    def __post_init__(self) -> None:
+        refuse(self.kind not in ("soft", "hard", "harder"), self, "kind", "choose from soft, hard, harder")
+        refuse(self.step > 1.0, self, "step", "it must be at most 1")
 
     def release(self, reply: Record, request: Request[Any], at: AtClient) -> Record:
         return mapped(reply, lambda x: x - x % self.step) if self.step else reply  # type: ignore[no-any-return]
@@ -73,11 +79,15 @@ def refusal(required: dict[str, dict[str, Any]], *guards: Guard, **changes: Any)
             "required_guards has 'blurrin', and there is no such guard; known: .* Did you mean 'blurring'",
         ),
         ("{blurring: {epsilo: 1}}", "required_guards.blurring has 'epsilo'; .* Did you mean 'epsilon'"),
-        ("{blurring: {name_of_it: 1}}", "required_guards.blurring has 'name_of_it'; known: epsilon, step, whole"),
+        ("{blurring: {kind_of_it: 1}}", "required_guards.blurring has 'kind_of_it'; known: epsilon, kind, step, whole"),
         ("{blurring: {epsilon: .nan}}", "required_guards.blurring.epsilon is nan, which is no bound"),
         ("{blurring: {epsilon: true}}", "required_guards.blurring.epsilon is True, expected a number"),
         ("{blurring: {whole: 1}}", "required_guards.blurring.whole is 1.*, expected true or false"),
-        ("{blurring: {epsilon: low}}", "required_guards.*'low', expected"),
+        ("{blurring: {epsilon: low}}", "required_guards.blurring.epsilon is 'low', expected a number"),
+        ("{blurring: {kind: 1}}", "required_guards.blurring.kind is 1.*, expected a text, or a list of texts"),
+        ("{blurring: {kind: sort}}", "asks for what no guard can be: .*kind is 'sort'; choose from soft"),
+        ("{blurring: {kind: [hard, sort]}}", "asks for what no guard can be: .*kind is 'sort'; choose from soft"),
+        ("{blurring: {step: 3}}", "asks for what no guard can be: .*step is 3.0; it must be at most 1"),
         ("{blurring: {epsilon: null}}", "required_guards.*null|None.*, expected"),
         ("{'os:system': {}}", "required_guards has 'os:system', and there is no such guard"),
         ("[blurring]", "required_guards is .*, expected"),
@@ -104,7 +114,7 @@ def test_a_policy_file_is_read_as_it_says(tmp_path: Path) -> None:
     }
     assert policy.lines()[-1].strip() == (
         "a course must have the guards blurring with epsilon 4 or less and whole true, summing with threshold 3 "
-        "or more, boxed"
+        "or more, boxed of any settings"
     )
     assert "only what the server folds" in policy.lines()[0]
     assert policy.fewest_examples == 10
@@ -119,7 +129,11 @@ def test_a_policy_file_is_read_as_it_says(tmp_path: Path) -> None:
     [
         ({}, (), ""),
         ({"blurring": {}}, (Blurring(),), ""),
-        ({"blurring": {}}, (), "requires the guard blurring, which the course does not have: add {name: blurring} to"),
+        (
+            {"blurring": {}},
+            (),
+            "requires the guard blurring of any settings, which the course does not have: add {name: blurring} to",
+        ),
         ({"blurring": {}}, (Boxed(),), "which the course does not have"),
         (
             {"blurring": {"epsilon": 4.0, "whole": True}},
@@ -135,6 +149,11 @@ def test_a_policy_file_is_read_as_it_says(tmp_path: Path) -> None:
         ({"blurring": {"step": 0.5}}, (Blurring(step=0.25),), "the course's has step=0.25: 0.5 or more is needed"),
         ({"blurring": {"step": 0.5}}, (Blurring(step=float("nan")),), "step=nan: 0.5 or more is needed"),
         ({"blurring": {"step": 0.5}}, (Blurring(step=0.5),), ""),
+        ({"blurring": {"kind": "hard"}}, (Blurring(kind="hard"),), ""),
+        ({"blurring": {"kind": ("hard", "harder")}}, (Blurring(kind="harder"),), ""),
+        ({"blurring": {"kind": "hard"}}, (Blurring(),), "the course's has kind=soft: hard is needed"),
+        ({"blurring": {"kind": ("hard", "harder")}}, (Blurring(),), "kind=soft: hard or harder is needed"),
+        ({"blurring": {"kind": ("hard", "harder")}}, (), "add {name: blurring, kind: hard} to its guards"),
         ({"blurring": {"whole": True}}, (Blurring(),), "the course's has whole=false: true is needed"),
         ({"blurring": {"whole": True}}, (Blurring(whole=True),), ""),
         ({"blurring": {"whole": False}}, (Blurring(),), ""),
@@ -144,7 +163,7 @@ def test_a_policy_file_is_read_as_it_says(tmp_path: Path) -> None:
         ({"summing": {"threshold": 3, "cohort": 3}}, (Summing(threshold=3),), "cohort=2: 3 or more is needed"),
         ({"summing": {"threshold": 3}}, (Blurring(), Summing(threshold=3)), ""),
         ({"blurring": {}, "summing": {}}, (Blurring(), Summing()), ""),
-        ({"blurring": {}, "summing": {}}, (Summing(),), "requires the guard blurring, which the course does not"),
+        ({"blurring": {}, "summing": {}}, (Summing(),), "requires the guard blurring of any settings, which the"),
     ],
 )
 def test_a_course_must_have_the_guards_and_none_weaker(
@@ -213,6 +232,35 @@ def test_a_guard_that_is_not_installed_at_the_silo_is_refused(tmp_path: Path) ->
     proposal = Proposal("ab" * 16, text, __version__, SITES)
     terms: Terms = decode(silo.handle("propose", encode(proposal)), Terms)
     assert terms.refusal.startswith("course: ")
+
+
+@pytest.mark.parametrize(
+    ("guards", "part"),
+    [
+        ((), "requires the guard client_dp with mode distributed or local and clip 1 or less and noise 1 or more"),
+        ((SecureSum(min_cohort=3),), "requires the guard client_dp"),
+        ((ClientDP(mode="distributed"), SecureSum(min_cohort=2)), "the course's has min_cohort=2: 3 or more is needed"),
+        ((ClientDP(), SecureSum(min_cohort=3)), "the course's has mode=central: distributed or local is needed"),
+        (
+            (ClientDP(mode="distributed", clip=None, noise=0.0), SecureSum(min_cohort=3)),
+            "clip=null: 1 or less is needed",
+        ),
+        ((ClientDP(mode="distributed", noise=0.5), SecureSum(min_cohort=3)), "noise=0.5: 1 or more is needed"),
+        ((ClientDP(mode="distributed"), SecureSum(min_cohort=3)), ""),
+        ((ClientDP(mode="local", noise=2.0), SecureSum(min_cohort=3)), ""),
+    ],
+)
+def test_what_ships_can_be_required(guards: tuple[Guard, ...], part: str, tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(
+        "required_guards:\n"
+        "  client_dp: {mode: [distributed, local], clip: 1, noise: 1}\n"
+        "  secure_sum: {min_cohort: 3}\n"
+        "min_examples: 1\n"
+    )
+    course = site_course(FedAvg(weighting="uniform"), guards=guards, min_replies=3, num_clients=3)
+    found = load_policy(path).refusal(course, SITES)
+    assert part in found if part else not found
 
 
 @pytest.mark.parametrize(
