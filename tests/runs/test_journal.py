@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from isthmus.core.errors import BadInput
-from isthmus.core.federation import ExchangeReport, Position
+from isthmus.core.federation import ExchangeReport
 from isthmus.core.outside import replace_file
-from isthmus.core.protocol import Evaluation, Failure
+from isthmus.core.protocol import Evaluation, Failure, Position
 from isthmus.core.training import RoundReport
 from isthmus.runs.folder import Journal
 from isthmus.runs.journal import read_journal
