@@ -21,7 +21,7 @@ from isthmus.core.protocol import EvaluateModel, Evaluation, KeepBest, Request, 
 from isthmus.core.random import digest
 from isthmus.core.record import Record, State, field_types, leaves
 from isthmus.core.sampling import PoissonSampling
-from isthmus.privacy.accounting.ledger import Releases, require_accounting, spent
+from isthmus.privacy.accounting.releases import Releases, require_accounting, spent
 from isthmus.privacy.noise.numbers import WEIGHT, Change, clipped, numbers_of, unchanged
 
 CENTRAL, DISTRIBUTED, LOCAL = MODES = ("central", "distributed", "local")

@@ -15,12 +15,12 @@ from typing import Any, ClassVar, Literal, cast
 
 from isthmus.core.errors import BadMessage, TooFewReplies, refuse
 from isthmus.core.exposure import Exchange, exposure
+from isthmus.core.federation.judging import judged
 from isthmus.core.folding.changes import change_of
 from isthmus.core.folds import WeightedMean
 from isthmus.core.guards.guard import AtClient, AtServer, Guard, Stages
 from isthmus.core.protocol import EvaluateModel, Evaluation, Failure, Known, Request, on, reply_type
 from isthmus.core.record import Record, field_types, leaves, non_finite_leaf
-from isthmus.core.replies import judged
 from isthmus.privacy.secure_sum.adding import Adding
 from isthmus.privacy.secure_sum.giving import Giver
 from isthmus.privacy.secure_sum.rules import SumRules
