@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from isthmus.core.device import CPU, moved
-from isthmus.core.errors import BadMessage
+from isthmus.core.errors import BadMessage, CourseFailed
 from isthmus.core.guards.guard import AtClient, AtServer, Guard, Stages, Suspicious
 from isthmus.core.outside import foreign
 from isthmus.core.protocol import Client, Failure, Known, Position, Request, Requests, handlers_of
@@ -114,6 +114,11 @@ class GuardLine:
     def sums_scores(self) -> bool:
         """Whether how the clients' models do is added up by a guard."""
         return any(guard.sums_scores for guard in self.guards)
+
+    @property
+    def reshapes(self) -> bool:
+        """Whether what leaves has another form than what came."""
+        return not all(guard.keeps_form for guard in self.guards)
 
     @property
     def summing(self) -> bool:
@@ -250,10 +255,19 @@ class GuardedExchange:
         """Return the weighted mean of what clients hold, as it was before it left them, and of how many it is."""
         (guard, at), *others = self._pairs(backwards=True)
         stages = Stages(requests, holding, ask, min_replies, at)
+        stages.reshaped = self.line.reshapes
         mean = guard.summed(stages)
         request = requests[holding[0]]
-        for other, there in others:
-            mean = other.accept(mean, request, "", there)
+        try:
+            for other, there in others:
+                mean = other.accept(mean, request, "", there)
+        except BadMessage as error:
+            raise CourseFailed(
+                f"what the replies to {type(request).__name__} add up to cannot be read: {error}"
+            ) from None
+        problem = request.misfit(mean, at.known) if stages.reshaped else ""
+        if problem:
+            raise CourseFailed(f"the sum of the replies to {type(request).__name__} has another form: {problem}")
         return mean, stages.num_replies
 
 
@@ -264,6 +278,13 @@ def line_problem(guards: tuple[Guard, ...]) -> str:
             after = type(guards[place + 1]).__name__
             return (
                 f"{type(guard).__name__} adds up what clients hold, so it must be the last guard; {after} is after it"
+            )
+    for place, guard in enumerate(guards):
+        coder = next((before for before in guards[:place] if not before.linear and _overrides(before, "release")), None)
+        if guard.works_on_numbers and coder is not None:
+            mine, first = type(guard).__name__, type(coder).__name__
+            return (
+                f"{first} stands before {mine} and leaves no numbers that it could protect: put {mine} before {first}"
             )
     if guards and guards[-1].sums:
         for guard in guards[:-1]:

@@ -84,6 +84,7 @@ class Coder(Guard):
     """
 
     linear: ClassVar[bool] = False
+    keeps_form: ClassVar[bool] = False
     receives_alike: ClassVar[bool] = False
     # Whether what arrives is what was sent to the bit.
     lossless: ClassVar[bool] = False
