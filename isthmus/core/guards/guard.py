@@ -142,6 +142,11 @@ class Guard:
         return ""
 
     @property
+    def restores(self) -> bool:
+        """Whether `accept` makes of a reply, which changes what was heard, one that changes what was meant."""
+        return False
+
+    @property
     def sums_scores(self) -> bool:
         """Whether it adds up how the clients' models do as well: then nobody is told how a single one does."""
         return False
