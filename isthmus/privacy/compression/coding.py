@@ -147,8 +147,8 @@ class Coder(Guard):
             )
         if isinstance(other, Coder) and ((self.ups and other.ups) or (self.downs and other.downs)):
             return (
-                f"{mine} and {theirs} code the same messages, and what one has coded the other cannot; leave one out, "
-                'or give one direction "up" and the other "down". Each codes changes of what both sides know, and those '
+                f"{mine} and {theirs} code the same messages, and what one has coded the other cannot; leave one out "
+                'or give them the directions "up" and "down". Each codes changes of what both sides know, and those '
                 "of top_k and low_rank have bits of their own"
             )
         return ""
