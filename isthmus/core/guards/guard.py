@@ -151,6 +151,11 @@ class Guard:
         return type(self).review is not Guard.review or type(self).fold is not Guard.fold
 
     @property
+    def restores(self) -> bool:
+        """Whether `accept` makes of a reply, which changes what was heard, one that changes what was meant."""
+        return False
+
+    @property
     def sums_scores(self) -> bool:
         """Whether it adds up how the clients' models do as well: then nobody is told how a single one does."""
         return False
