@@ -17,8 +17,7 @@ from isthmus.algorithms.fedgrl import TrainEncoder
 from isthmus.algorithms.fedgrl.downstream import Finetune
 from isthmus.algorithms.fedgrl.selfsup import BGRL, DGI, GAE
 from isthmus.core.codec import decode
-from isthmus.core.federation import Position
-from isthmus.core.protocol import Algorithm
+from isthmus.core.protocol import Algorithm, Position
 from isthmus.core.record import Params, State
 from isthmus.core.sampling import UniformSampling
 from isthmus.data.graph import Graph

@@ -223,7 +223,7 @@ class Life(ABC):
             model=model,
             rules=plan.rules,
             report=report,
-            guards=GuardLine(plan.guards),
+            guards=GuardLine(plan.guards) if plan.guards else None,
             memories=dict(standing.guards),
             secret=self.secret,
         )

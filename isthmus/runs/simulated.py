@@ -304,11 +304,14 @@ Watch: TypeAlias = Callable[[str, Course, Path | None], AbstractContextManager[S
 
 
 def baseline(course: Course, name: str) -> Course:
-    """Return the same course without a federation: as many local steps and the same optimiser, where it has them."""
+    """Return the same course without a federation: as many local steps and the same optimiser, where it has them.
+
+    It has no messages, and so no guards.
+    """
     wanted = ("local_steps", "step_unit", "optimizer")
     same = {key: getattr(course.algorithm, key) for key in wanted if hasattr(course.algorithm, key)}
     alone: dict[str, Any] = {"min_replies": 1} if name == "global" else {}
-    return replace(course, algorithm=ALGORITHMS[name](**same), **alone)
+    return replace(course, algorithm=ALGORITHMS[name](**same), guards=(), **alone)
 
 
 def run_with_baselines(

@@ -192,7 +192,7 @@ def simulated_client(
     client = GraphClient(name, data, course.task, model, own_batching(course, name), own, device_of(course.device))
     client.algorithm = own_algorithm(course, name)
     client.secret = Secret.of_simulation(course.seed, name)
-    client.guards = GuardLine(course.guards) if guards is None else guards
+    client.guards = GuardLine(course.guards) if guards is None and course.guards else guards
     return client
 
 
@@ -215,7 +215,7 @@ def simulated_clients(course: Course, holdings: Mapping[str, Any], model_of: Mod
     """Return clients by name; one module serves all of a kind in turn, as parameters are loaded before each use."""
     own = clients_with_own_models(course)
     modules: dict[tuple[int, int, str | None], tuple[nn.Module, Params]] = {}
-    clients, guards = {}, GuardLine(course.guards)
+    clients, guards = {}, GuardLine(course.guards) if course.guards else None
     for name, data in holdings.items():
         kind = (*dims_of(course, data, name), name if name in own else None)
         if kind not in modules:

@@ -11,8 +11,7 @@ from isthmus import run
 from isthmus.algorithms import Ditto, FedAvg, Local
 from isthmus.algorithms.fedavg import TrainModel
 from isthmus.core.codec import decode
-from isthmus.core.federation import Position
-from isthmus.core.protocol import EvaluateModel, KeepBest
+from isthmus.core.protocol import EvaluateModel, KeepBest, Position
 from isthmus.core.record import Params, State
 from isthmus.core.sampling import UniformSampling
 from isthmus.learn.batching import NeighborBatch

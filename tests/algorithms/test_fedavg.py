@@ -12,8 +12,7 @@ from isthmus.algorithms import FedAvg, FedProx
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import CourseFailed, TooFewReplies
-from isthmus.core.federation import Position
-from isthmus.core.protocol import Failure, ModelState
+from isthmus.core.protocol import Failure, ModelState, Position
 from isthmus.core.record import State
 from isthmus.core.sampling import UniformSampling
 from isthmus.learn.batching import NeighborBatch

@@ -8,8 +8,7 @@ import torch
 from isthmus.algorithms import Local
 from isthmus.algorithms.local import Nothing, StartFrom, TrainAlone
 from isthmus.core.client import Client
-from isthmus.core.federation import Position
-from isthmus.core.protocol import EvaluateModel, Kept
+from isthmus.core.protocol import EvaluateModel, Kept, Position
 from isthmus.learn.graph_client import read_params
 from isthmus.learn.optimizers import SGD, Adam, Optimizer
 from isthmus.runs.simulation import Scenario

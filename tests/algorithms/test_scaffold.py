@@ -8,7 +8,7 @@ import torch
 
 from isthmus.algorithms import FedAvg, Scaffold
 from isthmus.algorithms.scaffold import ClientWeight, CorrectedUpdate, ScaffoldState, ShareWeight, TrainCorrected
-from isthmus.core.federation import Position
+from isthmus.core.protocol import Position
 from isthmus.core.sampling import UniformSampling
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.graph_client import read_params

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from isthmus.core.federation import Position
+from isthmus.core.protocol import Position
 from isthmus.learn.batching import FullBatch, NeighborBatch
 from isthmus.learn.graph_client import GraphClient, check_local_steps, read_params
 from isthmus.learn.optimizers import SGD, StepDecay

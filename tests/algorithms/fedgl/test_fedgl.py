@@ -32,8 +32,8 @@ from isthmus.algorithms.fedgl import (
 )
 from isthmus.config.load import course_to_yaml, load_course
 from isthmus.core.errors import BadInput, TooFewReplies
-from isthmus.core.federation import Federation, Position
-from isthmus.core.protocol import EvaluateModel, Failure, Request
+from isthmus.core.federation import Federation
+from isthmus.core.protocol import EvaluateModel, Failure, Position, Request
 from isthmus.core.record import Params, Record, leaves
 from isthmus.core.sampling import UniformSampling
 from isthmus.data.graph import Graph

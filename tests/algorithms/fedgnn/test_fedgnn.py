@@ -20,8 +20,7 @@ from isthmus.config.course import Course
 from isthmus.core.codec import decode
 from isthmus.core.errors import BadInput
 from isthmus.core.exposure import exposure
-from isthmus.core.federation import Position
-from isthmus.core.protocol import EvaluateModel, KeepBest, Kept, ModelState, Request
+from isthmus.core.protocol import EvaluateModel, KeepBest, Kept, ModelState, Position, Request
 from isthmus.core.record import Params, Record, State, leaves
 from isthmus.core.sampling import UniformSampling
 from isthmus.core.training import weighted_metric

@@ -12,7 +12,7 @@ from isthmus.algorithms import FedGRL, LocalGRL
 from isthmus.algorithms.fedgrl.downstream import Finetune
 from isthmus.algorithms.fedgrl.selfsup import BGRL, DGI, GAE, GRACE, SelfSupervision
 from isthmus.core.codec import decode
-from isthmus.core.federation import Position
+from isthmus.core.protocol import Position
 from isthmus.core.random import seeded
 from isthmus.core.record import Params, State
 from isthmus.data.graph import Graph

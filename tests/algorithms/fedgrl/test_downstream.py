@@ -15,7 +15,7 @@ from torch import Tensor
 
 from isthmus.algorithms.fedgrl.downstream import Finetune, Freeze
 from isthmus.core.errors import BadInput
-from isthmus.core.federation import Position
+from isthmus.core.protocol import Position
 from isthmus.core.record import Params
 from isthmus.data.graph import Graph
 from isthmus.learn.graph_client import Fit, GraphClient, read_params

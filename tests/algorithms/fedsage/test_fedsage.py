@@ -36,8 +36,7 @@ from isthmus.algorithms.fedsage.neighbor_generation import (
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadInput
 from isthmus.core.exposure import exposure
-from isthmus.core.federation import Position
-from isthmus.core.protocol import EvaluateModel, Failure, Kept, Request
+from isthmus.core.protocol import EvaluateModel, Failure, Kept, Position, Request
 from isthmus.core.random import ProtectingStream
 from isthmus.core.record import Params, Record, State, leaves
 from isthmus.data.graph import Graph

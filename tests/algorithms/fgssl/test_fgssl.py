@@ -13,8 +13,8 @@ from isthmus.algorithms import FGSSL, FedAvg
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.algorithms.fgssl import structure_divergence
 from isthmus.core.errors import BadInput
-from isthmus.core.federation import Outcome, Position
-from isthmus.core.protocol import Failure, ModelState
+from isthmus.core.federation import Outcome
+from isthmus.core.protocol import Failure, ModelState, Position
 from isthmus.core.record import Params
 from isthmus.data.graph import Graph
 from isthmus.learn.augment import Augmentation

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.client import NotTogether
-from isthmus.core.federation import Position
+from isthmus.core.protocol import Position
 from isthmus.core.random import seeded
 from isthmus.core.record import Params, leaves
 from isthmus.learn.batching import Batching, FullBatch, MiniBatch

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from isthmus.core.client import NotTogether
-from isthmus.core.federation import Position
+from isthmus.core.protocol import Position
 from isthmus.core.random import seeded
 from isthmus.data.link_graph import LinkGraph
 from isthmus.learn.batching import Batching, FullBatch, LinkBatch, NeighborBatch

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from isthmus.algorithms import FedAvg, FedProx, Local
 from isthmus.core.client import NotTogether
 from isthmus.core.errors import BadInput
-from isthmus.core.federation import Position
+from isthmus.core.protocol import Position
 from isthmus.core.random import seeded
 from isthmus.core.record import Params, leaves
 from isthmus.data.graph import Graph

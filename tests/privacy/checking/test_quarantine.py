@@ -82,17 +82,18 @@ def test_a_quarantine_may_end_and_the_count_begins_anew() -> None:
 
 
 def test_a_course_goes_on_without_the_one_who_lied_and_says_so() -> None:
-    trace = course(Doubting("client-1"), Quarantine(after=2))
+    # In each round it is doubted twice: when it trains, and when it says how the model does.
+    trace = course(Doubting("client-1"), Quarantine(after=3))
     assert asked(trace, "client-1") == {1, 2}
     assert [note for note in trace.said if "client-1" in note] == [
-        "'client-1' is asked nothing from round 3 on: 2 of its replies were suspicious, the last one because it lies, "
+        "'client-1' is asked nothing from round 3 on: 3 of its replies were suspicious, the last one because it lies, "
         "unlike 3 others"
     ]
 
 
 def test_once_somebody_is_barred_the_best_round_is_one_of_those_without_it() -> None:
     """Else no later round could be compared with the best one, which more clients scored."""
-    trace = course(Doubting("client-1"), Quarantine(after=2))
+    trace = course(Scaled(("client-1",), times=300.0), NormBound(times_median=20.0), Quarantine(after=2))
     best = [report.round for report in trace.rounds if report.is_best]
     assert 3 in best
     assert trace.standings[6].best_round >= 3
@@ -136,6 +137,7 @@ def test_the_run_tells_of_it_in_its_notes_and_its_journal(tmp_path: Path) -> Non
     assert failed[0].startswith(
         "client-1 failed in 2 of 5 rounds: TrainModel: suspicious: what it changes has the norm"
     )
+    assert notes[2] == "suspicious replies, which were not counted: client-1 2"
     events = read_journal(RunFolder(tmp_path / "run").journal)
     kinds = {f["kind"] for event in events for f in event.get("failures", ())}
     assert kinds == {"suspicious"}

@@ -26,7 +26,7 @@ from isthmus.core.record import Record, State
 from isthmus.core.sampling import PoissonSampling, Sampling, UniformSampling
 from isthmus.models import GCN, ModelSpec
 from isthmus.privacy.accounting.gaussian import epsilon_of
-from isthmus.privacy.accounting.ledger import Releases, spent
+from isthmus.privacy.accounting.releases import Releases, spent
 from isthmus.privacy.noise.client_dp import ClientDP
 from isthmus.runs.journal import read_journal
 from isthmus.testing import check_guard, toy_course, toy_scenario, trace_course

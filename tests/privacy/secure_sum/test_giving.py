@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from isthmus.core.errors import BadMessage
+from isthmus.core.guards.settled import Settled
 from isthmus.core.protocol import ModelState
 from isthmus.privacy.secure_sum.giving import Giver
-from isthmus.privacy.secure_sum.once import Settled
 from isthmus.privacy.secure_sum.rules import SumRules
 from isthmus.privacy.secure_sum.stages import (
     ConfirmView,

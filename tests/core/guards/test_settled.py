@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.core.errors import BadMessage
-from isthmus.privacy.secure_sum.once import MOST_KEYS, Settled, SettledFile
+from isthmus.core.guards.settled import MOST_KEYS, Settled, SettledFile
 
 Make = Callable[[], Settled]
 
