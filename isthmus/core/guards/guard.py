@@ -35,8 +35,11 @@ class Book(Protocol):
     def settle(self, keys: str, what: str, value: bytes) -> None:
         """Settle something for a set of keys; raises BadMessage if something else was settled before."""
 
-    def add_up(self, reply: str, clients: bytes) -> None:
+    def add_up(self, reply: str, clients: tuple[str, ...]) -> None:
         """Take note over whom a reply is added up; raises BadMessage if it was over others before."""
+
+    def added(self, reply: str) -> tuple[str, ...]:
+        """Return over whom a reply was added up; nobody if it never was."""
 
 
 class Signer(Protocol):
