@@ -322,6 +322,11 @@ class GraphClient(Client):
             purpose,
             envelope,
         )
+        private = None if self.guards is None else self.guards.private_steps
+        if private is not None:
+            from isthmus.learn.private_fit import PrivateFit  # seldom needed, and it stands on this file
+
+            return self.do(PrivateFit(work, private))  # type: ignore[no-any-return]
         fitted: Fitted = self.do(work)
         return fitted
 
