@@ -149,6 +149,11 @@ class Guard:
         """Whether it adds up how the clients' models do as well: then nobody is told how a single one does."""
         return False
 
+    @property
+    def least_clients(self) -> int:
+        """With fewer clients a course with this guard cannot go on."""
+        return 1
+
     def shown(self, exchange: Exchange) -> Exchange:
         """Return an exchange as it is with this guard, for people: who sees what by contract, and on the wire."""
         return exchange

@@ -98,6 +98,11 @@ class SecureSum(Guard):
         """Whether evaluations are added up."""
         return self.fold_scores
 
+    @property
+    def least_clients(self) -> int:
+        """A sum is over so many at least."""
+        return self.min_cohort
+
     # ---- before the course
 
     def problem(self, course: Any) -> str:
