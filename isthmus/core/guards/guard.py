@@ -27,7 +27,12 @@ ReplyT = TypeVar("ReplyT", bound=Record)
 
 
 class Book(Protocol):
-    """What a client has settled once and for all, kept where no server can roll it back, unlike its memory."""
+    """What a client has settled once and for all, kept where no server can roll it back, unlike its memory.
+
+    `under_way` is what it needs for the sum that is made now: it goes with the process, and is in no file.
+    """
+
+    under_way: State
 
     def open(self, keys: str) -> None:
         """Begin with a new set of keys, by its name."""
