@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from isthmus.algorithms import FedAvg as FedAvg
     from isthmus.algorithms import FedAvgFT as FedAvgFT
     from isthmus.algorithms import FedDyn as FedDyn
+    from isthmus.algorithms import FedGAP as FedGAP
     from isthmus.algorithms import FedGL as FedGL
     from isthmus.algorithms import FedGNN as FedGNN
     from isthmus.algorithms import FedGRL as FedGRL
@@ -115,6 +116,7 @@ _PUBLIC = {
         "FedAvg",
         "FedAvgFT",
         "FedDyn",
+        "FedGAP",
         "FedGL",
         "FedGNN",
         "FedGRL",

@@ -104,6 +104,9 @@ class Scaffold(LocalTraining[ScaffoldState]):
         local_steps, step_unit, optimizer, weighting, keep_moments, fold: as in FedAvg
     """
 
+    # Of this very class: all that leaves a client but its scores is made of what `fit` gave (guard example_dp).
+    tells_only_models: ClassVar[bool] = True
+
     # The server's c holds the c_i that the client would have forgotten, and would hold it for ever.
     starts_anew: ClassVar[bool] = False
 
