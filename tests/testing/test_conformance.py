@@ -814,7 +814,7 @@ TOGETHER = (
     *("TrainEncoder", "TrainOwnEncoder"),
 )
 # They train in a way of their own; their evaluation is done together.
-ONE_BY_ONE = {"apfl"}
+ONE_BY_ONE: set[str] = set()
 
 
 @pytest.mark.meet(1)
