@@ -9,7 +9,9 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import ModelState, Request, on
 from isthmus.core.record import Params, Record
-from isthmus.learn.graph_client import GraphClient, LocalTraining, Penalty
+from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.local_training import LocalTraining
+from isthmus.learn.steps import Penalty
 
 
 @dataclass(frozen=True)

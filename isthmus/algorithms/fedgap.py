@@ -18,8 +18,10 @@ from isthmus.core.guards.hiding import NoisySums
 from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, Request, on
 from isthmus.core.random import digest
 from isthmus.core.record import Params, Record, State
-from isthmus.learn.graph_client import GraphClient, LocalTraining, load_params
+from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.local_training import LocalTraining
 from isthmus.learn.noisy_sums import memory_of_sums, network_of, own_rows, with_sums
+from isthmus.learn.steps import load_params
 from isthmus.learn.tasks.node_classification import NodeClassification
 
 ENCODER = "gnn.encoder."

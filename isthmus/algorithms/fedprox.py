@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from isthmus.algorithms.fedavg import FedAvg, TrainModel
 from isthmus.core.errors import refuse
-from isthmus.learn.graph_client import GraphClient, Penalty, proximal
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import check_pull
+from isthmus.learn.steps import Penalty, proximal
 
 
 @dataclass(frozen=True)

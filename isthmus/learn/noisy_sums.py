@@ -20,7 +20,8 @@ from isthmus.core.guards.hiding import NoisySums
 from isthmus.core.random import ProtectingStream, digest
 from isthmus.core.record import Params, State
 from isthmus.data.graph import Graph
-from isthmus.learn.graph_client import GraphClient, load_params
+from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.steps import load_params
 from isthmus.learn.tasks.node_classification import PreparedNodes
 from isthmus.models.gnn.gap import GAPStack, OwnRows, SummedRows
 from isthmus.models.inputs import GraphInput

@@ -20,7 +20,9 @@ from isthmus.core.client import NotTogether, Work
 from isthmus.core.errors import BadInput
 from isthmus.core.guards.hiding import PrivateSteps
 from isthmus.core.record import State
-from isthmus.learn.graph_client import Fit, Fitted, GraphClient, copied, gradients, load_params, read_params
+from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.heavy_work import Fit, Fitted
+from isthmus.learn.steps import copied, gradients, load_params, read_params
 from isthmus.learn.tasks.graph_task import GraphBatch, PreparedGraphs
 from isthmus.learn.tasks.node_classification import NodeBatch, PreparedNodes
 from isthmus.models.gnn.gap import OwnRows, SummedRows

@@ -230,9 +230,7 @@ class Holder(Client):
         raise NotImplementedError
 
 
-def test_a_protecting_stream_is_another_for_another_request_memory_value_place_or_purpose() -> (
-    None
-):
+def test_a_protecting_stream_is_another_for_another_request_memory_value_place_or_purpose() -> None:
     ones = torch.ones(3)
 
     def drawn(

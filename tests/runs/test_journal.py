@@ -104,8 +104,8 @@ def test_failures_are_told_by_reason_with_clients_and_rounds() -> None:
     ]
     journal.exchanged(failed(2, Failure("a", "error", "no"), request="DescribeEncoder"))
     assert journal.failure_notes()[0] == "a failed in 1 of 3 rounds: DescribeEncoder: error: no"
-    for number in range(3):
-        journal.exchanged(failed(3, Failure("a", "late", str(number))))
+    for reason in ("away", "slow", "busy"):
+        journal.exchanged(failed(3, Failure("a", "late", reason)))
     assert journal.failure_notes()[3] == "clients failed for 2 more reasons, which the journal has"
 
 

@@ -36,8 +36,11 @@ class Book(Protocol):
     def settle(self, keys: str, what: str, value: bytes) -> None:
         """Settle something for a set of keys; raises BadMessage if something else was settled before."""
 
-    def add_up(self, reply: str, clients: bytes) -> None:
+    def add_up(self, reply: str, clients: tuple[str, ...]) -> None:
         """Take note over whom a reply is added up; raises BadMessage if it was over others before."""
+
+    def added(self, reply: str) -> tuple[str, ...]:
+        """Return over whom a reply was added up; nobody if it never was."""
 
 
 class Signer(Protocol):
@@ -135,12 +138,26 @@ class Guard:
     sums: ClassVar[bool] = False
     # Whether `accept` may be done to a mean of replies as to each reply: else it cannot stand before one that sums.
     linear: ClassVar[bool] = True
+    # Whether what leaves has the names, shapes and types of what came; only `accept` finds them again else.
+    keeps_form: ClassVar[bool] = True
+    # Whether its client half works on the numbers of what leaves: then no guard before it may make bytes of them.
+    works_on_numbers: ClassVar[bool] = False
     # Whether what `receive` makes of a request depends on the request alone: then it is done once for many clients.
     receives_alike: ClassVar[bool] = True
 
     def problem(self, course: Any) -> str:
         """Return why a course cannot have this guard beside its other parts, with what would do; empty if it can."""
         return ""
+
+    @property
+    def compares(self) -> bool:
+        """Whether what becomes of one reply depends on the others: then one client moves more than its own part."""
+        return type(self).review is not Guard.review or type(self).fold is not Guard.fold
+
+    @property
+    def restores(self) -> bool:
+        """Whether `accept` makes of a reply, which changes what was heard, one that changes what was meant."""
+        return False
 
     @property
     def sums_scores(self) -> bool:
@@ -238,8 +255,10 @@ class Stages:
 
     `requests` are the algorithm's own, as clients understand them; `holding` are those who have a reply. `ask` carries
     one more exchange, of the guard's own requests. `num_replies` is how many are in the sum: all that are held, unless
-    the guard says that it is fewer.
+    the guard says that it is fewer. `reshaped` says whether guards before it have changed the form of what is held.
     """
+
+    reshaped = False
 
     def __init__(
         self,
