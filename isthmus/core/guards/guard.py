@@ -48,6 +48,20 @@ class Book(Protocol):
         """Return over whom a reply was added up; nobody if it never was."""
 
 
+class OwnClient(Protocol):
+    """A client of the server's own, on a graph that the server has: nobody else sees what it answers."""
+
+    def answer(self, position: Position, request: Request[Any], memory: State) -> tuple[Record, State]:
+        """Return the reply to what clients were asked, and what the client remembers then.
+
+        Raises CourseFailed where there is no reply that could be used.
+        """
+
+
+# What the server's own client is called.
+SERVER = "server"
+
+
 class Signer(Protocol):
     """Signs what a client says to other clients by way of the server, and sees that others' words are theirs."""
 
@@ -94,7 +108,8 @@ class AtServer:
 
     `folds` says whether the server sees but the fold of the replies, and `fold` which. `secret` is the server's own;
     that of a simulation derives from the seed. `everybody` are all clients, of whom `sampling` draws the cohorts.
-    `course` is what all parties of a course between sites call it; empty in a simulation.
+    `course` is what all parties of a course between sites call it; empty in a simulation. `own` is the server's own
+    client, where the course gives it a graph.
     """
 
     position: Position
@@ -109,6 +124,7 @@ class AtServer:
     everybody: tuple[str, ...] = ()
     sampling: Sampling = field(default_factory=UniformSampling)
     course: str = ""
+    own: OwnClient | None = None
 
     @property
     def memory(self) -> State:
