@@ -19,7 +19,8 @@ from isthmus.core.protocol import Algorithm, Position, Request, Requests
 from isthmus.core.record import Params, Record, State, leaves
 from isthmus.core.training import Callback, RoundReport, Standing, run_course
 from isthmus.runs.simulation import Scenario, Simulation, torch_threads
-from isthmus.runtime.loop import LoopRuntime, Pausing, StackedRuntime
+from isthmus.runtime.loop import LoopRuntime, StackedRuntime
+from isthmus.runtime.pausing import Pausing
 from isthmus.testing.hostile.lies import Dishonest, HostileRuntime
 
 # What the clock says of an exchange, left out of comparisons.
@@ -177,7 +178,7 @@ def trace_course(
         runtime = _watched(simulation, trace, fault, place)
         if liar is not None:
             runtime = HostileRuntime(runtime, liar)
-        standing = None
+        standing, own = None, simulation.own
         if resume_from is not None:
             before, round = resume_from
             standing = _through_bytes(before.standings[round], course.algorithm)
@@ -186,8 +187,10 @@ def trace_course(
         try:
             if standing is None:
                 # The setup by itself first, so that there is a checkpoint of it too.
-                standing = run_course(course.algorithm, runtime, replace(plan, rounds=0), simulation.initial, [trace])
-            run_course(course.algorithm, runtime, plan, simulation.initial, [trace], standing)
+                standing = run_course(
+                    course.algorithm, runtime, replace(plan, rounds=0), simulation.initial, [trace], own=own
+                )
+            run_course(course.algorithm, runtime, plan, simulation.initial, [trace], standing, own=own)
         except IsthmusError as error:
             trace.ended_by = error
         except AssertionError:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from isthmus.core.device import CPU, moved
 from isthmus.core.errors import BadMessage, CourseFailed
-from isthmus.core.guards.guard import AtClient, AtServer, Guard, Stages, Suspicious
+from isthmus.core.guards.guard import AtClient, AtServer, Guard, OwnClient, Stages, Suspicious
+from isthmus.core.guards.hiding import NoisySums, PrivateSteps
 from isthmus.core.outside import foreign
 from isthmus.core.protocol import Client, Failure, Known, Position, Request, Requests, handlers_of
 from isthmus.core.random import Secret
@@ -62,6 +63,16 @@ class GuardLine:
         return zip(reversed(self.guards), reversed(self.entries), strict=True)
 
     # ---- client
+
+    @property
+    def private_steps(self) -> PrivateSteps | None:
+        """How clients take the steps of their training, if a guard says it."""
+        return next((guard.private_steps for guard in self.guards if guard.private_steps is not None), None)
+
+    @property
+    def noisy_sums(self) -> NoisySums | None:
+        """How clients add up over edges, if a guard says it."""
+        return next((guard.noisy_sums for guard in self.guards if guard.noisy_sums is not None), None)
 
     @property
     def kinds(self) -> tuple[type[Request[Any]], ...]:
@@ -159,6 +170,7 @@ class ServerSide:
     everybody: tuple[str, ...] = ()
     sampling: Sampling = field(default_factory=UniformSampling)
     course: str = ""
+    own: OwnClient | None = None
 
 
 class GuardedExchange:
@@ -182,6 +194,7 @@ class GuardedExchange:
                 server.everybody,
                 server.sampling,
                 server.course,
+                server.own,
             )
             for entry in line.entries
         }
@@ -292,6 +305,10 @@ def line_problem(guards: tuple[Guard, ...]) -> str:
             return (
                 f"{first} stands before {mine} and leaves no numbers that it could protect: put {mine} before {first}"
             )
+    for name in ("private_steps", "noisy_sums"):
+        saying = [type(guard).__name__ for guard in guards if getattr(guard, name) is not None]
+        if len(saying) > 1:
+            return f"{' and '.join(saying)} both say how clients learn; leave one out"
     if guards and guards[-1].sums:
         for guard in guards[:-1]:
             single = [name for name in ("review", "fold") if _overrides(guard, name)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -18,14 +20,19 @@ _CTR_NONCE, _AEAD_NONCE = bytes(16), bytes(12)  # no key is used for two message
 _ZEROS = bytes(1 << 16)
 
 
+@lru_cache(maxsize=4)  # those that are in use: making one costs as much as agreeing on a secret
+def _key(private: bytes) -> X25519PrivateKey:
+    return X25519PrivateKey.from_private_bytes(private)
+
+
 def public_of(private: bytes) -> bytes:
     """Return the public X25519 key of a private one."""
-    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+    return _key(private).public_key().public_bytes_raw()
 
 
 def exchanged(private: bytes, public: bytes) -> bytes:
     """Return the X25519 secret of two keys; raises ValueError where everybody could know it."""
-    return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+    return _key(private).exchange(X25519PublicKey.from_public_bytes(public))
 
 
 def hkdf(secret: bytes, info: bytes) -> bytes:

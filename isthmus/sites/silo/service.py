@@ -87,9 +87,9 @@ class SiloService:
         self.say = say
         self.id_secret = id_secret
         self.own_secret = OwnSecret(state, say)
-        self.book = SettledFile(state / BOOK_FILE, lambda text: self._tell("book", text))
         self.identity = identity  # of a silo with a certificate: it signs what it agrees to, and counts who else did
         self._tell = Seldom(lambda text: self.say(text), burst=MAX_SAID)
+        self.book = SettledFile(state / BOOK_FILE, lambda text: self._tell("book", text))
         self._seen = DataSeen(lambda text: self._tell("data", text))
         self.expelled: Callable[[], Collection[str]] = frozenset  # whose names count no more
         self.refused: str = ""  # why the federation does not want this silo, if so
