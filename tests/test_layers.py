@@ -113,6 +113,13 @@ def test_there_are_sources_to_read() -> None:
     assert {"core/record.py", "learn/optimizers.py", "runs/life.py", "testing/conformance.py"} <= set(SOURCES)
 
 
+def test_the_table_has_the_rooms_that_there_are() -> None:
+    rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and any(path.glob("*.py"))}
+    assert set(ARROWS) - {"top"} == rooms
+    named = set().union(*ARROWS.values()) - {"*"}
+    assert named <= rooms and {path for path, _ in EXCEPTIONS} <= set(SOURCES)
+
+
 def test_modules_import_only_what_their_rooms_may() -> None:
     assert [
         found for path, file in SOURCES.items() for found in forbidden(file.read_text(encoding="utf-8"), path)

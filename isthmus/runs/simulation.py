@@ -36,15 +36,9 @@ from isthmus.data.folders.own_kinds import Folders
 from isthmus.data.folders.schema.schema import digest_at
 from isthmus.data.graph import Graph
 from isthmus.data.joining import merged
-from isthmus.learn.graph_client import (
-    GraphClient,
-    Scores,
-    load_params,
-    one_by_one,
-    read_params,
-    score_on_global_graph,
-    score_on_local_graphs,
-)
+from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.scoring import Scores, one_by_one, score_on_global_graph, score_on_local_graphs
+from isthmus.learn.steps import load_params, read_params
 from isthmus.learn.together.blocks import Blocks
 from isthmus.models import ModelSpec
 from isthmus.models.model import ModelFactory, require_own_heads, require_own_inputs, require_same_shared, shared_names

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 from isthmus.core.device import CPU, moved
+from isthmus.core.guards.hiding import NoisySums, PrivateSteps
 from isthmus.core.protocol import Client, Failure, Known, Position, Request, Requests
 from isthmus.core.random import ProtectingStream, Secret
 from isthmus.core.record import Record, State
@@ -35,8 +36,11 @@ class Book(Protocol):
     def settle(self, keys: str, what: str, value: bytes) -> None:
         """Settle something for a set of keys; raises BadMessage if something else was settled before."""
 
-    def add_up(self, reply: str, clients: bytes) -> None:
+    def add_up(self, reply: str, clients: tuple[str, ...]) -> None:
         """Take note over whom a reply is added up; raises BadMessage if it was over others before."""
+
+    def added(self, reply: str) -> tuple[str, ...]:
+        """Return over whom a reply was added up; nobody if it never was."""
 
 
 class OwnClient(Protocol):
@@ -167,9 +171,24 @@ class Guard:
         return type(self).review is not Guard.review or type(self).fold is not Guard.fold
 
     @property
+    def restores(self) -> bool:
+        """Whether `accept` makes of a reply, which changes what was heard, one that changes what was meant."""
+        return False
+
+    @property
     def sums_scores(self) -> bool:
         """Whether it adds up how the clients' models do as well: then nobody is told how a single one does."""
         return False
+
+    @property
+    def private_steps(self) -> PrivateSteps | None:
+        """How clients take the steps of their training, where examples are hidden from what becomes of it."""
+        return None
+
+    @property
+    def noisy_sums(self) -> NoisySums | None:
+        """How clients add up over edges, where edges or nodes are hidden from what becomes of it."""
+        return None
 
     def shown(self, exchange: Exchange) -> Exchange:
         """Return an exchange as it is with this guard, for people: who sees what by contract, and on the wire."""

@@ -31,7 +31,7 @@ APART = (EvaluateModel, KeepBest)
 SLACK = 2.0
 REMEDY = (
     ". To let less drown: more clients, fewer shared parameters (shared, model.gnn.hidden); or hide less than a whole "
-    "client: edges or nodes (model.gnn.name=gap), examples (algorithm.privacy)"
+    "client: edges (guard edge_dp), nodes (node_dp), examples (example_dp)"
 )
 
 

@@ -2,7 +2,7 @@
 
 Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (2017). Files: `stages.py` the
 messages, `giving.py` and `adding.py` the two halves, `holding.py`, `layout.py` and `fixed_point.py` replies as words,
-`masks.py`, `keys.py` and `shamir.py` what hides them, `once.py` what a client does once only, `scores.py` evaluations.
+`masks.py`, `keys.py` and `shamir.py` what hides them, `scores.py` evaluations.
 """
 
 from __future__ import annotations

@@ -17,8 +17,9 @@ from isthmus.core.random import seeded
 from isthmus.core.record import Params, State
 from isthmus.data.graph import Graph
 from isthmus.learn.augment import Augmentation
-from isthmus.learn.graph_client import GraphClient, read_params
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import AdamW, Cosine
+from isthmus.learn.steps import read_params
 from isthmus.models import GCN, LinearDecoder, MLPDecoder, ModelSpec
 from isthmus.runs.simulation import Scenario
 from isthmus.testing import toy_client, toy_course, toy_graph, toy_scenario

@@ -276,7 +276,9 @@ def test_it_is_said_once_how_much_noise_there_is_beside_what_is_learned() -> Non
         )
     assert len(notes) == 2
     assert "on the mean of 5 clients and 92,000 parameters it has a norm of about 364 clips" in notes[0]
-    assert "edges or nodes (model.gnn.name=gap)" in notes[0] and "is not part of it" in notes[1]
+    assert (
+        "edges (guard edge_dp), nodes (node_dp), examples (example_dp)" in notes[0] and "is not part of it" in notes[1]
+    )
 
 
 # ---- what is refused
