@@ -109,16 +109,19 @@ class BatchCohort(GraphCohort):
             layouts |= {name: WideRows(len(self), len(slots[name])) for name in feature_weights(self.model)}
         return layouts
 
-    def evaluate(self, models: Sequence[Params], splits: tuple[str, ...]) -> list[Evaluated]:
-        """Return metrics and example counts of each client's model on its own data."""
+    def evaluate(
+        self, models: Sequence[Params], splits: tuple[str, ...], prepared: list[Any] | None = None
+    ) -> list[Evaluated]:
+        """Return metrics and example counts of each client's model on its own data, or what takes its place."""
+        stack: BatchStack = self.stack if prepared is None else self._data_of(prepared)
         if not self.clients[0].own and all(model is models[0] for model in models):
             load_params(self.model, models[0])
-            return self.stack.evaluate(self.model, splits, stacked=False)
+            return stack.evaluate(self.model, splits, stacked=False)
         starts = {**self._personal(frozenset(models[0])), **starts_of(models)}
         self._check(starts)
-        layouts = self._layouts_of(self.stack)
+        layouts = self._layouts_of(stack)
         with replaced(self.model, {name: layouts[name].live(start) for name, start in starts.items()}):
-            return self.stack.evaluate(self.model, splits, stacked=True)
+            return stack.evaluate(self.model, splits, stacked=True)
 
 
 @dataclass(frozen=True)

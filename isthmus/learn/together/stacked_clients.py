@@ -106,13 +106,17 @@ class GraphCohort:
             self._other_features = (data.graph.x, self._stacked_features(data))
         return self._other_features[1]
 
-    def held(self, form: Callable[[StackedFeatures], FullRows | CompactRows]) -> tuple[dict[str, Layout], StackedData]:
+    def held(
+        self, form: Callable[[StackedFeatures], FullRows | CompactRows], data: StackedData | None = None
+    ) -> tuple[dict[str, Layout], StackedData]:
         """Return how parameters are held, those of sparse features in this form, and the data in the form for that."""
+        data = self.data if data is None else data
         layouts: dict[str, Layout] = dict.fromkeys(self._shapes, Plain(len(self)))
-        if self._features is None:
-            return layouts, self.data
-        rows = form(self._features)
-        return layouts | dict.fromkeys(self._feature_weights, rows), self.data.with_features(rows.x)
+        features = self._features_of(data)
+        if features is None:
+            return layouts, data
+        rows = form(features)
+        return layouts | dict.fromkeys(self._feature_weights, rows), data.with_features(rows.x)
 
     # ---- training
 
@@ -360,20 +364,22 @@ class GraphCohort:
 
     # ---- evaluation
 
-    def evaluate(self, models: Sequence[Params], splits: tuple[str, ...]) -> list[Evaluated]:
-        """Return metrics and example counts of each client's model on its own graph."""
-        with self.holding(models) as data:
+    def evaluate(
+        self, models: Sequence[Params], splits: tuple[str, ...], prepared: list[Any] | None = None
+    ) -> list[Evaluated]:
+        """Return metrics and example counts of each client's model on its own graph, or what takes its place."""
+        with self.holding(models, None if prepared is None else self._data_of(prepared)) as data:
             return self.task.evaluate_stacked(self.model, data, splits)
 
     @contextmanager
-    def holding(self, models: Sequence[Params]) -> Iterator[StackedData]:
+    def holding(self, models: Sequence[Params], data: StackedData | None = None) -> Iterator[StackedData]:
         """Let the module be each client's model, to look at and not to train; yield the data that it is to run on."""
         if not self.clients[0].own and all(model is models[0] for model in models):
             load_params(self.model, models[0])
-            yield self.data
+            yield self.data if data is None else data
             return
         starts = {**self._personal(frozenset(models[0])), **starts_of(models)}
-        layouts, data = self.held(partial(CompactRows, still=True))
+        layouts, data = self.held(partial(CompactRows, still=True), data)
         self._check(dict(starts))
         with replaced(self.model, {name: layouts[name].live(start) for name, start in starts.items()}):
             yield data

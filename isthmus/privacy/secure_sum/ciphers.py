@@ -40,14 +40,24 @@ def hkdf(secret: bytes, info: bytes) -> bytes:
     return HKDF(SHA256(), KEY_BYTES, None, info).derive(secret)
 
 
-def stream(key: bytes, num_bytes: int) -> np.ndarray:
-    """Return the key stream of AES-256-CTR from its start."""
-    encryptor = Cipher(AES256(key), CTR(_CTR_NONCE)).encryptor()
-    found = bytearray(num_bytes)
-    for start in range(0, num_bytes, len(_ZEROS)):
-        part = min(len(_ZEROS), num_bytes - start)
-        encryptor.update_into(memoryview(_ZEROS)[:part], memoryview(found)[start : start + part])
-    return np.frombuffer(found, np.uint8)
+class Stream:
+    """The key stream of AES-256-CTR, from its start."""
+
+    def __init__(self, key: bytes) -> None:
+        self._encryptor = Cipher(AES256(key), CTR(_CTR_NONCE)).encryptor()
+
+    def take(self, num_bytes: int) -> bytes:
+        """Return the next bytes."""
+        return self._encryptor.update(bytes(num_bytes))
+
+    def add_to(self, words: np.ndarray, sign: int) -> None:
+        """Add the next bytes to words, or take them off, modulo the size of a word."""
+        drawn = bytearray(min(words.nbytes, len(_ZEROS)))
+        mask, step = np.frombuffer(drawn, words.dtype), len(_ZEROS) // words.itemsize
+        for start in range(0, len(words), step):
+            part = words[start : start + step]
+            self._encryptor.update_into(memoryview(_ZEROS)[: part.nbytes], memoryview(drawn)[: part.nbytes])
+            np.add(part, mask[: len(part)], out=part) if sign > 0 else np.subtract(part, mask[: len(part)], out=part)
 
 
 def seal(key: bytes, text: bytes, context: bytes) -> bytes:

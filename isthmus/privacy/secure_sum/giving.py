@@ -138,7 +138,7 @@ class Giver:
         needed, found = self.rules.needed(len(cohort)), dict.fromkeys(cohort, b"")
         for place, secret in enumerate(secrets.all()):
             coins = crypto.stream(secrets.derived(b"coins", context, bytes([place])), shamir.coin_bytes(needed))
-            shares = shamir.split(secret, needed, len(cohort), coins.tobytes())
+            shares = shamir.split(secret, needed, len(cohort), coins)
             for peer, share in zip(cohort, shares, strict=True):
                 found[peer] += share
         return found
