@@ -175,6 +175,10 @@ def serve(
         bool, typer.Option("--no-resume", help="Leave alone what an earlier server has not finished.")
     ] = False,
     schema: SchemaFile = None,
+    graph: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="A graph of the server's own, for courses with a server_share."),
+    ] = None,
 ) -> None:
     """Run the server of a federation: a course given here, or those that operators submit, one after the other.
 
@@ -182,23 +186,19 @@ def serve(
     server ended is taken up again by itself.
     """
     from isthmus.sites.courses.site_course import Patience, course_of, keep_schema, load_site_course
+    from isthmus.sites.join import check_own
     from isthmus.sites.serve import Server
 
     source, overrides = split_words(words or [])
-    if resume is not None and (words or out):
-        raise BadInput("--resume goes on with a run as it is: give no course or --out with it")
-    if (words or resume is not None) and (once or no_resume):
-        raise BadInput(
-            "--once and --no-resume are about courses of operators: give no course and no --resume with them"
-        )
+    _check_goes_together(words, resume, out, once or no_resume, schema)
     opened, patience = kits.open_kit(kit, "server"), Patience(wait, pause)
-    if schema is not None and not words:
-        raise BadInput("--schema goes with a course given here; operators give theirs to isthmus submit")
     course = course_of(resume) if resume else None
     if words:
         course = load_site_course(source, overrides, len(opened.sites), say, schema)
+    if graph is not None:
+        check_own(graph, None)
     with interruptible():
-        server = Server(opened, say=say)
+        server = Server(opened, say=say, graph=graph)
         try:
             if course is None:
                 server.serve(out or Path("runs"), patience=patience, once=once, take_up=not no_resume)
@@ -213,6 +213,20 @@ def serve(
             server.stop()
     keep_schema(result.run_dir or Path(), schema)
     show_folder(result.run_dir or Path())
+
+
+def _check_goes_together(
+    words: list[str] | None, resume: Path | None, out: Path | None, of_operators: bool, schema: Path | None
+) -> None:
+    """Refuse what is given for another way to serve: a course, one to go on with, or those of operators."""
+    if resume is not None and (words or out):
+        raise BadInput("--resume goes on with a run as it is: give no course or --out with it")
+    if (words or resume is not None) and of_operators:
+        raise BadInput(
+            "--once and --no-resume are about courses of operators: give no course and no --resume with them"
+        )
+    if schema is not None and not words:
+        raise BadInput("--schema goes with a course given here; operators give theirs to isthmus submit")
 
 
 def join(

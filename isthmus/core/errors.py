@@ -61,6 +61,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if not choices:
         return "there are none"
     text = f"known: {', '.join(choices)}."
+    name = str(name)  # of a field that should have been one, anything
     close = get_close_matches(name.lower(), choices, n=1, cutoff=0.5)
     # A name that starts with what was typed is what the user most likely means ('fedsage' -> 'fedsage_plus').
     starts = [choice for choice in choices if name and choice.startswith(name.lower())]

@@ -71,6 +71,8 @@ def line_chart(
     *,
     x_names: Mapping[float, str] | None = None,
     log_x: bool = False,
+    log_y: bool = False,
+    shared_x: bool = True,
     shared_y: bool = False,
 ) -> Chart:
     """Return lines with a marker at each point, error bars where there are deviations, and dashed references.
@@ -79,11 +81,15 @@ def line_chart(
     """
     alt = _altair()
     rows = _rows(panels, x_names)
-    if log_x and any(row["x"] <= 0 for row in rows if not row["reference"]):
+    no_place = [
+        row for row in rows if (log_x and row["x"] <= 0 and not row["reference"]) or (log_y and row["low"] <= 0)
+    ]
+    if no_place:
         raise ValueError("an axis of logarithms has no place for 0 or less")
-    scale = alt.Scale(type="log") if log_x else alt.Scale(zero=False)
-    x = alt.X("x:Q", title=_text(words.x), scale=scale, axis=_named(x_names, rows))
-    y = alt.Y("y:Q", title=_text(words.y), scale=alt.Scale(zero=False))
+    x_scale, y_scale = (alt.Scale(type="log") if log else alt.Scale(zero=False) for log in (log_x, log_y))
+    places = _named(x_names, rows) if shared_x else alt.Axis(format="~s", labelOverlap=True)
+    x = alt.X("x:Q", title=_text(words.x), scale=x_scale, axis=places)
+    y = alt.Y("y:Q", title=_text(words.y), scale=y_scale)
     moving, still = "!datum.reference", "datum.reference"
     color = _channel("Color", panels)
     points = alt.Chart().encode(x=x, y=y, color=color, tooltip=TOLD)
@@ -93,7 +99,7 @@ def line_chart(
     marks = marks.encode(shape=_channel("Shape", panels))
     rules = alt.Chart().transform_filter(still).mark_rule(strokeDash=[6, 4], strokeWidth=1.5)
     rules = rules.encode(y=y, color=color, tooltip=TOLD)
-    return _sheet(alt.layer(rules, lines, bars, marks), rows, panels, words, shared_y)
+    return _sheet(alt.layer(rules, lines, bars, marks), rows, panels, words, shared_y, shared_x)
 
 
 def curve_chart(panels: Sequence[Panel], words: Words = Words(), *, shared_y: bool = False) -> Chart:
@@ -103,10 +109,12 @@ def curve_chart(panels: Sequence[Panel], words: Words = Words(), *, shared_y: bo
     whole = {"tickMinStep": 1} if all(float(row["x"]).is_integer() for row in rows) else {}
     x = alt.X("x:Q", title=_text(words.x), scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(**whole))
     y = alt.Y("y:Q", title=_text(words.y), scale=alt.Scale(zero=False))
-    color, dash = _channel("Color", panels), _channel("StrokeDash", panels)
+    # Symbols of the legend are lines, not what a band is drawn with.
+    symbols = {"symbolType": "stroke", "symbolOpacity": 1.0, "symbolSize": 400, "symbolStrokeWidth": 2}
+    color, dash = (_channel(kind, panels, **symbols) for kind in ("Color", "StrokeDash"))
     points = alt.Chart().encode(x=x, y=y, detail="part:N", tooltip=TOLD)
     bands = points.transform_filter("datum.low < datum.high").mark_area(opacity=0.18)
-    bands = bands.encode(y="low:Q", y2="high:Q", color=color.legend(None))
+    bands = bands.encode(y="low:Q", y2="high:Q", color=color)
     lines = points.mark_line(strokeWidth=1.8).encode(color=color, strokeDash=dash)
     return _sheet(alt.layer(bands, lines), rows, panels, words, shared_y)
 
@@ -205,13 +213,16 @@ def _names(panels: Sequence[Panel]) -> list[str]:
     return list(dict.fromkeys(_text(series.name) for panel in panels for series in panel.series))
 
 
-def _channel(kind: str, panels: Sequence[Panel]) -> Any:
-    """Return an encoding of series by their number, the same in every panel, with or without points."""
+def _channel(kind: str, panels: Sequence[Panel], **symbols: Any) -> Any:
+    """Return an encoding of series by their number, the same in every panel, with or without points.
+
+    `symbols` says how its legend draws them, where not as the chart does.
+    """
     alt, names, looks = _altair(), _names(panels), LOOKS[kind]
     scale = alt.Scale(domain=names, range=[looks[number % len(looks)] for number in range(len(names))])
     drawn = {row["series"] for row in _rows(panels)}  # a series without points is in no legend
     shown = [name for name in names if name and name in drawn]
-    legend = alt.Legend(title=None, values=shown) if shown else None
+    legend = alt.Legend(title=None, values=shown, **symbols) if shown else None
     return getattr(alt, kind)("series:N", scale=scale, legend=legend)
 
 

@@ -22,6 +22,7 @@ from isthmus.core.codec import decode
 from isthmus.core.device import CPU, device_of, moved
 from isthmus.core.errors import BadInput, IsthmusError
 from isthmus.core.federation import InitialModel, Runtime
+from isthmus.core.guards.guard import OwnClient
 from isthmus.core.guards.line import GuardLine
 from isthmus.core.outside import some
 from isthmus.core.protocol import Algorithm
@@ -35,15 +36,9 @@ from isthmus.data.folders.own_kinds import Folders
 from isthmus.data.folders.schema.schema import digest_at
 from isthmus.data.graph import Graph
 from isthmus.data.joining import merged
-from isthmus.learn.graph_client import (
-    GraphClient,
-    Scores,
-    load_params,
-    one_by_one,
-    read_params,
-    score_on_global_graph,
-    score_on_local_graphs,
-)
+from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.scoring import Scores, one_by_one, score_on_global_graph, score_on_local_graphs
+from isthmus.learn.steps import load_params, read_params
 from isthmus.learn.together.blocks import Blocks
 from isthmus.models import ModelSpec
 from isthmus.models.model import ModelFactory, require_own_heads, require_own_inputs, require_same_shared, shared_names
@@ -61,6 +56,7 @@ class Scenario:
     parts: dict[str, Graph]
     seconds: float = 0.0  # that it took to load and to divide
     notes: tuple[str, ...] = ()  # what a user should know of how it was divided
+    server: Graph | None = None  # what the server has of its own; without it, it is drawn if the course says so
 
 
 def load_scenario(course: Course, root: Path) -> Scenario:
@@ -192,7 +188,7 @@ def simulated_client(
     client = GraphClient(name, data, course.task, model, own_batching(course, name), own, device_of(course.device))
     client.algorithm = own_algorithm(course, name)
     client.secret = Secret.of_simulation(course.seed, name)
-    client.guards = GuardLine(course.guards) if guards is None else guards
+    client.guards = GuardLine(course.guards) if guards is None and course.guards else guards
     return client
 
 
@@ -215,7 +211,7 @@ def simulated_clients(course: Course, holdings: Mapping[str, Any], model_of: Mod
     """Return clients by name; one module serves all of a kind in turn, as parameters are loaded before each use."""
     own = clients_with_own_models(course)
     modules: dict[tuple[int, int, str | None], tuple[nn.Module, Params]] = {}
-    clients, guards = {}, GuardLine(course.guards)
+    clients, guards = {}, GuardLine(course.guards) if course.guards else None
     for name, data in holdings.items():
         kind = (*dims_of(course, data, name), name if name in own else None)
         if kind not in modules:
@@ -261,6 +257,15 @@ class Simulation:
         self._require_work()
         for client in self.clients.values():
             (client.algorithm or course.algorithm).require_able(client)
+
+    @cached_property
+    def own(self) -> OwnClient | None:
+        """The server's own client, where the course gives it a share of the data."""
+        if not self.course.server_share:
+            return None
+        from isthmus.runs.server_graph import servers_client
+
+        return servers_client(self.course, self.scenario, self._known)
 
     def _model(self, name: str) -> tuple[nn.Module, Params]:
         return fresh_model(self.course, name, self.holdings[name], self._known)

@@ -24,6 +24,10 @@ def test_choices_are_sorted_and_the_nearest_is_named() -> None:
     assert nearest("fedagv", NAMES) == "known: fedavg, fedgl, fedsage_plus, local. Did you mean 'fedavg'?"
 
 
+def test_what_is_no_name_at_all_is_refused_as_a_name_is() -> None:
+    assert nearest(8, NAMES) == "known: fedavg, fedgl, fedsage_plus, local."  # type: ignore[arg-type]
+
+
 def test_a_name_that_starts_with_what_was_typed_is_nearest() -> None:
     assert nearest("fedsage", NAMES).endswith("Did you mean 'fedsage_plus'?")
     assert nearest("l", NAMES).endswith("Did you mean 'local'?")

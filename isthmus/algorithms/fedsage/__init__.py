@@ -47,8 +47,9 @@ from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, ModelState, o
 from isthmus.core.random import ProtectingStream, seeded
 from isthmus.core.record import Params
 from isthmus.learn.able import require_classes_of_nodes
-from isthmus.learn.graph_client import GraphClient, copied, load_params, read_params, take_step
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import Adam, Optimizer
+from isthmus.learn.steps import copied, load_params, read_params, take_step
 from isthmus.learn.tasks.node_classification import NodeBatch, PreparedNodes
 from isthmus.learn.tasks.task import Predictions
 
@@ -356,8 +357,8 @@ class FedSagePlus(FedAvg):
     def evaluate(self, request: EvaluateModel, client: GraphClient) -> Evaluation:
         """Evaluate the client's model on its own nodes in the mended graph."""
         memory = self.best_memory(client.state) if request.best else client.state
-        load_params(client.model, client.complete(self.client_params(request.params, memory)))
-        return Evaluation(*client.task.evaluate(client.model, self.data_of(client), request.splits))
+        params = self.client_params(request.params, memory)
+        return Evaluation(*client.evaluate(params, request.splits, self.data_of(client)))
 
 
 # The least that each count may be.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 from isthmus.core.device import CPU, moved
+from isthmus.core.guards.hiding import NoisySums, PrivateSteps
 from isthmus.core.protocol import Client, Failure, Known, Position, Request, Requests
 from isthmus.core.random import ProtectingStream, Secret
 from isthmus.core.record import Record, State
@@ -45,6 +46,20 @@ class Book(Protocol):
 
     def added(self, reply: str) -> tuple[str, ...]:
         """Return over whom a reply was added up; nobody if it never was."""
+
+
+class OwnClient(Protocol):
+    """A client of the server's own, on a graph that the server has: nobody else sees what it answers."""
+
+    def answer(self, position: Position, request: Request[Any], memory: State) -> tuple[Record, State]:
+        """Return the reply to what clients were asked, and what the client remembers then.
+
+        Raises CourseFailed where there is no reply that could be used.
+        """
+
+
+# What the server's own client is called.
+SERVER = "server"
 
 
 class Signer(Protocol):
@@ -93,7 +108,8 @@ class AtServer:
 
     `folds` says whether the server sees but the fold of the replies, and `fold` which. `secret` is the server's own;
     that of a simulation derives from the seed. `everybody` are all clients, of whom `sampling` draws the cohorts.
-    `course` is what all parties of a course between sites call it; empty in a simulation.
+    `course` is what all parties of a course between sites call it; empty in a simulation. `own` is the server's own
+    client, where the course gives it a graph.
     """
 
     position: Position
@@ -108,6 +124,7 @@ class AtServer:
     everybody: tuple[str, ...] = ()
     sampling: Sampling = field(default_factory=UniformSampling)
     course: str = ""
+    own: OwnClient | None = None
 
     @property
     def memory(self) -> State:
@@ -142,6 +159,10 @@ class Guard:
     sums: ClassVar[bool] = False
     # Whether `accept` may be done to a mean of replies as to each reply: else it cannot stand before one that sums.
     linear: ClassVar[bool] = True
+    # Whether what leaves has the names, shapes and types of what came; only `accept` finds them again else.
+    keeps_form: ClassVar[bool] = True
+    # Whether its client half works on the numbers of what leaves: then no guard before it may make bytes of them.
+    works_on_numbers: ClassVar[bool] = False
     # Whether what `receive` makes of a request depends on the request alone: then it is done once for many clients.
     receives_alike: ClassVar[bool] = True
 
@@ -150,9 +171,29 @@ class Guard:
         return ""
 
     @property
+    def compares(self) -> bool:
+        """Whether what becomes of one reply depends on the others: then one client moves more than its own part."""
+        return type(self).review is not Guard.review or type(self).fold is not Guard.fold
+
+    @property
+    def restores(self) -> bool:
+        """Whether `accept` makes of a reply, which changes what was heard, one that changes what was meant."""
+        return False
+
+    @property
     def sums_scores(self) -> bool:
         """Whether it adds up how the clients' models do as well: then nobody is told how a single one does."""
         return False
+
+    @property
+    def private_steps(self) -> PrivateSteps | None:
+        """How clients take the steps of their training, where examples are hidden from what becomes of it."""
+        return None
+
+    @property
+    def noisy_sums(self) -> NoisySums | None:
+        """How clients add up over edges, where edges or nodes are hidden from what becomes of it."""
+        return None
 
     @property
     def least_clients(self) -> int:
@@ -240,8 +281,10 @@ class Stages:
 
     `requests` are the algorithm's own, as clients understand them; `holding` are those who have a reply. `ask` carries
     one more exchange, of the guard's own requests. `num_replies` is how many are in the sum: all that are held, unless
-    the guard says that it is fewer.
+    the guard says that it is fewer. `reshaped` says whether guards before it have changed the form of what is held.
     """
+
+    reshaped = False
 
     def __init__(
         self,

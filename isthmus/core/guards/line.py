@@ -1,7 +1,7 @@
 """A course's guards in their order, as one: what both sides call.
 
 request:  server  send(g1) ... send(gn)  ->  client  receive(gn) ... receive(g1)  handler
-server  heard(gn) ... heard(g1): what clients make of it, which may be less than was meant
+server  heard(gn) ... heard(g1): what clients make of it, which may be less than was meant (`restores`)
 reply:    client  release(g1) ... release(gn)  ->  server  accept(gn) ... accept(g1)  review, fold, folded
 """
 
@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from isthmus.core.device import CPU, moved
-from isthmus.core.errors import BadMessage
-from isthmus.core.guards.guard import AtClient, AtServer, Guard, Stages, Suspicious
+from isthmus.core.errors import BadMessage, CourseFailed
+from isthmus.core.guards.guard import AtClient, AtServer, Guard, OwnClient, Stages, Suspicious
+from isthmus.core.guards.hiding import NoisySums, PrivateSteps
 from isthmus.core.outside import foreign
 from isthmus.core.protocol import Client, Failure, Known, Position, Request, Requests, handlers_of
 from isthmus.core.random import Secret
@@ -62,6 +63,16 @@ class GuardLine:
         return zip(reversed(self.guards), reversed(self.entries), strict=True)
 
     # ---- client
+
+    @property
+    def private_steps(self) -> PrivateSteps | None:
+        """How clients take the steps of their training, if a guard says it."""
+        return next((guard.private_steps for guard in self.guards if guard.private_steps is not None), None)
+
+    @property
+    def noisy_sums(self) -> NoisySums | None:
+        """How clients add up over edges, if a guard says it."""
+        return next((guard.noisy_sums for guard in self.guards if guard.noisy_sums is not None), None)
 
     @property
     def kinds(self) -> tuple[type[Request[Any]], ...]:
@@ -116,6 +127,11 @@ class GuardLine:
         return any(guard.sums_scores for guard in self.guards)
 
     @property
+    def reshapes(self) -> bool:
+        """Whether what leaves has another form than what came."""
+        return not all(guard.keeps_form for guard in self.guards)
+
+    @property
     def summing(self) -> bool:
         """Whether replies that are folded are added up by a guard."""
         return any(guard.sums for guard in self.guards)
@@ -154,6 +170,7 @@ class ServerSide:
     everybody: tuple[str, ...] = ()
     sampling: Sampling = field(default_factory=UniformSampling)
     course: str = ""
+    own: OwnClient | None = None
 
 
 class GuardedExchange:
@@ -177,30 +194,37 @@ class GuardedExchange:
                 server.everybody,
                 server.sampling,
                 server.course,
+                server.own,
             )
             for entry in line.entries
         }
+        self._heard: Requests = {}
+        self._meant: Requests = {}
 
     def _pairs(self, backwards: bool = False) -> Iterator[tuple[Guard, AtServer]]:
         pairs = self.line._back() if backwards else self.line._each()
         return ((guard, self._at[entry]) for guard, entry in pairs)
 
     def sent(self, requests: Requests) -> tuple[Requests, Requests]:
-        """Return the requests that leave, and what clients make of them."""
+        """Return the requests that leave, and those that replies are compared with once all guards have taken them."""
+        leaving = self._meant = requests
         for guard, at in self._pairs():
-            requests = guard.send(requests, at)
-        heard = requests
+            leaving = guard.send(leaving, at)
+        heard = leaving
         for guard, at in self._pairs(backwards=True):
             heard = guard.heard(heard, at)
-        return requests, heard
+        self._heard = heard
+        return leaving, requests if any(guard.restores for guard in self.line.guards) else heard
 
     def accepted(self, client: str, reply: Record | Failure, request: Request[Any]) -> Record | Failure:
         """Return a reply as it was before it left its client, or a named failure."""
         if isinstance(reply, Failure):
             return reply
+        request = self._heard.get(client, request)
         try:
             for guard, at in self._pairs(backwards=True):
                 reply = guard.accept(reply, request, client, at)
+                request = self._meant[client] if guard.restores else request
         except Suspicious as error:
             return Failure(client, "suspicious", foreign(str(error)))
         except Exception as error:  # bytes of another party: whatever a decoder stumbles over is theirs
@@ -250,27 +274,64 @@ class GuardedExchange:
         """Return the weighted mean of what clients hold, as it was before it left them, and of how many it is."""
         (guard, at), *others = self._pairs(backwards=True)
         stages = Stages(requests, holding, ask, min_replies, at)
+        stages.reshaped = self.line.reshapes
         mean = guard.summed(stages)
-        request = requests[holding[0]]
-        for other, there in others:
-            mean = other.accept(mean, request, "", there)
+        first, kind = holding[0], type(requests[holding[0]]).__name__
+        request = self._heard.get(first, requests[first])
+        try:
+            for other, there in others:
+                mean = other.accept(mean, request, "", there)
+                request = requests[first] if other.restores else request
+        except BadMessage as error:
+            raise CourseFailed(f"what the replies to {kind} add up to cannot be read: {error}") from None
+        problem = request.misfit(mean, at.known) if stages.reshaped else ""
+        if problem:
+            raise CourseFailed(f"the sum of the replies to {kind} has another form: {problem}")
         return mean, stages.num_replies
 
 
 def line_problem(guards: tuple[Guard, ...]) -> str:
     """Return why guards cannot stand in this order; empty if they can."""
+    found = (_sum_before_the_end(guards), _bytes_before_numbers(guards), _two_ways(guards), _against_sum(guards))
+    return next(filter(None, found), "")
+
+
+def _sum_before_the_end(guards: tuple[Guard, ...]) -> str:
     for place, guard in enumerate(guards[:-1]):
         if guard.sums:
             after = type(guards[place + 1]).__name__
             return (
                 f"{type(guard).__name__} adds up what clients hold, so it must be the last guard; {after} is after it"
             )
-    if guards and guards[-1].sums:
-        for guard in guards[:-1]:
-            single = [name for name in ("review", "fold") if _overrides(guard, name)]
-            if single or not guard.linear:
-                why = "looks at single replies" if single else "turns each reply into bytes that cannot be added up"
-                return (
-                    f"{type(guard).__name__} {why}, and {type(guards[-1]).__name__} lets nobody see one: leave one out"
-                )
+    return ""
+
+
+def _bytes_before_numbers(guards: tuple[Guard, ...]) -> str:
+    for place, guard in enumerate(guards):
+        coder = next((before for before in guards[:place] if not before.linear and _overrides(before, "release")), None)
+        if guard.works_on_numbers and coder is not None:
+            mine, first = type(guard).__name__, type(coder).__name__
+            return (
+                f"{first} stands before {mine} and leaves no numbers that it could protect: put {mine} before {first}"
+            )
+    return ""
+
+
+def _two_ways(guards: tuple[Guard, ...]) -> str:
+    """Return which two guards say how clients take their steps, or how they add up over edges."""
+    for name in ("private_steps", "noisy_sums"):
+        saying = [type(guard).__name__ for guard in guards if getattr(guard, name) is not None]
+        if len(saying) > 1:
+            return f"{' and '.join(saying)} both say how clients learn; leave one out"
+    return ""
+
+
+def _against_sum(guards: tuple[Guard, ...]) -> str:
+    if not guards or not guards[-1].sums:
+        return ""
+    for guard in guards[:-1]:
+        single = [name for name in ("review", "fold") if _overrides(guard, name)]
+        if single or not guard.linear:
+            why = "looks at single replies" if single else "turns each reply into bytes that cannot be added up"
+            return f"{type(guard).__name__} {why}, and {type(guards[-1]).__name__} lets nobody see one: leave one out"
     return ""

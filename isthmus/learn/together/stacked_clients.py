@@ -7,155 +7,43 @@ and an optimiser that are known to allow it, are put together (`blocks.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from isthmus.core.client import NotTogether
 from isthmus.core.errors import BadInput
 from isthmus.core.record import Params
 from isthmus.core.replies import Stacked
-from isthmus.core.stacked_params import StackedParams, own_tensor
-from isthmus.learn.graph_client import (
-    BothWays,
-    Envelope,
-    Fit,
-    Fitted,
-    GraphClient,
-    Penalty,
-    Pull,
-    load_params,
-    step_gradients,
-)
+from isthmus.core.stacked_params import StackedParams
+from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.heavy_work import Fit, Fitted
 from isthmus.learn.optimizers import (
     ELEMENTWISE,
     SGD,
     Optimizer,
     OptimizerState,
-    common_step,
     counts_steps_only,
     moving,
     steps_before,
 )
+from isthmus.learn.steps import BothWays, Pull, load_params
 from isthmus.learn.tasks.stacked_batches import Evaluated
 from isthmus.learn.tasks.task import StackedData
-from isthmus.learn.together.layouts import (
-    CompactRows,
-    FullRows,
-    Layout,
-    Plain,
-    Span,
-    StackedFeatures,
-    Start,
-    drops_features,
-    feature_weights,
-    is_compact,
-    replaced,
-    shapes_of,
-    start_sum,
-    starts_of,
-    term_of,
-)
+from isthmus.learn.together.asked import StackedFit, StackedLoss, Together
+from isthmus.learn.together.full_batches import FullSteps
+from isthmus.learn.together.layouts import CompactRows, FullRows, Layout, Plain, Span, is_compact
+from isthmus.learn.together.live_weights import OWN, Weights, stacked_state, states_apart
+from isthmus.learn.together.stackable import drops_features, feature_weights, replaced
+from isthmus.learn.together.stacked_features import StackedFeatures
+from isthmus.learn.together.starts import Start, shapes_of, start_sum, starts_of, term_of
 from isthmus.models.products.sparse import SparseMatrix
 from isthmus.models.streams import Streams
-
-# What the model began with, in the form in which it takes its parameters; made when it is asked for.
-Frozen: TypeAlias = Callable[[], Mapping[str, Any]]
-
-# From the model, the data, the clients' random streams and what the model began with to each client's loss, (clients,).
-StackedLoss: TypeAlias = Callable[[nn.Module, StackedData, Streams, Frozen], Tensor]
-
-
-@dataclass(frozen=True)
-class StackedFit:
-    """What training together gives back.
-
-    Fields:
-        params:      each parameter of each client
-        losses:      each client's mean over the steps, (clients,)
-        steps:       steps that were taken
-        make_states: gives each client's optimiser state
-        gradients:   the sums of each client's gradients, where they were asked for
-        observed:    what `observe` returned; None for clients that had nothing to train on
-        centre:      where the centre of an envelope went, of the parameters that it is over
-        steps_each:  steps of each client, where they are not the same for all
-    """
-
-    params: dict[str, Stacked]
-    losses: Tensor
-    steps: int
-    make_states: Callable[[], tuple[OptimizerState, ...]]
-    gradients: dict[str, Stacked] | None = None
-    observed: Any = None
-    centre: dict[str, Stacked] | None = None
-    steps_each: tuple[int, ...] | None = None
-
-    @cached_property
-    def optimizer_states(self) -> tuple[OptimizerState, ...]:
-        """Each client's optimiser state at the end."""
-        return self.make_states()
-
-    def member(self, position: int) -> Params:
-        """Return one client's parameters, in memory of their own: a view would keep all clients' alive."""
-        return {name: own_tensor(stacked.member(position)) for name, stacked in self.params.items()}
-
-    def members(self) -> list[Fitted]:
-        """Return what each client has of it; parameters and optimiser states are made when they are looked at."""
-        number = len(self.losses)
-        centre = None if self.centre is None else {**self.params, **self.centre}
-        params, sums, centres = (
-            [None] * number if held is None else StackedParams(held, number).members()
-            for held in (self.params, self.gradients, centre)
-        )
-        steps = self.steps_each or (self.steps,) * number
-        states = [partial(lambda position: self.optimizer_states[position], position) for position in range(number)]
-        each = zip(params, self.losses.tolist(), steps, states, sums, centres, strict=True)
-        return [Fitted(*mine) for mine in each]
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Together:
-    """How many clients are trained.
-
-    Fields:
-        steps:            optimiser steps; on full batches a batch is an epoch
-        optimizer:        how a gradient becomes a step
-        step_unit:        "batch" or "epoch"
-        proximal:         mu of a term mu/2 |w - start|^2 that joins each client's loss
-        pulled:           the parameters that it is over
-        optimizer_states: each client's state to go on from; None to begin from nothing
-        loss:             each client's loss, (clients,); by default the task's
-        drifts:           what is added to the gradients of these parameters at every step, for all or for each
-        penalties:        each client's own term, which may be any function of its parameters
-        sum_gradients:    whether gradients are added up, without drifts and pulls
-        purpose:          names the clients' random streams
-        data:             takes the place of the clients' own
-        observe:          called after the last step with the trained model and the data; what it returns is kept
-        alters_features:  whether the loss runs the model on other features than the clients' own
-        envelope:         its centre is what is trained, over the given parameters, in the place of a pull
-    """
-
-    steps: int
-    optimizer: Optimizer
-    step_unit: str = "batch"
-    proximal: float = 0.0
-    pulled: Container[str] = ()
-    optimizer_states: Sequence[OptimizerState | None] | None = None
-    loss: Any = None
-    drifts: Mapping[str, Start] | None = None
-    penalties: Sequence[Penalty] = ()
-    sum_gradients: bool = False
-    purpose: str = "fit"
-    data: Any = None
-    observe: Callable[[nn.Module, Any], Any] | None = None
-    alters_features: bool = False
-    envelope: Envelope | None = None
 
 
 class GraphCohort:
@@ -218,13 +106,17 @@ class GraphCohort:
             self._other_features = (data.graph.x, self._stacked_features(data))
         return self._other_features[1]
 
-    def held(self, form: Callable[[StackedFeatures], FullRows | CompactRows]) -> tuple[dict[str, Layout], StackedData]:
+    def held(
+        self, form: Callable[[StackedFeatures], FullRows | CompactRows], data: StackedData | None = None
+    ) -> tuple[dict[str, Layout], StackedData]:
         """Return how parameters are held, those of sparse features in this form, and the data in the form for that."""
+        data = self.data if data is None else data
         layouts: dict[str, Layout] = dict.fromkeys(self._shapes, Plain(len(self)))
-        if self._features is None:
-            return layouts, self.data
-        rows = form(self._features)
-        return layouts | dict.fromkeys(self._feature_weights, rows), self.data.with_features(rows.x)
+        features = self._features_of(data)
+        if features is None:
+            return layouts, data
+        rows = form(features)
+        return layouts | dict.fromkeys(self._feature_weights, rows), data.with_features(rows.x)
 
     # ---- training
 
@@ -336,43 +228,44 @@ class GraphCohort:
         states, optimizer, envelope = self._states(asked), asked.optimizer, asked.envelope
         data = self.data if asked.data is None else asked.data
         starts, drifts = self._compacted(starts, data), self._compacted(asked.drifts or {}, data)
-        layouts, x = self._layouts(data, starts, states, replace(asked, drifts=drifts))
-        weights = Weights(starts, layouts, self._buffers)
+        own = self._compacted(self._own_starts(asked), data)
+        layouts, x = self._layouts(data, starts, states, replace(asked, drifts=drifts), own)
+        weights = Weights(starts, layouts, self._buffers, own)
         weights.hold(*((asked.proximal, asked.pulled) if envelope is None else (envelope.strength, given)), drifts)
         state = stacked_state(optimizer, weights.values, states, weights.layouts)
-        lr = self._rate(optimizer)
-        streams = self._streams(asked.purpose, data)
-        data = data.with_features(x)
         loss = asked.loss or (lambda model, data, streams, frozen: self.task.stacked_loss(model, data, streams))
-        losses: list[Tensor] = []
-        sums = [torch.zeros_like(each) for each in weights.values] if asked.sum_gradients else None
-        with replaced(self.model, weights.installed()):
-            inner = 1 if envelope is None else envelope.steps
-            for number in range(asked.steps * inner):
-                if envelope is not None and number % inner == 0:
-                    weights.begin()
-                    state = optimizer.start(weights.values)
-                each = loss(self.model, data, streams, lambda: weights.frozen)  # (clients,)
-                losses.append(each.detach())
-                extra = [penalty(weights.of(k)) for k, penalty in enumerate(asked.penalties)]
-                total = torch.stack(extra).sum() if extra else None
-                grads = step_gradients(each, total, weights.moved, sums, optimizer)
-                weights.join(grads)
-                optimizer.step(weights.values, grads, state, lr)
-                if envelope is not None and (number + 1) % inner == 0:
-                    weights.follow(envelope.rate)
-            with torch.no_grad():
-                observed = None if asked.observe is None else asked.observe(self.model, data)
-        counts = [taken + asked.steps for taken in steps_before(states, len(self))]
+        if asked.beside is not None:
+            asked.beside.begin(range(len(self)))
+        taken = FullSteps(
+            self.model,
+            asked,
+            weights,
+            state,
+            self._rate(optimizer),
+            data.with_features(x),
+            loss,
+            partial(self._streams, asked.purpose, data),
+        )
+        taken.run()
+        counts = [before + asked.steps for before in steps_before(states, len(self))]
         return StackedFit(
             weights.finished(),
-            torch.stack(losses).mean(dim=0),
-            len(losses),
-            partial(states_apart, optimizer, state, counts, weights),
-            None if sums is None else weights.named(sums),
-            observed,
+            torch.stack(taken.losses).mean(dim=0),
+            len(taken.losses),
+            partial(states_apart, optimizer, taken.state, counts, weights),
+            None if taken.sums is None else weights.named(taken.sums),
+            taken.seen,
             None if envelope is None else weights.centre(),
+            beside=weights.finished(OWN) if own else None,
         )
+
+    def _own_starts(self, asked: Together) -> dict[str, Start]:
+        """Return what second values of the parameters begin with, in the model's order, if there are any."""
+        if asked.beside is None:
+            return {}
+        found = {name: asked.beside.starts[name] for name in self._shapes if name in asked.beside.starts}
+        self._check(found)
+        return found
 
     def _rate(self, optimizer: Optimizer) -> float:
         """Return the learning rate of this round."""
@@ -420,7 +313,12 @@ class GraphCohort:
         return None if all(fresh) else [state or {} for state in states]
 
     def _layouts(
-        self, data: StackedData, starts: Mapping[str, Start], states: list[OptimizerState] | None, asked: Together
+        self,
+        data: StackedData,
+        starts: Mapping[str, Start],
+        states: list[OptimizerState] | None,
+        asked: Together,
+        own: Mapping[str, Start] | None = None,
     ) -> tuple[dict[str, Layout], Any]:
         """Return how each parameter is held, and the features in the form that goes with it."""
         layouts: dict[str, Layout] = dict.fromkeys(self._shapes, Plain(len(self)))
@@ -431,14 +329,16 @@ class GraphCohort:
         # Only a state that is nothing but a count of steps can be gone on from beside weights that are not held whole,
         # and any function of the weights may ask for all of them.
         bare = not asked.penalties and (states is None or counts_steps_only(optimizer))
-        # The span is that of the features as they are.
-        linear = type(moving(optimizer)) is SGD and not drops_features(self.model) and not asked.alters_features
+        # The span is that of the features as they are, and of one set of weights.
+        as_they_are = not drops_features(self.model) and not asked.alters_features and not own
+        linear = type(moving(optimizer)) is SGD and as_they_are
         if linear and bare and features.span_pays:
             spans = {name: Span(features, of_each.get(name)) for name in names}
             return layouts | spans, features.span
         # A drift that is each client's own may move every row.
         drifts = [of_each[name] for name in names if name in of_each]
-        compact = bare and all(map(is_compact, [*drifts, *(starts[name] for name in names)]))
+        begun = [held[name] for held in (starts, own) if held for name in names]
+        compact = bare and all(map(is_compact, [*drifts, *begun]))
         still = not drifts and not moving(optimizer).weight_decay
         layout = CompactRows(features, still) if compact else FullRows(features)
         return layouts | dict.fromkeys(names, layout), layout.x
@@ -464,137 +364,22 @@ class GraphCohort:
 
     # ---- evaluation
 
-    def evaluate(self, models: Sequence[Params], splits: tuple[str, ...]) -> list[Evaluated]:
-        """Return metrics and example counts of each client's model on its own graph."""
-        with self.holding(models) as data:
+    def evaluate(
+        self, models: Sequence[Params], splits: tuple[str, ...], prepared: list[Any] | None = None
+    ) -> list[Evaluated]:
+        """Return metrics and example counts of each client's model on its own graph, or what takes its place."""
+        with self.holding(models, None if prepared is None else self._data_of(prepared)) as data:
             return self.task.evaluate_stacked(self.model, data, splits)
 
     @contextmanager
-    def holding(self, models: Sequence[Params]) -> Iterator[StackedData]:
+    def holding(self, models: Sequence[Params], data: StackedData | None = None) -> Iterator[StackedData]:
         """Let the module be each client's model, to look at and not to train; yield the data that it is to run on."""
         if not self.clients[0].own and all(model is models[0] for model in models):
             load_params(self.model, models[0])
-            yield self.data
+            yield self.data if data is None else data
             return
         starts = {**self._personal(frozenset(models[0])), **starts_of(models)}
-        layouts, data = self.held(partial(CompactRows, still=True))
+        layouts, data = self.held(partial(CompactRows, still=True), data)
         self._check(dict(starts))
         with replaced(self.model, {name: layouts[name].live(start) for name, start in starts.items()}):
             yield data
-
-
-# ---- the parameters and optimiser states of many clients while they train
-
-
-class Weights:
-    """The parameters of all clients while they train: where they began, how they are held, what is moved."""
-
-    def __init__(self, starts: dict[str, Start], layouts: dict[str, Layout], buffers: frozenset[str]) -> None:
-        self._starts, self._layouts = starts, layouts
-        self._live = {name: layouts[name].live(start) for name, start in starts.items()}
-        self._trained = [name for name in starts if name not in buffers]
-        self.layouts = [layouts[name] for name in self._trained]
-        self._track()
-
-    def _track(self) -> None:
-        self.moved = [self._live[name].requires_grad_() for name in self._trained]
-        self.values = [each.detach() for each in self.moved]  # the same memory
-
-    def hold(self, strength: float, pulled: Container[str], drifts: Mapping[str, Start]) -> None:
-        """Let g + mu (w - anchor) + drift take the place of g: a pull to where some parameters are now, and a drift."""
-        near: Container[str] = pulled if strength else ()
-        drifting = {i: drifts[name] for i, name in enumerate(self._trained) if name in drifts}
-        self._strength = strength
-        self._anchors = {i: self.values[i].clone() for i, name in enumerate(self._trained) if name in near}
-        self._drifts = {i: self.layouts[i].constant(drift) for i, drift in drifting.items()}
-
-    def begin(self) -> None:
-        """Put the parameters to where they are pulled."""
-        for i, anchor in self._anchors.items():
-            self.values[i].copy_(anchor)
-
-    def follow(self, rate: float) -> None:
-        """Let what pulls the parameters go some of the way to them."""
-        for i, anchor in self._anchors.items():
-            anchor.lerp_(self.values[i], rate)
-
-    def join(self, grads: list[Tensor]) -> None:
-        """Add the pull and the drift to the gradients."""
-        for i, anchor in self._anchors.items():
-            grads[i] = grads[i].add(self.values[i] - anchor, alpha=self._strength)
-        for i, drift in self._drifts.items():
-            grads[i] = grads[i] + drift
-
-    def centre(self) -> dict[str, Stacked]:
-        """Return where the parameters are pulled."""
-        named = {self._trained[i]: anchor for i, anchor in self._anchors.items()}
-        return {name: self._layouts[name].finished(anchor, self._starts[name]) for name, anchor in named.items()}
-
-    def of(self, position: int) -> dict[str, Tensor]:
-        """Return one client's parameters that are trained, as parts of what the optimiser moves."""
-        return {n: self._layouts[n].part(self._live[n], position) for n in self._trained}
-
-    def some(self, start: int, stop: int) -> Weights:
-        """Return the parameters of some clients in a row, in the same memory."""
-        part = copy(self)
-        part._live = {n: self._layouts[n].some(live.detach(), start, stop) for n, live in self._live.items()}
-        part._track()
-        part._anchors = {i: self.layouts[i].some(anchor, start, stop) for i, anchor in self._anchors.items()}
-        part._drifts = {i: self.layouts[i].some(drift, start, stop) for i, drift in self._drifts.items()}
-        return part
-
-    def cut(self, tensors: Sequence[Tensor], start: int, stop: int) -> list[Tensor]:
-        """Return some clients' part of tensors that are held like the trained parameters, in the same memory."""
-        return [layout.some(each, start, stop) for layout, each in zip(self.layouts, tensors, strict=True)]
-
-    def named(self, tensors: Sequence[Tensor], optimizer: Optimizer | None = None) -> dict[str, Stacked]:
-        """Return gradients of the trained parameters by name and client, or moments of those an optimiser moves."""
-        pairs = zip(self._trained if optimizer is None else optimizer.chosen(self._trained), tensors, strict=True)
-        return {name: self._layouts[name].beside(tensor, self._starts[name]) for name, tensor in pairs}
-
-    def installed(self) -> dict[str, Any]:
-        """Return what the model finds in the parameters' places."""
-        return {n: self._layouts[n].installed(self._live[n], start) for n, start in self._starts.items()}
-
-    @cached_property
-    def frozen(self) -> Mapping[str, Any]:
-        """What the model began with."""
-        layouts = self._layouts
-        return {n: layouts[n].installed(layouts[n].live(start), start) for n, start in self._starts.items()}
-
-    def finished(self) -> dict[str, Stacked]:
-        """Return what became of each parameter of each client."""
-        return {n: self._layouts[n].finished(live.detach(), self._starts[n]) for n, live in self._live.items()}
-
-
-def stacked_state(
-    optimizer: Optimizer, moved: list[Tensor], states: list[OptimizerState] | None, layouts: Sequence[Layout]
-) -> OptimizerState:
-    """Return the state of the stacked parameters."""
-    if not states or not states[0]:
-        return optimizer.start(moved)
-    slots = [key for key, value in states[0].items() if isinstance(value, tuple)]
-    stacked: OptimizerState = {"step": common_step(optimizer, states)}
-    for key in slots:
-        held = enumerate(optimizer.chosen(layouts))
-        stacked[key] = tuple(layout.live([state[key][i] for state in states]) for i, layout in held)
-    return stacked
-
-
-def states_apart(
-    optimizer: Optimizer,
-    state: OptimizerState,
-    counts: Sequence[int],
-    weights: Weights,
-    placed: Callable[[Stacked], Stacked] = lambda each: each,
-) -> tuple[OptimizerState, ...]:
-    """Return each client's state after so many steps in all; `placed` puts clients into their order."""
-    slots = {
-        key: [placed(each) for each in weights.named(value, optimizer).values()]
-        for key, value in state.items()
-        if isinstance(value, tuple)
-    }
-    return tuple(
-        {"step": count, **{key: tuple(own_tensor(slot.member(k)) for slot in value) for key, value in slots.items()}}
-        for k, count in enumerate(counts)
-    )

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -112,6 +113,17 @@ class Body:
         """Refuse what is left."""
         if len(self.data):
             raise BadMessage(f"coded tensor has {len(self.data)} bytes too many")
+
+
+@contextmanager
+def standing_at(path: str) -> Iterator[None]:
+    """Say of what cannot be read where in its message it stands, and what may help."""
+    try:
+        yield
+    except BadMessage as error:
+        raise BadMessage(
+            f"{path}: {error}. It is damaged, or another release of isthmus made it: install the same at all parties"
+        ) from None
 
 
 def write_blob(kind: Kind, form: Form, parts: Sequence[Part]) -> Tensor:

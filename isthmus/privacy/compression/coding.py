@@ -32,7 +32,7 @@ from isthmus.core.guards.guard import AtClient, AtServer, Guard
 from isthmus.core.protocol import EvaluateModel, Position, Request, Requests
 from isthmus.core.random import derive_seed, torch_generator
 from isthmus.core.record import Params, Record, State
-from isthmus.privacy.compression.blob import Form, Kind, is_blob, read_since, write_since
+from isthmus.privacy.compression.blob import Form, Kind, is_blob, read_since, standing_at, write_since
 from isthmus.privacy.compression.states import (
     Book,
     base_of,
@@ -84,6 +84,7 @@ class Coder(Guard):
     """
 
     linear: ClassVar[bool] = False
+    keeps_form: ClassVar[bool] = False
     receives_alike: ClassVar[bool] = False
     # Whether what arrives is what was sent to the bit.
     lossless: ClassVar[bool] = False
@@ -127,16 +128,30 @@ class Coder(Guard):
         """Whether requests are coded."""
         return self.direction in ("down", "both")
 
+    @property
+    def restores(self) -> bool:
+        """Whether replies are taken for changes of the model that the server has."""
+        return self.downs
+
     def problem(self, course: Any) -> str:
-        """Return which other guard codes the same messages."""
-        for other in course.guards:
-            both = isinstance(other, Coder) and ((self.ups and other.ups) or (self.downs and other.downs))
-            if both and other is not self:
-                mine, theirs = type(self).__name__, type(other).__name__
-                return (
-                    f"{mine} and {theirs} code the same messages, and what one has coded the other cannot; leave one "
-                    'out, or give one direction "up" and the other "down"'
-                )
+        """Return which other guard it cannot stand beside, or not in this order."""
+        place = course.guards.index(self)
+        others = (guard for at, guard in enumerate(course.guards) if at != place)
+        return next(filter(None, map(self._beside, others)), "")
+
+    def _beside(self, other: Guard) -> str:
+        mine, theirs = type(self).__name__, type(other).__name__
+        if other.sums and self.downs and not self.ups:
+            return (
+                "requests alone are coded, so that some clients change another model than those that are sent all of "
+                f'it, and {theirs} shows but their sum; set direction to "both" or "up"'
+            )
+        if isinstance(other, Coder) and ((self.ups and other.ups) or (self.downs and other.downs)):
+            return (
+                f"{mine} and {theirs} code the same messages, and what one has coded the other cannot; leave one out "
+                'or give them the directions "up" and "down". Each codes changes of what both sides know, and those '
+                "of top_k and low_rank have bits of their own"
+            )
         return ""
 
     def shown(self, exchange: Exchange) -> Exchange:
@@ -252,7 +267,8 @@ class Coder(Guard):
                 continue
             start = meant.get(entry_of(path), base) if path in known else base
             if self.ups and self.is_wire(came, Form.of(base)):
-                changed[path] = self.applied(came, start, self._draws_at_server(path, b"", at))
+                with standing_at(path):
+                    changed[path] = self.applied(came, start, self._draws_at_server(path, b"", at))
             elif start is not base and Form.of(came) == Form.of(base) and not torch.equal(start, base):
                 changed[path] = (came.float() + (start.float() - base.float())).to(came.dtype)
         found: Record = changed_by(reply, changed)
@@ -368,11 +384,14 @@ class Coder(Guard):
         self, path: str, wire: Tensor, tag: bytes, base: Tensor | None, draws: Callable[[str, bytes], Draws]
     ) -> tuple[Tensor, bytes]:
         """Return the tensor that was coded against a state, and the tag of the state after."""
+        strange = f"{path} is coded against a state that this client does not have; after this it is sent all of it"
         if base is None:
-            raise BadMessage(f"{path} is coded against a state that this client does not have")
-        since, inner = read_since(wire, Form.of(base).size + _SLACK)
+            raise BadMessage(strange)
+        with standing_at(path):
+            since, inner = read_since(wire, Form.of(base).size + _SLACK)
         if since != tag:
-            raise BadMessage(f"{path} is coded against a state that this client does not have")
+            raise BadMessage(strange)
         if not inner.numel():
             return base, tag
-        return self.applied(inner, base, draws(path, tag)), tag_of(entry_of(path), tag, wire)
+        with standing_at(path):
+            return self.applied(inner, base, draws(path, tag)), tag_of(entry_of(path), tag, wire)

@@ -15,7 +15,17 @@ from isthmus.core.exposure import Exchange
 from isthmus.core.guards.guard import AtClient, AtServer, Guard, each_once
 from isthmus.core.protocol import Request, Requests
 from isthmus.core.record import Record, leaves, with_leaves
-from isthmus.privacy.compression.blob import Form, Kind, form_bytes, raw_bytes, read_blob, tensor_from, write_blob
+from isthmus.privacy.compression.blob import (
+    Form,
+    Kind,
+    form_bytes,
+    raw_bytes,
+    read_blob,
+    standing_at,
+    tensor_from,
+    write_blob,
+)
+from isthmus.privacy.compression.coding import Coder
 from isthmus.privacy.compression.planes import METHODS, in_order, side_by_side, spread_as, squeezed, unsqueezed
 
 # Tensors of fewer bytes are not worth a head.
@@ -33,10 +43,12 @@ class Entropy(Guard):
 
     Fields:
         method: "zlib", or "lzma", which takes about ten times as long
-        level:  of zlib, from 1 (fast) to 9
+        level:  of zlib: 1 packs runs and frequent bytes, which is what numbers have; 2 to 9 look for what repeats, too,
+                and take several times as long
     """
 
     linear: ClassVar[bool] = False
+    keeps_form: ClassVar[bool] = False
 
     method: str = "zlib"
     level: int = 1
@@ -44,6 +56,20 @@ class Entropy(Guard):
     def __post_init__(self) -> None:
         refuse_unknown(self, "method", METHODS[1:])
         refuse(not 1 <= self.level <= 9, self, "level", "it must be from 1 to 9")
+
+    def problem(self, course: Any) -> str:
+        """Return why it does not stand where it should: last of those that code."""
+        place = course.guards.index(self)
+        after = next(
+            (type(guard).__name__ for guard in course.guards[place + 1 :] if isinstance(guard, Coder | Entropy)), ""
+        )
+        if after == type(self).__name__:
+            return "messages are packed twice, and the second time saves nothing; leave one out"
+        if after:
+            return (
+                f"{after} is after it, and finds bytes where it codes numbers; put {after} before {type(self).__name__}"
+            )
+        return ""
 
     def shown(self, exchange: Exchange) -> Exchange:
         """Say that all is packed; anybody can undo that."""
@@ -84,7 +110,10 @@ class Entropy(Guard):
 
     def _unpacked(self, record: Any) -> Any:
         found = {path: leaf for path, leaf in leaves(record).items() if isinstance(leaf, Tensor) and is_packed(leaf)}
-        changed = {path: unpacked(wire) for path, wire in found.items()}
+        changed: dict[str, Tensor] = {}
+        for path, wire in found.items():
+            with standing_at(path):
+                changed[path] = unpacked(wire)
         return with_leaves(record, {**leaves(record), **changed}) if changed else record
 
 

@@ -63,7 +63,10 @@ def squeezed(data: Part, method: str, level: int) -> Part:
     """Return bytes packed by a method of the standard library."""
     if method == "lzma":
         return lzma.compress(data, preset=_LZMA_PRESET)
-    return zlib.compress(data, level)
+    # Numbers hardly repeat one another; looking for what does takes most of the time, and finds less than runs give.
+    strategy = zlib.Z_RLE if level == 1 else zlib.Z_DEFAULT_STRATEGY
+    packer = zlib.compressobj(level, strategy=strategy)
+    return packer.compress(data) + packer.flush()
 
 
 def unsqueezed(data: Part, method: str, size: int) -> bytes:

@@ -27,6 +27,7 @@ from isthmus.runtime.remote import RemoteRuntime
 from isthmus.sites.courses.agreement import SiteModels
 from isthmus.sites.courses.hub import Hub, SiteTransport, problems_of
 from isthmus.sites.courses.messages import Finish, Proposal
+from isthmus.sites.courses.own_graph import own_client, require_own_graph
 from isthmus.sites.courses.ring import RingBroken, go_round
 from isthmus.sites.silo.state import SECRET_FILE, server_secret
 from isthmus.sites.silo.terms import own_dataset
@@ -60,7 +61,7 @@ class SiteCourse(Life, Callback):
     """One course on the sites of a federation, with its run folder at the server.
 
     `on_pause` hears why the course waits, and an empty text when it goes on; `check` is called while it waits, and may
-    raise to end it.
+    raise to end it. `graph` is the folder of a graph of the server's own, for courses that go by one.
     """
 
     def __init__(
@@ -75,11 +76,13 @@ class SiteCourse(Life, Callback):
         say: Callable[[str], None] = print,
         on_pause: Callable[[str], None] = lambda reason: None,
         check: Callable[[], None] = lambda: None,
+        graph: Path | None = None,
     ) -> None:
         self.folder: RunFolder = RunFolder(run_dir)
         journal = Journal(self.folder.journal, keep=False)
         super().__init__(for_sites(course, sites), self.folder, journal, [self, *callbacks], say)
-        self.on_pause, self.check = on_pause, check
+        require_own_graph(self.course, graph)
+        self.on_pause, self.check, self.graph = on_pause, check, graph
         self.hub, self.sites, self.run_dir = hub, tuple(sites), run_dir
         self.patience = patience or Patience()
         self.timeout = course.timeout_seconds or DEFAULT_TIMEOUT_SECONDS
@@ -144,6 +147,7 @@ class SiteCourse(Life, Callback):
         for site, text in self.agreement.holds.items():
             self.journal.write("client", client=site, text=text)
         self.model = models.initial(self.agreement)
+        self.own = own_client(self.course, self.graph, self.transport, self.secret)
 
     def _match(self) -> None:
         """Let ids go round all silos that take part, where the course asks for that; who comes late has no keys."""
@@ -186,7 +190,9 @@ class SiteCourse(Life, Callback):
                 self.runtime.load_clients(memories)
             try:
                 plan = self.course.plan()
-                standing = run_course(algorithm, self.runtime, plan, self.model, self.callbacks, standing, self.secret)
+                standing = run_course(
+                    algorithm, self.runtime, plan, self.model, self.callbacks, standing, self.secret, self.own
+                )
                 return standing, time.perf_counter() - started
             except TooFewReplies as error:
                 if len(self.transport.available()) >= self.num_needed:
