@@ -287,6 +287,19 @@ def test_it_is_said_once_how_much_noise_there_is_beside_what_is_learned() -> Non
     )
 
 
+@pytest.mark.parametrize(
+    ("noise", "words"),
+    [(0.01, "near that without"), (0.05, "some points less"), (0.15, "much less than"), (6.0, "of a guess, or little")],
+)
+def test_it_is_said_what_accuracy_to_expect(noise: float, words: str) -> None:
+    params, notes = {"w": torch.zeros(92_000)}, list[str]()
+    half(ClientDP(noise=noise), "abcde", known=Known(params=params), notes=notes).sent(
+        dict.fromkeys("abcde", TrainModel(params))
+    )
+    assert f": expect {'the accuracy ' if noise == 6.0 else ''}" in notes[0] and words in notes[0]
+    assert ("To let less drown" in notes[0]) == (noise > 0.02)
+
+
 # ---- what is refused
 
 
