@@ -33,19 +33,23 @@ NEUTRAL: dict[str, Mapping[str, Any] | str] = {
     "delta": {},  # without loss
     "distance_to_median": {"times": float("inf")},
     "edge_dp": {"epsilon": None},
+    "edge_response": {"epsilon": None},
     "entropy": {},  # without loss
-    "example_dp": "steps whose gradients are clipped one by one are plain ones within rounding, by tests of such steps",
+    "example_dp": "gradients of examples are taken one by one: a full batch within rounding, by tests of private steps",
     "low_rank": {"rank": 1024, "min_numbers": 1},  # factors that would save nothing
     "no_repeats": {"remembered": 0, "copies": False},
-    "node_dp": "as example_dp",
+    "node_dp": "gradients of examples are taken one by one, as with example_dp",
     "norm_bound": {"largest": None, "times_median": None},
     "quantise": {"bits": 32, "min_numbers": 1},
     "quarantine": {"after": 10**9},
     "random_k": {"fraction": 1.0, "min_numbers": 1},
     "robust_fold": {"by": WeightedMean()},
+    "row_noise": {"clip": None, "noise": 0.0},
     "secure_sum": "sums are of whole multiples of a unit: the mean within K units / 2, by tests of secure sums",
     "top_k": {"fraction": 1.0, "bits": 32, "min_numbers": 1},
 }
+# The method whose messages have something for a guard, where FedAvg's have nothing.
+METHODS = {"class_sanity": "fedgl", "row_noise": "fedgl", "edge_response": "gfl_appnp", "edge_dp": "fedgap"}
 # Who has nothing to do alone stands beside one that gives it something.
 BESIDE: dict[str, tuple[Guard, ...]] = {"quarantine": (NormBound(),)}
 

@@ -28,7 +28,12 @@ ReplyT = TypeVar("ReplyT", bound=Record)
 
 
 class Book(Protocol):
-    """What a client has settled once and for all, kept where no server can roll it back, unlike its memory."""
+    """What a client has settled once and for all, kept where no server can roll it back, unlike its memory.
+
+    `under_way` is what it needs for the sum that is made now: it goes with the process, and is in no file.
+    """
+
+    under_way: State
 
     def open(self, keys: str) -> None:
         """Begin with a new set of keys, by its name."""
@@ -189,6 +194,11 @@ class Guard:
     def noisy_sums(self) -> NoisySums | None:
         """How clients add up over edges, where edges or nodes are hidden from what becomes of it."""
         return None
+
+    @property
+    def least_clients(self) -> int:
+        """With fewer clients a course with this guard cannot go on."""
+        return 1
 
     def shown(self, exchange: Exchange) -> Exchange:
         """Return an exchange as it is with this guard, for people: who sees what by contract, and on the wire."""

@@ -86,6 +86,11 @@ class SiteCourse(Life, Callback):
         self.patience = patience or Patience()
         self.timeout = course.timeout_seconds or DEFAULT_TIMEOUT_SECONDS
 
+    @property
+    def num_needed(self) -> int:
+        """With fewer sites the course waits: those that it asks for, or that a guard of it cannot do without."""
+        return max(self.course.min_replies, *(guard.least_clients for guard in self.course.guards), 1)
+
     # ---- start and resume
 
     def run(self) -> Result:
@@ -145,7 +150,7 @@ class SiteCourse(Life, Callback):
         self.note(f"{site} {text}")
 
     def train(self, standing: Standing | None) -> tuple[Standing, float]:
-        """Run rounds; below min_replies the course pauses until enough sites are back, and goes on where it was."""
+        """Run rounds; below what is needed the course pauses until enough sites are back, and goes on where it was."""
         algorithm, started = self.course.algorithm, time.perf_counter()
         failed: dict[int, int] = {}  # round -> how often it failed although enough sites were there
         while True:
@@ -154,7 +159,7 @@ class SiteCourse(Life, Callback):
                 self.sites,
                 self.transport,
                 starts_anew=algorithm.starts_anew,
-                min_clients=self.course.min_replies,
+                min_clients=self.num_needed,
                 note=self._note_of,
             )
             if self.folder.checkpoint.is_file():
@@ -167,7 +172,7 @@ class SiteCourse(Life, Callback):
                 )
                 return standing, time.perf_counter() - started
             except TooFewReplies as error:
-                if len(self.transport.available()) >= self.course.min_replies:
+                if len(self.transport.available()) >= self.num_needed:
                     # Nobody is missing: the silos fail, or answer with what cannot be used. A pause would not help.
                     round = standing.round if standing else 0
                     failed[round] = failed.get(round, 0) + 1
@@ -183,12 +188,12 @@ class SiteCourse(Life, Callback):
         self.on_pause(reason)
         self.say(f"paused: {reason}")
         self.journal.write("pause", reason=reason)
-        self._wait(self.course.min_replies, self.patience.pause_seconds, "the course goes on")
+        self._wait(self.num_needed, self.patience.pause_seconds, "the course goes on")
         self.on_pause("")
         self.say("the course goes on")
 
     def _wait(self, number: int, seconds: float, purpose: str) -> None:
-        """Wait until `number` sites can be asked; when time is up, min_replies are enough, fewer are an error."""
+        """Wait until `number` sites can be asked; when time is up, what is needed is enough, fewer are an error."""
         deadline = time.monotonic() + seconds
         told = False
         while True:
@@ -201,11 +206,11 @@ class SiteCourse(Life, Callback):
                 self.say(f"waiting for {', '.join(away)}, at most {seconds:.0f} s, before {purpose}")
                 told = True
             if time.monotonic() > deadline:
-                if len(present) >= self.course.min_replies:
+                if len(present) >= self.num_needed:
                     return
                 raise CourseFailed(
                     f"{len(present)} of {len(self.sites)} sites are connected ({', '.join(present) or 'none'}), "
-                    f"{self.course.min_replies} are needed; waited {seconds:.0f} s"
+                    f"{self.num_needed} are needed; waited {seconds:.0f} s"
                 )
             time.sleep(0.05)
 
