@@ -1,5 +1,8 @@
 """How the time of a round grows: with the clients, the nodes, the edges and the features; `simulation.py --growth`.
 
+    python benchmarks/simulation.py --growth --figure growth.svg
+    python benchmarks/growth.py growth.svg    draws it anew from growth.csv, without measuring
+
 One thing grows at a time. `exponent` is that of the growth since the row above: 1 is in proportion, 0 is for nothing.
 The bare loop of torch_geometric layers is left out ("-") where it would take too long: with more than `MAX_CLIENTS`
 clients, or with more than `MAX_DENSE` numbers in its dense features.
@@ -7,8 +10,9 @@ clients, or with more than `MAX_DENSE` numbers in its dense features.
 
 from __future__ import annotations
 
+import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +21,16 @@ from synthetic import BlockSplitter, Synthetic
 from timing import Side, Times, heading, interleaved, row, short
 
 import isthmus as ist
+from isthmus.core.outside import replace_file
+from isthmus.report.charts import Panel, Point, Series, Words, line_chart, to_svg
 from isthmus.runs.simulation import load_scenario
+from isthmus.suites.drawn import Drawn
 
 MAX_CLIENTS = 500
 MAX_DENSE = 100_000_000
 # A turn of a side takes about this time at most, but not less than one round.
 LONGEST_TURN = 1.0
+SIDES = ("isthmus", "PyG")
 
 # What does not grow.
 NUM_CLIENTS, NODES, PAIRS, FEATURES, WORDS = 20, 8_000, 40_000, 1_500, 20
@@ -91,7 +99,7 @@ def measure(curve: Curve, rounds: int, repeats: int) -> Times:
 def grow(rounds: int, repeats: int, figure: Path | None, quick: bool) -> None:
     """Print a table for each thing that grows; draw them, if a figure is asked for."""
     if figure is not None:
-        need_matplotlib()  # before minutes of measuring
+        to_svg(line_chart([]))  # what is missing for it is said before minutes of measuring
     found = []
     for curve in curves(quick):
         print(f"\n{curve.title}\n")
@@ -120,33 +128,37 @@ def exponent(curve: Curve, times: Times, side: str, size: int) -> str:
     return f"{math.log(times.ratio(f'{side} {size}', f'{side} {before}')) / math.log(size / before):.2f}"
 
 
-def need_matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise SystemExit("--figure needs matplotlib: pip install matplotlib") from None
-
-
 def draw(found: Sequence[tuple[Curve, Times]], path: Path) -> None:
-    """Write the curves, with logarithmic axes."""
-    import matplotlib
+    """Write the curves, with logarithmic axes, and beside them the table that they are drawn from."""
+    panels = tuple(Panel(f"{curve.title}: {curve.grows}", tuple(series(curve, times))) for curve, times in found)
+    replace_file(path.with_suffix(".csv"), Drawn(panels, {}).to_csv().encode())
+    redraw(path)
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(
-        1, len(found), figsize=(4 * len(found), 3.6), sharey=True, squeeze=False, layout="constrained"
+def series(curve: Curve, times: Times) -> Iterator[Series]:
+    """Yield the line of each side: where it was measured, the median."""
+    for side in SIDES:
+        sizes = [size for size in curve.sizes if f"{side} {size}" in times.clients]
+        yield Series(side, tuple(Point(float(size), times.median(f"{side} {size}")) for size in sizes))
+
+
+def redraw(path: Path) -> None:
+    """Draw a figure anew from the table beside it."""
+    table = path.with_suffix(".csv")
+    panels = Drawn.from_csv(table.read_text(encoding="utf-8"), str(table)).panels
+    words = Words("", "", "ms per round")
+    replace_file(
+        path, to_svg(line_chart(panels, words, log_x=True, log_y=True, shared_x=False, shared_y=True)).encode()
     )
-    for axis, (curve, times) in zip(axes[0], found, strict=True):
-        for side, style in (("isthmus", "o-"), ("PyG", "s--")):
-            sizes = [size for size in curve.sizes if f"{side} {size}" in times.clients]
-            axis.loglog(sizes, [times.median(f"{side} {size}") for size in sizes], style, label=side)
-        axis.set_title(curve.title, fontsize=8)
-        axis.set_xlabel(curve.grows)
-        axis.set_xticks(curve.sizes, labels=[f"{size:,}" for size in curve.sizes], fontsize=7)
-        axis.set_xticks([], minor=True)
-        axis.grid(visible=True, alpha=0.3)
-    axes[0, 0].set_ylabel("ms per round")
-    axes[0, 0].legend()
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+
+
+def main() -> None:
+    """Draw figures anew."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("figures", type=Path, nargs="+", metavar="FIGURE.svg", help="with FIGURE.csv beside it")
+    for path in parser.parse_args().figures:
+        redraw(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,7 @@
 
     python benchmarks/simulation.py [--clients 5 50 500] [--rounds 5] [--repeats 5] [--threads 1]
                                     [--accuracy-rounds 60] [--seeds 3] [--yardstick PATH]
-    python benchmarks/simulation.py --growth [--figure growth.png]
+    python benchmarks/simulation.py --growth [--figure growth.svg]
 
 Cora, 64 hidden units, four local steps, every client in every round. Three tables:
 
@@ -124,7 +124,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="of the table of accuracies")
     parser.add_argument("--yardstick", type=Path, help="a module of bare loops with a class Compact")
     parser.add_argument("--growth", action="store_true", help="how a round grows, in place of the tables above")
-    parser.add_argument("--figure", type=Path, help="with --growth: where to write a figure (needs matplotlib)")
+    parser.add_argument(
+        "--figure", type=Path, help="with --growth: where to write a figure, an .svg (needs isthmus[charts])"
+    )
     parser.add_argument("--quick", action="store_true", help="with --growth: tiny sizes, to see that it works")
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from isthmus.algorithms import FedAvg as FedAvg
     from isthmus.algorithms import FedAvgFT as FedAvgFT
     from isthmus.algorithms import FedDyn as FedDyn
+    from isthmus.algorithms import FedGAP as FedGAP
     from isthmus.algorithms import FedGL as FedGL
     from isthmus.algorithms import FedGNN as FedGNN
     from isthmus.algorithms import FedGRL as FedGRL
@@ -80,15 +81,15 @@ if TYPE_CHECKING:
     from isthmus.data.graph_set import GraphSet as GraphSet
     from isthmus.data.link_graph import LinkGraph as LinkGraph
     from isthmus.learn.batching import Batching as Batching
-    from isthmus.learn.graph_client import BothWays as BothWays
     from isthmus.learn.graph_client import GraphClient as GraphClient
-    from isthmus.learn.graph_client import LocalTraining as LocalTraining
-    from isthmus.learn.graph_client import Pull as Pull
+    from isthmus.learn.local_training import LocalTraining as LocalTraining
     from isthmus.learn.optimizers import SGD as SGD
     from isthmus.learn.optimizers import Adam as Adam
     from isthmus.learn.optimizers import AdamW as AdamW
     from isthmus.learn.optimizers import Optimizer as Optimizer
     from isthmus.learn.optimizers import Schedule as Schedule
+    from isthmus.learn.steps import BothWays as BothWays
+    from isthmus.learn.steps import Pull as Pull
     from isthmus.learn.tasks import Task as Task
     from isthmus.learn.together.stacked_clients import GraphCohort as GraphCohort
     from isthmus.models import GNN as GNN
@@ -115,6 +116,7 @@ _PUBLIC = {
         "FedAvg",
         "FedAvgFT",
         "FedDyn",
+        "FedGAP",
         "FedGL",
         "FedGNN",
         "FedGRL",
@@ -197,7 +199,8 @@ _PUBLIC = {
     "isthmus.data.link_graph": ("LinkGraph",),
     "isthmus.data.dividing": ("MaskRule", "Splitter"),
     "isthmus.learn.batching": ("Batching",),
-    "isthmus.learn.graph_client": ("BothWays", "GraphClient", "LocalTraining", "Pull"),
+    "isthmus.learn.graph_client": ("GraphClient",),
+    "isthmus.learn.local_training": ("LocalTraining",),
     "isthmus.learn.optimizers": (
         "Adam",
         "AdamW",
@@ -205,6 +208,7 @@ _PUBLIC = {
         "SGD",
         "Schedule",
     ),
+    "isthmus.learn.steps": ("BothWays", "Pull"),
     "isthmus.learn.tasks": ("Task",),
     "isthmus.learn.together.stacked_clients": ("GraphCohort",),
     "isthmus.models": (

@@ -24,6 +24,13 @@ def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
+def test_every_block_of_the_readme_is_one_of_those_that_tests_execute() -> None:
+    fences = re.findall(r"^```(\w*)$", README, re.MULTILINE)
+    assert fences[::2] == ["sh", "sh", "sh", "python"] and not any(fences[1::2])
+    indented = re.findall(r"^(?: {4}|\t)\S.*$", re.sub(r"```.*?```", "", README, flags=re.DOTALL), re.MULTILINE)
+    assert not indented
+
+
 def test_the_two_commands_of_the_readme_are_targets_of_the_makefile() -> None:
     makefile = (ROOT / "Makefile").read_text()
     commands = [line.split("#")[0].split() for line in blocks(README, "sh")[0].splitlines()]

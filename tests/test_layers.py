@@ -29,6 +29,7 @@ ARROWS: dict[str, set[str]] = {
     "config": {"core", "data", "learn", "models", "algorithms", "monitors", "privacy"},
     "runs": {"core", "algorithms", "config", "data", "learn", "models", "monitors", "report", "runtime", "sinks"},
     "sites": {"core", "config", "data", "learn", "models", "runs", "runtime"},
+    "attacks": {"core", "config", "data", "runs"},
     "suites": {"core", "config", "data", "report", "runs"},  # many courses, so above those that run one
     "cli": {"*"},
     "testing": {"*"},
@@ -110,6 +111,13 @@ SOURCES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE
 
 def test_there_are_sources_to_read() -> None:
     assert {"core/record.py", "learn/optimizers.py", "runs/life.py", "testing/conformance.py"} <= set(SOURCES)
+
+
+def test_the_table_has_the_rooms_that_there_are() -> None:
+    rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and any(path.glob("*.py"))}
+    assert set(ARROWS) - {"top"} == rooms
+    named = set().union(*ARROWS.values()) - {"*"}
+    assert named <= rooms and {path for path, _ in EXCEPTIONS} <= set(SOURCES)
 
 
 def test_modules_import_only_what_their_rooms_may() -> None:

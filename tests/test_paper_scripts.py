@@ -3,21 +3,29 @@
 import csv
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+from unittest.mock import Mock
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import torch
 
-from isthmus.algorithms.fedgrl.downstream import Finetune
+from isthmus.algorithms import Local
+from isthmus.algorithms.fedgrl.downstream import Finetune, Freeze
+from isthmus.config.course import Course
 from isthmus.core.codec import decode
 from isthmus.core.errors import BadInput
-from isthmus.core.record import State
+from isthmus.core.record import Params, State
+from isthmus.data.conventions import SPLITS
+from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.optimizers import AdamW
 from isthmus.report.charts import scatter_chart, to_svg
 from isthmus.runs.simulated import run
-from isthmus.runs.simulation import load_scenario
+from isthmus.runs.simulation import Simulation, load_scenario
 from isthmus.suites.part import narrowed
 from isthmus.suites.spec import load_suite
 from isthmus.suites.table import cells
@@ -56,19 +64,65 @@ def test_fedgl_embeddings_are_the_outputs_of_a_runs_model_on_the_merged_graph(me
     assert torch.isfinite(found).all()
 
 
+def small(script: ModuleType) -> Any:
+    """Return a setting of FedGRL's tables on a small graph."""
+    masks = {"name": "ratio", "train": 0.6, "val": 0.2, "test": 0.2}
+    views = {"edges": 0.2, "features": 0.2}, {"edges": 0.2, "features": 0.1}
+    return script.Setting({"name": "csbm"}, {"name": "random"}, 2, masks, *views, hidden=8)
+
+
+def test_fedgrl_tables_have_the_protocol_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = loaded(FEDGRL / "tables.py")
+    shares = {name: tuple(setting.masks[part] for part in SPLITS) for name, setting in script.SETTINGS.items()}
+    assert shares == {"twitch": (0.6, 0.2, 0.2), "amazon": (0.1, 0.1, 0.8), "mixed": (0.1, 0.1, 0.8)}
+    for setting in script.SETTINGS.values():
+        together = script.course(setting, script.self_supervised(setting, "fedgrl", 10_000)).algorithm
+        assert (together.local_steps, together.optimizer.schedule.warmup_rounds) == (1, 1_000)
+        assert together.optimizer.lr == 1e-4 and setting.hidden == 128
+    asked: list[Course] = []
+    monkeypatch.setattr(script.isthmus, "run", lambda course, scenario: asked.append(course) or Mock(client_scores={}))
+    for name in ("local", "fedavg"):
+        script.supervised(small(script), None, name, 500, 3)
+    local, fedavg = asked
+    for course in asked:
+        assert (course.rounds, course.seed, course.stopping.keep, course.algorithm.local_steps) == (500, 3, "best", 1)
+        assert course.algorithm.optimizer == AdamW(lr=0.01, weight_decay=1e-3)
+        assert course.model.decoder.hidden == 128 and course.shared == ("*", "!decoder.*")
+    assert type(local.algorithm) is Local
+    assert fedavg.algorithm.keep_moments and fedavg.algorithm.weighting == "nodes"
+
+
+def test_fedgrl_tables_draw_each_split_by_itself_and_score_on_test_nodes() -> None:
+    script = loaded(FEDGRL / "tables.py")
+    setting = small(script)
+    base = script.course(setting, {"name": "local_grl"}, linear=True)
+    scenario = load_scenario(base, Path())
+    splits = [script.with_split(scenario, base.masks, number) for number in (0, 1, 0)]
+    drawn = [torch.cat([part.mask("test") for part in split.parts.values()]) for split in splits]
+    assert torch.equal(drawn[0], drawn[2]) and not torch.equal(drawn[0], drawn[1])
+    simulation = Simulation(replace(base, seed=1), splits[1])  # heads of their own are drawn by the split too
+    params = simulation.initial.params
+    found = script.downstream_scores(setting, splits[1], dict.fromkeys(scenario.parts, params), AsItIs(), 1)
+    wanted = {
+        name: {split: scores["f1_micro"] for split, scores in client.evaluate(params, ("val", "test"))[0].items()}
+        for name, client in simulation.clients.items()
+    }
+    assert found == {name: scores["test"] for name, scores in wanted.items()}
+    assert found != {name: scores["val"] for name, scores in wanted.items()}
+
+
+class AsItIs(Freeze):
+    """Gives a model as it was given."""
+
+    def train(self, client: GraphClient, params: Params) -> Params:
+        return params
+
+
 def test_fedgrl_tables_keep_the_last_encoder_and_tell_trainings_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = loaded(FEDGRL / "tables.py")
-    setting = script.Setting(
-        {"name": "csbm"},
-        {"name": "random"},
-        2,
-        {"name": "ratio", "train": 0.6, "val": 0.2, "test": 0.2},
-        {"edges": 0.2, "features": 0.2},
-        {"edges": 0.2, "features": 0.1},
-        hidden=8,
-    )
+    setting = small(script)
     monkeypatch.setitem(script.SETTINGS, "twitch", setting)
     monkeypatch.setattr(script, "Finetune", lambda: Finetune(steps=3))
     monkeypatch.setattr(script, "client_names", lambda scenario, setting: {name: name for name in scenario.parts})

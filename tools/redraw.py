@@ -1,20 +1,26 @@
-"""Draws the figures of suites anew from the runs that were kept as CSV, without running anything.
+"""Draws the figures of suites anew from what was kept as CSV, without running anything.
 
 python tools/redraw.py papers/fedgl/fig11.yaml ...    results/fig11.csv beside a suite -> fig11.svg beside it
+python tools/redraw.py papers/fgssl/table1.yaml ...   fig3.csv beside a suite          -> fig3.svg beside it
 
-Only figures of kind `lines` can be drawn so: those of rounds and of clients need the journals of the runs, which
-`isthmus compare` draws from.
+Figures of kind `lines` are drawn from the rows of runs. Those of rounds and of clients need more than scores, so the
+table that `isthmus compare` leaves beside each figure is kept beside theirs.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from isthmus.core.errors import BadInput
-from isthmus.suites.figures import write_figures
+from isthmus.core.outside import replace_file
+from isthmus.report.charts import to_svg
+from isthmus.suites.drawn import Drawn
+from isthmus.suites.figure_spec import Figure
+from isthmus.suites.figures import shown
 from isthmus.suites.outcomes import Run
 from isthmus.suites.part import narrowed
 from isthmus.suites.spec import Suite, load_suite
@@ -40,8 +46,7 @@ def kept_part(suite: Suite, rows: list[dict[str, str]]) -> Suite:
     """Return the part of a suite that was run: the choices and the seeds that stand in the rows."""
     words = [f"{axis}={','.join(dict.fromkeys(row[axis] for row in rows))}" for axis in suite.axes]
     seen = {int(row["seed"]) for row in rows}
-    lines = tuple(figure for figure in suite.figures if figure.kind == "lines")
-    return replace(narrowed(suite, words), seeds=tuple(seed for seed in suite.seeds if seed in seen), figures=lines)
+    return replace(narrowed(suite, words), seeds=tuple(seed for seed in suite.seeds if seed in seen))
 
 
 def kept_runs(suite: Suite, rows: list[dict[str, str]]) -> list[Run]:
@@ -57,12 +62,28 @@ def kept_runs(suite: Suite, rows: list[dict[str, str]]) -> list[Run]:
     return runs
 
 
-def redraw(path: Path) -> list[Path]:
-    """Draw a suite's figures of lines beside its file."""
+def kept_figures(path: Path) -> Iterator[tuple[Figure, Drawn]]:
+    """Yield the figures of a suite's file with what is kept of them; those that were never drawn are left out."""
     suite = load_suite(path)
-    rows = kept_rows(suite, path.parent / "results" / f"{path.stem}.csv")
-    suite = kept_part(suite, rows)
-    return write_figures(suite, cells(suite, kept_runs(suite, rows)), path.parent)
+    kept = path.parent / "results" / f"{path.stem}.csv"
+    for figure in suite.figures:
+        table = path.parent / f"{figure.name}.csv"
+        if figure.kind == "lines" and kept.is_file():
+            rows = kept_rows(suite, kept)
+            part = kept_part(suite, rows)
+            yield figure, shown(part, figure, cells(part, kept_runs(part, rows)), path.parent)
+        elif table.is_file():
+            yield figure, Drawn.from_csv(table.read_text(encoding="utf-8"), str(table))
+
+
+def redraw(path: Path, folder: Path) -> list[Path]:
+    """Draw a suite's figures into a folder."""
+    metric = load_suite(path).metric
+    drawn = []
+    for figure, kept in kept_figures(path):
+        drawn.append(folder / f"{figure.name}.svg")
+        replace_file(drawn[-1], to_svg(kept.chart(figure, metric)).encode())
+    return drawn
 
 
 def main() -> None:
@@ -70,7 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", type=Path, nargs="+", metavar="SUITE.yaml")
     for path in parser.parse_args().suites:
-        for figure in redraw(path):
+        for figure in redraw(path, path.parent):
             print(figure)
 
 

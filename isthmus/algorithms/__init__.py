@@ -6,6 +6,7 @@ from isthmus.algorithms.apfl import APFL
 from isthmus.algorithms.ditto import Ditto
 from isthmus.algorithms.fedavg import FedAvg
 from isthmus.algorithms.feddyn import FedDyn
+from isthmus.algorithms.fedgap import FedGAP
 from isthmus.algorithms.fedgl import FedGL
 from isthmus.algorithms.fedgnn import FedGNN
 from isthmus.algorithms.fedgrl import FedGRL, LocalGRL
@@ -41,6 +42,7 @@ ALGORITHMS: dict[str, type[Algorithm[Any]]] = {
     "fedavg_ft": FedAvgFT,
     "gcfl": GCFL,
     "gcfl_plus": GCFLPlus,
+    "fedgap": FedGAP,
     "fedgl": FedGL,
     "fedgnn": FedGNN,
     "fedsage_plus": FedSagePlus,
@@ -61,6 +63,7 @@ __all__ = [
     "FedAvg",
     "FedAvgFT",
     "FedDyn",
+    "FedGAP",
     "FedGL",
     "FedGNN",
     "FedGRL",

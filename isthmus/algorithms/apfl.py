@@ -16,8 +16,9 @@ from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
 from isthmus.core.errors import refuse
 from isthmus.core.protocol import on
 from isthmus.core.record import Params
-from isthmus.learn.graph_client import GraphClient, copied, gradients, load_params
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import Optimizer, OptimizerState
+from isthmus.learn.steps import copied, gradients, load_params
 
 
 @dataclass(frozen=True)

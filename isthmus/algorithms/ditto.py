@@ -13,8 +13,9 @@ from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
 from isthmus.core.errors import refuse
 from isthmus.core.protocol import on
 from isthmus.core.record import Params
-from isthmus.learn.graph_client import GraphClient, proximal
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import check_pull
+from isthmus.learn.steps import proximal
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import ModelState, Request, on
 from isthmus.core.record import Params, Record
-from isthmus.learn.graph_client import GraphClient, LocalTraining, Penalty
+from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.local_training import LocalTraining
+from isthmus.learn.steps import Penalty
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,9 @@ class FedAvg(LocalTraining[ModelState]):
                       memory under `optimizer`
         fold:         how the clients' models become one: their weighted mean, or a robust fold
     """
+
+    # Of this very class: all that leaves a client but its scores is made of what `fit` gave (guard example_dp).
+    tells_only_models: ClassVar[bool] = True
 
     fold: Fold = weighted_mean
 

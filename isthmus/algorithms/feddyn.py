@@ -17,8 +17,10 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import ModelState, on
 from isthmus.core.record import Params
-from isthmus.learn.graph_client import GraphClient, LocalTraining, Pull
+from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.local_training import LocalTraining
 from isthmus.learn.optimizers import check_pull
+from isthmus.learn.steps import Pull
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +14,8 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import ModelState, on
 from isthmus.core.record import Params
-from isthmus.learn.graph_client import GraphClient, LocalTraining
+from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.local_training import LocalTraining
 
 SERVER_OPTIMIZERS = ("sgd", "adam", "yogi", "adagrad")
 
@@ -50,6 +52,9 @@ class FedOpt(LocalTraining[OptimizedState]):
         beta1, beta2, tau: as above
         local_steps, step_unit, optimizer, weighting, keep_moments, fold: as in FedAvg
     """
+
+    # Of this very class: all that leaves a client but its scores is made of what `fit` gave (guard example_dp).
+    tells_only_models: ClassVar[bool] = True
 
     server: str = "sgd"
     server_lr: float = 1.0

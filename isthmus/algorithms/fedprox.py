@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from isthmus.algorithms.fedavg import FedAvg, TrainModel
 from isthmus.core.errors import refuse
-from isthmus.learn.graph_client import GraphClient, Penalty, proximal
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import check_pull
+from isthmus.learn.steps import Penalty, proximal
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,9 @@ class FedProx(FedAvg):
         mu: strength of the proximal term; with gradient descent, lr mu must be below 2
         local_steps, step_unit, optimizer, weighting, keep_moments: as in FedAvg
     """
+
+    # Of this very class: all that leaves a client but its scores is made of what `fit` gave (guard example_dp).
+    tells_only_models: ClassVar[bool] = True
 
     mu: float = 0.01
 

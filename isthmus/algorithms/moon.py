@@ -18,12 +18,14 @@ from isthmus.core.client import NotTogether
 from isthmus.core.errors import BadInput, refuse
 from isthmus.core.protocol import on
 from isthmus.core.record import Params
-from isthmus.learn.graph_client import BothWays, GraphClient
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.metrics.classification import Examples
+from isthmus.learn.steps import BothWays
 from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification
 from isthmus.learn.tasks.task import StackedData
-from isthmus.learn.together.layouts import replaced
-from isthmus.learn.together.stacked_clients import Frozen, GraphCohort, StackedLoss
+from isthmus.learn.together.asked import Frozen, StackedLoss
+from isthmus.learn.together.stackable import replaced
+from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
 from isthmus.models.parts import Part

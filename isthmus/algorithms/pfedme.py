@@ -16,8 +16,9 @@ from isthmus.core.errors import refuse
 from isthmus.core.federation import Federation
 from isthmus.core.protocol import ModelState, on
 from isthmus.core.record import Params
-from isthmus.learn.graph_client import Envelope, GraphClient
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import check_pull
+from isthmus.learn.steps import Envelope
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import Known, ModelState, Request, on, unlike
 from isthmus.core.record import LazyParams, Params, Record
-from isthmus.learn.graph_client import GraphClient, LocalTraining
+from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.local_training import LocalTraining
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,9 @@ class Scaffold(LocalTraining[ScaffoldState]):
         server_lr: how far the server goes towards the mean
         local_steps, step_unit, optimizer, weighting, keep_moments, fold: as in FedAvg
     """
+
+    # Of this very class: all that leaves a client but its scores is made of what `fit` gave (guard example_dp).
+    tells_only_models: ClassVar[bool] = True
 
     # The server's c holds the c_i that the client would have forgotten, and would hold it for ever.
     starts_anew: ClassVar[bool] = False

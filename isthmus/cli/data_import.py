@@ -151,30 +151,35 @@ def _read(
     from isthmus.data.imports.sources import read_source
     from isthmus.data.imports.two_tables import read_tables
 
+    _check_one_source(source, nodes, edges, sql, (nodes_query, edges_query))
+    if len(delimiter) > 1:
+        raise BadInput(f"--delimiter is {delimiter!r}; one character is needed")
+    if sql:
+        from isthmus.data.imports.sql import read_sql
+
+        problems = Problems("import from the database")
+        return read_sql(sql, nodes_query, edges_query, problems), problems
+    if nodes is not None and edges is not None:
+        problems = Problems(f"import of {nodes} and {edges}")
+        return read_tables(nodes, edges, delimiter, problems, reading_of(wishes)), problems
+    problems = Problems(f"import of {Path(source)}")
+    return read_source(source, delimiter, wishes, problems), problems
+
+
+def _check_one_source(source: str, nodes: Path | None, edges: Path | None, sql: str, queries: tuple[str, str]) -> None:
+    """Refuse no source, several, and one of which a part is missing."""
     given = [name for name, value in (("SOURCE", source), ("--nodes", nodes or edges), ("--sql", sql)) if value]
     if len(given) != 1:
         found = f"{' and '.join(given)} are given" if given else "none is given"
         raise BadInput(
             f"one source is needed, {found}; SOURCE (a file), --nodes and --edges, or --sql with two queries"
         )
-    if len(delimiter) > 1:
-        raise BadInput(f"--delimiter is {delimiter!r}; one character is needed")
-    if sql:
-        if not nodes_query or not edges_query:
-            raise BadInput("--sql needs two queries: --nodes-query and --edges-query")
-        from isthmus.data.imports.sql import read_sql
-
-        problems = Problems("import from the database")
-        return read_sql(sql, nodes_query, edges_query, problems), problems
-    if nodes_query or edges_query:
+    if sql and not all(queries):
+        raise BadInput("--sql needs two queries: --nodes-query and --edges-query")
+    if any(queries) and not sql:
         raise BadInput("--nodes-query and --edges-query go with --sql")
-    if source:
-        problems = Problems(f"import of {Path(source)}")
-        return read_source(source, delimiter, wishes, problems), problems
-    if nodes is None or edges is None:
+    if not source and not sql and (nodes is None or edges is None):
         raise BadInput(f"{given[0] if nodes else '--edges'} is given alone; both --nodes and --edges are needed")
-    problems = Problems(f"import of {nodes} and {edges}")
-    return read_tables(nodes, edges, delimiter, problems, reading_of(wishes)), problems
 
 
 def _tell(

@@ -185,15 +185,8 @@ def serve(
     from isthmus.sites.serve import Server
 
     source, overrides = split_words(words or [])
-    if resume is not None and (words or out):
-        raise BadInput("--resume goes on with a run as it is: give no course or --out with it")
-    if (words or resume is not None) and (once or no_resume):
-        raise BadInput(
-            "--once and --no-resume are about courses of operators: give no course and no --resume with them"
-        )
+    _check_goes_together(words, resume, out, once or no_resume, schema)
     opened, patience = kits.open_kit(kit, "server"), Patience(wait, pause)
-    if schema is not None and not words:
-        raise BadInput("--schema goes with a course given here; operators give theirs to isthmus submit")
     course = course_of(resume) if resume else None
     if words:
         course = load_site_course(source, overrides, len(opened.sites), say, schema)
@@ -213,6 +206,20 @@ def serve(
             server.stop()
     keep_schema(result.run_dir or Path(), schema)
     show_folder(result.run_dir or Path())
+
+
+def _check_goes_together(
+    words: list[str] | None, resume: Path | None, out: Path | None, of_operators: bool, schema: Path | None
+) -> None:
+    """Refuse what is given for another way to serve: a course, one to go on with, or those of operators."""
+    if resume is not None and (words or out):
+        raise BadInput("--resume goes on with a run as it is: give no course or --out with it")
+    if (words or resume is not None) and of_operators:
+        raise BadInput(
+            "--once and --no-resume are about courses of operators: give no course and no --resume with them"
+        )
+    if schema is not None and not words:
+        raise BadInput("--schema goes with a course given here; operators give theirs to isthmus submit")
 
 
 def join(

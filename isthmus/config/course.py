@@ -175,7 +175,7 @@ class Course:
 
     def _check_guards(self) -> None:
         """Raise ValueError where guards cannot stand as they do, or not beside the course's other parts."""
-        problem = line_problem(self.guards)
+        problem = line_problem(self.guards) if self.guards else ""
         if problem:
             raise ValueError(f"guards: {problem}")
         for guard in self.guards:

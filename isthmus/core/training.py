@@ -180,7 +180,7 @@ def finished(plan: Plan, standing: Standing) -> bool:
     # Only a round that was evaluated can tell that there was no improvement.
     out_of_patience = patience > 0 and standing.round - standing.best_round >= patience
     over = standing.round >= plan.rounds or (out_of_patience and standing.round % plan.evaluate_every == 0)
-    return over or bool(GuardLine(plan.guards).exhausted(standing.guards))
+    return over or bool(plan.guards and GuardLine(plan.guards).exhausted(standing.guards))
 
 
 # Whose evaluation it is where a guard adds them up.
@@ -260,7 +260,7 @@ class _Course:
 
     def __post_init__(self) -> None:
         self.state_type = type(self.algorithm).state_type()
-        self.guards = GuardLine(self.plan.guards)
+        self.guards = GuardLine(self.plan.guards) if self.plan.guards else None
 
     def federation(self, round: int, memories: dict[str, State]) -> Federation:
         everybody = self.runtime.clients
@@ -310,12 +310,13 @@ class _Course:
     def start(self) -> Standing:
         memories: dict[str, State] = {}
         state = self._checked(self.algorithm.setup(self.federation(0, memories)))
-        guards = self.guards.round_done(memories, 0)
+        guards = {} if self.guards is None else self.guards.round_done(memories, 0)
         return Standing(round=0, state=state, best_state=state, best_round=0, best_score=None, guards=guards)
 
     def _stepped(self, state: Record, fed: Federation) -> Record:
         """Return the state after a round; where nobody was drawn, it stays as it is, unless a guard says more."""
-        if fed.clients or self.plan.sampling.least(len(fed.all_clients)) or self.guards.answers_for_nobody:
+        goes_on = fed.clients or self.plan.sampling.least(len(fed.all_clients))
+        if goes_on or (self.guards is not None and self.guards.answers_for_nobody):
             return self._checked(self.algorithm.round(state, fed))
         fed.note(f"nobody was drawn for round {fed.round}: the model stays as it is")
         return state
@@ -335,13 +336,8 @@ class _Course:
         memories = dict(before.guards)
         fed = self.federation(round, memories)
         state = self._stepped(before.state, fed)
-        kept = self.guards.round_done(memories, round)
-        memories.clear()  # a guard may forget, and what follows in this round is remembered in this very dictionary
-        memories.update(kept)
+        ended = self._guarded(round, memories)
         missing = self._missing(fed.clients, self.traffic)
-        ended = self.guards.exhausted(memories)
-        if ended:
-            self._noted(round, f"the course ends after round {round}: {ended}")
         found = self._evaluated(fed, state, before, last=round == self.plan.rounds or bool(ended))
         after = replace(before, round=round, state=state)
         if found.is_best:
@@ -364,12 +360,24 @@ class _Course:
             bytes_up=sum(report.bytes_up for report in self.traffic),
             wall_seconds=time.perf_counter() - started - self.listening,
             missing=missing,
-            spent=self.guards.spent(memories),
+            spent={} if self.guards is None else self.guards.spent(memories),
             **vars(found),
         )
         for callback in self.callbacks:
             callback.round_done(report)
         return after
+
+    def _guarded(self, round: int, memories: dict[str, State]) -> str:
+        """Have guards end a round, and return why the course has to end; empty if it may go on."""
+        if self.guards is None:
+            return ""
+        kept = self.guards.round_done(memories, round)
+        memories.clear()  # a guard may forget, and what follows in this round is remembered in this very dictionary
+        memories.update(kept)
+        ended = self.guards.exhausted(memories)
+        if ended:
+            self._noted(round, f"the course ends after round {round}: {ended}")
+        return ended
 
     def _evaluated(self, fed: Federation, state: Record, before: Standing, last: bool) -> _Evaluated:
         """Ask every client how the new model does, in rounds in which that is due, and in the last one."""

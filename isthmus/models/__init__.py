@@ -15,6 +15,7 @@ from isthmus.models.decoders import (
 from isthmus.models.encoders import CategoricalEncoder, EncoderSpec, LinearEncoder, MLPEncoder
 from isthmus.models.gnn.appnp import APPNP
 from isthmus.models.gnn.bias_free import BiasFreeAPPNP, BiasFreeGAT, BiasFreeGCN, BiasFreeMLP, BiasFreeSAGE
+from isthmus.models.gnn.gap import GAP
 from isthmus.models.gnn.gat import GAT
 from isthmus.models.gnn.gcn import GCN
 from isthmus.models.gnn.gin import GIN
@@ -36,6 +37,7 @@ GNNS: dict[str, type[GNNSpec]] = {
     "gprgnn": GPRGNN,
     "appnp": APPNP,
     "sgc": SGC,
+    "gap": GAP,
     "bias_free_mlp": BiasFreeMLP,
     "bias_free_appnp": BiasFreeAPPNP,
     "bias_free_gcn": BiasFreeGCN,
@@ -66,6 +68,7 @@ __all__ = [
     "APPNP",
     "DECODERS",
     "ENCODERS",
+    "GAP",
     "GAT",
     "GCN",
     "GIN",

@@ -12,8 +12,8 @@ from isthmus.algorithms.gfl_appnp.client_graph import Matrix, Mixing, normalized
 from isthmus.algorithms.gfl_appnp.hosted import Hosted, bare
 from isthmus.core.record import Params
 from isthmus.data.graph import Graph
-from isthmus.learn.graph_client import load_params
 from isthmus.learn.metrics.classification import cross_entropy
+from isthmus.learn.steps import load_params
 from isthmus.learn.tasks.node_classification import PreparedNodes
 from isthmus.models.products.propagation import pagerank_weights
 from isthmus.monitors.connectivity import client_adjacency

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from isthmus.core.federation import Outcome, Outcomes, Runtime, StackOutcome
+from isthmus.core.federation.judging import judged, judged_stack
 from isthmus.core.protocol import EvaluateModel, Failure, Position, Requests, reply_type
 from isthmus.core.record import Params, Record, field_types
-from isthmus.core.replies import judged, judged_stack
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,8 @@ from isthmus.privacy.compression.quantise import Quantise
 from isthmus.privacy.compression.random_k import RandomK
 from isthmus.privacy.compression.top_k import TopK
 from isthmus.privacy.noise.client_dp import ClientDP
+from isthmus.privacy.noise.example_dp import ExampleDP
+from isthmus.privacy.noise.graph_dp import EdgeDP, NodeDP
 from isthmus.privacy.secure_sum import SecureSum
 
 GUARDS: dict[str, type[Guard]] = {
@@ -21,9 +23,12 @@ GUARDS: dict[str, type[Guard]] = {
     "client_dp": ClientDP,
     "delta": Delta,
     "distance_to_median": DistanceToMedian,
+    "edge_dp": EdgeDP,
     "entropy": Entropy,
+    "example_dp": ExampleDP,
     "low_rank": LowRank,
     "no_repeats": NoRepeats,
+    "node_dp": NodeDP,
     "norm_bound": NormBound,
     "quantise": Quantise,
     "quarantine": Quarantine,

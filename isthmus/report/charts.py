@@ -71,6 +71,8 @@ def line_chart(
     *,
     x_names: Mapping[float, str] | None = None,
     log_x: bool = False,
+    log_y: bool = False,
+    shared_x: bool = True,
     shared_y: bool = False,
 ) -> Chart:
     """Return lines with a marker at each point, error bars where there are deviations, and dashed references.
@@ -79,11 +81,15 @@ def line_chart(
     """
     alt = _altair()
     rows = _rows(panels, x_names)
-    if log_x and any(row["x"] <= 0 for row in rows if not row["reference"]):
+    no_place = [
+        row for row in rows if (log_x and row["x"] <= 0 and not row["reference"]) or (log_y and row["low"] <= 0)
+    ]
+    if no_place:
         raise ValueError("an axis of logarithms has no place for 0 or less")
-    scale = alt.Scale(type="log") if log_x else alt.Scale(zero=False)
-    x = alt.X("x:Q", title=_text(words.x), scale=scale, axis=_named(x_names, rows))
-    y = alt.Y("y:Q", title=_text(words.y), scale=alt.Scale(zero=False))
+    x_scale, y_scale = (alt.Scale(type="log") if log else alt.Scale(zero=False) for log in (log_x, log_y))
+    places = _named(x_names, rows) if shared_x else alt.Axis(format="~s", labelOverlap=True)
+    x = alt.X("x:Q", title=_text(words.x), scale=x_scale, axis=places)
+    y = alt.Y("y:Q", title=_text(words.y), scale=y_scale)
     moving, still = "!datum.reference", "datum.reference"
     color = _channel("Color", panels)
     points = alt.Chart().encode(x=x, y=y, color=color, tooltip=TOLD)
@@ -93,7 +99,7 @@ def line_chart(
     marks = marks.encode(shape=_channel("Shape", panels))
     rules = alt.Chart().transform_filter(still).mark_rule(strokeDash=[6, 4], strokeWidth=1.5)
     rules = rules.encode(y=y, color=color, tooltip=TOLD)
-    return _sheet(alt.layer(rules, lines, bars, marks), rows, panels, words, shared_y)
+    return _sheet(alt.layer(rules, lines, bars, marks), rows, panels, words, shared_y, shared_x)
 
 
 def curve_chart(panels: Sequence[Panel], words: Words = Words(), *, shared_y: bool = False) -> Chart:

@@ -109,7 +109,7 @@ def open_block(message: bytes) -> Opened:
     runtime = simulated_runtime(course, clients, model_of, Blocks(course.block_mb * 2**20))
     runtime.load_clients({name: unpack(memory) for name, memory in opening.memories.items()})
     runtime.mark(0)
-    return Opened(course.algorithm, runtime, course.threads, GuardLine(course.guards))
+    return Opened(course.algorithm, runtime, course.threads, GuardLine(course.guards) if course.guards else None)
 
 
 # ---- a client's data as bytes

@@ -22,6 +22,7 @@ from isthmus.core.outside import Damaged, is_sealed, naming, replace_file, seale
 from isthmus.core.protocol import Algorithm
 from isthmus.core.record import Params, Record, State
 from isthmus.core.training import Callback, RoundReport, Standing
+from isthmus.runs.failing import failure_notes
 from isthmus.runs.journal import JOURNAL_FILE, StoredEvents, read_journal
 
 COURSE_FILE = "course.yaml"
@@ -30,7 +31,6 @@ MODEL_FILE = "model.safetensors"
 CLIENTS_DIR = "clients"
 PARTS_DIR = "parts"
 REASON_FILE = "set-aside.txt"  # why what a folder holds was not gone on with
-MOST_REASONS = 3  # of failures that are told one by one
 ID_FILE = "course_id"  # in the run of a course between sites: its course may name installed parts only
 
 
@@ -142,21 +142,7 @@ class Journal(Callback):
 
     def failure_notes(self) -> list[str]:
         """Return a line for each reason for which clients gave no reply: who, in how many rounds, what was asked."""
-        found: dict[tuple[str, str, str], dict[str, set[int]]] = {}
-        for event in self.events:
-            for failure in event.get("failures", ()) if event["event"] == "exchange" else ():
-                why = (event["request"], failure["kind"], failure["reason"])
-                found.setdefault(why, {}).setdefault(failure["client"], set()).add(event["round"])
-        total = sum(event["event"] == "round" for event in self.events)
-        lines = []
-        for (request, kind, reason), clients in list(found.items())[:MOST_REASONS]:
-            more = f" and {len(clients) - 3} more clients" if len(clients) > 3 else ""
-            rounds = set().union(*clients.values()) - {0}  # 0 is the setup
-            when = f"in {len(rounds)} of {total} rounds" if rounds else "before the first round"
-            lines.append(f"{', '.join(list(clients)[:3])}{more} failed {when}: {request}: {kind}: {reason}")
-        if len(found) > MOST_REASONS:
-            lines.append(f"clients failed for {len(found) - MOST_REASONS} more reasons, which the journal has")
-        return lines
+        return failure_notes(self.events)
 
     def scoring_notes(self, best_round: int) -> list[str]:
         """Return lines on who did not score the round that is kept, and on the rounds it was not compared with."""

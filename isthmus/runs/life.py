@@ -23,7 +23,8 @@ from isthmus.core.protocol import EvaluateModel
 from isthmus.core.random import Secret
 from isthmus.core.record import Params
 from isthmus.core.training import Callback, Standing, evaluated
-from isthmus.learn.graph_client import Scores, load_params, weighted
+from isthmus.learn.scoring import Scores, weighted
+from isthmus.learn.steps import load_params
 from isthmus.report.summary import last_measured, run_table, score_of
 from isthmus.runs.folder import Checkpoints, Journal, RunFolder
 
@@ -223,7 +224,7 @@ class Life(ABC):
             model=model,
             rules=plan.rules,
             report=report,
-            guards=GuardLine(plan.guards),
+            guards=GuardLine(plan.guards) if plan.guards else None,
             memories=dict(standing.guards),
             secret=self.secret,
         )

@@ -21,7 +21,7 @@ from isthmus.data.folders.own_folder import OwnFolder
 from isthmus.data.folders.own_kinds import OWN_FOLDERS, kind_at, kind_for
 from isthmus.data.folders.schema.schema import SCHEMA_FILE, digest_at, read_schema
 from isthmus.data.zoo import DATASETS, is_own_folder, namesake_note
-from isthmus.learn.graph_client import load_params
+from isthmus.learn.steps import load_params
 from isthmus.learn.tasks.graph_task import GraphTask
 from isthmus.runs.folder import RunFolder, load_model_file
 from isthmus.runs.simulation import columns_of

@@ -20,7 +20,7 @@ from isthmus.core.outside import data_root as locate_data
 from isthmus.core.outside import replace_file, some
 from isthmus.core.record import Params, State
 from isthmus.core.training import Callback, Standing, finished, run_course
-from isthmus.learn.graph_client import Scores
+from isthmus.learn.scoring import Scores
 from isthmus.report.summary import Table, run_table
 from isthmus.runs.at_workers import at_workers, blocks_of
 from isthmus.runs.folder import Journal, RunFolder, load_checkpoint
@@ -304,11 +304,14 @@ Watch: TypeAlias = Callable[[str, Course, Path | None], AbstractContextManager[S
 
 
 def baseline(course: Course, name: str) -> Course:
-    """Return the same course without a federation: as many local steps and the same optimiser, where it has them."""
+    """Return the same course without a federation: as many local steps and the same optimiser, where it has them.
+
+    It has no messages, and so no guards.
+    """
     wanted = ("local_steps", "step_unit", "optimizer")
     same = {key: getattr(course.algorithm, key) for key in wanted if hasattr(course.algorithm, key)}
     alone: dict[str, Any] = {"min_replies": 1} if name == "global" else {}
-    return replace(course, algorithm=ALGORITHMS[name](**same), **alone)
+    return replace(course, algorithm=ALGORITHMS[name](**same), guards=(), **alone)
 
 
 def run_with_baselines(

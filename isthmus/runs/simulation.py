@@ -35,15 +35,9 @@ from isthmus.data.folders.own_kinds import Folders
 from isthmus.data.folders.schema.schema import digest_at
 from isthmus.data.graph import Graph
 from isthmus.data.joining import merged
-from isthmus.learn.graph_client import (
-    GraphClient,
-    Scores,
-    load_params,
-    one_by_one,
-    read_params,
-    score_on_global_graph,
-    score_on_local_graphs,
-)
+from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.scoring import Scores, one_by_one, score_on_global_graph, score_on_local_graphs
+from isthmus.learn.steps import load_params, read_params
 from isthmus.learn.together.blocks import Blocks
 from isthmus.models import ModelSpec
 from isthmus.models.model import ModelFactory, require_own_heads, require_own_inputs, require_same_shared, shared_names
@@ -192,7 +186,7 @@ def simulated_client(
     client = GraphClient(name, data, course.task, model, own_batching(course, name), own, device_of(course.device))
     client.algorithm = own_algorithm(course, name)
     client.secret = Secret.of_simulation(course.seed, name)
-    client.guards = GuardLine(course.guards) if guards is None else guards
+    client.guards = GuardLine(course.guards) if guards is None and course.guards else guards
     return client
 
 
@@ -215,7 +209,7 @@ def simulated_clients(course: Course, holdings: Mapping[str, Any], model_of: Mod
     """Return clients by name; one module serves all of a kind in turn, as parameters are loaded before each use."""
     own = clients_with_own_models(course)
     modules: dict[tuple[int, int, str | None], tuple[nn.Module, Params]] = {}
-    clients, guards = {}, GuardLine(course.guards)
+    clients, guards = {}, GuardLine(course.guards) if course.guards else None
     for name, data in holdings.items():
         kind = (*dims_of(course, data, name), name if name in own else None)
         if kind not in modules:

@@ -251,20 +251,26 @@ class Suite:
         found = []
         for values in itertools.product(*grid.values()):
             searched = dict(zip(grid, values, strict=True))
-            words = [(key.split("."), value) for key, value in {**changes, **searched, **self.changes}.items()]
+            keys = {**changes, **searched, **self.changes}.items()
             made: Point | None = None
             for seed in self.seeds:
                 if made is not None and seeded == ["seed"]:  # but for the seed it is the same course
-                    found.append(replace(made, seed=seed, course=replace(made.course, seed=seed)))
-                    continue
-                raw = merge(self.base, [*words, *((key.split("."), seed) for key in seeded)], self.title)
-                builder = Builder(f"{self.title} [{', '.join(cell.values())}]")
-                course = builder.fields(Course, raw, "")
-                stated = frozenset(leaf_paths(raw))
-                notes = tuple(note for renaming in builder.renamings for note in renaming.losses())
-                made = Point(dict(cell), searched, seed, course, metric, self.measured, stated, notes)
+                    made = replace(made, seed=seed, course=replace(made.course, seed=seed))
+                else:
+                    course, stated, notes = self._built(cell, [*keys, *((key, seed) for key in seeded)])
+                    made = Point(dict(cell), searched, seed, course, metric, self.measured, stated, notes)
                 found.append(made)
         return found
+
+    def _built(
+        self, cell: Mapping[str, str], keys: Sequence[tuple[str, Any]]
+    ) -> tuple[Course, frozenset[str], tuple[str, ...]]:
+        """Return the course of a cell with these keys, what is stated of it, and notes on what another name dropped."""
+        raw = merge(self.base, [(key.split("."), value) for key, value in keys], self.title)
+        builder = Builder(f"{self.title} [{', '.join(cell.values())}]")
+        course = builder.fields(Course, raw, "")
+        notes = tuple(note for renaming in builder.renamings for note in renaming.losses())
+        return course, frozenset(leaf_paths(raw)), notes
 
     def expectation(self, cell: Mapping[str, str]) -> Expectation | None:
         """Return the paper's number for a cell: the first that agrees on every axis it names."""

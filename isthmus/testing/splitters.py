@@ -103,25 +103,46 @@ def _check_nothing_invented(whole: Holding, part: Holding, place: str, adds: Seq
         "labels": _fits(whole.labels[ids], part.labels) and whole.num_classes == part.num_classes,
         "masks": _same(whole.masks, part.masks, ids),
         "attributes": _same(whole.attributes, attributes, ids),
+        **_same_of_its_kind(whole, part),
     }
-    if isinstance(whole, Graph) and isinstance(part, Graph):
-        same["features"] = torch.equal(_dense(select_rows(whole.x, ids)), _dense(part.x))
-    elif isinstance(whole, LinkGraph) and isinstance(part, LinkGraph):
-        nodes = part.node_ids
-        same["features"] = torch.equal(_dense(select_rows(whole.x, nodes)), _dense(part.x))
-        same["attributes of nodes"] = _same(whole.node_attributes, part.node_attributes, nodes)
-        same["links"] = torch.equal(whole.links[:, ids], nodes[part.links])
-    elif isinstance(whole, GraphSet) and isinstance(part, GraphSet):
-        (cut,) = whole.divide([ids])
-        same["features"] = torch.equal(_dense(cut.x), _dense(part.x)) and torch.equal(cut.node_start, part.node_start)
-        same["edges"] = torch.equal(cut.edge_index, part.edge_index)
-        kept = None if cut.edge_attr is None or part.edge_attr is None else torch.equal(cut.edge_attr, part.edge_attr)
-        same["features of edges"] = (cut.edge_attr is None and part.edge_attr is None) or bool(kept)
     for what, fits in same.items():
         if not fits:
             raise AssertionError(f"{place} has {what} other than those of its {whole.item}s in the whole")
     if isinstance(whole, Graph) and isinstance(part, Graph):
         _check_edges(whole, part, place)
+
+
+def _same_of_its_kind(whole: Holding, part: Holding) -> dict[str, bool]:
+    """Return of what graphs, links or sets of graphs have by themselves whether it is the whole's."""
+    if isinstance(whole, LinkGraph) and isinstance(part, LinkGraph):
+        return _same_links(whole, part)
+    if isinstance(whole, GraphSet) and isinstance(part, GraphSet):
+        return _same_graphs(whole, part)
+    if isinstance(whole, Graph) and isinstance(part, Graph):
+        return {"features": torch.equal(_dense(select_rows(whole.x, part.item_ids)), _dense(part.x))}
+    return {}
+
+
+def _same_links(whole: LinkGraph, part: LinkGraph) -> dict[str, bool]:
+    nodes = part.node_ids
+    return {
+        "features": torch.equal(_dense(select_rows(whole.x, nodes)), _dense(part.x)),
+        "attributes of nodes": _same(whole.node_attributes, part.node_attributes, nodes),
+        "links": torch.equal(whole.links[:, part.item_ids], nodes[part.links]),
+    }
+
+
+def _same_graphs(whole: GraphSet, part: GraphSet) -> dict[str, bool]:
+    (cut,) = whole.divide([part.item_ids])
+    if cut.edge_attr is None or part.edge_attr is None:
+        of_edges = cut.edge_attr is part.edge_attr
+    else:
+        of_edges = torch.equal(cut.edge_attr, part.edge_attr)
+    return {
+        "features": torch.equal(_dense(cut.x), _dense(part.x)) and torch.equal(cut.node_start, part.node_start),
+        "edges": torch.equal(cut.edge_index, part.edge_index),
+        "features of edges": of_edges,
+    }
 
 
 def _check_edges(whole: Graph, part: Graph, place: str) -> None:

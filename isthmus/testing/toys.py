@@ -25,7 +25,7 @@ from isthmus.data.graph import Graph, undirected
 from isthmus.learn.batching import Batching, FullBatch
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.tasks import NodeClassification
-from isthmus.models import GCN, MLPDecoder, ModelSpec
+from isthmus.models import GAP, GCN, GNNSpec, MLPDecoder, ModelSpec
 from isthmus.runs.simulation import Scenario, build_model
 
 Script = Mapping[str, Record] | Callable[[str, Request[Any]], Record]
@@ -115,12 +115,13 @@ def toy_course(algorithm: Algorithm[Any], **changes: Any) -> Course:
     """Return a short course for toy clients: three rounds of a narrow GCN with dropout; `changes` are its fields.
 
     Its clients answer one after the other, so that every message can be watched; `runtime="auto"` puts them together.
-    Where clients keep heads of their own, the model has one.
+    Where clients keep heads of their own, the model has one; for a method that sums once, it is a narrow GAP.
     """
     head = MLPDecoder(hidden=4) if algorithm.keeps_heads else None
+    gnn: GNNSpec = GAP(hidden=5, dim=4) if getattr(algorithm, "sums_once", False) else GCN(hidden=5, dropout=0.5)
     fields: dict[str, Any] = {
         "algorithm": algorithm,
-        "model": ModelSpec(GCN(hidden=5, dropout=0.5), decoder=head),
+        "model": ModelSpec(gnn, decoder=head),
         "rounds": 3,
         "num_clients": 3,
         "checkpoint_every": 1,

@@ -19,7 +19,8 @@ from isthmus.core.protocol import Algorithm, Position, Request, Requests
 from isthmus.core.record import Params, Record, State, leaves
 from isthmus.core.training import Callback, RoundReport, Standing, run_course
 from isthmus.runs.simulation import Scenario, Simulation, torch_threads
-from isthmus.runtime.loop import LoopRuntime, Pausing, StackedRuntime
+from isthmus.runtime.loop import LoopRuntime, StackedRuntime
+from isthmus.runtime.pausing import Pausing
 from isthmus.testing.hostile.lies import Dishonest, HostileRuntime
 
 # What the clock says of an exchange, left out of comparisons.
@@ -174,13 +175,7 @@ def trace_course(
     with torch_threads(course.threads):
         simulation = Simulation(course, scenario)
         trace = Trace(simulation.initial.params, tuple(simulation.clients))
-        runtime: Runtime = simulation.runtime
-        if place is not None:
-            simulation.runtime = runtime = place(simulation)
-        elif course.runtime == "loop":
-            runtime = WatchedLoop(course.algorithm, list(simulation.clients.values()), trace, fault)
-        if isinstance(runtime, StackedRuntime):
-            trace.together, trace.notes, trace.pausing = runtime.together, runtime.notes, runtime.pausing
+        runtime = _watched(simulation, trace, fault, place)
         if liar is not None:
             runtime = HostileRuntime(runtime, liar)
         standing = None
@@ -202,6 +197,20 @@ def trace_course(
             where = "the setup" if standing is None else f"round {max(trace.last, standing.round) + 1}"
             raise AssertionError(f"the server half raised {type(error).__name__} in {where}: {error}") from error
     return trace
+
+
+def _watched(
+    simulation: Simulation, trace: Trace, fault: Fault | None, place: Callable[[Simulation], Runtime] | None
+) -> Runtime:
+    """Return the runtime of a simulation, a loop with an eye on every message; a stack tells what it does together."""
+    if place is not None:
+        simulation.runtime = place(simulation)
+    elif simulation.course.runtime == "loop":
+        return WatchedLoop(simulation.course.algorithm, list(simulation.clients.values()), trace, fault)
+    runtime = simulation.runtime
+    if isinstance(runtime, StackedRuntime):
+        trace.together, trace.notes, trace.pausing = runtime.together, runtime.notes, runtime.pausing
+    return runtime
 
 
 class WatchedLoop(LoopRuntime):
@@ -295,19 +304,26 @@ def _difference(first: Any, second: Any, tolerance: float) -> str:
     if left.keys() != right.keys():
         return f"{sorted(left.keys() ^ right.keys())[:3]} are in one only"
     for path, value in left.items():
-        other = right[path]
-        place = f"{path.lstrip('.')} " if path else ""
-        if isinstance(value, Tensor) and isinstance(other, Tensor):
-            if value.shape != other.shape or value.dtype != other.dtype:
-                return (
-                    f"{place}is {value.dtype} {tuple(value.shape)} in one, {other.dtype} {tuple(other.shape)} in other"
-                )
-            ours, theirs = value.nan_to_num(nan=1e30), other.nan_to_num(nan=1e30)
-            if not (torch.allclose(ours, theirs, tolerance, tolerance) if tolerance else torch.equal(ours, theirs)):
-                gap = float((value.double() - other.double()).abs().max())
-                return f"{place}differs by up to {gap:.3g}"
-        elif type(value) is float is type(other) and abs(value - other) <= tolerance * (1 + abs(value)):
-            continue
-        elif type(value) is not type(other) or not (value == other or (value != value and other != other)):
-            return f"{place}is {str(value)[:80]} in one and {str(other)[:80]} in the other"
+        of_leaf = _between_tensors if isinstance(value, Tensor) and isinstance(right[path], Tensor) else _between_values
+        told = of_leaf(value, right[path], tolerance)
+        if told:
+            return f"{path.lstrip('.')} {told}" if path else told
     return ""
+
+
+def _between_tensors(value: Tensor, other: Tensor, tolerance: float) -> str:
+    if value.shape != other.shape or value.dtype != other.dtype:
+        return f"is {value.dtype} {tuple(value.shape)} in one, {other.dtype} {tuple(other.shape)} in other"
+    ours, theirs = value.nan_to_num(nan=1e30), other.nan_to_num(nan=1e30)
+    if torch.allclose(ours, theirs, tolerance, tolerance) if tolerance else torch.equal(ours, theirs):
+        return ""
+    return f"differs by up to {float((value.double() - other.double()).abs().max()):.3g}"
+
+
+def _between_values(value: Any, other: Any, tolerance: float) -> str:
+    if type(value) is float is type(other) and abs(value - other) <= tolerance * (1 + abs(value)):
+        return ""
+    both_nan = value != value and other != other
+    if type(value) is type(other) and (value == other or both_nan):
+        return ""
+    return f"is {str(value)[:80]} in one and {str(other)[:80]} in the other"

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.core.codec import decode, encode
-from isthmus.core.federation import Position
-from isthmus.core.protocol import Algorithm, ModelState, Request
+from isthmus.core.protocol import Algorithm, ModelState, Position, Request
 from isthmus.core.record import Params, Record, State
 from isthmus.learn.batching import Batching, FullBatch
 from isthmus.learn.graph_client import GraphClient

@@ -11,13 +11,12 @@ from isthmus import run
 from isthmus.algorithms import Ditto, FedAvg, Local
 from isthmus.algorithms.fedavg import TrainModel
 from isthmus.core.codec import decode
-from isthmus.core.federation import Position
-from isthmus.core.protocol import EvaluateModel, KeepBest
+from isthmus.core.protocol import EvaluateModel, KeepBest, Position
 from isthmus.core.record import Params, State
 from isthmus.core.sampling import UniformSampling
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.graph_client import proximal, read_params
 from isthmus.learn.optimizers import SGD, Adam
+from isthmus.learn.steps import proximal, read_params
 from isthmus.models import GCN, SAGE, MLPDecoder, ModelSpec
 from isthmus.runs.folder import RunFolder, load_model_file
 from isthmus.testing import check_algorithm, toy_client, toy_course, toy_scenario

@@ -13,8 +13,8 @@ from isthmus.core.protocol import Algorithm, ModelState
 from isthmus.core.record import Params
 from isthmus.core.sampling import UniformSampling
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.graph_client import read_params
 from isthmus.learn.optimizers import SGD, Adam, StepDecay
+from isthmus.learn.steps import read_params
 from isthmus.models import GCN, SAGE, ModelSpec
 from isthmus.testing import ScriptedClients, check_algorithm, toy_client, toy_course, toy_scenario
 from isthmus.testing.traces import require_close, trace_course

@@ -8,11 +8,11 @@ import torch
 
 from isthmus.algorithms import FedAvg, Scaffold
 from isthmus.algorithms.scaffold import ClientWeight, CorrectedUpdate, ScaffoldState, ShareWeight, TrainCorrected
-from isthmus.core.federation import Position
+from isthmus.core.protocol import Position
 from isthmus.core.sampling import UniformSampling
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.graph_client import read_params
 from isthmus.learn.optimizers import SGD, Adam, AdamW, StepDecay
+from isthmus.learn.steps import read_params
 from isthmus.models import GCN, SAGE, ModelSpec
 from isthmus.testing import ScriptedClients, check_algorithm, toy_client, toy_course, toy_scenario
 from isthmus.testing.traces import require_close, trace_course

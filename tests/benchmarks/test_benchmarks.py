@@ -8,11 +8,13 @@ import sys
 import time
 from pathlib import Path
 from types import ModuleType
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import torch
 
+from isthmus.core.errors import BadInput
 from isthmus.testing import toy_scenario
 
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
@@ -164,21 +166,44 @@ def test_exponents_of_growth(module) -> None:
     assert scale.exponent((10, {"x": 2.0}), 1000, lambda each: each["x"], {"x": 20.0}) == "0.50"
 
 
-def test_figure_without_matplotlib_says_what_to_install(module, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_figure_that_cannot_be_drawn_is_told_before_anything_is_measured(
+    module, monkeypatch: pytest.MonkeyPatch
+) -> None:
     growth = module("growth")
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(SystemExit, match="pip install matplotlib"):
-        growth.grow(1, 1, Path("growth.png"), quick=True)
+    monkeypatch.setitem(sys.modules, "altair", None)
+    monkeypatch.setattr(growth, "measure", None)
+    with pytest.raises(BadInput, match=r"pip install 'isthmus\[charts\]'"):
+        growth.grow(1, 1, Path("growth.svg"), quick=True)
 
 
-def test_figure_is_drawn_also_where_the_bare_loop_was_left_out(module, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+def test_figure_is_drawn_also_where_the_bare_loop_was_left_out_and_anew_from_its_table(module, tmp_path: Path) -> None:
     growth, timing = module("growth"), module("timing")
-    curve = growth.Curve("title", "nodes", [10, 100], [])
+    curves = [growth.Curve("title", grows, [10, 100], []) for grows in ("nodes", "edges")]
     milliseconds = {"isthmus 10": [1.0, 2.0], "isthmus 100": [3.0, 4.0], "PyG 10": [5.0, 6.0]}
     times = timing.Times(milliseconds, dict.fromkeys(milliseconds, 4))
-    growth.draw([(curve, times), (curve, times)], tmp_path / "growth.png")
-    assert (tmp_path / "growth.png").stat().st_size > 0
+    figure = tmp_path / "growth.svg"
+    growth.draw([(curve, times) for curve in curves], figure)
+    drawn = figure.read_text()
+    said = [mark.partition("series: ")[2] for mark in points_of(figure)]
+    three = ["PyG; place: 10; value: 5.5", "isthmus; place: 10; value: 1.5", "isthmus; place: 100; value: 3.5"]
+    assert sorted(said) == sorted(2 * three)
+    assert {"title: nodes", "title: edges"} <= {"".join(e.itertext()) for e in ElementTree.fromstring(drawn).iter()}
+    figure.unlink()
+    growth.redraw(figure)
+    assert figure.read_text() == drawn
+
+
+def test_the_figure_of_growth_shows_the_table_beside_it(module, tmp_path: Path) -> None:
+    docs = BENCHMARKS.with_name("docs")
+    (tmp_path / "growth.csv").write_text((docs / "growth.csv").read_text())
+    module("growth").redraw(tmp_path / "growth.svg")
+    kept, drawn = (points_of(folder / "growth.svg") for folder in (docs, tmp_path))
+    assert kept == drawn and len(kept) > 30
+
+
+def points_of(figure: Path) -> list[str]:
+    marks = ElementTree.fromstring(figure.read_text()).iter()
+    return [e.attrib["aria-label"] for e in marks if e.get("aria-roledescription") == "point"]
 
 
 def test_exponent_of_growth_in_proportion_is_one(module) -> None:

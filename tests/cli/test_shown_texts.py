@@ -11,8 +11,8 @@ from isthmus.cli.federation import say
 from isthmus.cli.output import explain
 from isthmus.cli.progress import ProgressBar
 from isthmus.core.errors import CourseFailed
-from isthmus.core.federation import ExchangeReport, Position
-from isthmus.core.protocol import Failure
+from isthmus.core.federation import ExchangeReport
+from isthmus.core.protocol import Failure, Position
 from isthmus.core.training import RoundReport
 
 HOSTILE = "[bold]\x1b[2J[/nothing] {task.oops}"

@@ -14,10 +14,10 @@ import torch
 from isthmus.core import record
 from isthmus.core.codec import MAX_KEY, MAX_VALUES, PREFIX, decode, encode, opened, pack, unpack
 from isthmus.core.errors import BadMessage
+from isthmus.core.federation.judging import judged
 from isthmus.core.outside import MAX_TEXT
 from isthmus.core.protocol import EvaluateModel, Evaluation, Failure
 from isthmus.core.record import State, check_value
-from isthmus.core.replies import judged
 from isthmus.runtime.envelope import Answer
 
 # What a message of one megabyte may cost while it is read, and what is left of it when it is refused.

@@ -16,12 +16,11 @@ from isthmus.core.federation import (
     Federation,
     InitialModel,
     Outcome,
-    Position,
     Replies,
     StackOutcome,
 )
 from isthmus.core.folds import Fold, median, weighted_mean
-from isthmus.core.protocol import Failure, Kept, Request
+from isthmus.core.protocol import Failure, Kept, Position, Request
 from isthmus.core.record import Params, Record
 from isthmus.core.replies import Stack
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from isthmus.core.federation.judging import MAX_INTEGER, MAX_WEIGHT, judged, judged_stack
 from isthmus.core.protocol import EvaluateModel, Evaluation, Failure, Holdings, Kept, Known, Request
 from isthmus.core.record import Params, Record, largest
-from isthmus.core.replies import MAX_INTEGER, MAX_WEIGHT, Each, Stack, Stacked, StackedTensor, judged, judged_stack
+from isthmus.core.replies import Each, Stack, Stacked, StackedTensor
 
 from .toys import stack_of
 

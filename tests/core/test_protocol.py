@@ -12,7 +12,7 @@ from isthmus.algorithms import ALGORITHMS, GFLAPPNP, FedAvg, FedGL
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.algorithms.fedgl import TrainWithGuidance
 from isthmus.core.client import Client
-from isthmus.core.federation import Federation, Outcome, Position
+from isthmus.core.federation import Federation, Outcome
 from isthmus.core.protocol import (
     Algorithm,
     EvaluateModel,
@@ -21,6 +21,7 @@ from isthmus.core.protocol import (
     KeepBest,
     Kept,
     ModelState,
+    Position,
     Request,
     cohort,
     improves,

@@ -6,17 +6,22 @@ import copy
 import hashlib
 import math
 import pickle
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from scipy import stats
+from torch import Tensor
 
 from isthmus.core.codec import encode
 from isthmus.core.errors import BadMessage
+from isthmus.core.protocol import Client, Position, Request
 from isthmus.core.random import ProtectingStream, Secret, digest
+from isthmus.core.record import Record, State
 
 KEY = bytes(range(32))
+AT = Position(5, 2, 1)
 KNOWN: dict[str, Any] = {
     "bytes": "7b9e7c21f8ccc3ce",
     "uniform": [0.6861859086370524, 0.05050934650467409],
@@ -200,3 +205,56 @@ def test_a_digest_tells_values_apart() -> None:
     assert digest({"w": torch.arange(6.0).view(2, 3).t()}) == digest(
         {"w": torch.arange(6.0).view(2, 3).t().contiguous()}
     )
+
+
+# ---- what a client draws from its own
+
+
+@dataclass(frozen=True)
+class Reply(Record):
+    weight: float
+
+
+@dataclass(frozen=True)
+class Asks(Request[Reply]):
+    params: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class AlsoAsks(Request[Reply]):
+    params: dict[str, Tensor]
+
+
+class Holder(Client):
+    def evaluate(self, params: Any, splits: tuple[str, ...]) -> Any:
+        raise NotImplementedError
+
+
+def test_a_protecting_stream_is_another_for_another_request_memory_value_place_or_purpose() -> None:
+    ones = torch.ones(3)
+
+    def drawn(
+        request: Request[Any] | None = None,
+        memory: State | None = None,
+        guarded: Any = ones,
+        at: Position = AT,
+        purpose: str = "noise",
+    ) -> bytes:
+        client = Holder("client-0")
+        client.secret, client.state = Secret(KEY), dict(memory or {})
+        client.begin(at, request or Asks({"w": ones}))
+        client.state["later"] = 1  # a handler's own notes are no part of what it answers from
+        return client.protecting(purpose, guarded).take(16)
+
+    assert drawn() == drawn()
+    others = [
+        drawn(Asks({"w": ones + 1e-6})),
+        drawn(AlsoAsks({"w": ones})),
+        drawn(memory={"mine": 1}),
+        drawn(guarded=2 * ones),
+        drawn(at=Position(6, 2, 1)),
+        drawn(at=Position(5, 3, 1)),
+        drawn(at=Position(5, 2, 2)),
+        drawn(purpose="masks"),
+    ]
+    assert len({drawn(), *others}) == 1 + len(others)

@@ -11,8 +11,8 @@ import torch
 from isthmus.core.client import Client
 from isthmus.core.codec import decode
 from isthmus.core.errors import CourseFailed, TooFewReplies
-from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Outcome, Position
-from isthmus.core.protocol import Algorithm, Evaluation, KeepBest, Request, on
+from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Outcome
+from isthmus.core.protocol import Algorithm, Evaluation, KeepBest, Position, Request, on
 from isthmus.core.random import Secret
 from isthmus.core.record import Params, Record, State
 from isthmus.core.sampling import PoissonSampling, Sampling, UniformSampling

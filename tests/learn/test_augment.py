@@ -12,7 +12,8 @@ from isthmus.core.random import torch_generator
 from isthmus.learn.augment import Augmentation, masked, thinned, views_together
 from isthmus.learn.tasks import NodeClassification
 from isthmus.learn.tasks.task import StackedData
-from isthmus.learn.together.layouts import CompactRows, FullRows, StackedFeatures
+from isthmus.learn.together.layouts import CompactRows, FullRows
+from isthmus.learn.together.stacked_features import StackedFeatures
 from isthmus.models.inputs import GraphInput
 from isthmus.models.products.sparse import SparseMatrix, dense
 from isthmus.models.streams import Streams

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from isthmus.learn.together.layouts import replaced
+from isthmus.learn.together.stackable import replaced
 from isthmus.models.parts import BatchNorm
 from isthmus.models.streams import Streams
 

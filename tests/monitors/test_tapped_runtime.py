@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
-from isthmus.core.federation import Outcome, Position, StackOutcome
-from isthmus.core.protocol import EvaluateModel, Evaluation, Failure, Kept, Request
+from isthmus.core.federation import Outcome, StackOutcome
+from isthmus.core.protocol import EvaluateModel, Evaluation, Failure, Kept, Position, Request
 from isthmus.core.record import Params, Record
 from isthmus.core.replies import Each, Stack, StackedTensor
 from isthmus.monitors.tapped_runtime import TappedRuntime

@@ -133,6 +133,21 @@ def test_names_and_logarithms_of_the_x_axis() -> None:
         line_chart([Panel("", (series("a", 0, 2),))], log_x=True)
 
 
+def test_logarithms_of_the_y_axis_and_panels_with_an_x_axis_of_their_own() -> None:
+    points = tuple(Point(x, 10 * x) for x in (1.0, 10.0, 100.0))
+    panels = [Panel("few", (Series("a", points),)), Panel("many", (Series("a", points[1:]),))]
+    chart = spec(line_chart(panels, log_x=True, log_y=True, shared_x=False, shared_y=True))
+    assert chart["spec"]["layer"][1]["encoding"]["y"]["scale"]["type"] == "log"
+    assert chart["resolve"]["scale"] == {"x": "independent", "y": "shared"}
+    for bad in (
+        Series("a", (Point(1.0, 0.0),)),
+        Series("a", (Point(1.0, 1.0, 1.0),)),
+        Series("a", (Point(0, 0),), True),
+    ):
+        with pytest.raises(ValueError, match="logarithms"):
+            line_chart([Panel("", (bad,))], log_y=True)
+
+
 def test_curves_have_bands_of_a_deviation_and_dashes() -> None:
     one = Series("a", tuple(Point(k, 0.5 + k / 1000, 0.1) for k in range(1, 201)))
     two = Series("b", tuple(Point(k, 0.4) for k in range(1, 101)))

@@ -9,6 +9,7 @@ import isthmus as ist
 from isthmus.algorithms import FedAvg, FedGRL, Local, Pooled
 from isthmus.core.errors import BadInput
 from isthmus.learn.optimizers import Adam
+from isthmus.privacy import NormBound, RobustFold
 from isthmus.runs.simulated import baseline, table_of
 from isthmus.testing import toy_course, toy_scenario
 
@@ -59,3 +60,10 @@ def test_every_run_is_watched_and_a_folder_that_is_there_is_refused_first(tmp_pa
     (tmp_path / "run/mine").write_text("")
     with pytest.raises(BadInput, match="exists already"):
         ist.run_with_baselines(COURSE, run_dir=tmp_path / "run", data_root=tmp_path / "none")
+
+
+def test_baselines_have_no_messages_and_so_no_guards() -> None:
+    """A check that needs several replies, or a fold, would refuse a course of one client, or of none that is asked."""
+    course = toy_course(FedAvg(local_steps=1), guards=(NormBound(times_median=3.0), RobustFold()), rounds=1)
+    results = ist.run_with_baselines(course, scenario=toy_scenario())
+    assert [len(result.course.guards) for result in results.values()] == [2, 0, 0]

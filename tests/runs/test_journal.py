@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from isthmus.core.errors import BadInput
-from isthmus.core.federation import ExchangeReport, Position
+from isthmus.core.federation import ExchangeReport
 from isthmus.core.outside import replace_file
-from isthmus.core.protocol import Evaluation, Failure
+from isthmus.core.protocol import Evaluation, Failure, Position
 from isthmus.core.training import RoundReport
 from isthmus.runs.folder import Journal
 from isthmus.runs.journal import read_journal
@@ -104,8 +104,8 @@ def test_failures_are_told_by_reason_with_clients_and_rounds() -> None:
     ]
     journal.exchanged(failed(2, Failure("a", "error", "no"), request="DescribeEncoder"))
     assert journal.failure_notes()[0] == "a failed in 1 of 3 rounds: DescribeEncoder: error: no"
-    for number in range(3):
-        journal.exchanged(failed(3, Failure("a", "late", str(number))))
+    for reason in ("away", "slow", "busy"):
+        journal.exchanged(failed(3, Failure("a", "late", reason)))
     assert journal.failure_notes()[3] == "clients failed for 2 more reasons, which the journal has"
 
 

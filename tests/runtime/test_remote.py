@@ -10,8 +10,7 @@ import torch
 from isthmus.algorithms import ALGORITHMS
 from isthmus.config.course import Course
 from isthmus.core.codec import decode, encode, pack
-from isthmus.core.federation import Position
-from isthmus.core.protocol import EvaluateModel, Failure
+from isthmus.core.protocol import EvaluateModel, Failure, Position
 from isthmus.core.record import leaves
 from isthmus.core.training import Standing, run_course
 from isthmus.learn.graph_client import GraphClient

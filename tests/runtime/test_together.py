@@ -11,8 +11,8 @@ from isthmus.algorithms import FedAvg, FedProx, Local
 from isthmus.core.client import Client
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadInput
-from isthmus.core.federation import ExchangeReport, Outcome, Position, StackOutcome
-from isthmus.core.protocol import Algorithm, Failure, Request, cohort, on
+from isthmus.core.federation import ExchangeReport, Outcome, StackOutcome
+from isthmus.core.protocol import Algorithm, Failure, Position, Request, cohort, on
 from isthmus.core.record import Record, State
 from isthmus.core.replies import Each, Stack, StackedTensor
 from isthmus.core.sampling import UniformSampling

@@ -10,8 +10,8 @@ import torch
 
 from isthmus.core.client import Client
 from isthmus.core.errors import BadInput
-from isthmus.core.federation import Federation, Outcome, Position
-from isthmus.core.protocol import Algorithm, ModelState, Request, on
+from isthmus.core.federation import Federation, Outcome
+from isthmus.core.protocol import Algorithm, ModelState, Position, Request, on
 from isthmus.core.record import Params, Record
 
 AT = Position(seed=1, round=2, exchange=0)

@@ -14,10 +14,12 @@ from torch import Tensor
 from isthmus.core.client import NotTogether
 from isthmus.core.record import Params
 from isthmus.core.stacked_params import StackedParams
-from isthmus.learn.graph_client import gradients
 from isthmus.learn.optimizers import ELEMENTWISE, Optimizer, OptimizerState, steps_before
-from isthmus.learn.together.layouts import FullRows, Layout, Plain, Start, starts_of
-from isthmus.learn.together.stacked_clients import GraphCohort, Weights, stacked_state, states_apart
+from isthmus.learn.steps import gradients
+from isthmus.learn.together.layouts import FullRows, Layout, Plain
+from isthmus.learn.together.live_weights import Weights, stacked_state, states_apart
+from isthmus.learn.together.stacked_clients import GraphCohort
+from isthmus.learn.together.starts import Start, starts_of
 from isthmus.models.streams import Streams
 
 # What an objective has besides the model comes behind it, under names that no model has.

@@ -5,7 +5,7 @@ Wu et al. (2022), "Graph Federated Learning with Hidden Representation Sharing".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, ClassVar, Literal
@@ -35,7 +35,8 @@ from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Kept, co
 from isthmus.core.record import Params, Record, State
 from isthmus.core.replies import Each, Stack, StackedTensor
 from isthmus.learn.able import require_keys, require_whole_graph
-from isthmus.learn.graph_client import GraphClient, check_local_steps
+from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.local_training import check_local_steps
 from isthmus.learn.optimizers import ELEMENTWISE, SGD, Optimizer
 from isthmus.learn.tasks.node_classification import NodeClassification
 from isthmus.learn.tasks.task import Predictions
@@ -300,13 +301,10 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
             shared[places[client]] = reply.hidden
         aggregates = mixing.times(shared)
         mixed = mixing.mixed_gradients(rows, [(places[c], r.gradients) for c, r in replies.items() if r.gradients])
-        if self.min_sources > 1 and len(replies) < len(state.members):
-            # What is left of a sum without those that have not shared may be one client's.
-            sources = mixing.num_clients(state.counts, [client in replies for client in state.members])
-            few = (sources > 0) & (sources < self.min_sources)
-            aggregates[few] = 0.0
-            for tensor in mixed.values():
-                tensor[few[rows]] = 0.0
+        few = self._sums_of_few(mixing, state, replies)
+        aggregates[few] = 0.0
+        for tensor in mixed.values():
+            tensor[few[rows]] = 0.0
         requests = {}
         for client in replies:
             first, end = torch.searchsorted(rows, torch.tensor([places[client].start, places[client].stop])).tolist()
@@ -314,6 +312,13 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
             requests[client] = ReceiveAggregates(aggregates[places[client]], compensation)
         kept = fed.ask(requests, min_replies=0) if requests else {}
         return replace(state, ready=tuple(kept))
+
+    def _sums_of_few(self, mixing: Mixing, state: ClientGraphState, replies: Collection[str]) -> Tensor:
+        """Return which nodes' sums are withheld, for without those that have not shared they may be one client's."""
+        if self.min_sources <= 1 or len(replies) == len(state.members):
+            return torch.zeros(len(state.trains), dtype=torch.bool)
+        sources = mixing.num_clients(state.counts, [client in replies for client in state.members])
+        return (sources > 0) & (sources < self.min_sources)
 
     def _fits(self, client: str, reply: HiddenShare, place: slice, width: int, fed: Federation) -> bool:
         """Whether a share is of the client's nodes and of the others' classes; one that is not is left out, and noted.

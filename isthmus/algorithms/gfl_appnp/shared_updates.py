@@ -17,10 +17,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from isthmus.algorithms.gfl_appnp.hosted import Hosted, bare
 from isthmus.core.record import Params
-from isthmus.learn.graph_client import gradients, load_params, read_params
 from isthmus.learn.metrics.classification import cross_entropy
 from isthmus.learn.optimizers import Optimizer
-from isthmus.learn.together.layouts import replaced
+from isthmus.learn.steps import gradients, load_params, read_params
+from isthmus.learn.together.stackable import replaced
 from isthmus.models.streams import Streams
 
 
@@ -189,14 +189,18 @@ def train_together(
             grads = gradients((each * data.share.flatten()).sum(), moved)
             with torch.no_grad():
                 if compensation:
-                    error = _errors(z, data.labels) * data.share[..., None]  # (clients, rows, classes - 1)
-                    num_nodes = next(iter(compensation.values())).shape[1]
-                    by_node = error.new_zeros(len(hosts), num_nodes, error.shape[2])
-                    by_node.scatter_add_(1, data.place[..., None].expand_as(error), error)
+                    by_node = _errors_by_node(z, data, next(iter(compensation.values())).shape[1])
                     for i, name in enumerate(live):
                         grads[i] = grads[i] + _compensated(by_node, compensation[name])
                 optimizer.step(moved, grads, state, lr)
     return {name: tensor.detach() for name, tensor in live.items()}
+
+
+def _errors_by_node(z: Tensor, data: _Stacked, num_nodes: int) -> Tensor:
+    """Return the errors of all clients' training nodes, each row's by its share, (clients, nodes, classes - 1)."""
+    error = _errors(z, data.labels) * data.share[..., None]  # (clients, rows, classes - 1)
+    by_node = error.new_zeros(len(error), num_nodes, error.shape[2])
+    return by_node.scatter_add_(1, data.place[..., None].expand_as(error), error)
 
 
 def _compensated(by_node: Tensor, compensation: Tensor) -> Tensor:

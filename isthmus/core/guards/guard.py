@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 from isthmus.core.device import CPU, moved
+from isthmus.core.guards.hiding import NoisySums, PrivateSteps
 from isthmus.core.protocol import Client, Failure, Known, Position, Request, Requests
 from isthmus.core.random import ProtectingStream, Secret
 from isthmus.core.record import Record, State
@@ -35,8 +36,11 @@ class Book(Protocol):
     def settle(self, keys: str, what: str, value: bytes) -> None:
         """Settle something for a set of keys; raises BadMessage if something else was settled before."""
 
-    def add_up(self, reply: str, clients: bytes) -> None:
+    def add_up(self, reply: str, clients: tuple[str, ...]) -> None:
         """Take note over whom a reply is added up; raises BadMessage if it was over others before."""
+
+    def added(self, reply: str) -> tuple[str, ...]:
+        """Return over whom a reply was added up; nobody if it never was."""
 
 
 class Signer(Protocol):
@@ -134,6 +138,10 @@ class Guard:
     sums: ClassVar[bool] = False
     # Whether `accept` may be done to a mean of replies as to each reply: else it cannot stand before one that sums.
     linear: ClassVar[bool] = True
+    # Whether what leaves has the names, shapes and types of what came; only `accept` finds them again else.
+    keeps_form: ClassVar[bool] = True
+    # Whether its client half works on the numbers of what leaves: then no guard before it may make bytes of them.
+    works_on_numbers: ClassVar[bool] = False
     # Whether what `receive` makes of a request depends on the request alone: then it is done once for many clients.
     receives_alike: ClassVar[bool] = True
 
@@ -142,14 +150,34 @@ class Guard:
         return ""
 
     @property
+    def compares(self) -> bool:
+        """Whether what becomes of one reply depends on the others: then one client moves more than its own part."""
+        return type(self).review is not Guard.review or type(self).fold is not Guard.fold
+
+    @property
     def restores(self) -> bool:
         """Whether `accept` makes of a reply, which changes what was heard, one that changes what was meant."""
+        return False
+
+    @property
+    def bounds_length(self) -> bool:
+        """Whether no reply may be longer, when it arrives, than its client half left it."""
         return False
 
     @property
     def sums_scores(self) -> bool:
         """Whether it adds up how the clients' models do as well: then nobody is told how a single one does."""
         return False
+
+    @property
+    def private_steps(self) -> PrivateSteps | None:
+        """How clients take the steps of their training, where examples are hidden from what becomes of it."""
+        return None
+
+    @property
+    def noisy_sums(self) -> NoisySums | None:
+        """How clients add up over edges, where edges or nodes are hidden from what becomes of it."""
+        return None
 
     def shown(self, exchange: Exchange) -> Exchange:
         """Return an exchange as it is with this guard, for people: who sees what by contract, and on the wire."""
@@ -232,8 +260,10 @@ class Stages:
 
     `requests` are the algorithm's own, as clients understand them; `holding` are those who have a reply. `ask` carries
     one more exchange, of the guard's own requests. `num_replies` is how many are in the sum: all that are held, unless
-    the guard says that it is fewer.
+    the guard says that it is fewer. `reshaped` says whether guards before it have changed the form of what is held.
     """
+
+    reshaped = False
 
     def __init__(
         self,

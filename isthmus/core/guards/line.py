@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from isthmus.core.device import CPU, moved
-from isthmus.core.errors import BadMessage
+from isthmus.core.errors import BadMessage, CourseFailed
 from isthmus.core.guards.guard import AtClient, AtServer, Guard, Stages, Suspicious
+from isthmus.core.guards.hiding import NoisySums, PrivateSteps
 from isthmus.core.outside import foreign
 from isthmus.core.protocol import Client, Failure, Known, Position, Request, Requests, handlers_of
 from isthmus.core.random import Secret
@@ -62,6 +63,16 @@ class GuardLine:
         return zip(reversed(self.guards), reversed(self.entries), strict=True)
 
     # ---- client
+
+    @property
+    def private_steps(self) -> PrivateSteps | None:
+        """How clients take the steps of their training, if a guard says it."""
+        return next((guard.private_steps for guard in self.guards if guard.private_steps is not None), None)
+
+    @property
+    def noisy_sums(self) -> NoisySums | None:
+        """How clients add up over edges, if a guard says it."""
+        return next((guard.noisy_sums for guard in self.guards if guard.noisy_sums is not None), None)
 
     @property
     def kinds(self) -> tuple[type[Request[Any]], ...]:
@@ -114,6 +125,11 @@ class GuardLine:
     def sums_scores(self) -> bool:
         """Whether how the clients' models do is added up by a guard."""
         return any(guard.sums_scores for guard in self.guards)
+
+    @property
+    def reshapes(self) -> bool:
+        """Whether what leaves has another form than what came."""
+        return not all(guard.keeps_form for guard in self.guards)
 
     @property
     def summing(self) -> bool:
@@ -256,12 +272,19 @@ class GuardedExchange:
         """Return the weighted mean of what clients hold, as it was before it left them, and of how many it is."""
         (guard, at), *others = self._pairs(backwards=True)
         stages = Stages(requests, holding, ask, min_replies, at)
+        stages.reshaped = self.line.reshapes
         mean = guard.summed(stages)
-        first = holding[0]
+        first, kind = holding[0], type(requests[holding[0]]).__name__
         request = self._heard.get(first, requests[first])
-        for other, there in others:
-            mean = other.accept(mean, request, "", there)
-            request = requests[first] if other.restores else request
+        try:
+            for other, there in others:
+                mean = other.accept(mean, request, "", there)
+                request = requests[first] if other.restores else request
+        except BadMessage as error:
+            raise CourseFailed(f"what the replies to {kind} add up to cannot be read: {error}") from None
+        problem = request.misfit(mean, at.known) if stages.reshaped else ""
+        if problem:
+            raise CourseFailed(f"the sum of the replies to {kind} has another form: {problem}")
         return mean, stages.num_replies
 
 
@@ -273,6 +296,17 @@ def line_problem(guards: tuple[Guard, ...]) -> str:
             return (
                 f"{type(guard).__name__} adds up what clients hold, so it must be the last guard; {after} is after it"
             )
+    for place, guard in enumerate(guards):
+        coder = next((before for before in guards[:place] if not before.linear and _overrides(before, "release")), None)
+        if guard.works_on_numbers and coder is not None:
+            mine, first = type(guard).__name__, type(coder).__name__
+            return (
+                f"{first} stands before {mine} and leaves no numbers that it could protect: put {mine} before {first}"
+            )
+    for name in ("private_steps", "noisy_sums"):
+        saying = [type(guard).__name__ for guard in guards if getattr(guard, name) is not None]
+        if len(saying) > 1:
+            return f"{' and '.join(saying)} both say how clients learn; leave one out"
     if guards and guards[-1].sums:
         for guard in guards[:-1]:
             single = [name for name in ("review", "fold") if _overrides(guard, name)]

@@ -12,7 +12,7 @@ from isthmus.data.graph import Graph
 from isthmus.learn.batching import FullBatch, LinkBatch, MiniBatch, NeighborBatch
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.together.batch_cohort import BatchCohort
-from isthmus.learn.together.layouts import feature_weights, stackable
+from isthmus.learn.together.stackable import feature_weights, stackable
 from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models.gnn.gat import GATLayer
 from isthmus.models.parts import BatchNorm

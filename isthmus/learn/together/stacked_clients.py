@@ -7,155 +7,42 @@ and an optimiser that are known to allow it, are put together (`blocks.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from isthmus.core.client import NotTogether
 from isthmus.core.errors import BadInput
 from isthmus.core.record import Params
 from isthmus.core.replies import Stacked
-from isthmus.core.stacked_params import StackedParams, own_tensor
-from isthmus.learn.graph_client import (
-    BothWays,
-    Envelope,
-    Fit,
-    Fitted,
-    GraphClient,
-    Penalty,
-    Pull,
-    load_params,
-    step_gradients,
-)
+from isthmus.core.stacked_params import StackedParams
+from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.heavy_work import Fit, Fitted
 from isthmus.learn.optimizers import (
     ELEMENTWISE,
     SGD,
     Optimizer,
     OptimizerState,
-    common_step,
     counts_steps_only,
     moving,
     steps_before,
 )
+from isthmus.learn.steps import BothWays, Pull, load_params, step_gradients
 from isthmus.learn.tasks.stacked_batches import Evaluated
 from isthmus.learn.tasks.task import StackedData
-from isthmus.learn.together.layouts import (
-    CompactRows,
-    FullRows,
-    Layout,
-    Plain,
-    Span,
-    StackedFeatures,
-    Start,
-    drops_features,
-    feature_weights,
-    is_compact,
-    replaced,
-    shapes_of,
-    start_sum,
-    starts_of,
-    term_of,
-)
+from isthmus.learn.together.asked import StackedFit, StackedLoss, Together
+from isthmus.learn.together.layouts import CompactRows, FullRows, Layout, Plain, Span, is_compact
+from isthmus.learn.together.live_weights import Weights, stacked_state, states_apart
+from isthmus.learn.together.stackable import drops_features, feature_weights, replaced
+from isthmus.learn.together.stacked_features import StackedFeatures
+from isthmus.learn.together.starts import Start, shapes_of, start_sum, starts_of, term_of
 from isthmus.models.products.sparse import SparseMatrix
 from isthmus.models.streams import Streams
-
-# What the model began with, in the form in which it takes its parameters; made when it is asked for.
-Frozen: TypeAlias = Callable[[], Mapping[str, Any]]
-
-# From the model, the data, the clients' random streams and what the model began with to each client's loss, (clients,).
-StackedLoss: TypeAlias = Callable[[nn.Module, StackedData, Streams, Frozen], Tensor]
-
-
-@dataclass(frozen=True)
-class StackedFit:
-    """What training together gives back.
-
-    Fields:
-        params:      each parameter of each client
-        losses:      each client's mean over the steps, (clients,)
-        steps:       steps that were taken
-        make_states: gives each client's optimiser state
-        gradients:   the sums of each client's gradients, where they were asked for
-        observed:    what `observe` returned; None for clients that had nothing to train on
-        centre:      where the centre of an envelope went, of the parameters that it is over
-        steps_each:  steps of each client, where they are not the same for all
-    """
-
-    params: dict[str, Stacked]
-    losses: Tensor
-    steps: int
-    make_states: Callable[[], tuple[OptimizerState, ...]]
-    gradients: dict[str, Stacked] | None = None
-    observed: Any = None
-    centre: dict[str, Stacked] | None = None
-    steps_each: tuple[int, ...] | None = None
-
-    @cached_property
-    def optimizer_states(self) -> tuple[OptimizerState, ...]:
-        """Each client's optimiser state at the end."""
-        return self.make_states()
-
-    def member(self, position: int) -> Params:
-        """Return one client's parameters, in memory of their own: a view would keep all clients' alive."""
-        return {name: own_tensor(stacked.member(position)) for name, stacked in self.params.items()}
-
-    def members(self) -> list[Fitted]:
-        """Return what each client has of it; parameters and optimiser states are made when they are looked at."""
-        number = len(self.losses)
-        centre = None if self.centre is None else {**self.params, **self.centre}
-        params, sums, centres = (
-            [None] * number if held is None else StackedParams(held, number).members()
-            for held in (self.params, self.gradients, centre)
-        )
-        steps = self.steps_each or (self.steps,) * number
-        states = [partial(lambda position: self.optimizer_states[position], position) for position in range(number)]
-        each = zip(params, self.losses.tolist(), steps, states, sums, centres, strict=True)
-        return [Fitted(*mine) for mine in each]
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Together:
-    """How many clients are trained.
-
-    Fields:
-        steps:            optimiser steps; on full batches a batch is an epoch
-        optimizer:        how a gradient becomes a step
-        step_unit:        "batch" or "epoch"
-        proximal:         mu of a term mu/2 |w - start|^2 that joins each client's loss
-        pulled:           the parameters that it is over
-        optimizer_states: each client's state to go on from; None to begin from nothing
-        loss:             each client's loss, (clients,); by default the task's
-        drifts:           what is added to the gradients of these parameters at every step, for all or for each
-        penalties:        each client's own term, which may be any function of its parameters
-        sum_gradients:    whether gradients are added up, without drifts and pulls
-        purpose:          names the clients' random streams
-        data:             takes the place of the clients' own
-        observe:          called after the last step with the trained model and the data; what it returns is kept
-        alters_features:  whether the loss runs the model on other features than the clients' own
-        envelope:         its centre is what is trained, over the given parameters, in the place of a pull
-    """
-
-    steps: int
-    optimizer: Optimizer
-    step_unit: str = "batch"
-    proximal: float = 0.0
-    pulled: Container[str] = ()
-    optimizer_states: Sequence[OptimizerState | None] | None = None
-    loss: Any = None
-    drifts: Mapping[str, Start] | None = None
-    penalties: Sequence[Penalty] = ()
-    sum_gradients: bool = False
-    purpose: str = "fit"
-    data: Any = None
-    observe: Callable[[nn.Module, Any], Any] | None = None
-    alters_features: bool = False
-    envelope: Envelope | None = None
 
 
 class GraphCohort:
@@ -481,120 +368,3 @@ class GraphCohort:
         self._check(dict(starts))
         with replaced(self.model, {name: layouts[name].live(start) for name, start in starts.items()}):
             yield data
-
-
-# ---- the parameters and optimiser states of many clients while they train
-
-
-class Weights:
-    """The parameters of all clients while they train: where they began, how they are held, what is moved."""
-
-    def __init__(self, starts: dict[str, Start], layouts: dict[str, Layout], buffers: frozenset[str]) -> None:
-        self._starts, self._layouts = starts, layouts
-        self._live = {name: layouts[name].live(start) for name, start in starts.items()}
-        self._trained = [name for name in starts if name not in buffers]
-        self.layouts = [layouts[name] for name in self._trained]
-        self._track()
-
-    def _track(self) -> None:
-        self.moved = [self._live[name].requires_grad_() for name in self._trained]
-        self.values = [each.detach() for each in self.moved]  # the same memory
-
-    def hold(self, strength: float, pulled: Container[str], drifts: Mapping[str, Start]) -> None:
-        """Let g + mu (w - anchor) + drift take the place of g: a pull to where some parameters are now, and a drift."""
-        near: Container[str] = pulled if strength else ()
-        drifting = {i: drifts[name] for i, name in enumerate(self._trained) if name in drifts}
-        self._strength = strength
-        self._anchors = {i: self.values[i].clone() for i, name in enumerate(self._trained) if name in near}
-        self._drifts = {i: self.layouts[i].constant(drift) for i, drift in drifting.items()}
-
-    def begin(self) -> None:
-        """Put the parameters to where they are pulled."""
-        for i, anchor in self._anchors.items():
-            self.values[i].copy_(anchor)
-
-    def follow(self, rate: float) -> None:
-        """Let what pulls the parameters go some of the way to them."""
-        for i, anchor in self._anchors.items():
-            anchor.lerp_(self.values[i], rate)
-
-    def join(self, grads: list[Tensor]) -> None:
-        """Add the pull and the drift to the gradients."""
-        for i, anchor in self._anchors.items():
-            grads[i] = grads[i].add(self.values[i] - anchor, alpha=self._strength)
-        for i, drift in self._drifts.items():
-            grads[i] = grads[i] + drift
-
-    def centre(self) -> dict[str, Stacked]:
-        """Return where the parameters are pulled."""
-        named = {self._trained[i]: anchor for i, anchor in self._anchors.items()}
-        return {name: self._layouts[name].finished(anchor, self._starts[name]) for name, anchor in named.items()}
-
-    def of(self, position: int) -> dict[str, Tensor]:
-        """Return one client's parameters that are trained, as parts of what the optimiser moves."""
-        return {n: self._layouts[n].part(self._live[n], position) for n in self._trained}
-
-    def some(self, start: int, stop: int) -> Weights:
-        """Return the parameters of some clients in a row, in the same memory."""
-        part = copy(self)
-        part._live = {n: self._layouts[n].some(live.detach(), start, stop) for n, live in self._live.items()}
-        part._track()
-        part._anchors = {i: self.layouts[i].some(anchor, start, stop) for i, anchor in self._anchors.items()}
-        part._drifts = {i: self.layouts[i].some(drift, start, stop) for i, drift in self._drifts.items()}
-        return part
-
-    def cut(self, tensors: Sequence[Tensor], start: int, stop: int) -> list[Tensor]:
-        """Return some clients' part of tensors that are held like the trained parameters, in the same memory."""
-        return [layout.some(each, start, stop) for layout, each in zip(self.layouts, tensors, strict=True)]
-
-    def named(self, tensors: Sequence[Tensor], optimizer: Optimizer | None = None) -> dict[str, Stacked]:
-        """Return gradients of the trained parameters by name and client, or moments of those an optimiser moves."""
-        pairs = zip(self._trained if optimizer is None else optimizer.chosen(self._trained), tensors, strict=True)
-        return {name: self._layouts[name].beside(tensor, self._starts[name]) for name, tensor in pairs}
-
-    def installed(self) -> dict[str, Any]:
-        """Return what the model finds in the parameters' places."""
-        return {n: self._layouts[n].installed(self._live[n], start) for n, start in self._starts.items()}
-
-    @cached_property
-    def frozen(self) -> Mapping[str, Any]:
-        """What the model began with."""
-        layouts = self._layouts
-        return {n: layouts[n].installed(layouts[n].live(start), start) for n, start in self._starts.items()}
-
-    def finished(self) -> dict[str, Stacked]:
-        """Return what became of each parameter of each client."""
-        return {n: self._layouts[n].finished(live.detach(), self._starts[n]) for n, live in self._live.items()}
-
-
-def stacked_state(
-    optimizer: Optimizer, moved: list[Tensor], states: list[OptimizerState] | None, layouts: Sequence[Layout]
-) -> OptimizerState:
-    """Return the state of the stacked parameters."""
-    if not states or not states[0]:
-        return optimizer.start(moved)
-    slots = [key for key, value in states[0].items() if isinstance(value, tuple)]
-    stacked: OptimizerState = {"step": common_step(optimizer, states)}
-    for key in slots:
-        held = enumerate(optimizer.chosen(layouts))
-        stacked[key] = tuple(layout.live([state[key][i] for state in states]) for i, layout in held)
-    return stacked
-
-
-def states_apart(
-    optimizer: Optimizer,
-    state: OptimizerState,
-    counts: Sequence[int],
-    weights: Weights,
-    placed: Callable[[Stacked], Stacked] = lambda each: each,
-) -> tuple[OptimizerState, ...]:
-    """Return each client's state after so many steps in all; `placed` puts clients into their order."""
-    slots = {
-        key: [placed(each) for each in weights.named(value, optimizer).values()]
-        for key, value in state.items()
-        if isinstance(value, tuple)
-    }
-    return tuple(
-        {"step": count, **{key: tuple(own_tensor(slot.member(k)) for slot in value) for key, value in slots.items()}}
-        for k, count in enumerate(counts)
-    )

@@ -50,6 +50,11 @@ class ClassSanity(Guard):
             refuse(not 0.0 <= getattr(self, name) <= 1.0, self, name, "a share is from 0 to 1")
         refuse(self.least_common < 1, self, "least_common", "it must be at least 1")
 
+    @property
+    def compares(self) -> bool:
+        """Whether one reply is looked at beside others."""
+        return self.least_agreement > 0.0
+
     def problem(self, course: Any) -> str:
         """Return why there is nothing to look at."""
         names = {name for _, reply in answered_kinds(course.algorithm) for name in field_names(reply)}

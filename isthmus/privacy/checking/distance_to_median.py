@@ -40,6 +40,11 @@ class DistanceToMedian(Guard):
     def __post_init__(self) -> None:
         refuse(not self.times > 1.0, self, "times", "it must be above 1; .inf for no bound")
 
+    @property
+    def compares(self) -> bool:
+        """Whether one reply is looked at beside others."""
+        return self.times < float("inf")
+
     def problem(self, course: Any) -> str:
         """Return why the course's cohorts are too small, or what is no request of its method."""
         return too_few(course, FEWEST, "a median") or unknown_kind(self.requests, course.algorithm)

@@ -46,6 +46,11 @@ class NoRepeats(Guard):
     def __post_init__(self) -> None:
         refuse(self.remembered < 0, self, "remembered", "it must be at least 0")
 
+    @property
+    def compares(self) -> bool:
+        """Whether one reply is looked at beside others."""
+        return self.copies or self.remembered > 0
+
     def problem(self, course: Any) -> str:
         """Return what is no request of the course's method."""
         return unknown_kind(self.requests, course.algorithm)

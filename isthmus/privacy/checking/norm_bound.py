@@ -41,6 +41,11 @@ class NormBound(Guard):
             value = getattr(self, name)
             refuse(value is not None and not value > least, self, name, f"it must be above {least:g}, or null for none")
 
+    @property
+    def compares(self) -> bool:
+        """Whether one reply is looked at beside others."""
+        return self.times_median is not None
+
     def problem(self, course: Any) -> str:
         """Return why the course's cohorts are too small, or what is no request of its method."""
         few = too_few(course, FEWEST, "a median") if self.times_median is not None else ""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isthmus.core.errors import refuse
+from isthmus.core.exposure import Exchange, exposure
 from isthmus.core.folding.centres import GeometricMedian
 from isthmus.core.folding.changes import has_changes
 from isthmus.core.folding.trust import FLTrust
@@ -13,6 +14,7 @@ from isthmus.core.folds import Answer, Fold, Gathered, WeightedMean
 from isthmus.core.guards.guard import AtServer, Guard
 from isthmus.core.record import Record
 from isthmus.privacy.checking.compared import too_few, unknown_kind
+from isthmus.privacy.checking.looking import ONLY_FOLD, looks_at
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,19 @@ class RobustFold(Guard):
         strange = not isinstance(self.by, Gathered | WeightedMean)
         refuse(strange, self, "by", "choose one that ships with the package, or derive from Gathered")
 
+    @property
+    def compares(self) -> bool:
+        """Whether it puts another fold than the mean in place."""
+        return isinstance(self.by, Gathered)
+
+    def shown(self, exchange: Exchange) -> Exchange:
+        """Return an exchange with the word that a fold that compares them looks at each reply."""
+        return looks_at(self, exchange) if self.compares else exchange
+
     def problem(self, course: Any) -> str:
         """Return why there are too few clients for the fold, or what stands in its way."""
+        if not _folds(course.algorithm):
+            return f"{type(course.algorithm).__name__} folds nothing of what clients send: leave it out"
         few = too_few(course, self.by.least_replies, f"the fold {self.by!r}")
         if few:
             return few
@@ -52,6 +65,12 @@ class RobustFold(Guard):
     def fold(self, fold: Fold, at: AtServer) -> Fold:
         """Return a fold that chooses between this guard's and the one that there was."""
         return Replaced(self.by, fold, self.requests, at) if isinstance(self.by, Gathered) else fold
+
+
+def _folds(algorithm: Any) -> bool:
+    """Whether a method folds anything: by a fold that can be chosen, or by one of its own."""
+    folded = (exchange.server_sees.startswith(ONLY_FOLD) for exchange in exposure(type(algorithm)))
+    return hasattr(algorithm, "fold") or any(folded)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ class Entropy(Guard):
     """
 
     linear: ClassVar[bool] = False
+    keeps_form: ClassVar[bool] = False
 
     method: str = "zlib"
     level: int = 1

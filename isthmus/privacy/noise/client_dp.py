@@ -21,7 +21,7 @@ from isthmus.core.protocol import EvaluateModel, Evaluation, KeepBest, Request, 
 from isthmus.core.random import digest
 from isthmus.core.record import Record, State, field_types, leaves
 from isthmus.core.sampling import PoissonSampling
-from isthmus.privacy.accounting.ledger import Releases, require_accounting, spent
+from isthmus.privacy.accounting.releases import Releases, require_accounting, spent
 from isthmus.privacy.noise.numbers import WEIGHT, Change, clipped, numbers_of, unchanged
 
 CENTRAL, DISTRIBUTED, LOCAL = MODES = ("central", "distributed", "local")
@@ -31,7 +31,7 @@ APART = (EvaluateModel, KeepBest)
 SLACK = 2.0
 REMEDY = (
     ". To let less drown: more clients, fewer shared parameters (shared, model.gnn.hidden); or hide less than a whole "
-    "client: edges or nodes (model.gnn.name=gap), examples (algorithm.privacy)"
+    "client: edges (guard edge_dp), nodes (node_dp), examples (example_dp)"
 )
 
 
@@ -89,6 +89,7 @@ class ClientDP(Guard):
         "epsilon": "less",
         "hide_scores": "more",
     }
+    works_on_numbers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         refuse(self.clip is not None and not 0.0 < self.clip < math.inf, self, "clip", "it must be positive, or null")
@@ -106,6 +107,11 @@ class ClientDP(Guard):
         return self.clip is None
 
     @property
+    def bounds_length(self) -> bool:
+        """Whether the noise hides replies of a length, and longer ones less."""
+        return not self.does_nothing and self.mode != LOCAL
+
+    @property
     def spread(self) -> float:
         """The standard deviation of what is added in one place: at the server, or at a client."""
         shares = self.enough if self.mode == DISTRIBUTED else 1
@@ -121,7 +127,8 @@ class ClientDP(Guard):
         """Return what of a course breaks what the noise promises."""
         if self.does_nothing:
             return ""
-        found = (self._unsound(course), self._of_replies(course), self._of_mode(course), self._of_budget(course))
+        looked_at = (self._unsound, self._of_guards, self._of_replies, self._of_mode, self._of_budget)
+        found = (look(course) for look in looked_at)
         return next(filter(None, found), "")
 
     def _unsound(self, course: Any) -> str:
@@ -140,6 +147,16 @@ class ClientDP(Guard):
                 "false"
             )
         return ""
+
+    def _of_guards(self, course: Any) -> str:
+        other = next((guard for guard in course.guards if guard.compares), None)
+        if other is None or self.mode == LOCAL:
+            return ""
+        return (
+            f"{type(other).__name__} looks at all replies to decide what becomes of each, so one client would move the "
+            f"sum by more than its own change, which is all that the noise hides: set mode={LOCAL}, or leave "
+            f"{type(other).__name__} out"
+        )
 
     def _of_replies(self, course: Any) -> str:
         for exchange in exposure(type(course.algorithm)):

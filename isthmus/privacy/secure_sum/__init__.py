@@ -2,7 +2,7 @@
 
 Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (2017). Files: `stages.py` the
 messages, `giving.py` and `adding.py` the two halves, `holding.py`, `layout.py` and `fixed_point.py` replies as words,
-`masks.py`, `keys.py` and `shamir.py` what hides them, `once.py` what a client does once only, `scores.py` evaluations.
+`masks.py`, `keys.py` and `shamir.py` what hides them, `scores.py` evaluations.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, ClassVar, Literal, cast
 
 from isthmus.core.errors import BadMessage, TooFewReplies, refuse
 from isthmus.core.exposure import Exchange, exposure
+from isthmus.core.federation.judging import judged
 from isthmus.core.folding.changes import change_of
 from isthmus.core.folds import WeightedMean
 from isthmus.core.guards.guard import AtClient, AtServer, Guard, Stages
 from isthmus.core.protocol import EvaluateModel, Evaluation, Failure, Known, Request, on, reply_type
-from isthmus.core.record import Record, field_types
-from isthmus.core.replies import judged
+from isthmus.core.record import Record, field_types, leaves, non_finite_leaf
 from isthmus.privacy.secure_sum.adding import Adding
 from isthmus.privacy.secure_sum.giving import Giver
 from isthmus.privacy.secure_sum.rules import SumRules
@@ -164,9 +164,16 @@ class SecureSum(Guard):
         """See to all that a server sees to where it has a reply before it, and to the norm."""
         held = getattr(at.client, "holdings", None)
         known = Known({} if held is None else {at.client.id: held})
-        found = judged(at.client.id, reply, request, reply_type(type(request)), known)
-        if isinstance(found, Failure):
-            raise BadMessage(found.reason)
+        if (
+            at.client.guards is not None and at.client.guards.reshapes
+        ):  # of what is coded, the numbers alone can be told
+            odd = non_finite_leaf(leaves(reply, type(reply).__name__))
+            if odd:
+                raise BadMessage(odd)
+        else:
+            found = judged(at.client.id, reply, request, reply_type(type(request)), known)
+            if isinstance(found, Failure):
+                raise BadMessage(found.reason)
         if self.max_norm is not None and not isinstance(reply, Evaluation):
             norm = float(change_of(reply, request).norm())
             if not norm <= self.max_norm:
@@ -225,7 +232,7 @@ class SecureSum(Guard):
     def summed(self, stages: Stages) -> Record:
         """Return the weighted mean of what clients hold."""
         at, request = stages.at, next(iter(stages.requests.values()))
-        adding = Adding(self.rules, _sum(at), *_form(request, at), at.note)
+        adding = Adding(self.rules, _sum(at), *_form(request, at, stages.reshaped), at.note)
         mean = adding.added(stages.holding, stages.ask)
         stages.num_replies = len(adding.alive)
         asked = len(stages.requests)
@@ -249,8 +256,10 @@ def _sum(at: AtServer) -> Sum:
     return Sum(name.hex(), at.course, at.position.round, at.position.exchange)
 
 
-def _form(request: Request[Any], at: AtServer) -> tuple[type[Record], Any]:
+def _form(request: Request[Any], at: AtServer, reshaped: bool) -> tuple[type[Record], Any]:
     """Return of what type is what clients hold, and what says whether the form of it is right."""
     if isinstance(request, EvaluateModel):
         return ScoreSums, lambda outline: misfit(outline, request)
+    if reshaped:  # what most hold counts; whether that is right shows when the sum is decoded
+        return reply_type(type(request)), lambda outline: ""
     return reply_type(type(request)), lambda outline: request.misfit(outline, at.known)

@@ -28,6 +28,7 @@ from isthmus.privacy.secure_sum.masks import Words, context_of, group_context, o
 from isthmus.privacy.secure_sum.rules import SumRules
 from isthmus.privacy.secure_sum.stages import (
     NUMBERS,
+    SUMS,
     WEIGHTS,
     ConfirmView,
     Keys,
@@ -63,6 +64,7 @@ class Adding:
     cohort: dict[str, Keys] = field(default_factory=dict)
     sealed: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # by sender, by receiver
     promises: dict[str, Tensor] = field(default_factory=dict)
+    before: dict[int, frozenset[str]] = field(default_factory=dict)  # by which sum: over whom it was, if it was
     dealt: bool = False  # whether the shares were handed out
     alive: tuple[str, ...] = ()  # of whom the last sum is
     total: float = 0.0
@@ -108,9 +110,26 @@ class Adding:
             for client in [client for client, form in forms.items() if form != common]:
                 self.note(f"{client} is left out of the sum: what it holds has another form than what most hold")
                 del layouts[client]
-        self.cohort = {client: replies[client].keys for client in layouts}
+        for which in SUMS:
+            self.before[which] = over_whom(reply.before[which] for reply in replies.values())
+        pinned = self.before[WEIGHTS] or self.before[NUMBERS]
+        self.cohort = {client: replies[client].keys for client in layouts if not pinned or client in pinned}
+        if pinned:
+            self._repeat(pinned, sorted(layouts))
         self._require(len(self.cohort), max(2, self.rules.min_cohort), "made keys for it")
         self.layout = next(iter(layouts.values()))
+
+    def _repeat(self, pinned: frozenset[str], present: list[str]) -> None:
+        """Say who is left out where the same replies were added up before, over some; all of these are needed again."""
+        away = sorted(pinned - set(present))
+        if away:
+            raise TooFewReplies(
+                f"{self._where}: the same replies were added up before, over clients of whom {some(away)} made no keys "
+                "now; another sum of them would show what single ones sent, so the same clients are needed"
+            )
+        late = [client for client in present if client not in pinned]
+        if late:
+            self.note(f"{some(late)}: left out of the sum, as the same replies were added up without before")
 
     def _layout(self, reply: PublicKeys) -> Layout:
         layout = Layout.told(reply.form, self.kind)
@@ -150,7 +169,8 @@ class Adding:
         unopened = Counter(peer for reply in masked.values() for peer in reply.unopened)
         for peer, number in unopened.items():
             self.note(f"{number} clients could not open the shares that {peer} dealt to them")
-        alive = tuple(client for client in group if client in masked)
+        again = self.before.get(which) or group
+        alive = tuple(client for client in group if client in masked and client in again)
         self._require(len(alive), self.least, "sent what they hold")
         tags: dict[str, dict[str, Tensor]] = {}
         telling = alive
@@ -287,6 +307,15 @@ class Adding:
     def _require(self, number: int, least: int, did: str) -> None:
         if number < least:
             raise TooFewReplies(f"{self._where}: {number} clients {did}, {least} are needed")
+
+
+def over_whom(said: Iterable[tuple[str, ...]]) -> frozenset[str]:
+    """Return over whom the same replies were added up before, as most of these clients say; nobody if they do not."""
+    votes = Counter(frozenset(clients) for clients in said if clients)
+    for clients, number in votes.most_common(1):
+        if 2 * number > len(clients):
+            return clients
+    return frozenset()
 
 
 def _form(layout: Layout) -> tuple[bytes, tuple[tuple[int, ...], ...]]:

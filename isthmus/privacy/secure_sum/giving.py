@@ -85,7 +85,8 @@ class Giver:
             self.settled.open(_name(keys))
         mine = {"name": wanted.name, "course": wanted.course, "round": wanted.round, "exchange": wanted.exchange}
         outline, shapes = held["form"]
-        return {"held": held, "sum": mine, "root": pack(root)}, PublicKeys(keys, Outline(outline, shapes))
+        before = tuple(() if self.settled is None else self.settled.added(_entry(held, which)) for which in SUMS)
+        return {"held": held, "sum": mine, "root": pack(root)}, PublicKeys(keys, Outline(outline, shapes), before)
 
     # ---- 1
 
@@ -231,10 +232,8 @@ class Giver:
         group: tuple[str, ...] = memory["group"]
         if len(alive) < len(group):
             self._check_tags(request, secrets, cohort, context, view)
-        held = memory["held"]
-        if which == NUMBERS and self.settled is not None:
-            told = {name: held[name] for name in ("at", "narrow", "wide", "weight")}
-            self.settled.add_up(digest_of(told).hex(), crypto.digest(*(name.encode() for name in sorted(alive))))
+        if self.settled is not None and (which == NUMBERS or "sent" in memory["held"]):
+            self.settled.add_up(_entry(memory["held"], which), alive)
         found = {}
         for peer in group:
             if peer in memory["shares"]:
@@ -314,6 +313,12 @@ class _Secrets:
 def signed_text(client: str, wanted: Sum, channel: Tensor, masks: Tensor) -> bytes:
     """Return what a client signs of its keys: whose, and for which sum of which course, they are."""
     return b"isthmus sum keys 1" + context_of(wanted, {client: Keys(channel, masks, "")})
+
+
+def _entry(held: State, which: int) -> str:
+    """Return the name that one of the sums of what is held has in the book."""
+    told = {name: held[name] for name in ("at", "narrow", "wide", "weight")}
+    return f"{which} {digest_of(told).hex()}"
 
 
 def _name(keys: Keys) -> str:

@@ -66,6 +66,8 @@ class PublicKeys(Record):
     """They say nothing about the client."""
     form: Outline
     """Names, kinds and shapes of what it holds; its numbers stay."""
+    before: tuple[tuple[str, ...], ...]
+    """For each of the sums over whom what it holds was added up before, if it was: it is in no sum over others."""
 
 
 def is_bytes(tensor: Tensor, *shape: int) -> bool:
@@ -89,6 +91,8 @@ class MakeKeys(Request[PublicKeys]):
 
     def misfit(self, reply: PublicKeys, known: Known) -> str:
         """Return what is wrong with the form."""
+        if len(reply.before) != len(SUMS) or any(len(name) > MAX_NAME for names in reply.before for name in names):
+            return "it does not say in what sums its reply was before"
         return keys_problem(reply.keys)
 
 

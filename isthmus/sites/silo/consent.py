@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from isthmus.core.codec import pack, unpack
+from isthmus.core.errors import BadMessage
 from isthmus.core.record import Record
 from isthmus.sites.parties.certificates import read_passport
 
@@ -55,10 +56,15 @@ class Identity:
 
     def sign(self, course_id: str, course: str) -> Consent:
         """Return this silo's consent to a course."""
+        return Consent(self.certificate.read_text(), pack(self.signature(statement(course_id, course))))
+
+    def signature(self, text: bytes) -> bytes:
+        """Return this silo's signature of some bytes."""
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
         key: Any = load_pem_private_key(self.key.read_bytes(), None)
-        return Consent(self.certificate.read_text(), pack(key.sign(statement(course_id, course), *_scheme(key))))
+        signed: bytes = key.sign(text, *_scheme(key))
+        return signed
 
     def count(self, course_id: str, course: str, consents: Mapping[str, Consent]) -> tuple[int, dict[str, str]]:
         """Return how many distinct silos of the federation consented, and what is wrong with the other consents."""
@@ -67,7 +73,7 @@ class Identity:
 
         found, problems = set(), {}  # what tells two silos apart is their keys
         for site, consent in consents.items():
-            problem = self._problem(site, consent, statement(course_id, course))
+            problem = self._consent_problem(site, consent, statement(course_id, course))
             if problem:
                 problems[site] = problem
             else:
@@ -75,28 +81,47 @@ class Identity:
                 found.add(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
         return len(found), problems
 
-    def _problem(self, site: str, consent: Consent, signed: bytes) -> str:
+    def _consent_problem(self, site: str, consent: Consent, signed: bytes) -> str:
+        try:
+            return self.problem(site, consent.certificate, unpack(consent.signature), signed)
+        except BadMessage as error:  # it is no tensor of bytes
+            return f"its consent cannot be read: {error}"
+
+    def problem(self, site: str, pem: str, signature: bytes, signed: bytes) -> str:
+        """Return why a certificate and a signature of some bytes are not a silo's of this federation; empty if so."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.x509 import load_pem_x509_certificate
 
-        if len(consent.certificate) > MAX_CERTIFICATE_CHARACTERS or consent.signature.numel() > MAX_SIGNATURE_BYTES:
-            return "its consent is too long"
+        if len(pem) > MAX_CERTIFICATE_CHARACTERS or len(signature) > MAX_SIGNATURE_BYTES:
+            return "its certificate or its signature is too long"
         root = load_pem_x509_certificate(self.root.read_bytes())
         try:
-            content = consent.certificate.encode()
-            certificate, passport = load_pem_x509_certificate(content), read_passport(content)
+            certificate, passport = load_pem_x509_certificate(pem.encode()), read_passport(pem.encode())
             certificate.verify_directly_issued_by(root)
             key: Any = certificate.public_key()
-            key.verify(unpack(consent.signature), signed, *_scheme(key))
+            key.verify(signature, signed, *_scheme(key))
         except InvalidSignature:
             return "its certificate is not of this federation, or the signature is not of this course"
         except (ValueError, TypeError, AttributeError) as error:
-            return f"its consent cannot be read: {str(error)[:80]}"
+            return f"its certificate or its signature cannot be read: {str(error)[:80]}"
+        if _is_server(certificate):
+            return "its certificate is a server's, and a server is no silo"
         if passport.name != site:
             return f"its certificate is for {passport.name[:40]!r}"
         if not passport.valid_from <= datetime.now(UTC) <= passport.valid_until:
             return "its certificate is not valid today"
         return "its certificate was revoked" if passport.serial in self.revoked() else ""
+
+
+def _is_server(certificate: Any) -> bool:
+    """Whether a certificate is for a server: the one party that could count itself among the silos."""
+    from cryptography.x509 import ExtendedKeyUsage, ExtensionNotFound
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    try:
+        return ExtendedKeyUsageOID.SERVER_AUTH in certificate.extensions.get_extension_for_class(ExtendedKeyUsage).value
+    except ExtensionNotFound:
+        return False
 
 
 def _scheme(key: Any) -> tuple[Any, ...]:

@@ -23,6 +23,7 @@ from isthmus.core.codec import decode, encode, pack
 from isthmus.core.device import CPU, moved
 from isthmus.core.errors import BadInput, BadMessage, quoted
 from isthmus.core.guards.line import GuardLine
+from isthmus.core.guards.settled import SettledFile
 from isthmus.core.outside import foreign, parse_yaml, replace_file
 from isthmus.core.protocol import Failure
 from isthmus.core.record import Params, Record
@@ -40,10 +41,11 @@ from isthmus.runtime.seldom import Seldom
 from isthmus.sites.courses.agreement import OTHER_COLUMNS
 from isthmus.sites.courses.messages import NOT_AGREED, AskColumns, Columns, Finish, Proposal, Receipt, Terms, Verdict
 from isthmus.sites.silo.consent import Identity
+from isthmus.sites.silo.hand import Hand
 from isthmus.sites.silo.identities import course_secret, neighbor_keys, node_keys
 from isthmus.sites.silo.policy import Policy
 from isthmus.sites.silo.seen import DATA_FILE, DataSeen
-from isthmus.sites.silo.state import OwnSecret, mark_finished, prune
+from isthmus.sites.silo.state import BOOK_FILE, OwnSecret, mark_finished, prune
 from isthmus.sites.silo.terms import own_dataset, read_own, terms_of
 
 MAX_COURSE_CHARACTERS = 2**16
@@ -87,6 +89,7 @@ class SiloService:
         self.own_secret = OwnSecret(state, say)
         self.identity = identity  # of a silo with a certificate: it signs what it agrees to, and counts who else did
         self._tell = Seldom(lambda text: self.say(text), burst=MAX_SAID)
+        self.book = SettledFile(state / BOOK_FILE, lambda text: self._tell("book", text))
         self._seen = DataSeen(lambda text: self._tell("data", text))
         self.expelled: Callable[[], Collection[str]] = frozenset  # whose names count no more
         self.refused: str = ""  # why the federation does not want this silo, if so
@@ -212,11 +215,15 @@ class SiloService:
             made = GraphClient(self.name, data, course.task, model, batching, own, self.device)
             made.node_keys, made.foreign = keys, neighbors
             made.algorithm, made.secret, made.guards = algorithm, secret, GuardLine(course.guards)
+            made.course, made.book, made.signer = course_id, self.book, self._hand()
             return made
 
         owner = memory_owner(course.algorithm, f"{course_id} {course_digest(course)}")
         store = MemoryStore(self.state / "memories" / f"{course_id}-{owner[:16]}", owner, (DATA_FILE,))
         return Silo(course_id, course.algorithm, client, store, self.policy.max_message_bytes, self.reasons)
+
+    def _hand(self) -> Hand | None:
+        return None if self.identity is None else Hand(self.identity, lambda: self.expelled())
 
     def _keys(self, course_id: str, folder: OwnData[Any]) -> tuple[Tensor | None, ForeignEdges | None]:
         """Return the keys of nodes, and of edges to those of other silos; without the secret nobody is told of them."""

@@ -1,6 +1,8 @@
 """What a silo keeps in its state folder, and for how long.
 
     secret                its own: made at its first start, never sent; noise is drawn from it
+    settled/              what guards settled once only: with which keys of a secure sum it answered what; never pruned,
+                          but of bounded length
     memories/COURSE-...   of a course that is over: until another course is agreed to; of one that is not: while it is
                           among the last `keep_courses` and was used within `keep_days`. Beside the memories of a course
                           lies what tells whether the silo's data changed in it (`seen.py`)
@@ -31,6 +33,7 @@ MEMORIES, MODELS, RUNS = "memories", "models", "runs"
 MAX_SECRETS_USED = 1000  # of a few bytes each: which secret a course began with
 SECRET_FILE = "secret"
 USED_FOLDER = "secret-used"
+BOOK_FILE = "settled"
 _HEAD, _SIMULATED = "isthmus silo secret 1", "isthmus simulated secret 1"
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from isthmus.config.course import Course
 from isthmus.core.codec import encode, pack
+from isthmus.core.federation import ExchangeReport
 from isthmus.core.outside import MAX_TEXT
 from isthmus.core.protocol import Algorithm, Failure, Position, Request, reply_type
 from isthmus.core.record import Record, leaves, non_finite_leaf
@@ -36,32 +37,39 @@ Lies = Callable[[Record], Sequence[Lie]]
 
 def require_found_out(trace: Trace | SiteTrace, liar: Dishonest) -> None:
     """Raise AssertionError unless a liar was named wherever it had to be, and nobody else was harmed."""
-    exchanges, ended_by = trace.exchanges, trace.ended_by
+    said = ", ".join(f"{told.lie.place}: {told.lie.how}" for told in liar.told)
+    lied = f"{liar.client} lied about {liar.request} ({said})"
+    _require_nobody_else_failed(trace.exchanges, liar, lied)
+    if trace.ended_by is not None:
+        raise AssertionError(f"{lied}, and the course ended: {trace.ended_by}")
+    _require_noticed(trace.exchanges, liar)
+    end = trace.state if isinstance(trace, Trace) else trace.params
+    place = non_finite_leaf(leaves(end, "the server's state"))
+    if place:
+        raise AssertionError(f"{lied}, and {place}")
+
+
+def _require_nobody_else_failed(exchanges: Sequence[ExchangeReport], liar: Dishonest, lied: str) -> None:
+    for report, failure in ((each, failure) for each in exchanges for failure in each.failures):
+        if failure.client != liar.client:
+            raise AssertionError(
+                f"{lied}; then, in round {report.position.round}, {report.request} failed at {failure.client}: "
+                f"{failure.reason}"
+            )
+        if len(failure.reason) > MAX_TEXT or not failure.reason.isprintable():
+            raise AssertionError(f"a failure of {liar.client} has the reason {failure.reason[:80]!r}...")
+
+
+def _require_noticed(exchanges: Sequence[ExchangeReport], liar: Dishonest) -> None:
     named = {(r.position, r.request) for r in exchanges for f in r.failures if f.client == liar.client}
     asked = {r.position: r.request for r in exchanges}
-    said = ", ".join(f"{told.lie.place}: {told.lie.how}" for told in liar.told)
-    for report in exchanges:
-        for failure in report.failures:
-            if failure.client != liar.client:
-                raise AssertionError(
-                    f"{liar.client} lied about {liar.request} ({said}); then, in round {report.position.round}, "
-                    f"{report.request} failed at {failure.client}: {failure.reason}"
-                )
-            if len(failure.reason) > MAX_TEXT or not failure.reason.isprintable():
-                raise AssertionError(f"a failure of {liar.client} has the reason {failure.reason[:80]!r}...")
-    if ended_by is not None:
-        raise AssertionError(f"{liar.client} lied about {liar.request} ({said}), and the course ended: {ended_by}")
     for told in liar.told:
-        request = liar.request if liar.request in {r.request for r in exchanges} else asked.get(told.position, "")
+        request = liar.request if liar.request in asked.values() else asked.get(told.position, "")
         if told.lie.certain and (told.position, request) not in named:
             raise AssertionError(
                 f"{liar.client} answered {request} with {told.lie.place}: {told.lie.how}, and nobody noticed; "
                 f"say in {request}.misfit or .problem what the reply must be"
             )
-    end = trace.state if isinstance(trace, Trace) else trace.params
-    place = non_finite_leaf(leaves(end, "the server's state"))
-    if place:
-        raise AssertionError(f"{liar.client} lied about {liar.request} ({said}), and {place}")
 
 
 # ---- through bytes

@@ -20,8 +20,7 @@ from isthmus.config.course import Course
 from isthmus.core.codec import decode
 from isthmus.core.errors import BadInput
 from isthmus.core.exposure import exposure
-from isthmus.core.federation import Position
-from isthmus.core.protocol import EvaluateModel, KeepBest, Kept, ModelState, Request
+from isthmus.core.protocol import EvaluateModel, KeepBest, Kept, ModelState, Position, Request
 from isthmus.core.record import Params, Record, State, leaves
 from isthmus.core.sampling import UniformSampling
 from isthmus.core.training import weighted_metric
@@ -30,8 +29,9 @@ from isthmus.data.splitters import SPLITTERS
 from isthmus.data.zoo.cross_scenario import CSR
 from isthmus.data.zoo.links_of import HashedIds
 from isthmus.learn.batching import Batching, FullBatch, LinkBatch, NeighborBatch
-from isthmus.learn.graph_client import GraphClient, load_params, read_params
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import SGD, Adam, Cosine
+from isthmus.learn.steps import load_params, read_params
 from isthmus.learn.tasks import LinkClassification
 from isthmus.models import GCN, SAGE, CategoricalEncoder, HadamardMLPDecoder, LinearEncoder, ModelSpec
 from isthmus.runs.simulation import Scenario, Simulation

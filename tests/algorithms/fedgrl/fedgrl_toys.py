@@ -12,13 +12,14 @@ from isthmus.algorithms import FedGRL, LocalGRL
 from isthmus.algorithms.fedgrl.downstream import Finetune
 from isthmus.algorithms.fedgrl.selfsup import BGRL, DGI, GAE, GRACE, SelfSupervision
 from isthmus.core.codec import decode
-from isthmus.core.federation import Position
+from isthmus.core.protocol import Position
 from isthmus.core.random import seeded
 from isthmus.core.record import Params, State
 from isthmus.data.graph import Graph
 from isthmus.learn.augment import Augmentation
-from isthmus.learn.graph_client import GraphClient, read_params
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import AdamW, Cosine
+from isthmus.learn.steps import read_params
 from isthmus.models import GCN, LinearDecoder, MLPDecoder, ModelSpec
 from isthmus.runs.simulation import Scenario
 from isthmus.testing import toy_client, toy_course, toy_graph, toy_scenario

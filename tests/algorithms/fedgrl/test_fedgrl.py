@@ -21,7 +21,7 @@ from isthmus.algorithms.fedgrl.selfsup import BGRL
 from isthmus.config.course import Course
 from isthmus.core.codec import encode
 from isthmus.core.errors import BadInput
-from isthmus.core.federation import Position
+from isthmus.core.protocol import Position
 from isthmus.core.record import Params
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import NeighborBatch

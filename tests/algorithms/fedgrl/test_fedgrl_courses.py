@@ -18,8 +18,7 @@ from isthmus.algorithms.fedgrl.encoder_learning import DescribeEncoder, EncoderW
 from isthmus.algorithms.fedgrl.selfsup import DGI, GAE, GRACE
 from isthmus.core.codec import encode
 from isthmus.core.errors import BadInput, TooFewReplies
-from isthmus.core.federation import Position
-from isthmus.core.protocol import EvaluateModel, Evaluation, KeepBest, Kept
+from isthmus.core.protocol import EvaluateModel, Evaluation, KeepBest, Kept, Position
 from isthmus.core.record import leaves
 from isthmus.core.sampling import UniformSampling
 from isthmus.core.training import EarlyStopping

@@ -36,13 +36,13 @@ from isthmus.algorithms.fedsage.neighbor_generation import (
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadInput
 from isthmus.core.exposure import exposure
-from isthmus.core.federation import Position
-from isthmus.core.protocol import EvaluateModel, Failure, Kept, Request
+from isthmus.core.protocol import EvaluateModel, Failure, Kept, Position, Request
 from isthmus.core.random import ProtectingStream
 from isthmus.core.record import Params, Record, State, leaves
 from isthmus.data.graph import Graph
-from isthmus.learn.graph_client import GraphClient, load_params, read_params
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import SGD
+from isthmus.learn.steps import load_params, read_params
 from isthmus.learn.tasks import TASKS
 from isthmus.models import GCN, SAGE, MLPDecoder, ModelSpec
 from isthmus.runs.folder import RunFolder, load_model_file

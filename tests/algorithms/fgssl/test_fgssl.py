@@ -13,15 +13,16 @@ from isthmus.algorithms import FGSSL, FedAvg
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.algorithms.fgssl import structure_divergence
 from isthmus.core.errors import BadInput
-from isthmus.core.federation import Outcome, Position
-from isthmus.core.protocol import Failure, ModelState
+from isthmus.core.federation import Outcome
+from isthmus.core.protocol import Failure, ModelState, Position
 from isthmus.core.record import Params
 from isthmus.data.graph import Graph
 from isthmus.learn.augment import Augmentation
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.contrast import node_contrast
-from isthmus.learn.graph_client import GraphClient, load_params, read_params
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import SGD, Adam
+from isthmus.learn.steps import load_params, read_params
 from isthmus.learn.tasks import NodeClassification
 from isthmus.learn.tasks.node_classification import NodeBatch
 from isthmus.learn.together.stacked_clients import GraphCohort

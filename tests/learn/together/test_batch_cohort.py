@@ -12,15 +12,18 @@ import torch
 from torch import Tensor
 
 from isthmus.core.client import NotTogether
-from isthmus.core.federation import Position
+from isthmus.core.protocol import Position
 from isthmus.core.random import seeded
 from isthmus.core.record import Params, leaves
 from isthmus.learn.batching import Batching, FullBatch, MiniBatch
-from isthmus.learn.graph_client import BothWays, Evaluate, Fit, GraphClient, Pull, read_params
+from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.heavy_work import Evaluate, Fit
 from isthmus.learn.optimizers import SGD, Adam, AdamW, Optimizer, only
+from isthmus.learn.steps import BothWays, Pull, read_params
 from isthmus.learn.tasks import GraphBinary, GraphClassification, GraphRegression, stacked_batches
 from isthmus.learn.tasks.graph_batches import GraphPile
-from isthmus.learn.tasks.graph_stack import GraphStack, JoinedGraphs
+from isthmus.learn.tasks.graph_stack import GraphStack
+from isthmus.learn.tasks.joined_graphs import JoinedGraphs
 from isthmus.learn.tasks.stacked_batches import Placed, StackedBatch
 from isthmus.learn.together.batch_cohort import BatchCohort
 from isthmus.models import (
@@ -395,7 +398,7 @@ def test_nodes_whose_neighbourhoods_have_the_same_sums_are_computed_once(
 ) -> None:
     if tiled:
         request.getfixturevalue("small_tiles")
-        monkeypatch.setattr("isthmus.learn.tasks.graph_stack.MOST_DISTINCT", 2.0)  # tiles of eight rows have no fewer
+        monkeypatch.setattr("isthmus.learn.tasks.joined_graphs.MOST_DISTINCT", 2.0)  # tiles of eight rows have no fewer
     clients = clients_of(MODELS["gin"], batching=batching, alike=True)
     found: list[Any] = []
     distinct = GraphInput.distinct
@@ -424,8 +427,8 @@ def test_equal_rows_of_several_clients_stay_one_up_to_the_second_layer(
 ) -> None:
     if tiled:
         request.getfixturevalue("small_tiles")
-    monkeypatch.setattr("isthmus.learn.tasks.graph_stack.PART_ROWS", part_rows)
-    monkeypatch.setattr("isthmus.learn.tasks.graph_stack.MOST_DISTINCT", 2.0)
+    monkeypatch.setattr("isthmus.learn.tasks.joined_graphs.PART_ROWS", part_rows)
+    monkeypatch.setattr("isthmus.learn.tasks.joined_graphs.MOST_DISTINCT", 2.0)
     read: list[tuple[int, int]] = []  # by each part: how many tiles, how many rows
     reads = Reading._reads
 
@@ -456,8 +459,8 @@ def test_rows_with_random_zeros_are_made_part_by_part(
 ) -> None:
     if tiled:
         request.getfixturevalue("small_tiles")
-    monkeypatch.setattr("isthmus.learn.tasks.graph_stack.PART_ROWS", part_rows)
-    monkeypatch.setattr("isthmus.learn.tasks.graph_stack.MOST_DISTINCT", 2.0 if alike else 0.0)
+    monkeypatch.setattr("isthmus.learn.tasks.joined_graphs.PART_ROWS", part_rows)
+    monkeypatch.setattr("isthmus.learn.tasks.joined_graphs.MOST_DISTINCT", 2.0 if alike else 0.0)
     seen: list[tuple[bool, bool]] = []  # whether rows are opened between the maps, and whether equal ones are one
     pooled = GINLayer.pooled
 
@@ -476,7 +479,7 @@ def test_rows_with_random_zeros_are_made_part_by_part(
 def test_graphs_with_equal_rows_are_scored_the_same_by_models_of_their_own(
     readout: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("isthmus.learn.tasks.graph_stack.MOST_DISTINCT", 2.0)
+    monkeypatch.setattr("isthmus.learn.tasks.joined_graphs.MOST_DISTINCT", 2.0)
     clients = clients_of(ModelSpec(GIN(hidden=8), decoder=HEAD, readout=readout), alike=True)
     models = [start_of(clients, seed=k) for k in range(len(clients))]
     together = BatchCohort(clients).evaluate(models, ("train",))

@@ -9,15 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from isthmus.learn.together.layouts import (
-    CompactRows,
-    FullRows,
-    Layout,
-    Plain,
-    Span,
-    StackedFeatures,
-    Start,
-)
+from isthmus.learn.together.layouts import CompactRows, FullRows, Layout, Plain, Span
+from isthmus.learn.together.stacked_features import StackedFeatures
+from isthmus.learn.together.starts import Start
 from isthmus.models.products.affine import affine
 from isthmus.models.products.sparse import SparseMatrix
 

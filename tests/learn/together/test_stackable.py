@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from isthmus.learn.together.layouts import drops_features, feature_weights, replaced, stackable
+from isthmus.learn.together.stackable import drops_features, feature_weights, replaced, stackable
 from isthmus.models import (
     APPNP,
     GAT,

@@ -15,20 +15,25 @@ from torch import Tensor, nn
 from isthmus.algorithms import FedAvg, FedProx, Local
 from isthmus.core.client import NotTogether
 from isthmus.core.errors import BadInput
-from isthmus.core.federation import Position
+from isthmus.core.protocol import Position
 from isthmus.core.random import seeded
 from isthmus.core.record import Params, leaves
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import FullBatch
-from isthmus.learn.graph_client import Fitted, GraphClient, load_params, read_params, score_on_local_graphs
+from isthmus.learn.graph_client import GraphClient
+from isthmus.learn.heavy_work import Fitted
 from isthmus.learn.metrics.classification import CLASSIFICATION
 from isthmus.learn.optimizers import SGD, Adam, AdamW, Optimizer, StepDecay
+from isthmus.learn.scoring import score_on_local_graphs
+from isthmus.learn.steps import load_params, read_params
 from isthmus.learn.tasks import NodeClassification
 from isthmus.learn.tasks.node_classification import PreparedNodes
 from isthmus.learn.tasks.task import StackedData
+from isthmus.learn.together.asked import Together
 from isthmus.learn.together.blocks import Blocks
-from isthmus.learn.together.layouts import CompactRows, FullRows, Plain, Span, replaced
-from isthmus.learn.together.stacked_clients import GraphCohort, Together
+from isthmus.learn.together.layouts import CompactRows, FullRows, Plain, Span
+from isthmus.learn.together.stackable import replaced
+from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models import (
     APPNP,
     GAT,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from isthmus.core.random import seeded
-from isthmus.learn.together.layouts import stackable
+from isthmus.learn.together.stackable import stackable
 from isthmus.models import (
     APPNP,
     GAT,

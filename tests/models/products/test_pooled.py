@@ -46,6 +46,16 @@ def expected(pieces: list[Piece], h: Tensor, *maps: Tensor) -> Tensor:
     return torch.cat(found)
 
 
+def assert_same_to_second_order(found: Tensor, wanted: Tensor, of: tuple[Tensor, ...]) -> None:
+    """Compare gradients that gradients are taken of: `gradgradcheck` takes the first ones as they are."""
+    first, second = [], []
+    for out in (found, wanted):
+        first.append(torch.autograd.grad(out.square().sum(), of, create_graph=True))
+        second.append(torch.autograd.grad(sum(each.square().sum() for each in first[-1]), of))  # type: ignore[arg-type]
+    for mine, theirs in (*zip(*first, strict=True), *zip(*second, strict=True)):
+        torch.testing.assert_close(mine, theirs)
+
+
 def maps_of(clients: bool, deep: bool) -> list[Tensor]:
     lead = (3,) if clients else ()
     first = [drawn(*lead, IN, HIDDEN, seed=1), drawn(*lead, HIDDEN, seed=2)] if deep else []
@@ -59,7 +69,9 @@ def maps_of(clients: bool, deep: bool) -> list[Tensor]:
 def test_equals_the_formula_with_gradients_to_second_order(clients: bool, spare: int, deep: bool) -> None:
     pieces, maps = pieces_of(clients, spare), maps_of(clients, deep)
     h = drawn(sum(rows + spare for rows, _, _ in SIZES), IN, seed=9).requires_grad_()
-    torch.testing.assert_close(pooled_relu(pieces, h, *maps), expected(pieces, h, *maps))
+    found, wanted = pooled_relu(pieces, h, *maps), expected(pieces, h, *maps)
+    torch.testing.assert_close(found, wanted)
+    assert_same_to_second_order(found, wanted, (h, *maps))
     assert torch.autograd.gradcheck(lambda *given: pooled_relu(pieces, *given), (h, *maps))
     assert torch.autograd.gradgradcheck(lambda *given: pooled_relu(pieces, *given), (h, *maps))
 
@@ -129,8 +141,10 @@ def test_rows_opened_between_the_maps_equal_the_formula_to_second_order(clients:
     masks = {start: (drawn(n, width, seed=30 + n) > 0).double() for start, n in zip(starts, rows_of, strict=True)}
     before = h.detach().clone()
     found = pooled_relu(pieces, h, *maps, activate=opened(masks))
-    torch.testing.assert_close(found, dropped(pieces, h, masks, *maps))
+    wanted = dropped(pieces, h, masks, *maps)
+    torch.testing.assert_close(found, wanted)
     assert torch.equal(h, before)
+    assert_same_to_second_order(found, wanted, (h, *maps))
     again = lambda *given: pooled_relu(pieces, *given, activate=opened(masks))  # noqa: E731
     assert torch.autograd.gradcheck(again, (h, *maps))
     assert torch.autograd.gradgradcheck(again, (h, *maps))

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from isthmus.algorithms import FedAvg
+from isthmus.attacks.poisoning import StaleReplies
 from isthmus.config.course import Course
 from isthmus.privacy import NoRepeats
 from isthmus.testing import check_guard, toy_course, toy_scenario, trace_course
-from isthmus.testing.poisoning import Stale
 from isthmus.testing.traces import require_same
 from tests.privacy.checking.toys import AskElse, Desk, ask, named
 
@@ -84,7 +84,7 @@ def test_honest_clients_are_let_be_and_a_stale_one_is_found_in_a_course() -> Non
     plain = trace_course(course, toy_scenario(4))
     behind = trace_course(toy_course(FedAvg(local_steps=1), num_clients=4, guards=(NoRepeats(),)), toy_scenario(4))
     require_same({"it": plain.state}, {"it": behind.state}, "a course with and without a check")
-    lazy = (Stale(clients=("client-2",)), NoRepeats())
+    lazy = (StaleReplies(clients=("client-2",)), NoRepeats())
     trace = trace_course(toy_course(FedAvg(local_steps=1), num_clients=4, guards=lazy), toy_scenario(4))
     failures = [(failure.client, report.position.round) for report in trace.exchanges for failure in report.failures]
     assert failures == [("client-2", 2), ("client-2", 3)]

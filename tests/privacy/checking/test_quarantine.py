@@ -9,6 +9,7 @@ import pytest
 
 import isthmus
 from isthmus.algorithms import FedAvg
+from isthmus.attacks.poisoning import Scaling, SignFlip
 from isthmus.config.course import Course
 from isthmus.core.guards.guard import Guard
 from isthmus.core.protocol import Failure
@@ -16,7 +17,6 @@ from isthmus.privacy import NormBound, Quarantine
 from isthmus.runs.folder import RunFolder
 from isthmus.runs.journal import read_journal
 from isthmus.testing import check_guard, toy_course, toy_scenario, trace_course
-from isthmus.testing.poisoning import Flipped, Scaled
 from isthmus.testing.traces import Trace, require_same
 from tests.core.guards.toys import Doubting
 from tests.privacy.checking.toys import Desk
@@ -82,17 +82,18 @@ def test_a_quarantine_may_end_and_the_count_begins_anew() -> None:
 
 
 def test_a_course_goes_on_without_the_one_who_lied_and_says_so() -> None:
-    trace = course(Doubting("client-1"), Quarantine(after=2))
+    # In each round it is doubted twice: when it trains, and when it says how the model does.
+    trace = course(Doubting("client-1"), Quarantine(after=3))
     assert asked(trace, "client-1") == {1, 2}
     assert [note for note in trace.said if "client-1" in note] == [
-        "'client-1' is asked nothing from round 3 on: 2 of its replies were suspicious, the last one because it lies, "
+        "'client-1' is asked nothing from round 3 on: 3 of its replies were suspicious, the last one because it lies, "
         "unlike 3 others"
     ]
 
 
 def test_once_somebody_is_barred_the_best_round_is_one_of_those_without_it() -> None:
     """Else no later round could be compared with the best one, which more clients scored."""
-    trace = course(Doubting("client-1"), Quarantine(after=2))
+    trace = course(Scaling(("client-1",), times=300.0), NormBound(times_median=20.0), Quarantine(after=2))
     best = [report.round for report in trace.rounds if report.is_best]
     assert 3 in best
     assert trace.standings[6].best_round >= 3
@@ -103,7 +104,7 @@ def test_once_somebody_is_barred_the_best_round_is_one_of_those_without_it() -> 
 
 
 def test_a_scaled_liar_is_found_and_barred_in_every_runtime() -> None:
-    guards = (Scaled(("client-2",), times=300.0), NormBound(times_median=20.0), Quarantine(after=1))
+    guards = (Scaling(("client-2",), times=300.0), NormBound(times_median=20.0), Quarantine(after=1))
     for runtime in ("loop", "strict", "auto"):
         trace = course(*guards, runtime=runtime)
         assert trace.ended_by is None
@@ -113,7 +114,7 @@ def test_a_scaled_liar_is_found_and_barred_in_every_runtime() -> None:
 
 
 def test_a_resume_goes_on_with_the_same_counts_to_the_bit() -> None:
-    guards = (Scaled(("client-2",), times=300.0), NormBound(times_median=20.0), Quarantine(after=2))
+    guards = (Scaling(("client-2",), times=300.0), NormBound(times_median=20.0), Quarantine(after=2))
     words = toy_course(FedAvg(local_steps=1), num_clients=4, guards=guards, rounds=5)
     whole = trace_course(words, toy_scenario(4))
     for round in range(5):
@@ -123,7 +124,7 @@ def test_a_resume_goes_on_with_the_same_counts_to_the_bit() -> None:
 
 def test_the_run_tells_of_it_in_its_notes_and_its_journal(tmp_path: Path) -> None:
     guards = [
-        "{name: 'isthmus.testing.poisoning:Scaled', clients: [client-1], times: 500.0}",
+        "{name: 'isthmus.attacks.poisoning:Scaling', clients: [client-1], times: 500.0}",
         "{name: norm_bound, times_median: 50.0}",
         "{name: quarantine, after: 2}",
     ]
@@ -136,6 +137,7 @@ def test_the_run_tells_of_it_in_its_notes_and_its_journal(tmp_path: Path) -> Non
     assert failed[0].startswith(
         "client-1 failed in 2 of 5 rounds: TrainModel: suspicious: what it changes has the norm"
     )
+    assert notes[2] == "suspicious replies, which were not counted: client-1 2"
     events = read_journal(RunFolder(tmp_path / "run").journal)
     kinds = {f["kind"] for event in events for f in event.get("failures", ())}
     assert kinds == {"suspicious"}
@@ -152,7 +154,7 @@ def test_it_keeps_to_the_rules_of_guards() -> None:
         (lambda: Quarantine(0), "after is 0"),
         (lambda: Quarantine(rounds=0), "rounds is 0"),
         (lambda: Course(guards=(Quarantine(),)), "no other guard of the course says that a reply is suspicious"),
-        (lambda: Course(guards=(Flipped(), Quarantine())), "no other guard of the course"),
+        (lambda: Course(guards=(SignFlip(), Quarantine())), "no other guard of the course"),
     ],
 )
 def test_what_cannot_be_is_refused_before_the_start(make: Any, problem: str) -> None:

@@ -26,7 +26,7 @@ from isthmus.core.record import Record, State
 from isthmus.core.sampling import PoissonSampling, Sampling, UniformSampling
 from isthmus.models import GCN, ModelSpec
 from isthmus.privacy.accounting.gaussian import epsilon_of
-from isthmus.privacy.accounting.ledger import Releases, spent
+from isthmus.privacy.accounting.releases import Releases, spent
 from isthmus.privacy.noise.client_dp import ClientDP
 from isthmus.runs.journal import read_journal
 from isthmus.testing import check_guard, toy_course, toy_scenario, trace_course
@@ -276,7 +276,9 @@ def test_it_is_said_once_how_much_noise_there_is_beside_what_is_learned() -> Non
         )
     assert len(notes) == 2
     assert "on the mean of 5 clients and 92,000 parameters it has a norm of about 364 clips" in notes[0]
-    assert "edges or nodes (model.gnn.name=gap)" in notes[0] and "is not part of it" in notes[1]
+    assert (
+        "edges (guard edge_dp), nodes (node_dp), examples (example_dp)" in notes[0] and "is not part of it" in notes[1]
+    )
 
 
 # ---- what is refused

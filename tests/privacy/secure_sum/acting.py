@@ -12,11 +12,11 @@ from torch import Tensor
 
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadMessage
+from isthmus.core.guards.settled import Settled
 from isthmus.core.protocol import Known, ModelState, Request, reply_type
 from isthmus.core.record import Record, State
 from isthmus.privacy.secure_sum.adding import Adding
 from isthmus.privacy.secure_sum.giving import Giver
-from isthmus.privacy.secure_sum.once import Settled
 from isthmus.privacy.secure_sum.rules import SumRules
 from isthmus.privacy.secure_sum.stages import (
     ConfirmView,

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from isthmus.core.codec import pack
 from isthmus.core.errors import CourseFailed, TooFewReplies
 from isthmus.core.folds import weighted_mean
+from isthmus.core.guards.settled import Settled
 from isthmus.core.protocol import ModelState
 from isthmus.core.record import Record
+from isthmus.privacy.secure_sum.adding import over_whom
 from isthmus.privacy.secure_sum.rules import SumRules
 from isthmus.privacy.secure_sum.stages import MaskedWords, RevealedShares
 from tests.privacy.secure_sum.acting import Acting, Fate, Unweighted, Update, updates
@@ -284,6 +286,40 @@ def test_forms_that_the_request_does_not_allow_are_left_out() -> None:
     with pytest.raises(TooFewReplies, match="0 clients made keys"):
         acting.run()
     assert acting.notes[0] == "c0 is left out of the sum: it does not fit"
+
+
+# ---- what was added up before
+
+
+def test_a_repeated_sum_is_over_those_that_it_was_over_before() -> None:
+    """A server that was killed after a sum, and begins the round anew when somebody is back, gets the same sum."""
+    books, replies = {f"c{place}": Settled() for place in range(5)}, updates(5)
+    kept = [reply for client, reply in replies.items() if client != "c2"]
+    for stage in ("MakeKeys", "SendMasked 0", "SendMasked 1"):
+        books = {client: Settled() for client in replies}
+        assert_mean(Acting(replies, settled=books, lose=losing({"c2": stage})).run(), kept, replies)
+        again = Acting(replies, settled=books, attempt="again")
+        assert_mean(again.run(), kept, replies)
+        assert "c2: left out of the sum, as the same replies were added up without before" in again.notes
+
+
+def test_counts_of_holders_are_over_the_same_clients_too() -> None:
+    """The difference of two counts would show what one client alone has."""
+    books, replies, rules = {f"c{place}": Settled() for place in range(5)}, updates(5), SumRules(min_holders=2)
+    with pytest.raises(TooFewReplies):  # after the counts
+        Acting(replies, rules, settled=books, lose=losing(dict.fromkeys(("c0", "c1"), "SendMasked 1"))).run()
+    fewer = Acting(replies, rules, settled=books, attempt="again", lose=losing({"c4": "MakeKeys"}))
+    with pytest.raises(TooFewReplies, match="of whom c4 made no keys now"):
+        fewer.run()
+    assert_mean(Acting(replies, rules, settled=books, attempt="whole").run(), list(replies.values()), replies)
+
+
+def test_a_few_who_say_that_a_sum_was_over_others_keep_nobody_out() -> None:
+    assert over_whom([("a", "b", "c"), (), (), ()]) == frozenset()
+    assert over_whom([("a", "b", "c"), ("a", "b", "c"), (), ()]) == {"a", "b", "c"}
+    replies = updates(5)
+    lie = bending("MakeKeys", "c3", lambda reply: replace(reply, before=(("c1", "c2", "c3"), ("c1", "c2", "c3"))))
+    assert_mean(Acting(replies, lose=lie).run(), list(replies.values()), replies)
 
 
 # ---- what too few hold

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from isthmus.core.errors import BadMessage
+from isthmus.core.errors import BadMessage, TooFewReplies
+from isthmus.core.guards.settled import Settled
 from isthmus.core.protocol import ModelState
+from isthmus.privacy.secure_sum.adding import Adding
 from isthmus.privacy.secure_sum.giving import Giver
-from isthmus.privacy.secure_sum.once import Settled
 from isthmus.privacy.secure_sum.rules import SumRules
 from isthmus.privacy.secure_sum.stages import (
     ConfirmView,
@@ -280,6 +281,10 @@ def test_no_client_tells_both_shares_of_another() -> None:
     assert len(kinds) == 8 and all(len(shares) == 1 for shares in kinds.values())
 
 
+def _keyed_as_if_new(server: Adding, replies: Any) -> None:
+    Adding.keyed(server, {client: replace(reply, before=((), ())) for client, reply in replies.items()})
+
+
 def test_a_second_sum_of_the_same_reply_over_others_is_refused() -> None:
     """Two sums of which one lacks a client would show what that client sent."""
     books = {f"c{place}": Settled() for place in range(4)}
@@ -289,9 +294,13 @@ def test_a_second_sum_of_the_same_reply_over_others_is_refused() -> None:
     third = Acting(
         replies, settled=books, attempt="third", lose=lambda stage, client, reply: None if client == "c3" else reply
     )
-    with pytest.raises(Exception, match="0 clients told their shares"):
+    with pytest.raises(TooFewReplies, match=r"over clients of whom c3 made no keys now.*the same clients are needed"):
         third.run()
-    assert "the difference of two sums would show" in third.refusals["c0"]
+    deaf = Acting(replies, settled=books, attempt="deaf", lose=third.lose)
+    deaf.server.keyed = lambda found: _keyed_as_if_new(deaf.server, found)  # type: ignore[method-assign]
+    with pytest.raises(TooFewReplies, match="0 clients told their shares"):
+        deaf.run()
+    assert "the difference of two sums would show" in deaf.refusals["c0"]
     other = Acting(replies, settled=books, attempt="fourth", at=(2, 0), lose=third.lose)
     other.run()  # of another round
 

@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from isthmus.config.load import course_to_yaml
 from isthmus.core.codec import decode, encode
@@ -37,12 +37,16 @@ def key_of(name: str, kind: str = "ec") -> Any:
     return KEYS[name]
 
 
-def certificate(name: str, key: Any, root: str = "root", days: tuple[int, int] = (-1, 1)) -> x509.Certificate:
+def certificate(
+    name: str, key: Any, root: str = "root", days: tuple[int, int] = (-1, 1), serves: bool = False
+) -> x509.Certificate:
     def called(text: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
+    use = ExtendedKeyUsageOID.SERVER_AUTH if serves else ExtendedKeyUsageOID.CLIENT_AUTH
     return (
         x509.CertificateBuilder()
+        .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
         .subject_name(called(name))
         .issuer_name(called("root"))
         .public_key(key.public_key())
@@ -222,3 +226,10 @@ def test_a_silo_that_comes_back_is_shown_the_signatures_of_all(tmp_path: Path) -
 def test_a_silo_that_asks_for_no_company_needs_no_signatures(tmp_path: Path) -> None:
     hub = certified(tmp_path, Policy(), sites=())
     assert run(hub, tmp_path).num_rounds == 2
+
+
+def test_a_server_cannot_count_itself_among_the_silos(tmp_path: Path) -> None:
+    """It has a certificate of the federation too."""
+    judge, server = identity(tmp_path, "judge"), identity(tmp_path, "server", serves=True)
+    number, problems = judge.count(ID, "x", {"server": server.sign(ID, "x")})
+    assert number == 0 and "a server is no silo" in problems["server"]

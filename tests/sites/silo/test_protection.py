@@ -22,8 +22,7 @@ from isthmus.algorithms.gfl_appnp import ShareHidden
 from isthmus.config.course import Course
 from isthmus.config.load import course_to_yaml
 from isthmus.core.codec import decode, encode, pack, unpack
-from isthmus.core.federation import Position
-from isthmus.core.protocol import Algorithm, Request, reply_type
+from isthmus.core.protocol import Algorithm, Position, Request, reply_type
 from isthmus.core.random import ProtectingStream, Secret, torch_generator
 from isthmus.core.record import Params
 from isthmus.data.folders.graph_folder import write_graph_folder

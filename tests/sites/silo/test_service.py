@@ -14,8 +14,7 @@ import isthmus as ist
 from isthmus.config.load import course_to_dict, course_to_yaml
 from isthmus.core.codec import decode, encode, pack
 from isthmus.core.errors import BadInput, BadMessage
-from isthmus.core.federation import Position
-from isthmus.core.protocol import Holdings
+from isthmus.core.protocol import Holdings, Position
 from isthmus.runs.simulation import Scenario
 from isthmus.runtime.envelope import Answer, Envelope
 from isthmus.sites.courses.agreement import agree

@@ -13,8 +13,7 @@ import isthmus as ist
 from isthmus.algorithms import Ditto, FedGL, FedProx, Scaffold
 from isthmus.config.load import course_to_yaml
 from isthmus.core.codec import decode, encode, pack
-from isthmus.core.federation import Position
-from isthmus.core.protocol import EvaluateModel
+from isthmus.core.protocol import EvaluateModel, Position
 from isthmus.data.zoo import Folder
 from isthmus.runtime.envelope import BLANK, Answer, Envelope
 from isthmus.sites.courses.messages import Finish, Proposal, Receipt, Terms

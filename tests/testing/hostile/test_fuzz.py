@@ -18,9 +18,8 @@ import isthmus as ist
 from isthmus.config.load import course_digest
 from isthmus.core.codec import decode, encode, pack
 from isthmus.core.errors import BadInput, BadMessage
-from isthmus.core.federation import Position
 from isthmus.core.outside import parse_yaml, sealed, unsealed
-from isthmus.core.protocol import Evaluation, Failure, ModelState
+from isthmus.core.protocol import Evaluation, Failure, ModelState, Position
 from isthmus.core.record import leaves
 from isthmus.core.training import Standing
 from isthmus.report.profile import time_by_part

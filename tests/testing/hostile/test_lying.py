@@ -156,7 +156,7 @@ def test_a_server_that_counts_an_answer_twice_is_seen(tmp_path: Path, monkeypatc
 
 
 def test_a_server_that_judges_nothing_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isthmus.core.federation.judged", lambda client, reply, *rest: reply)
+    monkeypatch.setattr("isthmus.core.federation.judging.judged", lambda client, reply, *rest: reply)
     with pytest.raises(AssertionError):
         check_lies_between_sites(FedAvg(), tmp_path)
     with pytest.raises(AssertionError):

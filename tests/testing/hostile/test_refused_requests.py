@@ -24,11 +24,10 @@ from isthmus.algorithms.gfl_appnp import KeepOwnWeights, NeighborList, ReceiveAg
 from isthmus.algorithms.scaffold import TrainCorrected
 from isthmus.core.codec import PREFIX, decode, encode, pack
 from isthmus.core.errors import BadInput, BadMessage
-from isthmus.core.federation import Position
-from isthmus.core.protocol import EvaluateModel, Evaluation, Failure, Holdings, Known
+from isthmus.core.federation.judging import judged
+from isthmus.core.protocol import EvaluateModel, Evaluation, Failure, Holdings, Known, Position
 from isthmus.core.record import check_value
-from isthmus.core.replies import judged
-from isthmus.learn.graph_client import read_params
+from isthmus.learn.steps import read_params
 from isthmus.runtime.envelope import Answer, Envelope
 from isthmus.runtime.remote import RemoteRuntime
 from isthmus.sites.silo.policy import MAX_DEPTH_OF_ALL, Policy

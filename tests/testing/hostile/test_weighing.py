@@ -105,6 +105,6 @@ def test_a_server_that_believes_how_many_nodes_there_are_is_seen(
 
 
 def test_a_reason_as_long_as_the_reply_many_times_over_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isthmus.core.replies.foreign", lambda text, limit=0: text * 1000)
+    monkeypatch.setattr("isthmus.core.federation.judging.foreign", lambda text, limit=0: text * 1000)
     with pytest.raises(AssertionError, match="bytes of Python objects"):
         check_claims(FedAvg())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.core.errors import BadMessage
-from isthmus.privacy.secure_sum.once import MOST_KEYS, Settled, SettledFile
+from isthmus.core.guards.settled import MOST_KEYS, Settled, SettledFile
 
 Make = Callable[[], Settled]
 
@@ -49,26 +49,36 @@ def test_old_keys_are_forgotten_and_refused(make: Make) -> None:
 
 
 def test_a_reply_is_added_up_over_the_same_clients_only(make: Make) -> None:
-    make().add_up("reply", b"abc")
-    make().add_up("reply", b"abc")
-    make().add_up("other", b"ab")
+    assert make().added("reply") == ()
+    make().add_up("reply", ("b", "a", "c"))
+    make().add_up("reply", ("a", "b", "c"))
+    make().add_up("other", ("a", "b"))
+    assert make().added("reply") == ("a", "b", "c")
     with pytest.raises(BadMessage, match="the difference of two sums"):
-        make().add_up("reply", b"ab")
+        make().add_up("reply", ("a", "b"))
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"keys": {"k": 1}, "replies": {}}', b"\xff\xfe"])
-def test_a_damaged_file_gives_up_what_was_under_way(tmp_path: Path, content: bytes) -> None:
-    path, said = tmp_path / "sums", []
-    SettledFile(path).open("k")
-    path.write_bytes(content)
-    book = SettledFile(path, said.append)
-    with pytest.raises(BadMessage, match="nothing is known of these keys"):
-        book.settle("k", "cohort", b"abc")
-    assert "damaged" in said[0]
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"k": 1}', b'{"k": [1]}', b"\xff\xfe"])
+@pytest.mark.parametrize("name", ["keys", "replies"])
+def test_a_damaged_file_gives_up_what_was_under_way(tmp_path: Path, name: str, content: bytes) -> None:
+    said: list[str] = []
+    first = SettledFile(tmp_path)
+    first.open("k")
+    first.add_up("reply", ("a", "b"))
+    (tmp_path / name).write_bytes(content)
+    book = SettledFile(tmp_path, said.append)
+    if name == "keys":
+        with pytest.raises(BadMessage, match="nothing is known of these keys"):
+            book.settle("k", "cohort", b"abc")
+    else:
+        assert book.added("reply") == ()
+    assert len(said) == 1 and f"{name} is damaged" in said[0]
     book.open("new")
     book.settle("new", "cohort", b"abc")
 
 
-def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
-    SettledFile(tmp_path / "sums").open("k")
-    assert (tmp_path / "sums").stat().st_mode & 0o777 == 0o600
+def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    book = SettledFile(tmp_path)
+    book.open("k")
+    book.add_up("reply", ("a", "b"))
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}

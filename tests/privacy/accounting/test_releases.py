@@ -10,7 +10,7 @@ import pytest
 
 from isthmus.core.errors import BadInput, MissingExtra
 from isthmus.privacy.accounting.gaussian import epsilon_of
-from isthmus.privacy.accounting.ledger import Releases, noise_within, require_accounting, spent
+from isthmus.privacy.accounting.releases import Releases, noise_within, require_accounting, spent
 
 
 def moments(noise: float, probability: float, times: int, delta: float) -> float:

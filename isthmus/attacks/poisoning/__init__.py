@@ -1,0 +1,45 @@
+"""Malicious clients that spoil a course, by what they send or by what they learn from.
+
+    from isthmus.attacks.poisoning import SignFlip, run_poisoned
+    run_poisoned(course, SignFlip(clients=("client-0",)))
+
+Each is a frozen dataclass in a file of its own. Those of messages are guards too, with nothing but a client half, and
+can stand first in a course's list.
+"""
+
+from isthmus.attacks.poisoning.inner_product import InnerProduct
+from isthmus.attacks.poisoning.label_flip import LabelFlip
+from isthmus.attacks.poisoning.little_is_enough import LittleIsEnough
+from isthmus.attacks.poisoning.poisoned import poisoned, run_poisoned
+from isthmus.attacks.poisoning.poisoner import Poisoning
+from isthmus.attacks.poisoning.random_update import RandomUpdate
+from isthmus.attacks.poisoning.scaling import Scaling
+from isthmus.attacks.poisoning.sign_flip import SignFlip
+from isthmus.attacks.poisoning.stale import StaleReplies
+from isthmus.attacks.poisoning.trigger import Trigger
+
+POISONINGS: dict[str, type[Poisoning]] = {
+    "inner_product": InnerProduct,
+    "label_flip": LabelFlip,
+    "little_is_enough": LittleIsEnough,
+    "random_update": RandomUpdate,
+    "scaling": Scaling,
+    "sign_flip": SignFlip,
+    "stale": StaleReplies,
+    "trigger": Trigger,
+}
+
+__all__ = [
+    "POISONINGS",
+    "InnerProduct",
+    "LabelFlip",
+    "LittleIsEnough",
+    "Poisoning",
+    "RandomUpdate",
+    "Scaling",
+    "SignFlip",
+    "StaleReplies",
+    "Trigger",
+    "poisoned",
+    "run_poisoned",
+]

@@ -1,0 +1,25 @@
+"""The federation as an algorithm's server half sees it, and the contract of the runtimes that carry its exchanges."""
+
+from isthmus.core.federation.contract import (
+    ExchangeReport,
+    ExchangeRules,
+    InitialModel,
+    Outcome,
+    Outcomes,
+    Runtime,
+    StackOutcome,
+)
+from isthmus.core.federation.federation import Federation
+from isthmus.core.federation.taking import Replies
+
+__all__ = [
+    "ExchangeReport",
+    "ExchangeRules",
+    "Federation",
+    "InitialModel",
+    "Outcome",
+    "Outcomes",
+    "Replies",
+    "Runtime",
+    "StackOutcome",
+]

@@ -1,0 +1,134 @@
+"""The parameters and optimiser states of many clients while they train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from copy import copy
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from isthmus.core.replies import Stacked
+from isthmus.core.stacked_params import own_tensor
+from isthmus.learn.optimizers import (
+    Optimizer,
+    OptimizerState,
+    common_step,
+)
+from isthmus.learn.together.layouts import Layout
+from isthmus.learn.together.starts import Start
+
+
+class Weights:
+    """The parameters of all clients while they train: where they began, how they are held, what is moved."""
+
+    def __init__(self, starts: dict[str, Start], layouts: dict[str, Layout], buffers: frozenset[str]) -> None:
+        self._starts, self._layouts = starts, layouts
+        self._live = {name: layouts[name].live(start) for name, start in starts.items()}
+        self._trained = [name for name in starts if name not in buffers]
+        self.layouts = [layouts[name] for name in self._trained]
+        self._track()
+
+    def _track(self) -> None:
+        self.moved = [self._live[name].requires_grad_() for name in self._trained]
+        self.values = [each.detach() for each in self.moved]  # the same memory
+
+    def hold(self, strength: float, pulled: Container[str], drifts: Mapping[str, Start]) -> None:
+        """Let g + mu (w - anchor) + drift take the place of g: a pull to where some parameters are now, and a drift."""
+        near: Container[str] = pulled if strength else ()
+        drifting = {i: drifts[name] for i, name in enumerate(self._trained) if name in drifts}
+        self._strength = strength
+        self._anchors = {i: self.values[i].clone() for i, name in enumerate(self._trained) if name in near}
+        self._drifts = {i: self.layouts[i].constant(drift) for i, drift in drifting.items()}
+
+    def begin(self) -> None:
+        """Put the parameters to where they are pulled."""
+        for i, anchor in self._anchors.items():
+            self.values[i].copy_(anchor)
+
+    def follow(self, rate: float) -> None:
+        """Let what pulls the parameters go some of the way to them."""
+        for i, anchor in self._anchors.items():
+            anchor.lerp_(self.values[i], rate)
+
+    def join(self, grads: list[Tensor]) -> None:
+        """Add the pull and the drift to the gradients."""
+        for i, anchor in self._anchors.items():
+            grads[i] = grads[i].add(self.values[i] - anchor, alpha=self._strength)
+        for i, drift in self._drifts.items():
+            grads[i] = grads[i] + drift
+
+    def centre(self) -> dict[str, Stacked]:
+        """Return where the parameters are pulled."""
+        named = {self._trained[i]: anchor for i, anchor in self._anchors.items()}
+        return {name: self._layouts[name].finished(anchor, self._starts[name]) for name, anchor in named.items()}
+
+    def of(self, position: int) -> dict[str, Tensor]:
+        """Return one client's parameters that are trained, as parts of what the optimiser moves."""
+        return {n: self._layouts[n].part(self._live[n], position) for n in self._trained}
+
+    def some(self, start: int, stop: int) -> Weights:
+        """Return the parameters of some clients in a row, in the same memory."""
+        part = copy(self)
+        part._live = {n: self._layouts[n].some(live.detach(), start, stop) for n, live in self._live.items()}
+        part._track()
+        part._anchors = {i: self.layouts[i].some(anchor, start, stop) for i, anchor in self._anchors.items()}
+        part._drifts = {i: self.layouts[i].some(drift, start, stop) for i, drift in self._drifts.items()}
+        return part
+
+    def cut(self, tensors: Sequence[Tensor], start: int, stop: int) -> list[Tensor]:
+        """Return some clients' part of tensors that are held like the trained parameters, in the same memory."""
+        return [layout.some(each, start, stop) for layout, each in zip(self.layouts, tensors, strict=True)]
+
+    def named(self, tensors: Sequence[Tensor], optimizer: Optimizer | None = None) -> dict[str, Stacked]:
+        """Return gradients of the trained parameters by name and client, or moments of those an optimiser moves."""
+        pairs = zip(self._trained if optimizer is None else optimizer.chosen(self._trained), tensors, strict=True)
+        return {name: self._layouts[name].beside(tensor, self._starts[name]) for name, tensor in pairs}
+
+    def installed(self) -> dict[str, Any]:
+        """Return what the model finds in the parameters' places."""
+        return {n: self._layouts[n].installed(self._live[n], start) for n, start in self._starts.items()}
+
+    @cached_property
+    def frozen(self) -> Mapping[str, Any]:
+        """What the model began with."""
+        layouts = self._layouts
+        return {n: layouts[n].installed(layouts[n].live(start), start) for n, start in self._starts.items()}
+
+    def finished(self) -> dict[str, Stacked]:
+        """Return what became of each parameter of each client."""
+        return {n: self._layouts[n].finished(live.detach(), self._starts[n]) for n, live in self._live.items()}
+
+
+def stacked_state(
+    optimizer: Optimizer, moved: list[Tensor], states: list[OptimizerState] | None, layouts: Sequence[Layout]
+) -> OptimizerState:
+    """Return the state of the stacked parameters."""
+    if not states or not states[0]:
+        return optimizer.start(moved)
+    slots = [key for key, value in states[0].items() if isinstance(value, tuple)]
+    stacked: OptimizerState = {"step": common_step(optimizer, states)}
+    for key in slots:
+        held = enumerate(optimizer.chosen(layouts))
+        stacked[key] = tuple(layout.live([state[key][i] for state in states]) for i, layout in held)
+    return stacked
+
+
+def states_apart(
+    optimizer: Optimizer,
+    state: OptimizerState,
+    counts: Sequence[int],
+    weights: Weights,
+    placed: Callable[[Stacked], Stacked] = lambda each: each,
+) -> tuple[OptimizerState, ...]:
+    """Return each client's state after so many steps in all; `placed` puts clients into their order."""
+    slots = {
+        key: [placed(each) for each in weights.named(value, optimizer).values()]
+        for key, value in state.items()
+        if isinstance(value, tuple)
+    }
+    return tuple(
+        {"step": count, **{key: tuple(own_tensor(slot.member(k)) for slot in value) for key, value in slots.items()}}
+        for k, count in enumerate(counts)
+    )

@@ -1,0 +1,289 @@
+"""The sparse features of many clients, and parameters that are held by what these features touch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from isthmus.core.record import largest
+from isthmus.core.replies import Stacked
+from isthmus.core.stacked_params import Combination, combined
+from isthmus.learn.together.starts import Rows, Start, term_of
+from isthmus.models.products.affine import SpanFeatures, block_gram
+from isthmus.models.products.sparse import Pattern, SparseMatrix
+
+
+class StackedFeatures:
+    """The sparse features of many clients, in the forms that the layouts need; each is built when it is asked for.
+
+    Fields:
+        matrix:      (clients * rows, features), the clients' rows one below the other
+        num_clients: how many clients there are
+    """
+
+    def __init__(self, matrix: SparseMatrix, num_clients: int) -> None:
+        self.matrix, self.num_clients = matrix, num_clients
+        self.num_features = matrix.shape[1]
+        self._shares: tuple[Tensor, tuple[Tensor, SparseMatrix, Tensor]] | None = None
+
+    @cached_property
+    def _column(self) -> Tensor:
+        """For each entry, its column when every client has columns of its own."""
+        pattern = self.matrix.pattern
+        owner = pattern.row.long().div(max(pattern.shape[0] // self.num_clients, 1), rounding_mode="floor")
+        return pattern.col.long() + owner * self.num_features
+
+    @cached_property
+    def _used(self) -> tuple[Tensor, Tensor]:
+        """The columns that occur, ascending, (used,), and which of them each entry is in, (entries,)."""
+        used, inverse = torch.unique(self._column, return_inverse=True)
+        return used, inverse
+
+    @property
+    def used(self) -> Tensor:
+        """The number client * features + feature for each feature that occurs at a client, ascending."""
+        return self._used[0]
+
+    @cached_property
+    def feature(self) -> Tensor:
+        """Which feature each used column is, (used,)."""
+        return self.used % self.num_features
+
+    @cached_property
+    def owner(self) -> Tensor:
+        """Which client each used column belongs to, (used,)."""
+        return self.used.div(self.num_features, rounding_mode="floor")
+
+    @cached_property
+    def full(self) -> SparseMatrix:
+        """(clients * rows, clients * features), block-diagonal."""
+        return self._with_columns(self._column, self.num_clients * self.num_features)
+
+    @cached_property
+    def compact(self) -> SparseMatrix:
+        """(clients * rows, used + features): the used columns, and empty ones for rows that no data touches."""
+        return self._with_columns(self._used[1], len(self.used) + self.num_features)
+
+    @cached_property
+    def touched(self) -> SparseMatrix:
+        """(clients * rows, used): the used columns alone."""
+        return self._with_columns(self._used[1], len(self.used))
+
+    @cached_property
+    def span(self) -> SpanFeatures:
+        """The features with their Gram matrix."""
+        return SpanFeatures(self.matrix, block_gram(self.matrix, self.num_clients))
+
+    @cached_property
+    def collected(self) -> SparseMatrix:
+        """(features, used): adds up the clients' rows of each feature."""
+        number = torch.arange(len(self.used), device=self.used.device)
+        pattern, _ = Pattern.from_pairs(self.feature, number, (self.num_features, len(self.used)))
+        return SparseMatrix(pattern, torch.ones(len(self.used), device=self.used.device))
+
+    def shares(self, weights: Tensor) -> tuple[Tensor, SparseMatrix, Tensor]:
+        """Return what a weighted sum over clients takes of each used row, (used,), and how it is collected.
+
+        Last, how much of the rows that no data touches is in it, (features,). The last weights' answer is kept: they
+        are the same from round to round.
+        """
+        if self._shares is None or not torch.equal(self._shares[0], weights):
+            each, collected = weights.index_select(0, self.owner), self.collected
+            covered = each.new_zeros(self.num_features).index_add_(0, self.feature, each)
+            # Of a feature that occurs everywhere, the others say nothing.
+            left = (weights.sum() - covered).clamp_(min=0.0).masked_fill_(self.everywhere, 0.0)
+            matrix = collected.with_values(each.float().index_select(0, collected.pattern.col))
+            self._shares = (weights.clone(), (each, matrix, left))
+        return self._shares[1]
+
+    @cached_property
+    def span_pays(self) -> bool:
+        """Whether steps in the span of the features cost less than steps on rows."""
+        counts = torch.bincount(self._used[1], minlength=1)
+        products = int((counts * counts).sum())  # a bound on the entries of the Gram matrix
+        rows = self.matrix.shape[0]
+        bound = min(products, rows * (rows // self.num_clients))
+        # Measured on Cora: moving a row of weights costs as much as 50 entries of the Gram matrix; both layouts take
+        # the same time at about 10 clients, and at 50 the span takes half.
+        return bound <= 50 * len(self.used) + 2 * self.matrix.pattern.nnz
+
+    @cached_property
+    def idle(self) -> tuple[Tensor, Tensor]:
+        """For each feature, the first and the last client at which it does not occur, (features,); else the first."""
+        absent = torch.ones(self.num_clients * self.num_features, dtype=torch.int8, device=self.used.device)
+        absent[self.used] = 0
+        absent = absent.view(self.num_clients, self.num_features)
+        last = self.num_clients - 1 - absent.flip(0).argmax(dim=0)
+        return absent.argmax(dim=0), torch.where(self.everywhere, 0, last)
+
+    @cached_property
+    def everywhere(self) -> Tensor:
+        """Whether a feature occurs at every client, (features,)."""
+        return torch.bincount(self.feature, minlength=self.num_features) == self.num_clients
+
+    @cached_property
+    def magnitude(self) -> float:
+        """The largest magnitude of a feature."""
+        return largest(self.matrix.values)
+
+    def spread(self, coordinates: Tensor) -> Tensor:
+        """Return the used rows of X^T A of each client, (used, out)."""
+        return self.compact.t().matmul(coordinates)[: len(self.used)]
+
+    def compacted(self, start: Start) -> Start:
+        """Return clients' weights as a `CompactStack` where rows that no data touches are the same for all of them.
+
+        That depends on the numbers alone, not on how they came to be held: after a resume it is found again.
+        """
+        if isinstance(start, Tensor):
+            return start
+        stacked = term_of(start)
+        found = compact_sum([(1.0, stacked)], self)
+        if found is None:
+            values = stacked.whole()  # type: ignore[union-attr]
+            number = torch.arange(self.num_features, device=values.device)
+            rest, other = (values[client, number] for client in self.idle)  # (features, out)
+            if not torch.equal(rest, other):
+                return Rows(values)
+            found = CompactStack(values.flatten(0, 1).index_select(0, self.used), rest, self)
+            if not torch.equal(found.whole(), values):
+                return Rows(values)
+        return Rows(found)
+
+    def gathered(self, start: Sequence[Tensor]) -> Tensor:
+        """Return the used rows of each client's weights, (used, out)."""
+        if isinstance(start, Rows):
+            known = compact_sum([(1.0, start.stacked)], self)
+            return start.values.flatten(0, 1).index_select(0, self.used) if known is None else known.values
+        parts = torch.split(self.feature, torch.bincount(self.owner, minlength=self.num_clients).tolist())
+        return torch.cat([weight.index_select(0, part) for weight, part in zip(start, parts, strict=True)])
+
+    def _with_columns(self, column: Tensor, num_columns: int) -> SparseMatrix:
+        pattern = self.matrix.pattern
+        return SparseMatrix(Pattern(pattern.crow, column, (pattern.shape[0], num_columns)), self.matrix.values)
+
+
+class CompactStack(Stacked):
+    """Tensors that agree with `rest` but for the rows of features that occur at a client."""
+
+    def __init__(self, values: Tensor, rest: Tensor, features: StackedFeatures) -> None:
+        super().__init__(rest.shape, rest.dtype, features.num_clients)
+        self.values, self.rest, self.features = values, rest, features
+        # It may be a part of several sums, each of which asks for the same.
+        self._bound: Tensor | None = None
+        self._sum: tuple[Tensor, Tensor] | None = None
+
+    def added(self, terms: Sequence[tuple[float, Stacked | Tensor]]) -> Stacked | None:
+        """Return a sum with such rows."""
+        return compact_sum(terms, self.features)
+
+    def member(self, position: int) -> Tensor:
+        """Return one client's rows among those of all."""
+        owner = self.features.owner
+        bounds = torch.searchsorted(owner, owner.new_tensor([position, position + 1])).tolist()
+        mine = slice(*bounds)
+        return self.rest.index_copy(0, self.features.feature[mine], self.values[mine])
+
+    def whole(self) -> Tensor:
+        """Return a copy for each client."""
+        values = self.rest.repeat(len(self), 1).index_copy_(0, self.features.used, self.values)
+        return values.view(len(self), *self.shape)
+
+    def bound(self) -> Tensor:
+        """Return the largest magnitude of all, or of each client where that is no number to go by."""
+        if self._bound is None:
+            # Their length is no less than the largest of them, and found in half the time; NaN or infinity if any is.
+            top = sum(float(torch.linalg.vector_norm(part)) for part in (self.values, self.rest))
+            self._bound = torch.full((len(self),), top, dtype=torch.float64)
+            if not bool(self._bound.isfinite().all()):
+                rows = torch.linalg.vector_norm(self.values, 1, dim=1)
+                sums = rows.new_zeros(len(self)).index_add_(0, self.features.owner, rows)
+                self._bound = (sums + largest(self.rest)).cpu().double()
+        return self._bound
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return the weighted sum of the rows."""
+        if self._sum is None or not torch.equal(self._sum[0], weights):
+            self._sum = (weights, self._added(weights))
+        return self._sum[1].clone()  # who asked may add to it
+
+    def _added(self, weights: Tensor) -> Tensor:
+        each, collected, left = self.features.shares(weights.to(self.values.device))
+        values = self.values
+        if not bool(weights.all()):  # who has no weight may hold anything, NaN too
+            values = torch.where((each != 0.0).unsqueeze(1), values, 0.0)
+        return torch.addcmul(collected.matmul(values).double(), self.rest.double(), left.unsqueeze(1)).cpu()
+
+
+class SpanStack(Stacked):
+    """X_k^T A_k for each client k."""
+
+    def __init__(self, coordinates: Tensor, features: StackedFeatures) -> None:
+        super().__init__((features.num_features, coordinates.shape[1]), coordinates.dtype, features.num_clients)
+        self.coordinates, self.features = coordinates, features
+
+    def added(self, terms: Sequence[tuple[float, Stacked | Tensor]]) -> Stacked | None:
+        """Return a sum with a row for each feature that occurs at a client."""
+        return compact_sum(terms, self.features)
+
+    def member(self, position: int) -> Tensor:
+        """Return one client's product."""
+        pattern = self.features.matrix.pattern
+        rows = pattern.shape[0] // len(self)
+        first, last = pattern.crow[[position * rows, (position + 1) * rows]].tolist()
+        entries = self.features.matrix.values[first:last].unsqueeze(1)
+        added = entries * self.coordinates.index_select(0, pattern.row[first:last])  # (entries, out)
+        return added.new_zeros(self.shape).index_add_(0, pattern.col[first:last], added)
+
+    def whole(self) -> Tensor:
+        """Return each client's product."""
+        added = self.features.spread(self.coordinates)
+        values = added.new_zeros(len(self) * self.shape[0], self.shape[1]).index_copy_(0, self.features.used, added)
+        return values.view(len(self), *self.shape)
+
+    def bound(self) -> Tensor:
+        """Return what no entry of X^T A exceeds; where it is too much, the weights themselves are looked at."""
+        by_client = self.coordinates.view(len(self), -1)
+        # They are rounded on the way, so close to the largest number there is they may overflow below it.
+        sums: Tensor = torch.linalg.vector_norm(by_client, 1, dim=1)
+        return 2.0 * sums.cpu().double() * self.features.magnitude
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return one product with the features of all."""
+        by_client = self.coordinates.view(len(self), -1, self.coordinates.shape[1])
+        weights = weights.to(by_client.device)
+        each = weights.float().view(-1, 1, 1)
+        matrix = self.features.matrix
+        if not bool(weights.all()):  # who has no weight may hold anything, NaN too
+            by_client = torch.where(each != 0.0, by_client, 0.0)
+            owner = matrix.pattern.row.long().div(by_client.shape[1], rounding_mode="floor")
+            matrix = matrix.with_values(torch.where(weights[owner] != 0.0, matrix.values, 0.0))
+        return matrix.t().matmul((by_client * each).flatten(0, 1)).double().cpu()
+
+
+def compact_sum(terms: Sequence[tuple[float, Stacked | Tensor]], features: StackedFeatures) -> CompactStack | None:
+    """Return a sum as rows of the features that occur at each client; None where a term is not known to be such."""
+    if len(terms) == 1 and terms[0][0] == 1.0 and isinstance(terms[0][1], CompactStack):
+        return terms[0][1] if terms[0][1].features is features else None
+    values: list[tuple[float, Tensor]] = []
+    rests: list[tuple[float, Tensor]] = []
+    common: list[tuple[float, Tensor]] = []
+    for factor, each in Combination(terms).terms:
+        if isinstance(each, Tensor):
+            common.append((factor, each))
+        elif isinstance(each, CompactStack) and each.features is features:
+            values.append((factor, each.values))
+            rests.append((factor, each.rest))
+        elif isinstance(each, SpanStack) and each.features is features:
+            values.append((factor, features.spread(each.coordinates)))
+        else:
+            return None
+    if common:
+        shared = combined(common)  # (features, out)
+        values.append((1.0, shared.index_select(0, features.feature)))
+        rests.append((1.0, shared))
+    rest = combined(rests) if rests else values[0][1].new_zeros(features.num_features, values[0][1].shape[1])
+    return CompactStack(combined(values), rest, features)
