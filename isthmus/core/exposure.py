@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from isthmus.core.guards.guard import Guard
 from isthmus.core.protocol import Algorithm, EvaluateModel, KeepBest, Request, reply_type
-from isthmus.core.record import Record, field_types
+from isthmus.core.record import Record, field_types, nested_records
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class Exchange:
     wire_down: str = "the request as it is"
     wire_up: str = "each client's reply as it is"
     describes: bool = False  # whether replies are the same whatever data a client has
+    rows: tuple[str, ...] = ()  # fields that have a row for each node of a client
+    joins: tuple[str, ...] = ()  # the two fields that say which of its nodes a client has edges between
 
 
 def exposure(algorithm: type[Algorithm[Any]], guards: Sequence[Guard] = ()) -> list[Exchange]:
@@ -45,11 +47,30 @@ def exposure(algorithm: type[Algorithm[Any]], guards: Sequence[Guard] = ()) -> l
         if not field_types(reply):
             sees = "nothing but a receipt"
         docs = field_docs(request), field_docs(reply)
-        exchange = Exchange(request.__name__, docs[0], reply.__name__, docs[1], sees, describes=request.describes)
+        exchange = Exchange(
+            request.__name__,
+            docs[0],
+            reply.__name__,
+            docs[1],
+            sees,
+            describes=request.describes,
+            rows=fields_with_rows(reply),
+            joins=getattr(reply, "joins", ()),
+        )
         for guard in guards:
             exchange = guard.shown(exchange)
         found.append(exchange)
     return found
+
+
+def fields_with_rows(kind: type[Record]) -> tuple[str, ...]:
+    """Return the names of the fields of a record, and of those in it, that have a row for each of a client's nodes.
+
+    A record says so by `row_fields`: by name, whether a row holds probabilities.
+    """
+    found = tuple(getattr(kind, "row_fields", {}))
+    inner = (part for annotation in field_types(kind).values() for part in nested_records(annotation))
+    return found + tuple(name for part in inner for name in fields_with_rows(part))
 
 
 def field_docs(kind: type[Record]) -> dict[str, str]:

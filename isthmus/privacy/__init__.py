@@ -14,8 +14,10 @@ from isthmus.privacy.compression.quantise import Quantise
 from isthmus.privacy.compression.random_k import RandomK
 from isthmus.privacy.compression.top_k import TopK
 from isthmus.privacy.noise.client_dp import ClientDP
+from isthmus.privacy.noise.edge_response import EdgeResponse
 from isthmus.privacy.noise.example_dp import ExampleDP
 from isthmus.privacy.noise.graph_dp import EdgeDP, NodeDP
+from isthmus.privacy.noise.row_noise import RowNoise
 from isthmus.privacy.secure_sum import SecureSum
 
 GUARDS: dict[str, type[Guard]] = {
@@ -24,6 +26,7 @@ GUARDS: dict[str, type[Guard]] = {
     "delta": Delta,
     "distance_to_median": DistanceToMedian,
     "edge_dp": EdgeDP,
+    "edge_response": EdgeResponse,
     "entropy": Entropy,
     "example_dp": ExampleDP,
     "low_rank": LowRank,
@@ -34,6 +37,7 @@ GUARDS: dict[str, type[Guard]] = {
     "quarantine": Quarantine,
     "random_k": RandomK,
     "robust_fold": RobustFold,
+    "row_noise": RowNoise,
     "secure_sum": SecureSum,
     "top_k": TopK,
 }

@@ -50,3 +50,11 @@ def test_compression_has_a_row_for_each_guard_and_goes_on_where_it_stopped(tmp_p
     file.write_text("".join(lines[:-1]) + lines[-1][:20])  # stopped in the middle of its last word
     (again,) = tables(run("guards.py", f"compression --quick --out {tmp_path}"))
     assert again == rows
+
+
+@pytest.mark.slow
+def test_secure_sum_has_a_row_for_one_process_and_one_between_processes() -> None:
+    (rows,) = tables(run("guards.py", "--only secure_sum --quick --repeats 1"))
+    assert [row["where"] for row in rows] == ["one process", "between processes"]
+    for row in rows:
+        assert float(row["secure ms"]) > float(row["plain ms"]) > 0.0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -89,6 +91,9 @@ class Guidance(Record):
 @dataclass(frozen=True)
 class View(Record):
     """How a client sees its nodes."""
+
+    # What has a row for each node, and whether a row is of probabilities (guard row_noise).
+    row_fields: ClassVar[Mapping[str, bool]] = {"predictions": True, "embeddings": False}
 
     predictions: Tensor
     """(nodes, classes): the class probabilities P_k; labels of training nodes can be read off them."""

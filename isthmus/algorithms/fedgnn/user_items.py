@@ -8,7 +8,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -34,6 +34,11 @@ TOKEN_BYTES = 8
 @dataclass(frozen=True)
 class SharedUsers(Record):
     """A client's users, without their names, and what they rated, under keyed hashes."""
+
+    # What has a row for each user, and whether a row is of probabilities (guard row_noise).
+    row_fields: ClassVar[Mapping[str, bool]] = {"embeddings": False}
+    # What says which user rated which item (guard edge_response).
+    joins: ClassVar[tuple[str, str]] = ("user", "item")
 
     embeddings: Tensor
     """(users, width): what the encoder of the global model makes of each user's features; whoever has the model may

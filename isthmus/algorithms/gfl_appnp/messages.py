@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +22,10 @@ MAX_PARAMETER = 1e10
 @dataclass(frozen=True)
 class NeighborList(Record):
     """Which nodes a client hosts, and who their neighbours are."""
+
+    # What says which nodes are joined, and which field names all of the client's own (guard edge_response).
+    joins: ClassVar[tuple[str, str]] = ("source", "target")
+    joins_among: ClassVar[str] = "nodes"
 
     nodes: Tensor
     """Keys of the nodes that the client hosts, (hosted,), int64: numbers that name a node for all clients alike."""
@@ -71,6 +77,9 @@ class KeepOwnWeights(Request[Kept]):
 @dataclass(frozen=True)
 class HiddenShare(Record):
     """A client's hidden representations and their gradients."""
+
+    # What has a row for each node, and whether a row is of probabilities (guard row_noise).
+    row_fields: ClassVar[Mapping[str, bool]] = {"hidden": False, "gradients": False}
 
     hidden: Tensor
     """(hosted, classes): h of each node, the mean over its samples; the server sees each client's."""
