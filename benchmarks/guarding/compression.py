@@ -48,9 +48,10 @@ LINES: dict[str, tuple[Guard, ...]] = {
     "quantise 4, entropy": (Quantise(bits=4), Entropy()),
     "quantise 1 with feedback, entropy": (Quantise(bits=1, error_feedback=True), Entropy()),
     "top_k 0.05, entropy": (TopK(fraction=0.05), Entropy()),
-    "random_k 0.05": (RandomK(fraction=0.05, error_feedback=False, max_drift=1.0),),
+    "random_k 0.05": (RandomK(fraction=0.05),),
+    "random_k 0.05, max_drift 1": (RandomK(fraction=0.05, max_drift=1.0),),
     "random_k 0.05 up, top_k 0.05 down, entropy": (
-        RandomK(fraction=0.05, error_feedback=False, direction="up"),
+        RandomK(fraction=0.05, direction="up"),
         TopK(fraction=0.05, direction="down"),
         Entropy(),
     ),
