@@ -292,12 +292,21 @@ class GuardedExchange:
 
 def line_problem(guards: tuple[Guard, ...]) -> str:
     """Return why guards cannot stand in this order; empty if they can."""
+    found = (_sum_before_the_end(guards), _bytes_before_numbers(guards), _two_ways(guards), _against_sum(guards))
+    return next(filter(None, found), "")
+
+
+def _sum_before_the_end(guards: tuple[Guard, ...]) -> str:
     for place, guard in enumerate(guards[:-1]):
         if guard.sums:
             after = type(guards[place + 1]).__name__
             return (
                 f"{type(guard).__name__} adds up what clients hold, so it must be the last guard; {after} is after it"
             )
+    return ""
+
+
+def _bytes_before_numbers(guards: tuple[Guard, ...]) -> str:
     for place, guard in enumerate(guards):
         coder = next((before for before in guards[:place] if not before.linear and _overrides(before, "release")), None)
         if guard.works_on_numbers and coder is not None:
@@ -305,16 +314,24 @@ def line_problem(guards: tuple[Guard, ...]) -> str:
             return (
                 f"{first} stands before {mine} and leaves no numbers that it could protect: put {mine} before {first}"
             )
+    return ""
+
+
+def _two_ways(guards: tuple[Guard, ...]) -> str:
+    """Return which two guards say how clients take their steps, or how they add up over edges."""
     for name in ("private_steps", "noisy_sums"):
         saying = [type(guard).__name__ for guard in guards if getattr(guard, name) is not None]
         if len(saying) > 1:
             return f"{' and '.join(saying)} both say how clients learn; leave one out"
-    if guards and guards[-1].sums:
-        for guard in guards[:-1]:
-            single = [name for name in ("review", "fold") if _overrides(guard, name)]
-            if single or not guard.linear:
-                why = "looks at single replies" if single else "turns each reply into bytes that cannot be added up"
-                return (
-                    f"{type(guard).__name__} {why}, and {type(guards[-1]).__name__} lets nobody see one: leave one out"
-                )
+    return ""
+
+
+def _against_sum(guards: tuple[Guard, ...]) -> str:
+    if not guards or not guards[-1].sums:
+        return ""
+    for guard in guards[:-1]:
+        single = [name for name in ("review", "fold") if _overrides(guard, name)]
+        if single or not guard.linear:
+            why = "looks at single replies" if single else "turns each reply into bytes that cannot be added up"
+            return f"{type(guard).__name__} {why}, and {type(guards[-1]).__name__} lets nobody see one: leave one out"
     return ""

@@ -48,6 +48,7 @@ class EdgeResponse(Guard):
     epsilon: float | None = 4.0
 
     protects: ClassVar[Mapping[str, Literal["more", "less"]]] = {"epsilon": "less"}
+    works_on_numbers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         ends = self.epsilon is not None and not 0.0 < self.epsilon < math.inf

@@ -67,6 +67,7 @@ class RowNoise(Guard):
     epsilon: float | None = None
 
     protects: ClassVar[Mapping[str, Literal["more", "less"]]] = {"noise": "more", "delta": "less", "epsilon": "less"}
+    works_on_numbers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         refuse(self.clip is not None and not 0.0 < self.clip < math.inf, self, "clip", "it must be positive, or null")
