@@ -34,6 +34,16 @@ def test_other_features_keep_the_operators_and_other_edges_do_not() -> None:
     assert graph.operator("gcn") is operator
 
 
+def test_what_is_made_of_something_is_made_once_of_each_such_thing() -> None:
+    graph, first, second = toy(), torch.ones(1), torch.ones(1)
+    assert [graph.once("number", of, lambda of=of: id(of)) for of in (first, first, second)] == [  # type: ignore[misc]
+        id(first),
+        id(first),
+        id(second),
+    ]
+    assert graph.once("number", second, lambda: 0) == id(second)
+
+
 def test_another_batch_counts_its_own_graphs() -> None:
     graph = toy("mixed").replace(batch=torch.tensor([0, 0, 0, 1, 1, 1, 1]))
     assert graph.num_graphs == 2
