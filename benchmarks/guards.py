@@ -1,6 +1,6 @@
 """What guards cost, and what they are worth: sections with tables of their own.
 
-    python benchmarks/guards.py [--only SECTION ...] [--quick] [--seeds 5] [--repeats 5] [--data-root DATA]
+    python benchmarks/guards.py [SECTION ...] [--quick] [--seeds 5] [--repeats 5] [--data-root DATA] [--out FOLDER]
 
 Each section is a module of `guarding/`, whose head says what its tables show; `--quick` takes tiny sizes, to see that
 it works. One thread of torch.
@@ -18,8 +18,10 @@ from guarding.settings import Settings
 # Section -> what it answers; its module in `guarding/` has a function `show(settings)` that prints markdown.
 SECTIONS = {
     "cost": "milliseconds and bytes of an exchange, for each guard",
+    "compression": "accuracy against bytes, for guards that code",
     "dp": "accuracy against epsilon, for each thing that noise can hide",
     "poison": "accuracy when clients poison a course, for each fold and check",
+    "secure_sum": "milliseconds and bytes of a secure sum beside the same exchange without it",
 }
 
 
@@ -29,14 +31,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=f"{__doc__}\nSections:\n{told}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help="all, if none is named")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it works")
     parser.add_argument("--seeds", type=int, default=5, help="how many seeds where something is trained: 0, 1, ...")
     parser.add_argument("--repeats", type=int, default=5, help="how often a time is taken; the median is shown")
+    parser.add_argument("--out", type=Path, help="a folder for what is finished: what was stopped goes on from there")
     parser.add_argument("--data-root", type=Path, help="a folder with datasets, where a section needs one")
     words = vars(parser.parse_args())
+    strange = sorted({*words["sections"]} - {*SECTIONS})
+    if strange:
+        parser.error(f"there is no section {strange[0]!r}; choose from {', '.join(SECTIONS)}")
     torch.set_num_threads(1)
-    chosen = words.pop("only")
+    named, only = words.pop("sections"), words.pop("only")
+    chosen = named or only
     for name in chosen:
         print(f"\n## {name}: {SECTIONS[name]}\n", flush=True)
         importlib.import_module(f"guarding.{name}").show(Settings(**words))

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from isthmus.algorithms import MOON, Ditto, FedAvg, FedDyn, FedProx, FedRep, PFedMe, Scaffold
+from isthmus.algorithms import APFL, MOON, Ditto, FedAvg, FedDyn, FedProx, FedRep, PFedMe, Scaffold
 from isthmus.algorithms.fedavg import TrainModel
 from isthmus.core.federation import ExchangeRules, Federation
 from isthmus.core.folds import weighted_mean
@@ -197,6 +197,7 @@ REMEMBERING: dict[str, tuple[Any, str, ModelSpec]] = {
     "ditto": (Ditto(), "TrainModel", MODELS["gcn"]),
     "ditto, adam": (Ditto(optimizer=Adam(lr=0.01)), "TrainModel", MODELS["gcn"]),
     "pfedme": (PFedMe(inner_steps=2), "TrainModel", MODELS["gcn"]),
+    "apfl": (APFL(alpha_lr=0.1), "TrainModel", MODELS["gcn"]),
     "scaffold": (Scaffold(), "TrainCorrected", MODELS["gcn"]),
     "feddyn": (FedDyn(), "TrainModel", MODELS["gcn"]),
     "moon": (MOON(), "TrainModel", MODELS["gcn"]),

@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -159,6 +160,37 @@ def test_figures_of_lines_are_those_of_the_runs_that_are_kept(suite: str) -> Non
     for cell in found:
         if cell.choices[x] != "own":  # a reference has no place on the axis
             assert f"place: {cell.choices[x]}; value: {cell.mean:.4g}" in drawn
+
+
+@pytest.mark.parametrize(
+    ("suite", "figures"),
+    [("fedgl/table2", 1), ("fgssl/table1", 1), ("fs_g/fig7", 1), ("gfl_appnp/table2", 2)],
+)
+def test_figures_of_rounds_and_clients_are_those_of_the_tables_beside_them(
+    suite: str, figures: int, tmp_path: Path
+) -> None:
+    path = ROOT / "papers" / f"{suite}.yaml"
+    drawn = loaded(ROOT / "tools" / "redraw.py").redraw(path, tmp_path)
+    assert len(drawn) == figures
+    for figure in drawn:
+        assert marks_of(figure) == marks_of(path.parent / figure.name)
+
+
+def marks_of(figure: Path) -> list[tuple[str | None, ...]]:
+    """Return what is drawn of a figure, and where within its panel."""
+    elements = ElementTree.fromstring(figure.read_text()).iter()
+    marks = ("line mark", "bar", "rule mark", "point")
+    keys = ("aria-label", "d", "x2", "y2", "transform")
+    found = [tuple(e.get(key) for key in keys) for e in elements if e.get("aria-roledescription") in marks]
+    assert found
+    return found
+
+
+def test_every_figure_of_the_papers_is_drawn_by_the_present_charts() -> None:
+    for figure in sorted((ROOT / "papers").rglob("*.svg")):
+        (kind,) = re.findall(r'<svg [^>]*?class="(\w+)"', figure.read_text()) or ["hand"]
+        heat_map = figure.stem.startswith("fig1-")  # as on pages
+        assert kind == ("hand" if heat_map else "marks"), figure
 
 
 def test_a_course_that_no_kept_run_is_of_is_named() -> None:

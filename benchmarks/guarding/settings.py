@@ -15,12 +15,14 @@ class Settings:
         seeds:     how many seeds where something is trained
         repeats:   how often a time is taken
         data_root: a folder with datasets; None where there is none
+        out:       a folder where what is finished is kept, so that a stopped section goes on; None keeps nothing
     """
 
     quick: bool = False
     seeds: int = 5
     repeats: int = 5
     data_root: Path | None = None
+    out: Path | None = None
 
     @property
     def data(self) -> Path:

@@ -5,20 +5,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
+from isthmus.core.client import Work
 from isthmus.core.errors import refuse
 from isthmus.core.protocol import on
 from isthmus.core.record import Params
+from isthmus.core.stacked_params import StackedParams
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import Optimizer, OptimizerState
 from isthmus.learn.steps import copied, gradients, load_params
+from isthmus.learn.together.asked import Beside, StackedFit
+from isthmus.learn.together.live_weights import Weights
+from isthmus.learn.together.stacked_clients import GraphCohort
+from isthmus.learn.together.starts import Start, starts_of
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class APFL(FedAvg):
     A client that trains for the first time begins v_k with the model it received. One that has not trained yet, or has
     no training examples, uses the global model. Parameters that the course does not share are mixed in the same way,
     of the client's values in w_k and in v_k. Batch norm statistics of w_k are those of its own passes, v_k's are those
-    of m_k's, and a client uses their mixture. Clients answer one by one in simulation.
+    of m_k's, and a client uses their mixture.
 
     A client's memory: `model` (v_k), `alpha` (alpha_k), `own_optimizer` (the moments of v_k, if they are kept), and
     what FedAvg keeps.
@@ -75,37 +82,25 @@ class APFL(FedAvg):
     @on(TrainModel)
     def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
         """Train the received model for the server, and the client's part of the mixture."""
-        received = client.complete(request.params)
-        w = _Model(client, received, self.optimizer, self._moments(client, "optimizer"))
-        v = _Model(client, client.state.get("model", received), self.optimizer, self._moments(client, "own_optimizer"))
-        alpha: float = client.state.get("alpha", self.alpha)
-        generator = client.generator("fit")
-        epoch = client.task.batches_per_epoch(client.prepared, client.batching) if self.step_unit == "epoch" else 1
-        batches = client.task.batches(client.prepared, client.batching, generator)
-        for step, batch in zip(range(self.local_steps * epoch), batches, strict=False):
-            # Both passes drop the same units, so that with alpha = 1 this is training alone to the bit.
-            dice = torch.Generator().set_state(generator.get_state())
-            slope = w.slope(w.trained, batch, generator)
-            mixed = [torch.lerp(a, b, alpha) for a, b in zip(w.trained, v.trained, strict=True)]
-            mixed_slope = v.slope(mixed, batch, dice)
-            scaled = [alpha * grad for grad in mixed_slope]
-            if step == 0:
-                alpha = self._next_alpha(alpha, w, v, mixed_slope)
-            w.step(slope)
-            v.step(scaled)
+        memory = client.state
+        kept = self.keep_moments
+        work = TrainMixture(
+            request.params,
+            memory.get("model", client.complete(request.params)),
+            memory.get("alpha", self.alpha),
+            self,
+            memory.get("optimizer") if kept else None,
+            memory.get("own_optimizer") if kept else None,
+        )
+        found: Mixed = client.do(work)
         if client.num_examples:
-            client.state = {**client.state, "model": v.params, "alpha": alpha}
-        if self.keep_moments:
-            client.state = {**client.state, "optimizer": w.state, "own_optimizer": v.state}
-        return ModelUpdate(client.keep_personal(w.params, request.params), self.weight(client))
+            client.state = {**client.state, "model": found.own, "alpha": found.alpha}
+        if kept:
+            client.state = {**client.state, "optimizer": found.state(), "own_optimizer": found.own_state()}
+        return ModelUpdate(found.params, self.weight(client))
 
-    def _moments(self, client: GraphClient, entry: str) -> OptimizerState | None:
-        return client.state.get(entry) if self.keep_moments else None
-
-    def _next_alpha(self, alpha: float, w: _Model, v: _Model, slope: list[Tensor]) -> float:
-        if not self.alpha_lr:
-            return alpha
-        rise = sum(float(((b - a) * g).sum()) for a, b, g in zip(w.trained, v.trained, slope, strict=True))
+    def next_alpha(self, alpha: float, rise: float) -> float:
+        """Return alpha_k after a step, where its slope is `rise`."""
         return min(1.0, max(0.0, alpha - self.alpha_lr * rise))
 
 
@@ -115,6 +110,133 @@ def mixture(base: Params, own: Params, alpha: float) -> Params:
         name: torch.lerp(w, own[name], alpha) if w.is_floating_point() else (own[name] if alpha > 0.5 else w)
         for name, w in base.items()
     }
+
+
+# ---- both models' training, for one client and for many
+
+
+class Mixed(NamedTuple):
+    """What became of a client's two models; the moments are made where somebody wants them."""
+
+    params: Params
+    own: Params
+    alpha: float
+    state: Callable[[], OptimizerState]
+    own_state: Callable[[], OptimizerState]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainMixture(Work):
+    """Training of w_k from `params` and of v_k from `own`, with the moments that both go on from."""
+
+    params: Params
+    own: Params
+    alpha: float
+    algorithm: APFL
+    state: OptimizerState | None
+    own_state: OptimizerState | None
+
+    def kind(self) -> Hashable:
+        """Return what is the same for all clients that train together."""
+        return type(self), self.algorithm, tuple(self.params), self.state is None, self.own_state is None
+
+    def alone(self, client: GraphClient) -> Mixed:
+        """Train one client."""
+        algorithm, alpha = self.algorithm, self.alpha
+        w = _Model(client, client.complete(self.params), algorithm.optimizer, self.state)
+        v = _Model(client, self.own, algorithm.optimizer, self.own_state)
+        generator = client.generator("fit")
+        unit = client.task.batches_per_epoch(client.prepared, client.batching) if algorithm.step_unit == "epoch" else 1
+        batches = client.task.batches(client.prepared, client.batching, generator)
+        for step, batch in zip(range(algorithm.local_steps * unit), batches, strict=False):
+            # Both passes drop the same units, so that with alpha = 1 this is training alone to the bit.
+            dice = torch.Generator().set_state(generator.get_state())
+            slope = w.slope(w.trained, batch, generator)
+            mixed = [torch.lerp(a, b, alpha) for a, b in zip(w.trained, v.trained, strict=True)]
+            mixed_slope = v.slope(mixed, batch, dice)
+            scaled = [alpha * grad for grad in mixed_slope]
+            if step == 0 and algorithm.alpha_lr:
+                pairs = zip(w.trained, v.trained, mixed_slope, strict=True)
+                alpha = algorithm.next_alpha(alpha, sum(float(((b - a) * g).sum()) for a, b, g in pairs))
+            w.step(slope)
+            v.step(scaled)
+        sent = client.keep_personal(w.params, self.params)
+        return Mixed(sent, v.params, alpha, lambda: w.state, lambda: v.state)
+
+    @staticmethod
+    def together(clients: GraphCohort, works: Sequence[TrainMixture]) -> Sequence[Mixed]:
+        """Train many clients as one: v_k and its moments lie beside w_k."""
+        if not clients.clients[0].num_examples:
+            return [work.alone(client) for client, work in zip(clients, works, strict=True)]
+        first, algorithm = works[0], works[0].algorithm
+        states = None if first.state is None else [_joined(work.state, work.own_state) for work in works]
+        shares = _Shares(starts_of([work.own for work in works]), [work.alpha for work in works], algorithm)
+        starts = [work.params for work in works]
+        fitted = clients.fit(
+            starts[0] if all(start is starts[0] for start in starts) else starts,
+            steps=algorithm.local_steps,
+            step_unit=algorithm.step_unit,
+            optimizer=algorithm.optimizer,
+            optimizer_states=states,
+            beside=shares,
+        )
+        own = StackedParams(fitted.beside or {}, len(works)).members()
+        states_of = [partial(_half, fitted, position) for position in range(len(works))]
+        return [
+            Mixed(each.params, mine, alpha, partial(half, 0), partial(half, 1))
+            for each, mine, alpha, half in zip(fitted.members(), own, shares.alphas, states_of, strict=True)
+        ]
+
+
+class _Shares(Beside):
+    """The clients' own models and shares: losses at m_k, whose slope by v_k is alpha_k F_k'(m_k)."""
+
+    def __init__(self, starts: Mapping[str, Start], alphas: Sequence[float], algorithm: APFL) -> None:
+        self.starts, self.alphas, self.algorithm = starts, list(alphas), algorithm
+        self._order: Sequence[int] = ()
+        self._share = torch.empty(0)
+
+    def begin(self, order: Sequence[int]) -> None:
+        """Put the shares into order; that of a first step is to be learnt, where the method learns it."""
+        self._order = order
+        self._share = self._placed().requires_grad_(self.algorithm.alpha_lr > 0)
+
+    def losses(self, weights: Weights, run: Callable[[Mapping[str, Tensor]], Tensor]) -> Tensor:
+        """Return each client's loss at its mixture."""
+        found = run(weights.mixed(self._share.to(weights.moved[0].device)[: weights.number]))
+        return found
+
+    @property
+    def further(self) -> list[Tensor]:
+        """The shares, at the first step."""
+        return [self._share] if self._share.requires_grad else []
+
+    def learn(self, slopes: Sequence[Tensor]) -> None:
+        """Move the shares."""
+        for slope in slopes:
+            for k, rise in zip(self._order, slope.tolist(), strict=True):
+                self.alphas[k] = self.algorithm.next_alpha(self.alphas[k], rise)
+            self._share = self._placed()
+
+    def _placed(self) -> Tensor:
+        return torch.tensor([self.alphas[k] for k in self._order])
+
+
+def _joined(state: OptimizerState | None, own: OptimizerState | None) -> OptimizerState | None:
+    """Return the moments of both models as those of one that has the parameters of both."""
+    if state is None or own is None:
+        return None
+    return {key: (*value, *own[key]) if isinstance(value, tuple) else value for key, value in state.items()}
+
+
+def _half(fitted: StackedFit, position: int, half: int) -> OptimizerState:
+    """Return one model's moments of both."""
+    state = fitted.optimizer_states[position]
+    found: OptimizerState = {}
+    for key, value in state.items():
+        number = len(value) // 2 if isinstance(value, tuple) else 0
+        found[key] = value[half * number : (half + 1) * number] if isinstance(value, tuple) else value
+    return found
 
 
 class _Model:

@@ -175,6 +175,10 @@ def serve(
         bool, typer.Option("--no-resume", help="Leave alone what an earlier server has not finished.")
     ] = False,
     schema: SchemaFile = None,
+    graph: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="A graph of the server's own, for courses with a server_share."),
+    ] = None,
 ) -> None:
     """Run the server of a federation: a course given here, or those that operators submit, one after the other.
 
@@ -182,6 +186,7 @@ def serve(
     server ended is taken up again by itself.
     """
     from isthmus.sites.courses.site_course import Patience, course_of, keep_schema, load_site_course
+    from isthmus.sites.join import check_own
     from isthmus.sites.serve import Server
 
     source, overrides = split_words(words or [])
@@ -190,8 +195,10 @@ def serve(
     course = course_of(resume) if resume else None
     if words:
         course = load_site_course(source, overrides, len(opened.sites), say, schema)
+    if graph is not None:
+        check_own(graph, None)
     with interruptible():
-        server = Server(opened, say=say)
+        server = Server(opened, say=say, graph=graph)
         try:
             if course is None:
                 server.serve(out or Path("runs"), patience=patience, once=once, take_up=not no_resume)

@@ -53,6 +53,9 @@ class Course:
         algorithm:        the federated method with its hyper-parameters
         guards:           what is done to messages before they leave and after they arrive, in this order: secure sums,
                           noise, compression, checks. Between sites each silo can ask for some
+        server_share:     the share of the data that the server has as a graph of its own, drawn at random beside what
+                          clients hold; between sites any share stands for the server's own folder (isthmus serve
+                          --graph). The fold "fltrust" with root "server" goes by it. 0: it has none
         client_settings:  other values for single clients, by client id: of the algorithm's fields, of which only what a
                           client itself reads has an effect, and of the model and the batching by their names:
                           {client-0: {optimizer.lr: 0.1, model.decoder.hidden: 16, batching.name: neighbor}}
@@ -90,6 +93,7 @@ class Course:
     batching: Batching = FullBatch()
     algorithm: Algorithm[Any] = FedAvg()
     guards: tuple[Guard, ...] = ()
+    server_share: float = 0.0
     client_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rounds: int = 100
     seed: int = 0
@@ -121,6 +125,7 @@ class Course:
         refuse(self.threads > MAX_THREADS, self, "threads", f"it must be at most {MAX_THREADS}")
         for name in ("checkpoint_every", "monitor_every"):
             refuse(getattr(self, name) < 0, self, name, "it must be at least 0")
+        refuse(not 0.0 <= self.server_share <= 1.0, self, "server_share", "a share is from 0 to 1")
         none_left = self.timeout_seconds is not None and not self.timeout_seconds > 0
         refuse(none_left, self, "timeout_seconds", "it must be positive")
 
@@ -175,6 +180,12 @@ class Course:
 
     def _check_guards(self) -> None:
         """Raise ValueError where guards cannot stand as they do, or not beside the course's other parts."""
+        own = getattr(self.algorithm, "fold", None)
+        if getattr(own, "asks_server", False) and not any(getattr(guard, "by", None) == own for guard in self.guards):
+            raise ValueError(
+                f"algorithm.fold is {own!r}, and a fold cannot ask the server's own graph by itself: leave it out, and "
+                "add {name: robust_fold, by: {name: fltrust, root: server}} to guards"
+            )
         problem = line_problem(self.guards) if self.guards else ""
         if problem:
             raise ValueError(f"guards: {problem}")

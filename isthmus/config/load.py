@@ -108,6 +108,8 @@ def as_before(plain: Mapping[str, Any]) -> dict[str, Any]:
     found = {**plain, "algorithm": algorithm}
     if not found.get("guards", True):
         del found["guards"]
+    if not found.get("server_share", True):
+        del found["server_share"]
     if plain.get("sampling", {}).get("name") == "uniform":
         found["sampling"] = {key: value for key, value in plain["sampling"].items() if key != "name"}
     return found

@@ -14,7 +14,7 @@ import numpy as np
 from isthmus.core.errors import CourseFailed, IsthmusError, TooFewReplies, refuse
 from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Runtime
 from isthmus.core.folds import weighted_mean
-from isthmus.core.guards.guard import Guard
+from isthmus.core.guards.guard import Guard, OwnClient
 from isthmus.core.guards.line import GuardLine
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, KeepBest, improves
 from isthmus.core.random import Secret, numpy_generator
@@ -148,12 +148,14 @@ def run_course(
     callbacks: Sequence[Callback],
     standing: Standing | None = None,
     secret: Secret | None = None,
+    own: OwnClient | None = None,
 ) -> Standing:
     """Run a course to its end, from its start or from `standing`; an interruption leaves a checkpoint.
 
-    `secret` is what the server's protecting streams are drawn from; without one it derives from the seed.
+    `secret` is what the server's protecting streams are drawn from; without one it derives from the seed. `own` is the
+    server's own client, where it has a graph.
     """
-    course = _Course(algorithm, runtime, plan, model, callbacks, secret)
+    course = _Course(algorithm, runtime, plan, model, callbacks, secret, own)
     if standing is None:
         standing = course.start()
     runtime.mark(standing.round)
@@ -255,6 +257,7 @@ class _Course:
     model: InitialModel
     callbacks: Sequence[Callback]
     secret: Secret | None = None
+    own: OwnClient | None = None
     traffic: list[ExchangeReport] = field(default_factory=list)
     listening: float = 0.0  # seconds that callbacks took
 
@@ -279,6 +282,7 @@ class _Course:
             memories=memories,
             secret=self.secret,
             sampling=self.plan.sampling,
+            own=self.own,
         )
 
     def _draws(self, round: int) -> np.random.Generator:

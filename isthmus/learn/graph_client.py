@@ -144,9 +144,9 @@ class GraphClient(Client):
         fitted: Fitted = self.do(work)
         return fitted
 
-    def evaluate(self, params: Params, splits: tuple[str, ...]) -> Evaluated:
-        """Return metrics and example counts per split of a model on the client's own graph."""
-        found: Evaluated = self.do(Evaluate(params, splits))
+    def evaluate(self, params: Params, splits: tuple[str, ...], prepared: Any = None) -> Evaluated:
+        """Return metrics and example counts per split of a model on the client's own graph, or what takes its place."""
+        found: Evaluated = self.do(Evaluate(params, splits, None if prepared is self.prepared else prepared))
         return found
 
     def combined(self, *terms: tuple[float, Params], names: Collection[str] | None = None) -> Params:

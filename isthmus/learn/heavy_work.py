@@ -159,20 +159,24 @@ class Evaluate(Work):
 
     params: Params
     splits: tuple[str, ...]
+    prepared: Any = None
 
     def kind(self) -> Hashable:
         """Return what is the same for all clients that are evaluated together."""
-        return (type(self), self.splits, frozenset(self.params))
+        return (type(self), self.splits, frozenset(self.params), _features_kind(self.prepared))
 
     def alone(self, client: GraphClient) -> Evaluated:
         """Evaluate one client's model."""
         load_params(client.model, client.complete(self.params))
-        return client.task.evaluate(client.model, client.prepared, self.splits)
+        prepared = client.prepared if self.prepared is None else self.prepared
+        return client.task.evaluate(client.model, prepared, self.splits)
 
     @staticmethod
     def together(clients: Any, works: Sequence[Evaluate]) -> Sequence[Any]:
         """Evaluate many clients' models as one."""
-        found: Sequence[Any] = clients.evaluate([work.params for work in works], works[0].splits)
+        first = works[0]
+        prepared = None if first.prepared is None else [work.prepared for work in works]
+        found: Sequence[Any] = clients.evaluate([work.params for work in works], first.splits, prepared)
         return found
 
 

@@ -109,10 +109,12 @@ def curve_chart(panels: Sequence[Panel], words: Words = Words(), *, shared_y: bo
     whole = {"tickMinStep": 1} if all(float(row["x"]).is_integer() for row in rows) else {}
     x = alt.X("x:Q", title=_text(words.x), scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(**whole))
     y = alt.Y("y:Q", title=_text(words.y), scale=alt.Scale(zero=False))
-    color, dash = _channel("Color", panels), _channel("StrokeDash", panels)
+    # Symbols of the legend are lines, not what a band is drawn with.
+    symbols = {"symbolType": "stroke", "symbolOpacity": 1.0, "symbolSize": 400, "symbolStrokeWidth": 2}
+    color, dash = (_channel(kind, panels, **symbols) for kind in ("Color", "StrokeDash"))
     points = alt.Chart().encode(x=x, y=y, detail="part:N", tooltip=TOLD)
     bands = points.transform_filter("datum.low < datum.high").mark_area(opacity=0.18)
-    bands = bands.encode(y="low:Q", y2="high:Q", color=color.legend(None))
+    bands = bands.encode(y="low:Q", y2="high:Q", color=color)
     lines = points.mark_line(strokeWidth=1.8).encode(color=color, strokeDash=dash)
     return _sheet(alt.layer(bands, lines), rows, panels, words, shared_y)
 
@@ -211,13 +213,16 @@ def _names(panels: Sequence[Panel]) -> list[str]:
     return list(dict.fromkeys(_text(series.name) for panel in panels for series in panel.series))
 
 
-def _channel(kind: str, panels: Sequence[Panel]) -> Any:
-    """Return an encoding of series by their number, the same in every panel, with or without points."""
+def _channel(kind: str, panels: Sequence[Panel], **symbols: Any) -> Any:
+    """Return an encoding of series by their number, the same in every panel, with or without points.
+
+    `symbols` says how its legend draws them, where not as the chart does.
+    """
     alt, names, looks = _altair(), _names(panels), LOOKS[kind]
     scale = alt.Scale(domain=names, range=[looks[number % len(looks)] for number in range(len(names))])
     drawn = {row["series"] for row in _rows(panels)}  # a series without points is in no legend
     shown = [name for name in names if name and name in drawn]
-    legend = alt.Legend(title=None, values=shown) if shown else None
+    legend = alt.Legend(title=None, values=shown, **symbols) if shown else None
     return getattr(alt, kind)("series:N", scale=scale, legend=legend)
 
 

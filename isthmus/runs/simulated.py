@@ -208,7 +208,9 @@ class SimulatedRun(Life):
         started = time.perf_counter()
         if monitoring:
             monitoring.start()
-        standing = run_course(course.algorithm, runtime, course.plan(), simulation.initial, self.callbacks, standing)
+        standing = run_course(
+            course.algorithm, runtime, course.plan(), simulation.initial, self.callbacks, standing, own=simulation.own
+        )
         seconds = time.perf_counter() - started - (monitoring.seconds if monitoring else 0.0)
         for what, reason in simulation.done_alone().items():
             self.journal.write("alone", what=what, reason=reason)

@@ -22,6 +22,7 @@ from isthmus.core.codec import decode
 from isthmus.core.device import CPU, device_of, moved
 from isthmus.core.errors import BadInput, IsthmusError
 from isthmus.core.federation import InitialModel, Runtime
+from isthmus.core.guards.guard import OwnClient
 from isthmus.core.guards.line import GuardLine
 from isthmus.core.outside import some
 from isthmus.core.protocol import Algorithm
@@ -55,6 +56,7 @@ class Scenario:
     parts: dict[str, Graph]
     seconds: float = 0.0  # that it took to load and to divide
     notes: tuple[str, ...] = ()  # what a user should know of how it was divided
+    server: Graph | None = None  # what the server has of its own; without it, it is drawn if the course says so
 
 
 def load_scenario(course: Course, root: Path) -> Scenario:
@@ -255,6 +257,15 @@ class Simulation:
         self._require_work()
         for client in self.clients.values():
             (client.algorithm or course.algorithm).require_able(client)
+
+    @cached_property
+    def own(self) -> OwnClient | None:
+        """The server's own client, where the course gives it a share of the data."""
+        if not self.course.server_share:
+            return None
+        from isthmus.runs.server_graph import servers_client
+
+        return servers_client(self.course, self.scenario, self._known)
 
     def _model(self, name: str) -> tuple[nn.Module, Params]:
         return fresh_model(self.course, name, self.holdings[name], self._known)

@@ -30,18 +30,23 @@ LINGER_SECONDS = 20.0  # how long a server that ends after one course waits for 
 
 
 class Server:
-    """A federation's server: listens from the moment it is made until `stop`; "0" is every interface."""
+    """A federation's server: listens from the moment it is made until `stop`; "0" is every interface.
 
-    def __init__(self, kit: Kit, *, interface: str = "0", say: Callable[[str], None] = print) -> None:
+    `graph` is a folder of the server's own, for courses that go by one (`server_share`).
+    """
+
+    def __init__(
+        self, kit: Kit, *, interface: str = "0", say: Callable[[str], None] = print, graph: Path | None = None
+    ) -> None:
         require_engine("serving a federation")
         from isthmus.runtime.flare.link import LinkHub
 
         self.roll = Roll(kit, say)
         require_port(kit.port)
-        self.kit, self.say = kit, say
+        self.kit, self.say, self.graph = kit, say, graph
         self.desk: Desk | None = None
         self._runs_its_own = False
-        self.runner = CourseRunner(say)
+        self.runner = CourseRunner(say, graph)
         self._comings = Seldom(say, burst=MAX_COMINGS_SAID)
         self.hub = LinkHub(
             f"{interface}:{kit.port}",
@@ -104,7 +109,14 @@ class Server:
     ) -> SiteCourse:
         self._runs_its_own = True
         return SiteCourse(
-            course, self.hub, self.kit.sites, run_dir, patience=patience, callbacks=callbacks, say=self.say
+            course,
+            self.hub,
+            self.kit.sites,
+            run_dir,
+            patience=patience,
+            callbacks=callbacks,
+            say=self.say,
+            graph=self.graph,
         )
 
     # ---- courses of operators
@@ -116,7 +128,7 @@ class Server:
             leave_alone(ledger)
         for left in ledger.waiting():  # before anything new
             self.say(f"takes up {left.path} ({left.status.state})")
-        self.desk = Desk(ledger, self.kit.sites, self._reply, self.say)
+        self.desk = Desk(ledger, self.kit.sites, self._reply, self.say, self.graph)
         self.desk.start()
         self.say(f"listening on port {self.kit.port} for {', '.join((*self.kit.sites, *self.kit.operators))}")
         while True:
@@ -165,8 +177,8 @@ class Cancelled(IsthmusError):
 class CourseRunner:
     """Runs courses on the sites of a hub; `current` is the one that runs now."""
 
-    def __init__(self, say: Callable[[str], None] = print) -> None:
-        self.say = say
+    def __init__(self, say: Callable[[str], None] = print, graph: Path | None = None) -> None:
+        self.say, self.graph = say, graph
         self.current: Entry | None = None
 
     def serve_one(self, entry: Entry, hub: Hub, patience: Patience | None = None) -> None:
@@ -206,6 +218,7 @@ class CourseRunner:
                 say=say,
                 on_pause=pause,
                 check=check,
+                graph=self.graph,
             )
             result = course.resume()
         except Cancelled:

@@ -19,6 +19,7 @@ from isthmus.core.outside import data_root as locate_data
 from isthmus.core.training import Callback
 from isthmus.data.folders.own_kinds import Folders, write_divided
 from isthmus.runs.life import Result
+from isthmus.runs.server_graph import servers_data
 from isthmus.runs.simulation import load_scenario, require_kind
 from isthmus.sites.courses.site_course import Patience
 from isthmus.sites.parties.certificates import SERVER
@@ -53,6 +54,7 @@ class Rehearsal:
         scenario = load_scenario(course, locate_data(data_root))
         require_kind(course, scenario.whole)
         self.say = say
+        self.graph: Path | None = None  # the server's own
         self._scratch = tempfile.TemporaryDirectory(prefix="isthmus-")
         self.folder = Path(self._scratch.name)
         if isinstance(course.dataset, Folders):  # each silo has its folder already
@@ -61,6 +63,9 @@ class Rehearsal:
         else:
             self.data = {site: self.folder / "data" / site for site in scenario.parts}
             parts = {self.data[site]: part for site, part in scenario.parts.items()}
+            if course.server_share:
+                self.graph = self.folder / "data" / SERVER
+                parts[self.graph] = servers_data(course, scenario)
             self.course = replace(course, dataset=write_divided(scenario.whole, parts).dataset)
         self.kits = make_federation(self.folder / "federation", f"localhost:{free_port()}", list(self.data))
         self.id_secret_file = self.folder / "id-secret"  # for the silos; the server in this process never reads it
@@ -71,7 +76,8 @@ class Rehearsal:
         self.server: Server | None = None
 
     def __enter__(self) -> Rehearsal:
-        self.server = Server(open_kit(self.kits[SERVER], "server"), interface="localhost", say=self.say)
+        kit = open_kit(self.kits[SERVER], "server")
+        self.server = Server(kit, interface="localhost", say=self.say, graph=self.graph)
         for site in self.data:
             self.start(site)
         return self

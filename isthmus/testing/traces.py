@@ -178,7 +178,7 @@ def trace_course(
         runtime = _watched(simulation, trace, fault, place)
         if liar is not None:
             runtime = HostileRuntime(runtime, liar)
-        standing = None
+        standing, own = None, simulation.own
         if resume_from is not None:
             before, round = resume_from
             standing = _through_bytes(before.standings[round], course.algorithm)
@@ -187,8 +187,10 @@ def trace_course(
         try:
             if standing is None:
                 # The setup by itself first, so that there is a checkpoint of it too.
-                standing = run_course(course.algorithm, runtime, replace(plan, rounds=0), simulation.initial, [trace])
-            run_course(course.algorithm, runtime, plan, simulation.initial, [trace], standing)
+                standing = run_course(
+                    course.algorithm, runtime, replace(plan, rounds=0), simulation.initial, [trace], own=own
+                )
+            run_course(course.algorithm, runtime, plan, simulation.initial, [trace], standing, own=own)
         except IsthmusError as error:
             trace.ended_by = error
         except AssertionError:

@@ -18,6 +18,7 @@ from isthmus.learn.optimizers import SGD, Adam
 from isthmus.learn.steps import read_params
 from isthmus.models import GCN, SAGE, MLPDecoder, ModelSpec
 from isthmus.testing import check_algorithm, toy_client, toy_course, toy_scenario
+from isthmus.testing.conformance import check_stacked_equals_loop, odd_scenarios
 from isthmus.testing.traces import Trace, require_same, trace_course
 
 from .quadratics import START, Well, Wells
@@ -26,6 +27,8 @@ from .reference import assert_close, assert_equal, gradients
 WELLS = {"a": Well(1.0, 1.0, 1), "b": Well(4.0, -2.0, 3), "c": Well(0.5, 6.0, 2)}
 HEADED = ModelSpec(GCN(hidden=5, dropout=0.5, batch_norm=True), decoder=MLPDecoder(hidden=4))
 SAMPLED = {"model": ModelSpec(SAGE(hidden=5, batch_norm=True)), "batching": NeighborBatch(8, (2, 2))}
+# A bias before batch norm has a slope that is nothing but rounding, and Adam's steps are of full length above eps.
+EPS = 1e-3
 COURSES = [{}, SAMPLED, {"model": HEADED, "shared": ("gnn.*",)}]
 
 
@@ -217,6 +220,32 @@ def test_loop_and_strict_agree_with_kept_moments() -> None:
     course = toy_course(APFL(alpha_lr=0.1, keep_moments=True, optimizer=Adam(lr=0.01)))
     loop, strict = (trace_course(replace(course, runtime=runtime), toy_scenario()) for runtime in ("loop", "strict"))
     require_same(loop.values(), strict.values(), "loop and strict")
+
+
+@pytest.mark.parametrize("fields", COURSES, ids=["full", "sampled", "head"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        APFL(alpha=0.3, alpha_lr=0.5, keep_moments=True, optimizer=Adam(lr=0.01, weight_decay=1e-3, eps=EPS)),
+        APFL(alpha=0.6, alpha_lr=9.0, local_steps=3, step_unit="epoch", optimizer=SGD(lr=0.2, momentum=0.5)),
+        APFL(alpha=0.6, optimizer=Adam(lr=0.01, eps=EPS)),
+    ],
+    ids=["kept moments", "epochs", "adam"],
+)
+def test_many_clients_train_as_each_alone(fields: dict[str, Any], algorithm: APFL) -> None:
+    scenarios = odd_scenarios()[1:2] if "batching" not in fields else [toy_scenario(4, num_nodes=90)]
+    check_stacked_equals_loop(algorithm, toy_course(algorithm, rounds=3, **fields), scenarios=scenarios)
+
+
+def test_shares_move_apart_together_and_only_at_a_rounds_first_step() -> None:
+    course = toy_course(APFL(alpha_lr=2.0, local_steps=3), runtime="auto", rounds=2, num_clients=4)
+    together = trace_course(course, toy_scenario(4, num_nodes=60))
+    alone = trace_course(replace(course, runtime="loop"), toy_scenario(4, num_nodes=60))
+    assert together.together["TrainModel"] and not together.notes
+    for name in (f"client-{k}" for k in range(4)):
+        ours, theirs = (memory(trace, name)["alpha"] for trace in (together, alone))
+        assert ours == pytest.approx(theirs, abs=1e-5) and ours != 0.5
+    assert len({memory(together, f"client-{k}")["alpha"] for k in range(4)}) == 4
 
 
 @pytest.mark.slow

@@ -32,3 +32,11 @@ def test_cost_has_a_row_for_each_size() -> None:
     for row in rows:
         assert row["clients"] == "3" and float(row["ms"].replace(",", "")) > 0.0
         assert int(row["bytes down"].replace(",", "")) > 0
+
+
+@pytest.mark.slow
+def test_secure_sum_has_a_row_for_one_process_and_one_between_processes() -> None:
+    (rows,) = tables(run("guards.py", "--only secure_sum --quick --repeats 1"))
+    assert [row["where"] for row in rows] == ["one process", "between processes"]
+    for row in rows:
+        assert float(row["secure ms"]) > float(row["plain ms"]) > 0.0

@@ -236,6 +236,7 @@ CHANGES: dict[str, Any] = {
     "batching": NeighborBatch(),
     "algorithm": FedAvg(local_steps=5),
     "guards": (Boxed(),),
+    "server_share": 0.1,
     "rounds": 101,
     "seed": 1,
     "sampling": UniformSampling(0.5),

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pytest
 
-from isthmus.algorithms import FedAvg
+from isthmus.algorithms import FedAvg, FedGAP
+from isthmus.config.course import Course
 from isthmus.core.errors import BadMessage, CourseFailed
 from isthmus.core.exposure import exposure
 from isthmus.core.folds import WeightedMean
 from isthmus.core.guards.guard import AtClient, AtServer, Guard
 from isthmus.core.guards.line import line_problem
-from isthmus.core.protocol import Algorithm, Request
+from isthmus.core.protocol import Request
 from isthmus.core.record import Record
+from isthmus.models import GAP, MLP, ModelSpec
 from isthmus.privacy import GUARDS, NormBound, Quarantine, RandomK, RobustFold, SecureSum
 from isthmus.privacy.compression.coding import Coder
 from isthmus.testing import toy_course, toy_scenario, trace_course
@@ -52,14 +54,26 @@ METHODS = {"class_sanity": "fedgl", "row_noise": "fedgl", "edge_response": "gfl_
 BESIDE: dict[str, tuple[Guard, ...]] = {"quarantine": (NormBound(),)}
 
 
-def method(*names: str) -> Algorithm[Any]:
-    """Return a method whose messages have something for these guards."""
-    return quick("fedgl") if "class_sanity" in names else FedAvg(local_steps=1, weighting="uniform")
+# Method and model of those that are about what these learn from.
+PLACES: dict[str, dict[str, Any]] = {
+    "class_sanity": {"algorithm": quick("fedgl")},
+    "edge_dp": {"algorithm": FedGAP(local_steps=1, weighting="uniform"), "model": ModelSpec(GAP(hidden=5, dim=4))},
+    "example_dp": {"model": ModelSpec(MLP(hidden=5))},
+}
+PLACES["node_dp"] = PLACES["edge_dp"]
+
+
+def made(*guards: Guard, names: Iterable[str] = (), **changes: Any) -> Course:
+    """Return a course with guards, whose messages have something for those that are named."""
+    words = {"algorithm": FedAvg(local_steps=1, weighting="uniform"), "num_clients": 4, "rounds": 2, "runtime": "loop"}
+    for name in names:
+        words |= PLACES.get(name, {})
+    words |= changes
+    return toy_course(words.pop("algorithm"), guards=guards, **words)
 
 
 def ran(*guards: Guard, names: tuple[str, ...] = (), **changes: Any) -> Trace:
-    words = {"num_clients": 4, "rounds": 2, "runtime": "loop", **changes}
-    return trace_course(toy_course(method(*names), guards=guards, **words), toy_scenario(4))
+    return trace_course(made(*guards, names=names, **changes), toy_scenario(4))
 
 
 def models(trace: Trace) -> dict[str, Any]:
@@ -92,7 +106,10 @@ def test_every_guard_at_its_neutral_setting_is_no_guard_to_the_bit(name: str, ru
 def working(name: str) -> Guard:
     """Return a guard that does something, also to models as small as the toys'."""
     kind = GUARDS[name]
-    return kind(min_numbers=1) if issubclass(kind, Coder) else kind()  # type: ignore[call-arg]
+    if issubclass(kind, Coder):
+        return kind(min_numbers=1)
+    some: dict[str, Any] = {"example_dp": {"steps": 1}, "node_dp": {"steps": 1, "cut": True}}
+    return kind(**some.get(name, {}))
 
 
 @pytest.mark.parametrize("first", GUARDS)
@@ -100,7 +117,7 @@ def test_every_pair_of_guards_runs_or_is_refused_before_the_start_with_a_sentenc
     for second in GUARDS:
         guards = (working(first), working(second))
         try:
-            toy_course(method(first, second), guards=guards, num_clients=4)
+            made(*guards, names=(first, second))
         except ValueError as error:
             says = str(error).removeprefix("guards: ")
             assert len(says.split()) > 6, f"{first}, {second}: {says!r} is no reason"
@@ -151,7 +168,7 @@ def test_noise_of_the_servers_hides_no_client_where_one_decides_what_becomes_of_
 ) -> None:
     beside = (NormBound(largest=9.0),) if isinstance(guard, Quarantine) else ()
     noise = GUARDS["client_dp"]()
-    course = toy_course(method(), num_clients=4)
+    course = made()
     if not refused:
         assert replace(course, guards=(noise, *beside, guard)).guards
         return
@@ -209,7 +226,7 @@ def test_a_method_that_must_see_individuals_is_refused_under_a_secure_sum_and_th
 
 @pytest.mark.parametrize("name", GUARDS)
 def test_every_guard_says_what_is_seen_with_it(name: str) -> None:
-    algorithm = type(quick(METHODS[name]) if name in METHODS else method(name))
+    algorithm = type(made(names=(name,)).algorithm)
     plain, guarded = exposure(algorithm), exposure(algorithm, (working(name),))
     assert [exchange.request for exchange in guarded] == [exchange.request for exchange in plain]
     if name == "quarantine":  # it acts on what others found

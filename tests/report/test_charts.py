@@ -159,6 +159,9 @@ def test_curves_have_bands_of_a_deviation_and_dashes() -> None:
     first, second = line["encoding"]["strokeDash"]["scale"]["range"]
     assert first != second
     assert line["encoding"]["x"]["axis"] == {"tickMinStep": 1}
+    for panels in ([Panel("", (one, two))], [Panel("left", (one, two)), Panel("right", (two,))]):
+        found = texts(to_svg(curve_chart(panels)))
+        assert found.count("a") == found.count("b") == 1  # a legend for all panels
 
 
 def test_bars_stand_side_by_side_from_zero_under_the_names_of_their_groups() -> None:

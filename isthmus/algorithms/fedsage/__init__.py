@@ -357,8 +357,8 @@ class FedSagePlus(FedAvg):
     def evaluate(self, request: EvaluateModel, client: GraphClient) -> Evaluation:
         """Evaluate the client's model on its own nodes in the mended graph."""
         memory = self.best_memory(client.state) if request.best else client.state
-        load_params(client.model, client.complete(self.client_params(request.params, memory)))
-        return Evaluation(*client.task.evaluate(client.model, self.data_of(client), request.splits))
+        params = self.client_params(request.params, memory)
+        return Evaluation(*client.evaluate(params, request.splits, self.data_of(client)))
 
 
 # The least that each count may be.

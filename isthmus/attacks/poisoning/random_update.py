@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isthmus.attacks.poisoning.messages import MessagePoisoning
+from isthmus.attacks.poisoning.wrong_replies import MessagePoisoning
 from isthmus.core.guards.guard import AtClient
 from isthmus.core.random import derive_seed
 

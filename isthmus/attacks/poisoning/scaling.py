@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from isthmus.attacks.poisoning.messages import MessagePoisoning
+from isthmus.attacks.poisoning.wrong_replies import MessagePoisoning
 from isthmus.core.guards.guard import AtClient
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from isthmus.attacks.poisoning.messages import MessagePoisoning
+from isthmus.attacks.poisoning.wrong_replies import MessagePoisoning
 from isthmus.core.guards.guard import AtClient
 from isthmus.core.protocol import Request
 from isthmus.core.record import Record, leaves, with_leaves

@@ -22,6 +22,7 @@ from isthmus.core.federation.contract import (
 from isthmus.core.federation.judging import Judge, Sound, outvoted
 from isthmus.core.federation.taking import Account, Folding, Holding, Looking, Replies, Taking
 from isthmus.core.folds import Fold, WeightedMean
+from isthmus.core.guards.guard import OwnClient
 from isthmus.core.guards.line import GuardedExchange, GuardLine, ServerSide
 from isthmus.core.outside import foreign
 from isthmus.core.protocol import Failure, Known, Position, ReplyT, Request, Requests, told
@@ -52,7 +53,7 @@ class Federation:
     """One round's view of the clients. `clients` is the cohort of the round; `all_clients` everybody.
 
     `guards` are done to all that leaves and arrives; what they remember at the server is in `memories`, and `secret` is
-    what the server's protecting streams are drawn from.
+    what the server's protecting streams are drawn from. `own` is a client of the server's own, for guards to ask.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Federation:
         memories: dict[str, State] | None = None,
         secret: Secret | None = None,
         sampling: Sampling | None = None,
+        own: OwnClient | None = None,
     ) -> None:
         self._runtime = runtime
         self._note = note
@@ -88,6 +90,7 @@ class Federation:
                 runtime.clients,
                 sampling or UniformSampling(),
                 getattr(runtime, "course", ""),
+                own,
             )
         self._barred = frozenset() if guards is None else guards.barred(self._server.memories, round)
         self.round = round

@@ -11,6 +11,7 @@ from torch import Tensor
 from isthmus.core.errors import CourseFailed, refuse
 from isthmus.core.folding.changes import changes_of, mean_by, weights_of, with_change
 from isthmus.core.folds import Answer, Gathered
+from isthmus.core.guards.guard import SERVER
 from isthmus.core.outside import some
 from isthmus.core.record import Record, State, leaves
 
@@ -85,12 +86,13 @@ class FLTrust(Gathered):
 
         sum_k t_k |g_0|/|g_k| g_k / sum_k t_k,   t_k = max(0, cos(g_k, g_0))
 
-    The server takes part with its own graph as a client: in simulation one of the course's, between sites a silo that
-    is run by whoever runs the server. So the method's own local training gives g_0, whatever the method is. Where
-    nobody points where the root does, nothing is changed.
+    The method's own local training gives g_0, whatever the method is. With `root` "server" it is done by the server, on
+    a graph of its own (the course's `server_share`), behind the guard `robust_fold`. Else the root is a client of the
+    course, such as a silo that is run by whoever runs the server. Where nobody points where the root does, nothing is
+    changed.
 
     Fields:
-        root:   the id of the trusted client; it must answer every time
+        root:   "server", or the id of the trusted client, which must answer every time then
         counts: whether the root's own change is one of those averaged, with t = 1
     """
 
@@ -100,12 +102,22 @@ class FLTrust(Gathered):
     @property
     def least_replies(self) -> int:
         """The root's and one more."""
-        return 2
+        return 1 if self.asks_server else 2
+
+    @property
+    def asks_server(self) -> bool:
+        """Whether the root is the server itself."""
+        return self.root == SERVER
 
     def combine(self, given: list[Answer]) -> Record:
         """Return what was sent, changed by the trusted mean of the changes."""
         at = next((k for k, answer in enumerate(given) if answer.client == self.root), None)
         if at is None:
+            if self.asks_server:
+                raise CourseFailed(
+                    "FLTrust has no reply of positive weight of the server's own graph: it needs training examples, "
+                    "and the guard robust_fold, which asks for it"
+                )
             heard = some([answer.client for answer in given]) if any(answer.client for answer in given) else "no names"
             raise CourseFailed(
                 f"FLTrust trusts the client {self.root!r}, of which there is no reply of positive weight among those "

@@ -28,7 +28,12 @@ ReplyT = TypeVar("ReplyT", bound=Record)
 
 
 class Book(Protocol):
-    """What a client has settled once and for all, kept where no server can roll it back, unlike its memory."""
+    """What a client has settled once and for all, kept where no server can roll it back, unlike its memory.
+
+    `under_way` is what it needs for the sum that is made now: it goes with the process, and is in no file.
+    """
+
+    under_way: State
 
     def open(self, keys: str) -> None:
         """Begin with a new set of keys, by its name."""
@@ -41,6 +46,20 @@ class Book(Protocol):
 
     def added(self, reply: str) -> tuple[str, ...]:
         """Return over whom a reply was added up; nobody if it never was."""
+
+
+class OwnClient(Protocol):
+    """A client of the server's own, on a graph that the server has: nobody else sees what it answers."""
+
+    def answer(self, position: Position, request: Request[Any], memory: State) -> tuple[Record, State]:
+        """Return the reply to what clients were asked, and what the client remembers then.
+
+        Raises CourseFailed where there is no reply that could be used.
+        """
+
+
+# What the server's own client is called.
+SERVER = "server"
 
 
 class Signer(Protocol):
@@ -89,7 +108,8 @@ class AtServer:
 
     `folds` says whether the server sees but the fold of the replies, and `fold` which. `secret` is the server's own;
     that of a simulation derives from the seed. `everybody` are all clients, of whom `sampling` draws the cohorts.
-    `course` is what all parties of a course between sites call it; empty in a simulation.
+    `course` is what all parties of a course between sites call it; empty in a simulation. `own` is the server's own
+    client, where the course gives it a graph.
     """
 
     position: Position
@@ -104,6 +124,7 @@ class AtServer:
     everybody: tuple[str, ...] = ()
     sampling: Sampling = field(default_factory=UniformSampling)
     course: str = ""
+    own: OwnClient | None = None
 
     @property
     def memory(self) -> State:
@@ -173,6 +194,11 @@ class Guard:
     def noisy_sums(self) -> NoisySums | None:
         """How clients add up over edges, where edges or nodes are hidden from what becomes of it."""
         return None
+
+    @property
+    def least_clients(self) -> int:
+        """With fewer clients a course with this guard cannot go on."""
+        return 1
 
     def shown(self, exchange: Exchange) -> Exchange:
         """Return an exchange as it is with this guard, for people: who sees what by contract, and on the wire."""

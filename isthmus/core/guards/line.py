@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from isthmus.core.device import CPU, moved
 from isthmus.core.errors import BadMessage, CourseFailed
-from isthmus.core.guards.guard import AtClient, AtServer, Guard, Stages, Suspicious
+from isthmus.core.guards.guard import AtClient, AtServer, Guard, OwnClient, Stages, Suspicious
 from isthmus.core.guards.hiding import NoisySums, PrivateSteps
 from isthmus.core.outside import foreign
 from isthmus.core.protocol import Client, Failure, Known, Position, Request, Requests, handlers_of
@@ -170,6 +170,7 @@ class ServerSide:
     everybody: tuple[str, ...] = ()
     sampling: Sampling = field(default_factory=UniformSampling)
     course: str = ""
+    own: OwnClient | None = None
 
 
 class GuardedExchange:
@@ -193,6 +194,7 @@ class GuardedExchange:
                 server.everybody,
                 server.sampling,
                 server.course,
+                server.own,
             )
             for entry in line.entries
         }

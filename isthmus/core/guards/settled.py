@@ -3,9 +3,10 @@
 A client's memory goes back to an earlier one whenever the server says so: after a round that was lost, in a resume. A
 server could use that to have one set of keys answer twice, for two cohorts, or to hear both shares of one client. So
 what was settled once for a set of keys stays settled: the same again gives the same answer, anything else is refused.
-Keys of which nothing is known are refused as well, so that a book that is lost protects like one that is whole.
 
-Nor is the same reply in two sums over different clients: their difference would be somebody's own.
+Keys, and what is added up under them, are in the process alone: with it they are gone, and its client is left out of
+the sum that was under way. Over whom a reply was added up outlives the process: nor may the same reply be in two sums
+over different clients, as their difference would be somebody's own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from isthmus.core.errors import BadMessage
 from isthmus.core.outside import replace_file
+from isthmus.core.record import State
 
 # Sets of keys that are remembered; those of older sums are refused.
 MOST_KEYS = 64
@@ -29,6 +31,7 @@ class Settled:
 
     def __init__(self) -> None:
         self._keys: dict[str, dict[str, str]] = {}  # by a name of theirs: what about them -> how
+        self.under_way: State = {}  # what the sum that is made now needs, of a client that does not remember it itself
         self._replies: dict[str, list[str]] = {}  # by their digest: over whom they were added up
 
     def open(self, keys: str) -> None:
@@ -36,7 +39,6 @@ class Settled:
         if keys in self._keys:
             raise BadMessage("these keys were made before: keys of a sum are made once")
         self._keys = _latest({**self._keys, keys: {}}, MOST_KEYS)
-        self._keep_keys()
 
     def settle(self, keys: str, what: str, value: bytes) -> None:
         """Settle something for a set of keys; raises BadMessage if something else was settled before."""
@@ -47,7 +49,6 @@ class Settled:
             raise BadMessage(f"{what} was settled in another way for these keys: they answer once")
         if what not in known:
             self._keys[keys] = {**known, what: value.hex()}
-            self._keep_keys()
 
     def add_up(self, reply: str, clients: tuple[str, ...]) -> None:
         """Take note over whom a reply is added up; raises BadMessage if it was over others before."""
@@ -65,8 +66,6 @@ class Settled:
         """Return over whom a reply was added up; nobody if it never was."""
         return tuple(self._replies.get(reply, ()))
 
-    def _keep_keys(self) -> None: ...
-
     def _keep_replies(self) -> None: ...
 
 
@@ -75,42 +74,27 @@ def _latest(entries: dict[str, Any], most: int) -> dict[str, Any]:
 
 
 class SettledFile(Settled):
-    """The same in two files of a folder, which a process that was killed finds again; one process has it."""
+    """The same, and over whom replies were added up is in a file that the next process finds; one has it at a time."""
 
-    def __init__(self, folder: Path, say: Callable[[str], None] = print) -> None:
+    def __init__(self, path: Path, say: Callable[[str], None] = print) -> None:
         super().__init__()
-        self.folder, self._say = folder, say
-        self._keys = self._read("keys", _is_table)
-        self._replies = self._read("replies", _is_lists)
-
-    def _read(self, name: str, fits: Callable[[object], bool]) -> Any:
-        path = self.folder / name
+        self.path = path
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            return {}
+            return
         except (OSError, ValueError):
             found = None
-        if not isinstance(found, dict) or not all(map(fits, found.values())):
-            self._say(f"{path} is damaged: secure sums under way are given up, and it is begun anew")
-            return {}
-        return found
-
-    def _keep_keys(self) -> None:
-        self._write("keys", self._keys)
+        if not isinstance(found, dict) or not all(map(_is_list, found.values())):
+            say(f"{path} is damaged: it is not known any more over whom the replies of earlier rounds were added up")
+            return
+        self._replies = found
 
     def _keep_replies(self) -> None:
-        self._write("replies", self._replies)
-
-    def _write(self, name: str, content: object) -> None:
-        """Write a file whole or not at all, before anything is answered."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        replace_file(self.folder / name, json.dumps(content).encode(), 0o600)
+        """Write the file whole or not at all, before anything is answered."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(self.path, json.dumps(self._replies).encode(), 0o600)
 
 
-def _is_table(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(entry, str) for entry in value.values())
-
-
-def _is_lists(value: object) -> bool:
+def _is_list(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(entry, str) for entry in value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -19,6 +20,7 @@ from isthmus.learn.optimizers import (
 )
 from isthmus.learn.steps import Envelope, Penalty
 from isthmus.learn.tasks.task import StackedData
+from isthmus.learn.together.live_weights import Weights
 from isthmus.learn.together.starts import Start
 from isthmus.models.streams import Streams
 
@@ -27,6 +29,36 @@ Frozen: TypeAlias = Callable[[], Mapping[str, Any]]
 
 # From the model, the data, the clients' random streams and what the model began with to each client's loss, (clients,).
 StackedLoss: TypeAlias = Callable[[nn.Module, StackedData, Streams, Frozen], Tensor]
+
+
+class Beside(ABC):
+    """A second value of every parameter of each client, its own, that learns beside the first, step by step.
+
+    Attributes:
+        starts: what the own values begin with
+    """
+
+    starts: Mapping[str, Start]
+
+    @abstractmethod
+    def begin(self, order: Sequence[int]) -> None:
+        """Be told which client is at each place of the stack."""
+
+    @abstractmethod
+    def losses(self, weights: Weights, run: Callable[[Mapping[str, Tensor]], Tensor]) -> Tensor:
+        """Return losses whose slopes the own values follow, (clients,).
+
+        `weights` are those of the clients that take the step. `run` gives each one's loss with other parameters, on
+        the same batch and with the same draws.
+        """
+
+    @property
+    def further(self) -> list[Tensor]:
+        """What else the slope of this step's losses is wanted by."""
+        return []
+
+    def learn(self, slopes: Sequence[Tensor]) -> None:  # noqa: B027
+        """Be told these slopes."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +74,7 @@ class StackedFit:
         observed:    what `observe` returned; None for clients that had nothing to train on
         centre:      where the centre of an envelope went, of the parameters that it is over
         steps_each:  steps of each client, where they are not the same for all
+        beside:      the own values of parameters, where there were any
     """
 
     params: dict[str, Stacked]
@@ -52,6 +85,7 @@ class StackedFit:
     observed: Any = None
     centre: dict[str, Stacked] | None = None
     steps_each: tuple[int, ...] | None = None
+    beside: dict[str, Stacked] | None = None
 
     @cached_property
     def optimizer_states(self) -> tuple[OptimizerState, ...]:
@@ -96,6 +130,7 @@ class Together:
         observe:          called after the last step with the trained model and the data; what it returns is kept
         alters_features:  whether the loss runs the model on other features than the clients' own
         envelope:         its centre is what is trained, over the given parameters, in the place of a pull
+        beside:           further values of all parameters that learn too; their moments come after those of the first
     """
 
     steps: int
@@ -113,3 +148,4 @@ class Together:
     observe: Callable[[nn.Module, Any], Any] | None = None
     alters_features: bool = False
     envelope: Envelope | None = None
+    beside: Beside | None = None

@@ -24,7 +24,7 @@ from isthmus.learn.steps import load_params, step_gradients
 from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated, StackedBatch
 from isthmus.learn.together.asked import StackedFit, Together
 from isthmus.learn.together.layouts import Layout, Plain, WideRows
-from isthmus.learn.together.live_weights import Weights, stacked_state, states_apart
+from isthmus.learn.together.live_weights import OWN, Weights, stacked_state, states_apart
 from isthmus.learn.together.stackable import feature_weights, replaced
 from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.learn.together.starts import Rows, Start, rows_of, starts_of
@@ -64,48 +64,41 @@ class BatchCohort(GraphCohort):
 
     def _trained(self, starts: dict[str, Start], given: frozenset[str], asked: Together) -> StackedFit:
         stack: BatchStack = self.stack if asked.data is None else asked.data
-        before, optimizer, loss = self._states(asked), asked.optimizer, asked.loss
+        before, optimizer = self._states(asked), asked.optimizer
         per_epoch = [stack.per_epoch(k) if asked.step_unit == "epoch" else 1 for k in range(len(self))]
         order = _Order(tuple(asked.steps * each for each in per_epoch), tuple(steps_before(before, len(self))))
-        layouts = self._layouts_of(stack)
-        weights = Weights({name: order.placed(start) for name, start in starts.items()}, layouts, self._buffers)
-        drifts = {name: order.placed(start) for name, start in (asked.drifts or {}).items()}
+        held, drifts, own = (
+            {name: order.placed(start) for name, start in (each or {}).items()}
+            for each in (starts, asked.drifts, self._own_starts(asked))
+        )
+        weights = Weights(held, self._layouts_of(stack), self._buffers, own)
         weights.hold(asked.proximal, asked.pulled, drifts)
         alike = None if before is None else [{**before[k], "step": 0} for k in order.clients]
         state = stacked_state(optimizer, weights.moved, alike, weights.layouts)
         sums = [torch.zeros_like(each) for each in weights.moved] if asked.sum_gradients else None
         generators = [self.clients[k].generator(asked.purpose) for k in order.clients]
         draws = [stack.draws(k, generator) for k, generator in zip(order.clients, generators, strict=True)]
-        losses = torch.zeros(len(self))
-        lr = self._rate(optimizer)
+        losses, lr = torch.zeros(len(self)), self._rate(optimizer)
+        if asked.beside is not None:
+            asked.beside.begin(order.clients)
         for active, taken, number in order.runs():
-            part = weights.some(0, active)
             groups = [_Group(optimizer, weights, state, *group) for group in order.groups(active, taken)]
+            run = _Run(self, stack, asked, weights.some(0, active), order.clients[:active], generators[:active])
             some_sums = None if sums is None else weights.cut(sums, 0, active)
-            owners = order.clients[:active]
             for _ in range(number):
-                batch = stack.batch(owners, [next(drawn) for drawn in draws[:active]])
-                with replaced(self.model, self._spread(part.installed(), layouts, batch.nodes.owner)):
-                    model = self.model if loss is None else loss.seen(self.model, batch, owners)
-                    each = stack.losses(model, batch, batch.streams(generators[:active]))  # (active,)
-                losses[:active] += each.detach()
-                extra = (
-                    [asked.penalties[k](part.of(place)) for place, k in enumerate(owners)] if asked.penalties else []
-                )
-                total = torch.stack(extra).sum() if extra else None
-                grads = step_gradients(each.sum(), total, part.moved, some_sums, optimizer)
+                grads = run.step(losses, [next(drawn) for drawn in draws[:active]], some_sums)
                 with torch.no_grad():
-                    part.join(grads)
                     for group in groups:
                         group.step(grads, lr)
         counts = [count + taken for count, taken in zip(order.counts, order.begun, strict=True)]
         return StackedFit(
-            {name: order.replaced(each) for name, each in weights.finished().items()},
+            order.all_replaced(weights.finished()),
             order.back(losses) / torch.tensor(order.counts),
             max(order.counts),
             partial(states_apart, optimizer, state, counts, weights, order.replaced),
-            None if sums is None else {name: order.replaced(each) for name, each in weights.named(sums).items()},
+            None if sums is None else order.all_replaced(weights.named(sums)),
             steps_each=order.counts,
+            beside=order.all_replaced(weights.finished(OWN)) if own else None,
         )
 
     def _layouts_of(self, stack: BatchStack) -> dict[str, Layout]:
@@ -116,25 +109,19 @@ class BatchCohort(GraphCohort):
             layouts |= {name: WideRows(len(self), len(slots[name])) for name in feature_weights(self.model)}
         return layouts
 
-    def _spread(self, installed: dict[str, Any], layouts: Mapping[str, Layout], owner: Tensor | None) -> dict[str, Any]:
-        """Return what the model finds in the parameters' places: each tile of a batch has its client's weights."""
-        if owner is None:
-            return installed
-        return {
-            name: held.index_select(0, owner) if type(layouts[name]) is Plain and name not in self._buffers else held
-            for name, held in installed.items()
-        }
-
-    def evaluate(self, models: Sequence[Params], splits: tuple[str, ...]) -> list[Evaluated]:
-        """Return metrics and example counts of each client's model on its own data."""
+    def evaluate(
+        self, models: Sequence[Params], splits: tuple[str, ...], prepared: list[Any] | None = None
+    ) -> list[Evaluated]:
+        """Return metrics and example counts of each client's model on its own data, or what takes its place."""
+        stack: BatchStack = self.stack if prepared is None else self._data_of(prepared)
         if not self.clients[0].own and all(model is models[0] for model in models):
             load_params(self.model, models[0])
-            return self.stack.evaluate(self.model, splits, stacked=False)
+            return stack.evaluate(self.model, splits, stacked=False)
         starts = {**self._personal(frozenset(models[0])), **starts_of(models)}
         self._check(starts)
-        layouts = self._layouts_of(self.stack)
+        layouts = self._layouts_of(stack)
         with replaced(self.model, {name: layouts[name].live(start) for name, start in starts.items()}):
-            return self.stack.evaluate(self.model, splits, stacked=True)
+            return stack.evaluate(self.model, splits, stacked=True)
 
 
 @dataclass(frozen=True)
@@ -173,6 +160,10 @@ class _Order:
         """Return what is held in this order in the clients' own."""
         return stacked if self.is_own else StackedTensor(self.back(stacked.whole()))
 
+    def all_replaced(self, stacked: Mapping[str, Stacked]) -> dict[str, Stacked]:
+        """Return what is held in this order, by name, in the clients' own."""
+        return {name: self.replaced(each) for name, each in stacked.items()}
+
     def runs(self) -> list[tuple[int, int, int]]:
         """Return runs of steps, until no client has any left: of how many clients, after how many steps, how many."""
         found, taken = [], 0
@@ -189,6 +180,59 @@ class _Order:
             found.append((start, stop, begun + taken))
             start = stop
         return found
+
+
+class _Run:
+    """Steps of the clients that have a further batch."""
+
+    def __init__(
+        self,
+        clients: BatchCohort,
+        stack: BatchStack,
+        asked: Together,
+        weights: Weights,
+        owners: Sequence[int],
+        generators: Sequence[torch.Generator],
+    ) -> None:
+        self.model, self.stack, self.asked, self.weights = clients.model, stack, asked, weights
+        self.owners, self.generators = owners, generators
+
+    def step(self, losses: Tensor, drawn: Sequence[Any], sums: list[Tensor] | None) -> list[Tensor]:
+        """Add each client's loss on its batch to `losses`; return the gradients, with what joins them."""
+        asked, weights, beside = self.asked, self.weights, self.asked.beside
+        batch = self.stack.batch(self.owners, drawn)
+        # The same draws once more, for own values beside the first ones.
+        again = () if beside is None else [torch.Generator().set_state(each.get_state()) for each in self.generators]
+        each = self._losses(batch, weights.installed(), self.generators)  # (active,)
+        losses[: len(each)] += each.detach()
+        extra = [asked.penalties[k](weights.of(at)) for at, k in enumerate(self.owners)] if asked.penalties else []
+        total = torch.stack(extra).sum() if extra else None
+        further: list[Tensor] = []
+        if beside is not None:
+            own = beside.losses(weights, lambda others: self._losses(batch, weights.installed(others), again))
+            each, further = each + own, beside.further
+        grads = step_gradients(each.sum(), total, [*weights.moved, *further], sums, asked.optimizer)
+        if beside is not None:
+            beside.learn(grads[len(weights.moved) :])
+        with torch.no_grad():
+            grads = grads[: len(weights.moved)]
+            weights.join(grads)
+        return grads
+
+    def _losses(self, batch: StackedBatch, installed: dict[str, Any], generators: Sequence[torch.Generator]) -> Tensor:
+        seen = self.asked.loss
+        with replaced(self.model, self._spread(installed, batch.nodes.owner)):
+            model = self.model if seen is None else seen.seen(self.model, batch, self.owners)
+            return self.stack.losses(model, batch, batch.streams(generators))
+
+    def _spread(self, installed: dict[str, Any], owner: Tensor | None) -> dict[str, Any]:
+        """Return what the model finds in the parameters' places: each tile of a batch has its client's weights."""
+        if owner is None:
+            return installed
+        return {
+            name: held.index_select(0, owner) if self.weights.is_plain(name) else held
+            for name, held in installed.items()
+        }
 
 
 class _Group:

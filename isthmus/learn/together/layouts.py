@@ -49,6 +49,10 @@ class Layout(ABC):
         """Return what is added to the gradient of the live tensor where `drift` is added to each client's."""
         return self.live(drift)
 
+    def spread(self, by_client: Tensor, live: Tensor) -> Tensor:
+        """Return a number for each client, (clients,), so that it multiplies each client's part of `live`."""
+        raise NotTogether(f"{type(self).__name__} does not hold every client's parameters apart")
+
     def part(self, live: Tensor, position: int) -> Tensor:
         """Return one client's part of the tensor that is trained, where every client's is held whole."""
         return self.some(live, position, position + 1)
@@ -74,6 +78,10 @@ class Plain(Layout):
         """Return the rows."""
         return StackedTensor(live)
 
+    def spread(self, by_client: Tensor, live: Tensor) -> Tensor:
+        """Return (clients, 1, ...)."""
+        return by_client.view(-1, *[1] * (live.ndim - 1))
+
     def part(self, live: Tensor, position: int) -> Tensor:
         """Return a row."""
         return live[position]
@@ -96,6 +104,10 @@ class WideRows(Layout):
     def finished(self, live: Tensor, start: Start) -> Stacked:
         """Return the copies."""
         return StackedTensor(live.view(-1, self.num_features, live.shape[1]))
+
+    def spread(self, by_client: Tensor, live: Tensor) -> Tensor:
+        """Return (clients * features, 1)."""
+        return by_client.repeat_interleave(self.num_features).unsqueeze(1)
 
     def some(self, live: Tensor, start: int, stop: int) -> Tensor:
         """Return the copies of some clients."""
@@ -136,6 +148,11 @@ class CompactRows(Layout):
         if self.still:
             return used.clone() if isinstance(start, Rows) else used  # a stack's own rows are not to be changed
         return torch.cat([used, rest_of(start) if is_compact(start) else used.new_zeros(start[0].shape)])
+
+    def spread(self, by_client: Tensor, live: Tensor) -> Tensor:
+        """Return (used + features, 1), or (used, 1); nothing is multiplied by a row that no data touches."""
+        used = by_client.index_select(0, self.features.owner)
+        return torch.cat([used, used.new_zeros(len(live) - len(used))]).unsqueeze(1)
 
     def finished(self, live: Tensor, start: Start) -> Stacked:
         """Return the rows."""

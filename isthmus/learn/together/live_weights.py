@@ -7,6 +7,7 @@ from copy import copy
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from isthmus.core.replies import Stacked
@@ -16,18 +17,38 @@ from isthmus.learn.optimizers import (
     OptimizerState,
     common_step,
 )
-from isthmus.learn.together.layouts import Layout
+from isthmus.learn.together.layouts import Layout, Plain
 from isthmus.learn.together.starts import Start
+
+# A second value of a parameter, each client's own, lies under its name behind this.
+OWN = "own:"
 
 
 class Weights:
-    """The parameters of all clients while they train: where they began, how they are held, what is moved."""
+    """The parameters of all clients while they train: where they began, how they are held, what is moved.
 
-    def __init__(self, starts: dict[str, Start], layouts: dict[str, Layout], buffers: frozenset[str]) -> None:
-        self._starts, self._layouts = starts, layouts
-        self._live = {name: layouts[name].live(start) for name, start in starts.items()}
-        self._trained = [name for name in starts if name not in buffers]
-        self.layouts = [layouts[name] for name in self._trained]
+    Args:
+        starts:  where they begin, by name
+        layouts: how they are held
+        buffers: those that no step moves
+        own:     where second values begin, each client's own (`Beside`)
+    """
+
+    def __init__(
+        self,
+        starts: dict[str, Start],
+        layouts: dict[str, Layout],
+        buffers: frozenset[str],
+        own: Mapping[str, Start] | None = None,
+    ) -> None:
+        self.names, self.buffers = tuple(starts), buffers
+        second = {OWN + name: start for name, start in (own or {}).items()}
+        self._starts = {**starts, **second}
+        self.number: int | None = None  # of clients that take a step; None for all
+        self._layouts = {**layouts, **{name: layouts[name.removeprefix(OWN)] for name in second}}
+        self._live = {name: self._layouts[name].live(start) for name, start in self._starts.items()}
+        self._trained = [name for name in self._starts if name.removeprefix(OWN) not in buffers]
+        self.layouts = [self._layouts[name] for name in self._trained]
         self._track()
 
     def _track(self) -> None:
@@ -71,6 +92,7 @@ class Weights:
     def some(self, start: int, stop: int) -> Weights:
         """Return the parameters of some clients in a row, in the same memory."""
         part = copy(self)
+        part.number = stop - start
         part._live = {n: self._layouts[n].some(live.detach(), start, stop) for n, live in self._live.items()}
         part._track()
         part._anchors = {i: self.layouts[i].some(anchor, start, stop) for i, anchor in self._anchors.items()}
@@ -86,19 +108,41 @@ class Weights:
         pairs = zip(self._trained if optimizer is None else optimizer.chosen(self._trained), tensors, strict=True)
         return {name: self._layouts[name].beside(tensor, self._starts[name]) for name, tensor in pairs}
 
-    def installed(self) -> dict[str, Any]:
-        """Return what the model finds in the parameters' places."""
-        return {n: self._layouts[n].installed(self._live[n], start) for n, start in self._starts.items()}
+    def is_plain(self, name: str) -> bool:
+        """Whether there is a row for each client of a parameter that is trained."""
+        return type(self._layouts[name]) is Plain and name not in self.buffers
+
+    def installed(self, others: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
+        """Return what the model finds in the parameters' places: these, or others that are held like them."""
+        live = self._live if others is None else others
+        return {n: self._layouts[n].installed(live[n], self._starts[n]) for n in self.names}
+
+    def mixed(self, shares: Tensor) -> dict[str, Tensor]:
+        """Return (1 - share) w + share v of each client, (clients,), with v its own value of a parameter w.
+
+        Slopes go to v and to the share. Buffers are v's.
+        """
+        found = {}
+        for name in self.names:
+            own = self._live[OWN + name]
+            if name not in self.buffers:
+                own = torch.lerp(self._live[name].detach(), own, self._layouts[name].spread(shares, own))
+            found[name] = own
+        return found
 
     @cached_property
     def frozen(self) -> Mapping[str, Any]:
         """What the model began with."""
-        layouts = self._layouts
-        return {n: layouts[n].installed(layouts[n].live(start), start) for n, start in self._starts.items()}
+        layouts, starts = self._layouts, self._starts
+        return {n: layouts[n].installed(layouts[n].live(starts[n]), starts[n]) for n in self.names}
 
-    def finished(self) -> dict[str, Stacked]:
-        """Return what became of each parameter of each client."""
-        return {n: self._layouts[n].finished(live.detach(), self._starts[n]) for n, live in self._live.items()}
+    def finished(self, prefix: str = "") -> dict[str, Stacked]:
+        """Return what became of each parameter of each client; with `OWN`, of its own value."""
+        places = {name: prefix + name for name in self.names}
+        return {
+            name: self._layouts[place].finished(self._live[place].detach(), self._starts[place])
+            for name, place in places.items()
+        }
 
 
 def stacked_state(

@@ -32,12 +32,13 @@ from isthmus.learn.optimizers import (
     moving,
     steps_before,
 )
-from isthmus.learn.steps import BothWays, Pull, load_params, step_gradients
+from isthmus.learn.steps import BothWays, Pull, load_params
 from isthmus.learn.tasks.stacked_batches import Evaluated
 from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.together.asked import StackedFit, StackedLoss, Together
+from isthmus.learn.together.full_batches import FullSteps
 from isthmus.learn.together.layouts import CompactRows, FullRows, Layout, Plain, Span, is_compact
-from isthmus.learn.together.live_weights import Weights, stacked_state, states_apart
+from isthmus.learn.together.live_weights import OWN, Weights, stacked_state, states_apart
 from isthmus.learn.together.stackable import drops_features, feature_weights, replaced
 from isthmus.learn.together.stacked_features import StackedFeatures
 from isthmus.learn.together.starts import Start, shapes_of, start_sum, starts_of, term_of
@@ -105,13 +106,17 @@ class GraphCohort:
             self._other_features = (data.graph.x, self._stacked_features(data))
         return self._other_features[1]
 
-    def held(self, form: Callable[[StackedFeatures], FullRows | CompactRows]) -> tuple[dict[str, Layout], StackedData]:
+    def held(
+        self, form: Callable[[StackedFeatures], FullRows | CompactRows], data: StackedData | None = None
+    ) -> tuple[dict[str, Layout], StackedData]:
         """Return how parameters are held, those of sparse features in this form, and the data in the form for that."""
+        data = self.data if data is None else data
         layouts: dict[str, Layout] = dict.fromkeys(self._shapes, Plain(len(self)))
-        if self._features is None:
-            return layouts, self.data
-        rows = form(self._features)
-        return layouts | dict.fromkeys(self._feature_weights, rows), self.data.with_features(rows.x)
+        features = self._features_of(data)
+        if features is None:
+            return layouts, data
+        rows = form(features)
+        return layouts | dict.fromkeys(self._feature_weights, rows), data.with_features(rows.x)
 
     # ---- training
 
@@ -223,43 +228,44 @@ class GraphCohort:
         states, optimizer, envelope = self._states(asked), asked.optimizer, asked.envelope
         data = self.data if asked.data is None else asked.data
         starts, drifts = self._compacted(starts, data), self._compacted(asked.drifts or {}, data)
-        layouts, x = self._layouts(data, starts, states, replace(asked, drifts=drifts))
-        weights = Weights(starts, layouts, self._buffers)
+        own = self._compacted(self._own_starts(asked), data)
+        layouts, x = self._layouts(data, starts, states, replace(asked, drifts=drifts), own)
+        weights = Weights(starts, layouts, self._buffers, own)
         weights.hold(*((asked.proximal, asked.pulled) if envelope is None else (envelope.strength, given)), drifts)
         state = stacked_state(optimizer, weights.values, states, weights.layouts)
-        lr = self._rate(optimizer)
-        streams = self._streams(asked.purpose, data)
-        data = data.with_features(x)
         loss = asked.loss or (lambda model, data, streams, frozen: self.task.stacked_loss(model, data, streams))
-        losses: list[Tensor] = []
-        sums = [torch.zeros_like(each) for each in weights.values] if asked.sum_gradients else None
-        with replaced(self.model, weights.installed()):
-            inner = 1 if envelope is None else envelope.steps
-            for number in range(asked.steps * inner):
-                if envelope is not None and number % inner == 0:
-                    weights.begin()
-                    state = optimizer.start(weights.values)
-                each = loss(self.model, data, streams, lambda: weights.frozen)  # (clients,)
-                losses.append(each.detach())
-                extra = [penalty(weights.of(k)) for k, penalty in enumerate(asked.penalties)]
-                total = torch.stack(extra).sum() if extra else None
-                grads = step_gradients(each, total, weights.moved, sums, optimizer)
-                weights.join(grads)
-                optimizer.step(weights.values, grads, state, lr)
-                if envelope is not None and (number + 1) % inner == 0:
-                    weights.follow(envelope.rate)
-            with torch.no_grad():
-                observed = None if asked.observe is None else asked.observe(self.model, data)
-        counts = [taken + asked.steps for taken in steps_before(states, len(self))]
+        if asked.beside is not None:
+            asked.beside.begin(range(len(self)))
+        taken = FullSteps(
+            self.model,
+            asked,
+            weights,
+            state,
+            self._rate(optimizer),
+            data.with_features(x),
+            loss,
+            partial(self._streams, asked.purpose, data),
+        )
+        taken.run()
+        counts = [before + asked.steps for before in steps_before(states, len(self))]
         return StackedFit(
             weights.finished(),
-            torch.stack(losses).mean(dim=0),
-            len(losses),
-            partial(states_apart, optimizer, state, counts, weights),
-            None if sums is None else weights.named(sums),
-            observed,
+            torch.stack(taken.losses).mean(dim=0),
+            len(taken.losses),
+            partial(states_apart, optimizer, taken.state, counts, weights),
+            None if taken.sums is None else weights.named(taken.sums),
+            taken.seen,
             None if envelope is None else weights.centre(),
+            beside=weights.finished(OWN) if own else None,
         )
+
+    def _own_starts(self, asked: Together) -> dict[str, Start]:
+        """Return what second values of the parameters begin with, in the model's order, if there are any."""
+        if asked.beside is None:
+            return {}
+        found = {name: asked.beside.starts[name] for name in self._shapes if name in asked.beside.starts}
+        self._check(found)
+        return found
 
     def _rate(self, optimizer: Optimizer) -> float:
         """Return the learning rate of this round."""
@@ -307,7 +313,12 @@ class GraphCohort:
         return None if all(fresh) else [state or {} for state in states]
 
     def _layouts(
-        self, data: StackedData, starts: Mapping[str, Start], states: list[OptimizerState] | None, asked: Together
+        self,
+        data: StackedData,
+        starts: Mapping[str, Start],
+        states: list[OptimizerState] | None,
+        asked: Together,
+        own: Mapping[str, Start] | None = None,
     ) -> tuple[dict[str, Layout], Any]:
         """Return how each parameter is held, and the features in the form that goes with it."""
         layouts: dict[str, Layout] = dict.fromkeys(self._shapes, Plain(len(self)))
@@ -318,14 +329,16 @@ class GraphCohort:
         # Only a state that is nothing but a count of steps can be gone on from beside weights that are not held whole,
         # and any function of the weights may ask for all of them.
         bare = not asked.penalties and (states is None or counts_steps_only(optimizer))
-        # The span is that of the features as they are.
-        linear = type(moving(optimizer)) is SGD and not drops_features(self.model) and not asked.alters_features
+        # The span is that of the features as they are, and of one set of weights.
+        as_they_are = not drops_features(self.model) and not asked.alters_features and not own
+        linear = type(moving(optimizer)) is SGD and as_they_are
         if linear and bare and features.span_pays:
             spans = {name: Span(features, of_each.get(name)) for name in names}
             return layouts | spans, features.span
         # A drift that is each client's own may move every row.
         drifts = [of_each[name] for name in names if name in of_each]
-        compact = bare and all(map(is_compact, [*drifts, *(starts[name] for name in names)]))
+        begun = [held[name] for held in (starts, own) if held for name in names]
+        compact = bare and all(map(is_compact, [*drifts, *begun]))
         still = not drifts and not moving(optimizer).weight_decay
         layout = CompactRows(features, still) if compact else FullRows(features)
         return layouts | dict.fromkeys(names, layout), layout.x
@@ -351,20 +364,22 @@ class GraphCohort:
 
     # ---- evaluation
 
-    def evaluate(self, models: Sequence[Params], splits: tuple[str, ...]) -> list[Evaluated]:
-        """Return metrics and example counts of each client's model on its own graph."""
-        with self.holding(models) as data:
+    def evaluate(
+        self, models: Sequence[Params], splits: tuple[str, ...], prepared: list[Any] | None = None
+    ) -> list[Evaluated]:
+        """Return metrics and example counts of each client's model on its own graph, or what takes its place."""
+        with self.holding(models, None if prepared is None else self._data_of(prepared)) as data:
             return self.task.evaluate_stacked(self.model, data, splits)
 
     @contextmanager
-    def holding(self, models: Sequence[Params]) -> Iterator[StackedData]:
+    def holding(self, models: Sequence[Params], data: StackedData | None = None) -> Iterator[StackedData]:
         """Let the module be each client's model, to look at and not to train; yield the data that it is to run on."""
         if not self.clients[0].own and all(model is models[0] for model in models):
             load_params(self.model, models[0])
-            yield self.data
+            yield self.data if data is None else data
             return
         starts = {**self._personal(frozenset(models[0])), **starts_of(models)}
-        layouts, data = self.held(partial(CompactRows, still=True))
+        layouts, data = self.held(partial(CompactRows, still=True), data)
         self._check(dict(starts))
         with replaced(self.model, {name: layouts[name].live(start) for name, start in starts.items()}):
             yield data

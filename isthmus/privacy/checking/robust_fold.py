@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from isthmus.core.errors import refuse
+from isthmus.core.errors import CourseFailed, refuse
 from isthmus.core.exposure import Exchange, exposure
 from isthmus.core.folding.centres import GeometricMedian
 from isthmus.core.folding.changes import has_changes
 from isthmus.core.folding.trust import FLTrust
-from isthmus.core.folds import Answer, Fold, Gathered, WeightedMean
-from isthmus.core.guards.guard import AtServer, Guard
-from isthmus.core.record import Record
+from isthmus.core.folds import Answer, Fold, Gathered, WeightedMean, weight_of
+from isthmus.core.guards.guard import SERVER, AtServer, Guard
+from isthmus.core.protocol import EvaluateModel, KeepBest, Request
+from isthmus.core.record import Record, leaves, with_leaves
 from isthmus.privacy.checking.compared import too_few, unknown_kind
 from isthmus.privacy.checking.looking import ONLY_FOLD, looks_at
+
+# What clients are asked beside training, by name.
+BESIDE_TRAINING = (EvaluateModel.__name__, KeepBest.__name__)
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,8 @@ class RobustFold(Guard):
             return f"algorithm.fold is {own!r}, and this guard would put {self.by!r} in its place: leave one out"
         if sum(isinstance(guard, RobustFold) for guard in course.guards) > 1:
             return "there are two, and each would take the other's place: leave one out"
+        if isinstance(self.by, FLTrust) and self.by.asks_server:
+            return _server_problem(course) or unknown_kind(self.requests, course.algorithm)
         if isinstance(self.by, FLTrust) and course.sampling.least(course.num_clients) < course.num_clients:
             return f"{self.by.root!r} must answer every time: set sampling.fraction=1"
         return unknown_kind(self.requests, course.algorithm)
@@ -71,6 +77,22 @@ def _folds(algorithm: Any) -> bool:
     """Whether a method folds anything: by a fold that can be chosen, or by one of its own."""
     folded = (exchange.server_sees.startswith(ONLY_FOLD) for exchange in exposure(type(algorithm)))
     return hasattr(algorithm, "fold") or any(folded)
+
+
+def _server_problem(course: Any) -> str:
+    """Return why the server's own client cannot answer in a course."""
+    if not course.server_share:
+        return (
+            f"FLTrust asks the server's own graph (root {SERVER!r}), and the server has none: set server_share=0.05 or "
+            "so, or name a client in by.root"
+        )
+    for exchange in exposure(type(course.algorithm)):
+        if exchange.request not in BESIDE_TRAINING and not exchange.server_sees.startswith(ONLY_FOLD):
+            return (
+                f"clients of {type(course.algorithm).__name__} are asked more than what is folded "
+                f"({exchange.request}), and the server's own client is not: name a client in by.root"
+            )
+    return ""
 
 
 @dataclass(frozen=True)
@@ -100,15 +122,34 @@ class Replaced(Fold):
         chosen = not self.requests or kind in self.requests
         if not total or not chosen or not has_changes(total[0].reply):
             return self._finished(self.before, total)
-        memory = self.at.memory
         place = f"{self.at.position.round}.{self.at.position.exchange}"
         inner = self.robust.start()
-        for answer in total:
+        for answer in (*self._own(total), *total):
             self.robust.add_answer(inner, *answer)
+        memory = self.at.memory
         found, after = self.robust.finish_with(inner, memory.get(kind, {}), place)
         if after:
             self.at.remember({**memory, kind: after})
-        return found
+        heard = sum(weight_of(answer.reply) for answer in total)
+        # What clients count for together, without the server's own.
+        return with_leaves(found, {**leaves(found), ".weight": heard}) if hasattr(found, "weight") else found
+
+    def _own(self, total: list[Answer]) -> list[Answer]:
+        """Return what the server's own client answers, if the fold goes by it."""
+        if not (isinstance(self.robust, FLTrust) and self.robust.asks_server):
+            return []
+        sent = {id(answer.sent): answer.sent for answer in total}
+        request = total[0].sent
+        if len(sent) > 1 or not isinstance(request, Request) or self.at.own is None:
+            raise CourseFailed(
+                f"FLTrust asks the server's own graph what {type(request).__name__} asks, and "
+                + ("it has none" if self.at.own is None else "each client was asked something else")
+            )
+        memory = self.at.memory
+        reply, after = self.at.own.answer(self.at.position, request, memory.get(SERVER, {}))
+        if after:
+            self.at.remember({**memory, SERVER: after})
+        return [Answer(reply, request, SERVER)]
 
     @staticmethod
     def _finished(fold: Fold, total: list[Answer]) -> Record:

@@ -26,13 +26,20 @@ def number_of(fraction: float, numbers: int) -> int:
 
 
 def largest_places(values: Tensor, number: int) -> np.ndarray:
-    """Return where the largest magnitudes stand, in rising order, (number,), int64."""
+    """Return where the largest magnitudes stand, in rising order, (number,), int64; fewer where others are zero.
+
+    Of equals those that come first.
+    """
     if number >= len(values):
         return np.arange(len(values))
     sizes = values.abs().numpy()
-    found = np.argpartition(sizes, len(sizes) - number)[len(sizes) - number :]
-    found.sort()
-    return found
+    chosen = sizes > 0.0
+    found = sizes[chosen]  # many zeros would keep the search for the edge from getting anywhere
+    if len(found) > number:
+        edge = np.partition(found, len(found) - number)[len(found) - number]
+        chosen = sizes > edge
+        chosen[np.flatnonzero(sizes == edge)[: number - np.count_nonzero(chosen)]] = True
+    return np.flatnonzero(chosen)
 
 
 def drawn_places(seed: int, number: int, numbers: int) -> tuple[np.ndarray, np.ndarray]:

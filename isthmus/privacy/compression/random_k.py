@@ -20,8 +20,9 @@ class RandomK(Coder):
     """Changes in places that the course's seed draws cross as floats, without the places.
 
     All clients of an exchange have the same places, so replies can be added up as they are: it may stand before a
-    secure sum. With error feedback what does not cross waits; without it what crosses is larger by the inverse of its
-    chance, so that the change is right on average, and its variance grows as much.
+    secure sum. What crosses of a reply is larger by the inverse of its chance, so that the change is right on average,
+    and its variance grows as much. With error feedback what does not cross waits, on average 1 / `fraction` exchanges;
+    what comes so late may harm more than the variance does.
 
     Fields:
         fraction:       the share of a tensor's numbers that cross; 1 leaves all as it is
@@ -34,6 +35,7 @@ class RandomK(Coder):
     linear: ClassVar[bool] = True
 
     fraction: float = 0.05
+    error_feedback: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,7 @@
 """Differential privacy of edges, and of nodes with their edges, for node tasks. Sajadmanesh et al. (2023), "GAP".
 
 Both are promises about the network `gap` under the method `fedgap`, which adds up over each client's edges once. The
-noise is put on there (`isthmus.learn.noisy_sums`); here is what it promises.
+noise is put on there (`isthmus.algorithms.fedgap.noisy_sums`); here is what it promises.
 """
 
 from __future__ import annotations

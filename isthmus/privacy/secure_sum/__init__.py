@@ -18,9 +18,9 @@ from isthmus.core.exposure import Exchange, exposure
 from isthmus.core.federation.judging import judged
 from isthmus.core.folding.changes import change_of
 from isthmus.core.folds import WeightedMean
-from isthmus.core.guards.guard import AtClient, AtServer, Guard, Stages
+from isthmus.core.guards.guard import AtClient, AtServer, Book, Guard, Stages
 from isthmus.core.protocol import EvaluateModel, Evaluation, Failure, Known, Request, on, reply_type
-from isthmus.core.record import Record, field_types, leaves, non_finite_leaf
+from isthmus.core.record import Record, State, field_types, leaves, non_finite_leaf
 from isthmus.privacy.secure_sum.adding import Adding
 from isthmus.privacy.secure_sum.giving import Giver
 from isthmus.privacy.secure_sum.rules import SumRules
@@ -98,6 +98,11 @@ class SecureSum(Guard):
         """Whether evaluations are added up."""
         return self.fold_scores
 
+    @property
+    def least_clients(self) -> int:
+        """A sum is over so many at least."""
+        return self.min_cohort
+
     # ---- before the course
 
     def problem(self, course: Any) -> str:
@@ -154,10 +159,10 @@ class SecureSum(Guard):
             if not self.fold_scores:
                 return reply
             memory, _ = self._giver(at).held(summands(reply, request), request, _place(at))
-            at.remember(memory)
+            self._keep(at, memory)
             return Evaluation({}, {})
         memory, outline = self._giver(at).held(reply, request, _place(at))
-        at.remember(memory)
+        self._keep(at, memory)
         return outline
 
     def _check(self, reply: Record, request: Request[Any], at: AtClient) -> None:
@@ -186,8 +191,20 @@ class SecureSum(Guard):
             raise BadMessage(
                 f"{client.id} has no book of what it settled, without which it takes part in no secure sum"
             )
-        # A simulated secret protects from nobody, and draws the same again.
-        return Giver(client.id, self.rules, client.course, None if simulated else client.book, client.signer)
+        return Giver(client.id, self.rules, client.course, _book(at), client.signer)
+
+    def _kept(self, at: AtClient) -> State:
+        """Return what the client keeps of the sum that is made now."""
+        book = _book(at)
+        return at.memory if book is None else book.under_way
+
+    def _keep(self, at: AtClient, found: State) -> None:
+        """Keep it in the book, which is in no file, and no server can have it back as it was; else in the memory."""
+        book = _book(at)
+        if book is None:
+            at.remember(found)
+        else:
+            book.under_way = found
 
     @on(MakeKeys)
     def make_keys(self, request: MakeKeys, at: AtClient) -> PublicKeys:
@@ -195,36 +212,36 @@ class SecureSum(Guard):
         simulated = at.client.secret is not None and at.client.secret.simulated
         stream = at.protecting("sum", {}) if simulated else None
         root = secrets.token_bytes(SECRET_BYTES) if stream is None else stream.take(SECRET_BYTES)
-        memory, reply = self._giver(at).make_keys(at.memory, request, root)
-        at.remember(memory)
+        memory, reply = self._giver(at).make_keys(self._kept(at), request, root)
+        self._keep(at, memory)
         return reply
 
     @on(ShareSecrets)
     def share_secrets(self, request: ShareSecrets, at: AtClient) -> SealedShares:
         """Stage 1."""
-        memory, reply = self._giver(at).share_secrets(at.memory, request)
-        at.remember(memory)
+        memory, reply = self._giver(at).share_secrets(self._kept(at), request)
+        self._keep(at, memory)
         return reply
 
     @on(SendMasked)
     def send_masked(self, request: SendMasked, at: AtClient) -> MaskedWords:
         """Stage 2."""
-        memory, reply = self._giver(at).send_masked(at.memory, request)
-        at.remember(memory)
+        memory, reply = self._giver(at).send_masked(self._kept(at), request)
+        self._keep(at, memory)
         return reply
 
     @on(ConfirmView)
     def confirm_view(self, request: ConfirmView, at: AtClient) -> ViewTags:
         """Between the two, where somebody was lost."""
-        memory, reply = self._giver(at).confirm_view(at.memory, request)
-        at.remember(memory)
+        memory, reply = self._giver(at).confirm_view(self._kept(at), request)
+        self._keep(at, memory)
         return reply
 
     @on(RevealShares)
     def reveal_shares(self, request: RevealShares, at: AtClient) -> RevealedShares:
         """Stage 3."""
-        memory, reply = self._giver(at).reveal_shares(at.memory, request)
-        at.remember(memory)
+        memory, reply = self._giver(at).reveal_shares(self._kept(at), request)
+        self._keep(at, memory)
         return reply
 
     # ---- server
@@ -244,6 +261,12 @@ class SecureSum(Guard):
         if isinstance(request, EvaluateModel):
             return evaluation_of(cast(ScoreSums, mean), stages.num_replies, request)
         return mean
+
+
+def _book(at: AtClient) -> Book | None:
+    """Return the client's book; a simulated secret protects from nobody, and draws the same again."""
+    simulated = at.client.secret is not None and at.client.secret.simulated
+    return None if simulated else at.client.book
 
 
 def _place(at: AtClient) -> tuple[int, int]:

@@ -129,7 +129,10 @@ class Adding:
             )
         late = [client for client in present if client not in pinned]
         if late:
-            self.note(f"{some(late)}: left out of the sum, as the same replies were added up without before")
+            self.note(
+                f"{some(late)}: left out of the sum, as the same replies were added up without before; a course with "
+                "another seed has others"
+            )
 
     def _layout(self, reply: PublicKeys) -> Layout:
         layout = Layout.told(reply.form, self.kind)

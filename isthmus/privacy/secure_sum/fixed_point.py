@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -56,11 +57,7 @@ class FixedPoint:
     @property
     def fraction_bits(self) -> int:
         """How many binary places there are after the point; negative where the unit is larger than 1."""
-        room, bound = Fraction(self._room), Fraction(self.bound)  # exact: one more place could leave the words
-        places = math.floor(math.log2(self._room) - math.log2(self.bound)) + 1
-        while bound * Fraction(2) ** places > room:
-            places -= 1
-        return places
+        return _places(self._room, self.bound)
 
     @property
     def unit(self) -> float:
@@ -88,6 +85,15 @@ class FixedPoint:
         """Return what a sum of words stands for, (numbers,), in double precision."""
         signed = words.view(_KINDS[self.bits][1]).astype(np.float64)
         return torch.from_numpy(signed * self.unit)
+
+
+@lru_cache(maxsize=256)
+def _places(room: int, bound: float) -> int:
+    """Return the most binary places with which a bound is no more than the room; exact, as one more would leave it."""
+    places = math.floor(math.log2(room) - math.log2(bound)) + 1
+    while Fraction(bound) * Fraction(2) ** places > room:
+        places -= 1
+    return places
 
 
 def beyond(numbers: Tensor, bound: float) -> float | None:

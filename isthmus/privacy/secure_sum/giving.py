@@ -64,7 +64,7 @@ class Giver:
     def held(self, reply: Record, request: Record, at: tuple[int, int]) -> tuple[State, Record]:
         """Hold a reply back; return what is remembered, and the empty reply that leaves in its place."""
         memory, outline = hold(reply, request, self.rules)
-        return {"held": {**memory, "at": at}}, outline
+        return {"held": {**memory, "at": at, "course": self.course}}, outline
 
     # ---- 0
 
@@ -73,7 +73,7 @@ class Giver:
         if "held" not in memory:
             raise BadMessage("there is nothing to add up: this client was not asked for it")
         held, wanted = memory["held"], request.sum
-        if wanted.course != self.course:
+        if wanted.course != self.course or held["course"] != self.course:
             raise BadMessage(f"the sum is of the course {named(wanted.course)}, this client takes part in another")
         if held["at"] != (wanted.round, wanted.exchange):
             raise BadMessage(f"what is held is of round and exchange {held['at']}, and not of what is asked for")
@@ -81,12 +81,15 @@ class Giver:
         channel, masks = secrets.public()
         text = signed_text(self.name, wanted, channel, masks)
         keys = Keys(channel, masks, "" if self.signer is None else self.signer.sign(text))
-        if self.settled is not None:
-            self.settled.open(_name(keys))
         mine = {"name": wanted.name, "course": wanted.course, "round": wanted.round, "exchange": wanted.exchange}
         outline, shapes = held["form"]
-        before = tuple(() if self.settled is None else self.settled.added(_entry(held, which)) for which in SUMS)
-        return {"held": held, "sum": mine, "root": pack(root)}, PublicKeys(keys, Outline(outline, shapes), before)
+        found = {"held": held, "sum": mine, "root": pack(root), "name": unpack(channel).hex()}
+        before: tuple[tuple[str, ...], ...] = ((),) * len(SUMS)
+        if self.settled is not None:
+            self.settled.open(found["name"])
+            found["reply"] = digest_of({name: held[name] for name in ("at", "narrow", "wide", "weight")}).hex()
+            before = tuple(self.settled.added(f"{which} {found['reply']}") for which in SUMS)
+        return found, PublicKeys(keys, Outline(outline, shapes), before)
 
     # ---- 1
 
@@ -94,8 +97,8 @@ class Giver:
         """Deal shares of all secrets to the cohort."""
         secrets = self._secrets(memory, request.sum)
         self._check_cohort(request, secrets)
-        self._settle(secrets, "cohort", context_of(request.sum, request.cohort))
         context = context_of(request.sum, request.cohort)
+        self._settle(memory, "cohort", context)
         dealt = self._dealt(secrets, context, sorted(request.cohort))
         sealed = {}
         for peer, keys in request.cohort.items():
@@ -104,7 +107,7 @@ class Giver:
                 sealed[peer] = pack(crypto.seal(key, dealt[peer], context))
         promises = [shamir.commitment(secrets.seed(which), context) for which in SUMS]
         cohort = {peer: (keys.channel, keys.masks) for peer, keys in request.cohort.items()}
-        return {**memory, "cohort": cohort}, SealedShares(sealed, _rows(promises))
+        return {**memory, "cohort": cohort, "context": pack(context)}, SealedShares(sealed, _rows(promises))
 
     def _check_cohort(self, request: ShareSecrets, secrets: _Secrets) -> None:
         cohort, (channel, masks) = request.cohort, secrets.public()
@@ -135,7 +138,7 @@ class Giver:
         needed, found = self.rules.needed(len(cohort)), dict.fromkeys(cohort, b"")
         for place, secret in enumerate(secrets.all()):
             coins = crypto.stream(secrets.derived(b"coins", context, bytes([place])), shamir.coin_bytes(needed))
-            shares = shamir.split(secret, needed, len(cohort), coins.tobytes())
+            shares = shamir.split(secret, needed, len(cohort), coins)
             for peer, share in zip(cohort, shares, strict=True):
                 found[peer] += share
         return found
@@ -149,7 +152,7 @@ class Giver:
         memory, unopened = self._first(memory, secrets, request, context)
         self._check_group(memory, group, len(cohort))
         asked = {"which": which, "group": group, "total": request.total, "few": request.few}
-        self._settle(secrets, f"masked {which}", digest_of(asked))
+        self._settle(memory, f"masked {which}", digest_of(asked))
         held: State = memory["held"]
         words = weight_words(held, self.rules, group) if which == WEIGHTS else number_words(held, self.rules, request)
         bound = group_context(context, which, group)
@@ -197,7 +200,7 @@ class Giver:
     def confirm_view(self, memory: State, request: ConfirmView) -> tuple[State, ViewTags]:
         """Confirm to the others who is said to be left."""
         secrets, cohort, context = self._begun(memory, request.sum)
-        view = self._settle_view(memory, secrets, request.which, request.alive, context)
+        view = self._settle_view(memory, request.which, request.alive, context)
         tags = {}
         for peer in request.alive:
             if peer != self.name:
@@ -206,9 +209,7 @@ class Giver:
                 tags[peer] = pack(crypto.derived(key, view))
         return memory, ViewTags(tags)
 
-    def _settle_view(
-        self, memory: State, secrets: _Secrets, which: int, alive: tuple[str, ...], context: bytes
-    ) -> bytes:
+    def _settle_view(self, memory: State, which: int, alive: tuple[str, ...], context: bytes) -> bytes:
         """Return what tells a view of who is left, once it is settled that there is no other."""
         if memory.get("which") != which:
             raise BadMessage("this client sent nothing for the sum that is to be uncovered")
@@ -219,7 +220,7 @@ class Giver:
         if len(alive) < least:
             raise BadMessage(f"{len(alive)} clients are left; the sum needs {least}")
         view = group_context(group_context(context, which, group), which, alive)
-        self._settle(secrets, f"view {which}", view)
+        self._settle(memory, f"view {which}", view)
         return view
 
     # ---- 3
@@ -228,12 +229,12 @@ class Giver:
         """Return one share for each of the group: which one, follows from who is left."""
         secrets, cohort, context = self._begun(memory, request.sum)
         which, alive = request.which, request.alive
-        view = self._settle_view(memory, secrets, which, alive, context)
+        view = self._settle_view(memory, which, alive, context)
         group: tuple[str, ...] = memory["group"]
         if len(alive) < len(group):
             self._check_tags(request, secrets, cohort, context, view)
         if self.settled is not None and (which == NUMBERS or "sent" in memory["held"]):
-            self.settled.add_up(_entry(memory["held"], which), alive)
+            self.settled.add_up(f"{which} {memory['reply']}", alive)
         found = {}
         for peer in group:
             if peer in memory["shares"]:
@@ -271,13 +272,11 @@ class Giver:
         secrets = self._secrets(memory, wanted)
         if "cohort" not in memory:
             raise BadMessage("this client dealt no shares for this sum")
-        cohort: State = memory["cohort"]
-        keys = {peer: Keys(channel, masks, "") for peer, (channel, masks) in cohort.items()}
-        return secrets, cohort, context_of(wanted, keys)
+        return secrets, memory["cohort"], unpack(memory["context"])
 
-    def _settle(self, secrets: _Secrets, what: str, value: bytes) -> None:
+    def _settle(self, memory: State, what: str, value: bytes) -> None:
         if self.settled is not None:
-            self.settled.settle(_name(Keys(*secrets.public(), "")), what, value)
+            self.settled.settle(memory["name"], what, value)
 
 
 class _Secrets:
@@ -313,16 +312,6 @@ class _Secrets:
 def signed_text(client: str, wanted: Sum, channel: Tensor, masks: Tensor) -> bytes:
     """Return what a client signs of its keys: whose, and for which sum of which course, they are."""
     return b"isthmus sum keys 1" + context_of(wanted, {client: Keys(channel, masks, "")})
-
-
-def _entry(held: State, which: int) -> str:
-    """Return the name that one of the sums of what is held has in the book."""
-    told = {name: held[name] for name in ("at", "narrow", "wide", "weight")}
-    return f"{which} {digest_of(told).hex()}"
-
-
-def _name(keys: Keys) -> str:
-    return unpack(keys.channel).hex()
 
 
 def _same(keys: Keys, channel: Tensor, masks: Tensor) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -50,10 +51,18 @@ def derived(secret: bytes, *names: bytes) -> bytes:
     return found
 
 
-def stream(key: bytes, num_bytes: int) -> np.ndarray:
-    """Return the first bytes of AES-256-CTR under a key, uint8."""
-    found: np.ndarray = _cryptography().stream(key, num_bytes)
+def stream(key: bytes, num_bytes: int) -> bytes:
+    """Return the first bytes of AES-256-CTR under a key."""
+    found: bytes = _cryptography().Stream(key).take(num_bytes)
     return found
+
+
+def add_stream(key: bytes, rows: Iterable[np.ndarray], sign: int) -> None:
+    """Add AES-256-CTR under a key to rows of words, or take it off; each row begins at a multiple of 8 bytes."""
+    drawn = _cryptography().Stream(key)
+    for words in rows:
+        drawn.add_to(words, sign)
+        drawn.take(-words.nbytes % 8)
 
 
 def seal(key: bytes, text: bytes, context: bytes) -> bytes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from isthmus.core.codec import encode, unpack
-from isthmus.privacy.secure_sum.keys import agreed, derived, digest, stream
+from isthmus.privacy.secure_sum.keys import add_stream, agreed, derived, digest
 from isthmus.privacy.secure_sum.stages import Keys, Sum
 
 
@@ -21,12 +21,7 @@ class Words:
 
     def add(self, key: bytes, sign: int) -> None:
         """Add the mask of a key, or take it off."""
-        size = -self.narrow.nbytes % 8 + self.narrow.nbytes
-        mask = stream(key, size + self.wide.nbytes)
-        narrow = mask[: self.narrow.nbytes].view(self.narrow.dtype)
-        wide = mask[size:].view(self.wide.dtype)
-        for own, other in ((self.narrow, narrow), (self.wide, wide)):
-            np.add(own, other, out=own) if sign > 0 else np.subtract(own, other, out=own)
+        add_stream(key, (self.narrow, self.wide), sign)
 
     def join(self, other: Words) -> None:
         """Add other words."""

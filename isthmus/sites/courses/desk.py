@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from isthmus import __version__
 from isthmus.core.codec import decode
@@ -15,6 +16,7 @@ from isthmus.core.errors import BadInput, BadMessage, IsthmusError
 from isthmus.core.record import Record
 from isthmus.sites.courses import messages
 from isthmus.sites.courses.ledger import CANCELLED, OPEN, QUEUED, Entry, Ledger
+from isthmus.sites.courses.own_graph import require_own_graph
 from isthmus.sites.courses.site_course import for_sites, refuse_meaningless
 from isthmus.sites.courses.transfer import manifest_of, part_of
 from isthmus.sites.silo.service import read_course
@@ -44,6 +46,7 @@ class Desk:
     sites: tuple[str, ...]
     reply: Callable[[str, str, bytes], None] = lambda operator, ident, data: None
     say: Callable[[str], None] = lambda text: None
+    graph: Path | None = None  # a folder of the server's own
 
     def __post_init__(self) -> None:
         self.taken: set[str] = set()  # courses whose folders an operator has
@@ -95,6 +98,7 @@ class Desk:
             raise BadInput(f"{submission.submission[:40]!r} cannot name a submission")
         course = read_course(submission.course)
         refuse_meaningless(course, len(self.sites))
+        require_own_graph(course, self.graph)
         entry = self.ledger.add(for_sites(course, self.sites), self.sites, operator, submission.submission)
         facts = self.ledger.facts(entry)
         self.say(f"{operator} submitted a course of {facts.algorithm}: {entry.path}")

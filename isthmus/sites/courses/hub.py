@@ -196,6 +196,10 @@ class SiteTransport:
             return "it came back with more data than it agreed to hold; the course has to be started anew with it"
         return self.models.problem(site, terms) if site not in self.agreement.holds else ""
 
+    def unlike(self, name: str, terms: Terms) -> str:
+        """Return what keeps somebody's data from being those of a silo of this course; empty if nothing does."""
+        return self._change(name, terms).replace("it came back with", "it has")
+
     def _wanted(self, site: str, terms: Terms) -> tuple[int, Outputs]:
         """Return the inputs and outputs that a site must have; those it has, where it comes late and is free to."""
         classes = self.agreement.class_names if terms.class_names or not self.free.by_position else ()

@@ -27,6 +27,7 @@ from isthmus.runtime.remote import RemoteRuntime
 from isthmus.sites.courses.agreement import SiteModels
 from isthmus.sites.courses.hub import Hub, SiteTransport, problems_of
 from isthmus.sites.courses.messages import Finish, Proposal
+from isthmus.sites.courses.own_graph import own_client, require_own_graph
 from isthmus.sites.silo.state import SECRET_FILE, server_secret
 from isthmus.sites.silo.terms import own_dataset
 
@@ -59,7 +60,7 @@ class SiteCourse(Life, Callback):
     """One course on the sites of a federation, with its run folder at the server.
 
     `on_pause` hears why the course waits, and an empty text when it goes on; `check` is called while it waits, and may
-    raise to end it.
+    raise to end it. `graph` is the folder of a graph of the server's own, for courses that go by one.
     """
 
     def __init__(
@@ -74,14 +75,21 @@ class SiteCourse(Life, Callback):
         say: Callable[[str], None] = print,
         on_pause: Callable[[str], None] = lambda reason: None,
         check: Callable[[], None] = lambda: None,
+        graph: Path | None = None,
     ) -> None:
         self.folder: RunFolder = RunFolder(run_dir)
         journal = Journal(self.folder.journal, keep=False)
         super().__init__(for_sites(course, sites), self.folder, journal, [self, *callbacks], say)
-        self.on_pause, self.check = on_pause, check
+        require_own_graph(self.course, graph)
+        self.on_pause, self.check, self.graph = on_pause, check, graph
         self.hub, self.sites, self.run_dir = hub, tuple(sites), run_dir
         self.patience = patience or Patience()
         self.timeout = course.timeout_seconds or DEFAULT_TIMEOUT_SECONDS
+
+    @property
+    def num_needed(self) -> int:
+        """With fewer sites the course waits: those that it asks for, or that a guard of it cannot do without."""
+        return max(self.course.min_replies, *(guard.least_clients for guard in self.course.guards), 1)
 
     # ---- start and resume
 
@@ -136,12 +144,13 @@ class SiteCourse(Life, Callback):
         for site, text in self.agreement.holds.items():
             self.journal.write("client", client=site, text=text)
         self.model = models.initial(self.agreement)
+        self.own = own_client(self.course, self.graph, self.transport, self.secret)
 
     def _note_of(self, site: str, text: str) -> None:
         self.note(f"{site} {text}")
 
     def train(self, standing: Standing | None) -> tuple[Standing, float]:
-        """Run rounds; below min_replies the course pauses until enough sites are back, and goes on where it was."""
+        """Run rounds; below what is needed the course pauses until enough sites are back, and goes on where it was."""
         algorithm, started = self.course.algorithm, time.perf_counter()
         failed: dict[int, int] = {}  # round -> how often it failed although enough sites were there
         while True:
@@ -150,7 +159,7 @@ class SiteCourse(Life, Callback):
                 self.sites,
                 self.transport,
                 starts_anew=algorithm.starts_anew,
-                min_clients=self.course.min_replies,
+                min_clients=self.num_needed,
                 note=self._note_of,
             )
             if self.folder.checkpoint.is_file():
@@ -158,10 +167,12 @@ class SiteCourse(Life, Callback):
                 self.runtime.load_clients(memories)
             try:
                 plan = self.course.plan()
-                standing = run_course(algorithm, self.runtime, plan, self.model, self.callbacks, standing, self.secret)
+                standing = run_course(
+                    algorithm, self.runtime, plan, self.model, self.callbacks, standing, self.secret, self.own
+                )
                 return standing, time.perf_counter() - started
             except TooFewReplies as error:
-                if len(self.transport.available()) >= self.course.min_replies:
+                if len(self.transport.available()) >= self.num_needed:
                     # Nobody is missing: the silos fail, or answer with what cannot be used. A pause would not help.
                     round = standing.round if standing else 0
                     failed[round] = failed.get(round, 0) + 1
@@ -177,12 +188,12 @@ class SiteCourse(Life, Callback):
         self.on_pause(reason)
         self.say(f"paused: {reason}")
         self.journal.write("pause", reason=reason)
-        self._wait(self.course.min_replies, self.patience.pause_seconds, "the course goes on")
+        self._wait(self.num_needed, self.patience.pause_seconds, "the course goes on")
         self.on_pause("")
         self.say("the course goes on")
 
     def _wait(self, number: int, seconds: float, purpose: str) -> None:
-        """Wait until `number` sites can be asked; when time is up, min_replies are enough, fewer are an error."""
+        """Wait until `number` sites can be asked; when time is up, what is needed is enough, fewer are an error."""
         deadline = time.monotonic() + seconds
         told = False
         while True:
@@ -195,11 +206,11 @@ class SiteCourse(Life, Callback):
                 self.say(f"waiting for {', '.join(away)}, at most {seconds:.0f} s, before {purpose}")
                 told = True
             if time.monotonic() > deadline:
-                if len(present) >= self.course.min_replies:
+                if len(present) >= self.num_needed:
                     return
                 raise CourseFailed(
                     f"{len(present)} of {len(self.sites)} sites are connected ({', '.join(present) or 'none'}), "
-                    f"{self.course.min_replies} are needed; waited {seconds:.0f} s"
+                    f"{self.num_needed} are needed; waited {seconds:.0f} s"
                 )
             time.sleep(0.05)
 

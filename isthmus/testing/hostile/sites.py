@@ -217,11 +217,17 @@ def trace_sites(
     *,
     meter: Meter | None = None,
     deliver: Callable[[str, str, bytes], list[bytes]] | None = None,
+    graph: Path | None = None,
 ) -> SiteTrace:
-    """Run a course on silos in this process and return what was seen; an error of Isthmus ends the trace."""
+    """Run a course on silos in this process and return what was seen; an error of Isthmus ends the trace.
+
+    `graph` is the folder of a graph of the server's own.
+    """
     hub, trace = SitesHere(silos, meter), SiteTrace()
     hub.deliver = deliver or hub.deliver
-    made = SiteCourse(course, hub, tuple(silos), run_dir, patience=HASTE, callbacks=[trace], say=lambda text: None)
+    made = SiteCourse(
+        course, hub, tuple(silos), run_dir, patience=HASTE, callbacks=[trace], say=lambda text: None, graph=graph
+    )
     if meter:
         meter.split()
     try:

@@ -13,12 +13,10 @@ from isthmus.core.guards.settled import MOST_KEYS, Settled, SettledFile
 Make = Callable[[], Settled]
 
 
-@pytest.fixture(params=["process", "file"])
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
-    """Return what gives the same book again and again: of a file, a new object each time."""
-    if request.param == "file":
-        return lambda: SettledFile(tmp_path / "state" / "sums")
-    book = Settled()
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Return what gives the book of a process."""
+    book = SettledFile(tmp_path / "settled")
     return lambda: book
 
 
@@ -48,37 +46,50 @@ def test_old_keys_are_forgotten_and_refused(make: Make) -> None:
     make().settle("k1", "cohort", b"abc")
 
 
-def test_a_reply_is_added_up_over_the_same_clients_only(make: Make) -> None:
-    assert make().added("reply") == ()
-    make().add_up("reply", ("b", "a", "c"))
-    make().add_up("reply", ("a", "b", "c"))
-    make().add_up("other", ("a", "b"))
-    assert make().added("reply") == ("a", "b", "c")
+def test_keys_are_gone_with_the_process_and_answer_nothing_any_more(tmp_path: Path) -> None:
+    first = SettledFile(tmp_path / "settled")
+    first.open("k")
+    first.under_way = {"root": 1}
+    again = SettledFile(tmp_path / "settled")
+    assert again.under_way == {} and not (tmp_path / "settled").exists()
+    with pytest.raises(BadMessage, match="nothing is known of these keys"):
+        again.settle("k", "cohort", b"abc")
+
+
+@pytest.mark.parametrize("of_file", [False, True])
+def test_a_reply_is_added_up_over_the_same_clients_only(of_file: bool, tmp_path: Path) -> None:
+    book = Settled()
+    made = (lambda: SettledFile(tmp_path / "settled")) if of_file else (lambda: book)
+    assert made().added("reply") == ()
+    made().add_up("reply", ("b", "a", "c"))
+    made().add_up("reply", ("a", "b", "c"))
+    made().add_up("other", ("a", "b"))
+    assert made().added("reply") == ("a", "b", "c")
     with pytest.raises(BadMessage, match="the difference of two sums"):
-        make().add_up("reply", ("a", "b"))
+        made().add_up("reply", ("a", "b"))
+
+
+def test_a_book_has_a_bounded_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isthmus.core.guards.settled.MOST_REPLIES", 3)
+    book = SettledFile(tmp_path / "settled")
+    for number in range(5):
+        book.add_up(f"r{number}", ("a", "b"))
+    assert [SettledFile(book.path).added(f"r{number}") for number in range(5)] == [(), ()] + [("a", "b")] * 3
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"k": 1}', b'{"k": [1]}', b"\xff\xfe"])
-@pytest.mark.parametrize("name", ["keys", "replies"])
-def test_a_damaged_file_gives_up_what_was_under_way(tmp_path: Path, name: str, content: bytes) -> None:
+def test_a_damaged_file_is_told(tmp_path: Path, content: bytes) -> None:
     said: list[str] = []
-    first = SettledFile(tmp_path)
-    first.open("k")
-    first.add_up("reply", ("a", "b"))
-    (tmp_path / name).write_bytes(content)
-    book = SettledFile(tmp_path, said.append)
-    if name == "keys":
-        with pytest.raises(BadMessage, match="nothing is known of these keys"):
-            book.settle("k", "cohort", b"abc")
-    else:
-        assert book.added("reply") == ()
-    assert len(said) == 1 and f"{name} is damaged" in said[0]
-    book.open("new")
-    book.settle("new", "cohort", b"abc")
+    path = tmp_path / "settled"
+    SettledFile(path).add_up("reply", ("a", "b"))
+    path.write_bytes(content)
+    book = SettledFile(path, said.append)
+    assert book.added("reply") == ()
+    assert len(said) == 1 and "settled is damaged" in said[0]
+    book.add_up("reply", ("a", "b", "c"))
+    assert SettledFile(path, said.append).added("reply") == ("a", "b", "c") and len(said) == 1
 
 
-def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
-    book = SettledFile(tmp_path)
-    book.open("k")
-    book.add_up("reply", ("a", "b"))
-    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    SettledFile(tmp_path / "settled").add_up("reply", ("a", "b"))
+    assert (tmp_path / "settled").stat().st_mode & 0o777 == 0o600

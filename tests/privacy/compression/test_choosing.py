@@ -66,8 +66,14 @@ def test_the_largest_are_those_that_sorting_finds() -> None:
     for number in (1, 10, 999, 1000, 2000):
         expected = sorted(values.abs().argsort(descending=True)[:number].tolist())
         assert largest_places(values, number).tolist() == expected
-    assert len(largest_places(torch.ones(100), 7)) == 7  # as many as asked for, also of equals
+    assert largest_places(-torch.ones(100), 7).tolist() == list(range(7))  # as many as asked for, also of equals
     assert [number_of(f, 10) for f in (0.01, 0.1, 0.11, 1.0)] == [1, 1, 2, 10]
+
+
+def test_zeros_are_not_among_the_largest() -> None:
+    values = torch.tensor([0.0, -0.0, 3.0, 0.0, -1.0, 1e-45, 0.0])
+    assert [largest_places(values, number).tolist() for number in (1, 2, 3, 6)] == [[2], [2, 4], [2, 4, 5], [2, 4, 5]]
+    assert largest_places(torch.zeros(9), 4).tolist() == []
 
 
 def test_drawn_places_are_one_of_each_run_each_as_likely() -> None:

@@ -38,8 +38,8 @@ LOSSY: dict[str, tuple[Guard, ...]] = {
     "quantise with feedback": (Quantise(bits=1, bucket=8, error_feedback=True, **ALL),),
     "top_k": (TopK(fraction=0.2, bits=8, **ALL),),
     "top_k without feedback": (TopK(fraction=0.5, bits=32, error_feedback=False, **ALL),),
-    "random_k": (RandomK(fraction=0.2, **ALL),),
-    "random_k without feedback": (RandomK(fraction=0.5, error_feedback=False, **ALL),),
+    "random_k": (RandomK(fraction=0.2, error_feedback=True, **ALL),),
+    "random_k without feedback": (RandomK(fraction=0.5, **ALL),),
     "low_rank": (LowRank(rank=1, bits=8, **ALL),),
     "top_k down, quantise up, entropy": (
         TopK(fraction=0.2, direction="down", **ALL),

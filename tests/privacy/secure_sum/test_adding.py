@@ -300,7 +300,9 @@ def test_a_repeated_sum_is_over_those_that_it_was_over_before() -> None:
         assert_mean(Acting(replies, settled=books, lose=losing({"c2": stage})).run(), kept, replies)
         again = Acting(replies, settled=books, attempt="again")
         assert_mean(again.run(), kept, replies)
-        assert "c2: left out of the sum, as the same replies were added up without before" in again.notes
+        assert any(
+            note.startswith("c2: left out of the sum, as the same replies were added up") for note in again.notes
+        )
 
 
 def test_counts_of_holders_are_over_the_same_clients_too() -> None:

@@ -111,3 +111,16 @@ def test_no_two_sums_have_a_mask_in_common() -> None:
         found += [reply.wide for stage, client, reply in acting.seen if stage.startswith("SendMasked")]  # type: ignore
     values = sorted(int(word) for wide in found for word in wide)
     assert all(a != b for a, b in pairwise(values))
+
+
+@pytest.mark.parametrize("kind", [np.uint32, np.uint64])
+@pytest.mark.parametrize("sizes", [(0, 1), (1, 1), (3, 2), (16_384, 1), (16_385, 3), (70_001, 8_200)])
+def test_a_mask_is_the_stream_of_its_key_from_the_start_and_each_row_begins_at_eight_bytes(
+    kind: type, sizes: tuple[int, int]
+) -> None:
+    found, key = words(*sizes, kind=kind), os.urandom(32)
+    found.add(key, 1)
+    begin = -(-found.narrow.nbytes // 8) * 8
+    stream = keys.stream(key, begin + found.wide.nbytes)
+    assert found.narrow.tobytes() == stream[: found.narrow.nbytes]
+    assert found.wide.tobytes() == stream[begin:]

@@ -34,6 +34,7 @@ from isthmus.testing.traces import Fault, Trace, require_close, require_same
 from tests.core.guards.toys import Affine, Boxed, Doubting
 from tests.processes import copy_workers
 from tests.quick import quick
+from tests.sites.sums.watching import Watch, watched
 
 # A model after some rounds of sums that are each off by K units / 2, units of 2^-24, and its training on that.
 TOLERANCE = 1e-5
@@ -330,3 +331,21 @@ def test_clients_at_workers_are_added_up_likewise(crew: Crew) -> None:
     there = trace_course(made, toy_scenario(4), place=lambda simulation: at_workers(simulation, crew, 2))
     assert there.ended_by is None
     require_close(here.values(), there.values(), "clients at workers and here")
+
+
+# ---- each sum by itself
+
+
+NAMED = ("fedavg", "fedprox", "fedopt", "scaffold", "fednova", "feddyn", "fedgrl", "fedrep")
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("name", NAMED)
+def test_each_sum_is_the_plain_weighted_mean_within_half_a_unit_for_each_client(name: str, bits: int) -> None:
+    """Of every message of an algorithm, against a mean in double precision of what clients held back."""
+    guard, watch = SecureSum(bits=bits), Watch()
+    with watched(watch):
+        assert traced(name, guard, rounds=2).ended_by is None
+    watch.check(guard.rules)
+    kinds = {each.place[3] for each in watch.sums}
+    assert len(watch.sums) >= 4 and "ScoreSums" in kinds and len(kinds) >= 2

@@ -3,30 +3,44 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from base64 import b64decode, b64encode
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from isthmus.algorithms.fedavg import ModelUpdate
+from isthmus.core.codec import decode, encode
 from isthmus.core.folds import weight_of
 from isthmus.core.record import Record, leaves
 from isthmus.privacy.secure_sum import giving
 from isthmus.privacy.secure_sum.adding import Adding
 from isthmus.privacy.secure_sum.giving import Giver
 from isthmus.privacy.secure_sum.rules import WEIGHT_BITS, SumRules
+from isthmus.privacy.secure_sum.scores import ScoreSums
+from isthmus.privacy.secure_sum.stages import Sum
+
+KINDS: dict[str, type[Record]] = {"ModelUpdate": ModelUpdate, "ScoreSums": ScoreSums}
+# Course, round, exchange, and the kind of reply: scores at the end stand at the place of a round's models.
+Place = tuple[str, int, int, str]
+
+
+def place_of(course: str, round: int, exchange: int, reply: Record) -> Place:
+    return course, round, exchange, type(reply).__name__
 
 
 @dataclass(frozen=True)
 class Added:
     """A sum that a server came to."""
 
-    round: int
-    exchange: int
+    place: Place
     alive: tuple[str, ...]
     num_group: int
     mean: Record
@@ -36,15 +50,37 @@ class Added:
 class Watch:
     """An oracle: it sees every reply that a client holds back, and everything that is done with keys."""
 
-    held: dict[tuple[str, int, int, str], Record] = field(default_factory=dict)
+    replies: dict[tuple[str, Place], Record] = field(default_factory=dict)
     sums: list[Added] = field(default_factory=list)
-    hidden: dict[bytes, set[tuple[str, str]]] = field(default_factory=lambda: defaultdict(set))
-    told: dict[tuple[str, str, int, str], set[bool]] = field(default_factory=lambda: defaultdict(set))
-    names: set[str] = field(default_factory=set)
+    hidden: dict[str, set[tuple[str, str]]] = field(default_factory=lambda: defaultdict(set))
+    told: dict[tuple[Any, ...], set[bool]] = field(default_factory=lambda: defaultdict(set))
+    names: list[str] = field(default_factory=list)
+
+    def hold(self, client: str, course: str, round: int, exchange: int, reply: Record) -> None:
+        """Take note of what a client holds back."""
+        self.replies[client, place_of(course, round, exchange, reply)] = reply
+
+    def mask(self, client: str, key: str, content: str) -> None:
+        """Take note of what a mask hides, by digests."""
+        self.hidden[key].add((client, content))
+
+    def tell(self, client: str, name: str, which: int, peer: str, alive: bool) -> None:
+        """Take note of a share that was told."""
+        self.told[client, name, which, peer].add(alive)
+
+    def begin(self, name: str) -> None:
+        """Take note of a sum that is begun."""
+        self.names.append(name)
+
+    def add(self, course: str, round: int, exchange: int, alive: list[str], num_group: int, mean: Record) -> None:
+        """Take note of what a sum came to."""
+        self.sums.append(Added(place_of(course, round, exchange, mean), tuple(alive), num_group, mean))
 
     def added(self, round: int) -> list[Added]:
         """Return the sums of models in a round."""
-        return [each for each in self.sums if each.round == round and hasattr(each.mean, "params")]
+        return [each for each in self.sums if each.place[1] == round and each.place[3] == "ModelUpdate"]
+
+    # ---- what must be so
 
     def check(self, rules: SumRules) -> None:
         """See that no sum is wrong, no mask hides two things, and nobody told both shares of one client."""
@@ -52,16 +88,16 @@ class Watch:
             self._check_sum(each, rules)
         for key, uses in self.hidden.items():
             clients = [client for client, _ in uses]
-            assert len(clients) == len(set(clients)) <= 2, f"the mask {key.hex()[:8]} hides {len(uses)} things"
+            assert len(clients) == len(set(clients)) <= 2, f"the mask {key[:8]} hides {len(uses)} things"
         assert all(len(kinds) == 1 for kinds in self.told.values())
+        assert len(self.names) == len(set(self.names))
 
     def _check_sum(self, each: Added, rules: SumRules) -> None:
         """Compare with the mean of what those who are in it hold, number by number, in double precision."""
-        place = (each.round, each.exchange, type(each.mean).__name__)
-        replies = [self.held[client, *place] for client in each.alive]
+        replies = [self.replies[client, each.place] for client in each.alive]
         weights = [weight_of(reply) for reply in replies]
         whole, found = sum(weights), leaves(each.mean)
-        every = sum(weight_of(reply) for (_, *at), reply in self.held.items() if tuple(at) == place)
+        every = sum(weight_of(reply) for (_, place), reply in self.replies.items() if place == each.place)
         for path, leaf in found.items():
             if path == ".weight":
                 assert abs(float(leaf) - whole) <= each.num_group * 2.0**-WEIGHT_BITS
@@ -71,56 +107,87 @@ class Watch:
             way = rules.narrow(each.num_group) if isinstance(leaf, Tensor) else rules.wide(each.num_group)
             off = float((_double(leaf) - wanted).abs().max()) if wanted.numel() else 0.0
             bound = way.error * max(1.0, every / whole) + 2.0**-23 * float(wanted.abs().max() if wanted.numel() else 0)
-            assert off <= bound, f"round {each.round}: {path} is off by {off:.3g}, {bound:.3g} is allowed"
+            assert off <= bound, f"{each.place}: {path} is off by {off:.3g}, {bound:.3g} is allowed"
 
 
 def _double(leaf: Any) -> Tensor:
     return leaf.double() if isinstance(leaf, Tensor) else torch.tensor([float(leaf)], dtype=torch.float64)
 
 
+class Scribe:
+    """Writes the same down, for another process: a line at once for each call, so that none is lost in a kill."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __getattr__(self, what: str) -> Any:
+        def write(*parts: Any) -> None:
+            plain = [
+                {"kind": type(part).__name__, "bytes": b64encode(encode(part)).decode()}
+                if isinstance(part, Record)
+                else part
+                for part in parts
+            ]
+            with self.path.open("a") as file:
+                file.write(json.dumps([what, *plain]) + "\n")
+
+        return write
+
+
+def read(folder: Path) -> Watch:
+    """Return what scribes have written into a folder."""
+    watch = Watch()
+    for path in sorted(folder.glob("*.seen")):
+        for line in path.read_text().splitlines():
+            what, *parts = json.loads(line)
+            getattr(watch, what)(*map(_unwritten, parts))
+    return watch
+
+
+def _unwritten(part: Any) -> Any:
+    return decode(b64decode(part["bytes"]), KINDS[part["kind"]]) if isinstance(part, dict) else part
+
+
 @contextmanager
-def watched() -> Iterator[Watch]:
-    """Watch all secure sums of this process."""
-    watch, using = Watch(), set()
+def watched(watch: Watch | Scribe) -> Iterator[None]:
+    """Let all secure sums of this process be seen."""
+    using: set[str] = set()
+    held, masked, told, added = Giver.held, Giver.send_masked, Giver.reveal_shares, Adding.added
+
+    def hold(self: Giver, reply: Record, request: Record, at: tuple[int, int]) -> Any:
+        watch.hold(self.name, self.course, *at, reply)
+        return held(self, reply, request, at)
+
+    def mask(self: Giver, memory: Any, request: Any) -> Any:
+        using.clear()
+        found = masked(self, memory, request)
+        words = found[1].narrow.numpy().tobytes() + found[1].wide.numpy().tobytes()
+        for key in using:
+            watch.mask(self.name, key, hashlib.sha256(words).hexdigest())
+        return found
+
+    def tell(self: Giver, memory: Any, request: Any) -> Any:
+        found = told(self, memory, request)
+        for peer in found[1].shares:
+            watch.tell(self.name, request.sum.name, request.which, peer, peer in request.alive)
+        return found
+
+    def add(self: Adding, clients: Any, ask: Any) -> Record:
+        at: Sum = self.sum
+        watch.begin(at.name)
+        found = added(self, clients, ask)
+        watch.add(at.course, at.round, at.exchange, list(self.alive), len(self.cohort), found)
+        return found
+
+    def noted(key: bytes) -> bytes:
+        using.add(hashlib.sha256(key).hexdigest())
+        return key
+
     with pytest.MonkeyPatch.context() as patch:
-        held, masked, told, added = Giver.held, Giver.send_masked, Giver.reveal_shares, Adding.added
-
-        def hold(self: Giver, reply: Record, request: Record, at: tuple[int, int]) -> Any:
-            watch.held[self.name, *at, type(reply).__name__] = reply
-            return held(self, reply, request, at)
-
-        def mask(self: Giver, memory: Any, request: Any) -> Any:
-            using.clear()
-            found = masked(self, memory, request)
-            words = found[1]
-            content = hashlib.sha256(words.narrow.numpy().tobytes() + words.wide.numpy().tobytes()).hexdigest()
-            for key in using:
-                watch.hidden[key].add((self.name, content))
-            return found
-
-        def tell(self: Giver, memory: Any, request: Any) -> Any:
-            found = told(self, memory, request)
-            for peer in found[1].shares:
-                watch.told[self.name, request.sum.name, request.which, peer].add(peer in request.alive)
-            return found
-
-        def add(self: Adding, clients: Any, ask: Any) -> Record:
-            assert self.sum.name not in watch.names, "a name of a sum was used again"
-            watch.names.add(self.sum.name)
-            found = added(self, clients, ask)
-            group = len(self.cohort)
-            watch.sums.append(Added(self.sum.round, self.sum.exchange, self.alive, group, found))
-            return found
-
         for name, real in (("own_mask", giving.own_mask), ("pair_mask", giving.pair_mask)):
-            patch.setattr(giving, name, lambda *parts, real=real: _noted(using, real(*parts)))
+            patch.setattr(giving, name, lambda *parts, real=real: noted(real(*parts)))
         patch.setattr(Giver, "held", hold)
         patch.setattr(Giver, "send_masked", mask)
         patch.setattr(Giver, "reveal_shares", tell)
         patch.setattr(Adding, "added", add)
-        yield watch
-
-
-def _noted(using: set[bytes], key: bytes) -> bytes:
-    using.add(key)
-    return key
+        yield

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
+from isthmus.algorithms.fedgap.noisy_sums import memory_of_sums, network_of, own_rows, with_sums
 from isthmus.core.errors import BadInput, BadMessage, refuse
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
@@ -20,7 +21,6 @@ from isthmus.core.random import digest
 from isthmus.core.record import Params, Record, State
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.local_training import LocalTraining
-from isthmus.learn.noisy_sums import memory_of_sums, network_of, own_rows, with_sums
 from isthmus.learn.steps import load_params
 from isthmus.learn.tasks.node_classification import NodeClassification
 

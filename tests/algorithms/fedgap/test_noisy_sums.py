@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from isthmus.algorithms.fedgap import noisy_sums
+from isthmus.algorithms.fedgap.noisy_sums import bounded, memory_of_sums, network_of, own_rows, with_sums
 from isthmus.core.errors import BadInput
 from isthmus.core.guards.hiding import NoisySums
 from isthmus.core.random import Secret
 from isthmus.data.graph import Graph
-from isthmus.learn import noisy_sums
 from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.noisy_sums import bounded, memory_of_sums, network_of, own_rows, with_sums
 from isthmus.models import GAP, MLPDecoder, ModelSpec
 from isthmus.models.gnn.gap import GAPStack, OwnRows, SummedRows
 from isthmus.models.inputs import GraphInput

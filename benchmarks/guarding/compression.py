@@ -1,0 +1,176 @@
+"""Accuracy against bytes, for guards that put parameters into fewer of them, on Cora and PubMed with 5 and 50 clients.
+
+Each course is FedAvg as it is by default, for 100 rounds, but for the clients' optimiser: of a few, that which does
+best without any guard on seeds that are not shown. Settings of guards were chosen on such seeds, too. `accuracy` is
+that of the best round on the whole graph's test nodes, mean ± standard deviation over seeds; `points` is its difference
+to the same seed without guards, in points, mean ± standard error; bytes are of one client in one round, evaluation
+included; `fewer` is how many times fewer they are than without guards, all together.
+
+`delta, entropy` loses nothing: what it differs by is what another order of the same sums makes of it (clients behind
+guards are added up one by one).
+
+With `--out` finished courses are kept in a file there; a campaign that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from timing import heading, row
+
+import isthmus as ist
+from guarding.settings import Settings
+from isthmus.config.load import course_digest
+from isthmus.core.guards.guard import Guard
+from isthmus.data.dataset import Dataset
+from isthmus.data.zoo.cora import Cora
+from isthmus.data.zoo.planetoid import PubMed
+from isthmus.learn.optimizers import SGD, Adam, Optimizer
+from isthmus.privacy.compression.delta import Delta
+from isthmus.privacy.compression.entropy import Entropy
+from isthmus.privacy.compression.low_rank import LowRank
+from isthmus.privacy.compression.quantise import Quantise
+from isthmus.privacy.compression.random_k import RandomK
+from isthmus.privacy.compression.top_k import TopK
+
+NONE = "none"
+LINES: dict[str, tuple[Guard, ...]] = {
+    NONE: (),
+    "delta, entropy": (Delta(), Entropy()),
+    "quantise 8": (Quantise(bits=8),),
+    "quantise 4, entropy": (Quantise(bits=4), Entropy()),
+    "quantise 1 with feedback, entropy": (Quantise(bits=1, error_feedback=True), Entropy()),
+    "top_k 0.05, entropy": (TopK(fraction=0.05), Entropy()),
+    "random_k 0.05": (RandomK(fraction=0.05, error_feedback=False, max_drift=1.0),),
+    "random_k 0.05 up, top_k 0.05 down, entropy": (
+        RandomK(fraction=0.05, error_feedback=False, direction="up"),
+        TopK(fraction=0.05, direction="down"),
+        Entropy(),
+    ),
+    "low_rank 4, entropy": (LowRank(rank=4), Entropy()),
+}
+OPTIMISERS: dict[str, tuple[Dataset, Optimizer]] = {
+    "Cora": (Cora(), SGD(lr=0.5)),
+    "PubMed": (PubMed(), Adam(lr=0.01)),
+}
+# How many seeds at most: courses of 50 clients, coded one by one, take ten times as long as those of 5.
+CLIENTS = {5: 100, 50: 3}
+ROUNDS = 100
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Courses that differ in guards and seeds alone."""
+
+    dataset: str
+    clients: int
+    rounds: int
+
+    def course(self, line: str, seed: int) -> ist.Course:
+        """Return one of them."""
+        dataset, optimizer = OPTIMISERS[self.dataset]
+        return ist.Course(
+            dataset=dataset,
+            num_clients=self.clients,
+            algorithm=ist.FedAvg(optimizer=optimizer),
+            guards=LINES[line],
+            rounds=self.rounds,
+            seed=seed,
+        )
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of a course: accuracy, and bytes of one client in one round."""
+
+    accuracy: float
+    down: float
+    up: float
+
+
+class Kept:
+    """What is finished, by the digest of its course, in a file that only grows."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.path = None if folder is None else folder / "compression.jsonl"
+        self.found: dict[str, Found] = {}
+        if self.path is not None and self.path.exists():
+            self.found = dict(_read(self.path))
+
+    def of(self, course: ist.Course, data_root: Path | None) -> Found:
+        """Return what came of a course, after it was run if it was not."""
+        digest = course_digest(course)
+        if digest not in self.found:
+            self._add(digest, course, data_root)
+        return self.found[digest]
+
+    def _add(self, digest: str, course: ist.Course, data_root: Path | None) -> None:
+        started = time.perf_counter()
+        result = ist.run(course, data_root=data_root)
+        each = course.num_clients * result.num_rounds
+        found = Found(result.score(), result.bytes_down / each, result.bytes_up / each)
+        self.found[digest] = found
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            told = {"guards": repr(course.guards), "seconds": round(time.perf_counter() - started, 1)}
+            of = {"dataset": type(course.dataset).__name__, "clients": course.num_clients, "seed": course.seed}
+            with self.path.open("a") as file:
+                file.write(json.dumps({"course": digest, **of, **vars(found), **told}) + "\n")
+
+
+def _read(path: Path) -> Iterator[tuple[str, Found]]:
+    for line in path.read_text().splitlines():
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:  # cut short when it was stopped
+            continue
+        yield entry["course"], Found(entry["accuracy"], entry["down"], entry["up"])
+
+
+def show(settings: Settings) -> None:
+    """Print the table, once all courses are there: seed by seed, few clients before many."""
+    kept, cells = Kept(settings.out), _cells(settings)
+    root = None if settings.quick else settings.data
+    courses = [(cell, seed) for cell, number in cells.items() for seed in range(number)]
+    for cell, seed in sorted(courses, key=lambda one: (one[0].clients, one[1])):
+        for line in LINES:
+            kept.of(cell.course(line, seed), root)
+    heading("dataset", "clients", "seeds", "guards", "accuracy", "points", "bytes down", "bytes up", "fewer")
+    for cell, number in cells.items():
+        plain = [kept.of(cell.course(NONE, seed), root) for seed in range(number)]
+        for line in LINES:
+            found = [kept.of(cell.course(line, seed), root) for seed in range(number)]
+            row(cell.dataset, cell.clients, number, line, *compared(found, plain))
+
+
+def _cells(settings: Settings) -> dict[Cell, int]:
+    """Return how many seeds each cell has."""
+    if settings.quick:
+        return {Cell("Cora", 3, 2): 1}
+    found = [(Cell(name, number, ROUNDS), most) for number, most in CLIENTS.items() for name in OPTIMISERS]
+    return {cell: min(most, settings.seeds) for cell, most in found}
+
+
+def compared(found: list[Found], plain: list[Found]) -> list[str]:
+    """Return the cells of a row: beside the same seeds without guards."""
+    points = [100.0 * (one.accuracy - other.accuracy) for one, other in zip(found, plain, strict=True)]
+    accuracies = [one.accuracy for one in found]
+    down, up = (statistics.mean(getattr(one, way) for one in found) for way in ("down", "up"))
+    before = statistics.mean(one.down + one.up for one in plain)
+    return [
+        f"{statistics.mean(accuracies):.4f} ± {_deviation(accuracies):.4f}",
+        f"{statistics.mean(points):+.2f} ± {_deviation(points) / math.sqrt(len(points)):.2f}",
+        f"{down:,.0f}",
+        f"{up:,.0f}",
+        f"{before / (down + up):.1f}",
+    ]
+
+
+def _deviation(values: list[float]) -> float:
+    return statistics.stdev(values) if len(values) > 1 else 0.0
