@@ -27,8 +27,9 @@ from isthmus.privacy.noise.numbers import WEIGHT, Change, clipped, numbers_of, u
 CENTRAL, DISTRIBUTED, LOCAL = MODES = ("central", "distributed", "local")
 # Not an answer about the data that trains: how the model does, and a receipt.
 APART = (EvaluateModel, KeepBest)
-# What codes replies after they are clipped may make them somewhat longer; that much is clipped again.
-SLACK = 2.0
+# What codes replies after they are clipped may make them longer (few of the numbers, each larger by the inverse of its
+# chance); that is clipped again. So much longer none does.
+SLACK = 1000.0
 REMEDY = (
     ". To let less drown: more clients, fewer shared parameters (shared, model.gnn.hidden); or hide less than a whole "
     "client: edges (guard edge_dp), nodes (node_dp), examples (example_dp)"
@@ -107,6 +108,11 @@ class ClientDP(Guard):
         return self.clip is None
 
     @property
+    def bounds_length(self) -> bool:
+        """Whether the noise hides replies of a length, and longer ones less."""
+        return not self.does_nothing and self.mode != LOCAL
+
+    @property
     def spread(self) -> float:
         """The standard deviation of what is added in one place: at the server, or at a client."""
         shares = self.enough if self.mode == DISTRIBUTED else 1
@@ -167,6 +173,13 @@ class ClientDP(Guard):
         last = course.guards[-1]
         if self.mode == DISTRIBUTED and not last.sums:
             return "mode is 'distributed', and no guard adds the replies up: a share of the noise hides little alone"
+        between = course.guards[course.guards.index(self) + 1 : -1]
+        if self.mode == DISTRIBUTED and between:
+            name = type(between[0]).__name__
+            return (
+                f"{name} may make a change longer than the clip before it is added up, and nobody sees it then to clip "
+                f"it again: put {name} before {type(self).__name__}, or leave it out"
+            )
         least = min(course.min_replies, course.sampling.least(course.num_clients))
         if self.mode == DISTRIBUTED and least < self.enough:
             return (
