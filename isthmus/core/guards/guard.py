@@ -181,6 +181,11 @@ class Guard:
         return False
 
     @property
+    def lengthens(self) -> bool:
+        """Whether what its client half makes of a change may be much longer than that: then a bound on it is gone."""
+        return False
+
+    @property
     def sums_scores(self) -> bool:
         """Whether it adds up how the clients' models do as well: then nobody is told how a single one does."""
         return False

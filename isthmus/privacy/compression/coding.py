@@ -133,6 +133,11 @@ class Coder(Guard):
         """Whether replies are taken for changes of the model that the server has."""
         return self.downs
 
+    @property
+    def lengthens(self) -> bool:
+        """Whether replies have what earlier ones lacked in them."""
+        return self.ups and not self.lossless and self.error_feedback
+
     def problem(self, course: Any) -> str:
         """Return which other guard it cannot stand beside, or not in this order."""
         place = course.guards.index(self)

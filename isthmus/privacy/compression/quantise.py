@@ -41,6 +41,11 @@ class Quantise(Coder):
         refuse(self.bits not in (*BITS, WHOLE), self, "bits", "choose 8, 4, 2, 1, or 32 for none")
         refuse(not 1 <= self.bucket <= MAX_BUCKET, self, "bucket", f"it must be from 1 to {MAX_BUCKET}")
 
+    @property
+    def lengthens(self) -> bool:
+        """Whether levels are so far apart that rounding alone makes a change longer, or earlier errors are added."""
+        return self.ups and self.bits != WHOLE and (self.bits < 4 or self.error_feedback)
+
     def coded(self, value: Tensor, base: Tensor, draws: Draws, kept: State) -> Tensor | None:
         """Return the change on a grid."""
         if self.bits == WHOLE:

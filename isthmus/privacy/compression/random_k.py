@@ -41,6 +41,11 @@ class RandomK(Coder):
         super().__post_init__()
         refuse(not 0.0 < self.fraction <= 1.0, self, "fraction", "it must be in (0, 1]")
 
+    @property
+    def lengthens(self) -> bool:
+        """Whether replies are larger by the inverse of their chance, or have what earlier ones lacked in them."""
+        return self.ups and self.fraction < 1.0
+
     def coded(self, value: Tensor, base: Tensor, draws: Draws, kept: State) -> Tensor | None:
         """Return the changes in the places of this exchange."""
         if self.fraction == 1.0:

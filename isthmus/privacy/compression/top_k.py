@@ -41,6 +41,11 @@ class TopK(Coder):
         refuse(not 0.0 < self.fraction <= 1.0, self, "fraction", "it must be in (0, 1]")
         refuse(self.bits not in (*BITS, WHOLE), self, "bits", "choose 8, 4, 2, 1, or 32 for whole floats")
 
+    @property
+    def lengthens(self) -> bool:
+        """Whether replies have what earlier ones lacked in them."""
+        return super().lengthens and not (self.fraction == 1.0 and self.bits == WHOLE)
+
     def coded(self, value: Tensor, base: Tensor, draws: Draws, kept: State) -> Tensor | None:
         """Return the largest changes."""
         if self.fraction == 1.0 and self.bits == WHOLE:

@@ -145,6 +145,13 @@ class ClientDP(Guard):
 
     def _of_guards(self, course: Any) -> str:
         other = next((guard for guard in course.guards if guard.compares), None)
+        longer = next((guard for guard in course.guards if guard.lengthens), None)
+        if self.mode == CENTRAL and longer is not None:
+            name = type(longer).__name__
+            return (
+                f"{name} may make a change much longer than the clients clip it to, and the server believes nobody who "
+                f"sends such a one: set direction=down in {name}, or leave it out (quantise of 8 or 4 bits may stand)"
+            )
         if other is None or self.mode == LOCAL:
             return ""
         return (
