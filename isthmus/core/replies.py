@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isthmus.core.codec import encoded_size
+from isthmus.core.codec import encoded_size, scalar_size
 from isthmus.core.record import Record, largest, leaves, non_finite_leaf, with_leaves
 
 
@@ -205,7 +205,7 @@ class Stack:
         for leaf in leaves(self.record).values():
             if isinstance(leaf, Each):
                 known = {repr(value): value for value in leaf.values}  # 1, 1.0 and True are not as long
-                length = {text: encoded_size(value) for text, value in known.items()}
+                length = {text: scalar_size(value) for text, value in known.items()}
                 lengths = [length[repr(value)] for value in leaf.values]
                 sizes = [size + length - lengths[0] for size, length in zip(sizes, lengths, strict=True)]
         return sizes

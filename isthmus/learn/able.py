@@ -26,6 +26,7 @@ def require_keys(client: GraphClient, cannot: str) -> Tensor:
     """Return the names under which others know the client's nodes; refuse a client that has none."""
     if client.node_keys is None:
         raise BadInput(
-            f"{client.id} cannot {cannot}: start it with isthmus join --id-secret-file FILE, the same file at all silos"
+            f"{client.id} cannot {cannot}: start it with isthmus join --id-secret-file FILE, the same file at all "
+            "silos, or let ids go round all of them with dataset.match_ids=private in the course"
         )
     return client.node_keys

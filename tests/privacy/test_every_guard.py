@@ -197,7 +197,6 @@ def test_noise_cannot_stand_behind_what_leaves_no_numbers(name: str) -> None:
         (RandomK(error_feedback=True), True),
         (RandomK(fraction=1.0), False),
         (Quantise(), False),
-        (Quantise(bits=1), True),
         (Quantise(error_feedback=True), True),
         (Delta(), False),
     ],
@@ -212,7 +211,7 @@ def test_a_clipped_change_that_coding_makes_longer_is_refused_where_the_server_s
         assert trace.ended_by is None
         assert not [failure for report in trace.exchanges for failure in report.failures]
         return
-    with pytest.raises(ValueError, match=f"{type(coder).__name__} may make a change much longer than the clients clip"):
+    with pytest.raises(ValueError, match=f"after ClientDP has bounded a reply's length, {type(coder).__name__} "):
         made(noise, coder)
     assert made(replace(noise, mode="local"), coder).guards
 

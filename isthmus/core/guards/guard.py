@@ -181,8 +181,8 @@ class Guard:
         return False
 
     @property
-    def lengthens(self) -> bool:
-        """Whether what its client half makes of a change may be much longer than that: then a bound on it is gone."""
+    def bounds_length(self) -> bool:
+        """Whether no reply may be longer, when it arrives, than its client half left it."""
         return False
 
     @property

@@ -351,6 +351,7 @@ class GraphSetFolder(OwnFolder):
     edge_sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         refuse(self.target not in TARGETS, self, "target", f"choose from {', '.join(TARGETS)}")
         for name in ("x_sizes", "edge_sizes"):
             if any(size < 1 for size in getattr(self, name)):

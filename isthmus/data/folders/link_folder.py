@@ -249,6 +249,7 @@ class LinkFolder(OwnFolder):
     all_links: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.all_links and self.negative_class:
             raise ValueError(
                 f"negatives is {self.negatives!r}, so not all rows are links, but all_links is true; set one of them"

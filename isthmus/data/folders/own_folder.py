@@ -47,6 +47,8 @@ class OwnFolder(Dataset):
         undirected:  whether an edge or link means the same in both directions
         by_position: between silos, whether features and classes without names count as those of the others, by their
                      order; otherwise they agree only with such that have none either
+        match_ids:   between silos, how nodes in common get equal keys: `secret`, by a secret that all silos were given
+                     (isthmus join --id-secret-file), or `private`, by ids that go round all of them, blinded
         own_split:   whether the column `split` stands where there is one; false lets the course's masks divide anew
     """
 
@@ -61,6 +63,11 @@ class OwnFolder(Dataset):
     undirected: bool = True
     by_position: bool = False
     own_split: bool = True
+    match_ids: str = "secret"
+
+    def __post_init__(self) -> None:
+        if self.match_ids not in ("secret", "private"):
+            raise ValueError(f"match_ids is {self.match_ids!r}; choose from secret, private")
 
     @abstractmethod
     def read_from(self, path: Path) -> OwnData[Any]:

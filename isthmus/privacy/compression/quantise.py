@@ -9,7 +9,8 @@ from torch import Tensor
 from isthmus.core.errors import refuse
 from isthmus.core.record import State
 from isthmus.privacy.compression.blob import Form, Kind, read_blob, write_blob
-from isthmus.privacy.compression.coding import Coder, Draws
+from isthmus.privacy.compression.coding import Coder
+from isthmus.privacy.compression.draws import Draws
 from isthmus.privacy.compression.grid import BITS, WHOLE, read_numbers, write_numbers
 
 MAX_BUCKET = 2**20
@@ -40,11 +41,6 @@ class Quantise(Coder):
         super().__post_init__()
         refuse(self.bits not in (*BITS, WHOLE), self, "bits", "choose 8, 4, 2, 1, or 32 for none")
         refuse(not 1 <= self.bucket <= MAX_BUCKET, self, "bucket", f"it must be from 1 to {MAX_BUCKET}")
-
-    @property
-    def lengthens(self) -> bool:
-        """Whether levels are so far apart that rounding alone makes a change longer, or earlier errors are added."""
-        return self.ups and self.bits != WHOLE and (self.bits < 4 or self.error_feedback)
 
     def coded(self, value: Tensor, base: Tensor, draws: Draws, kept: State) -> Tensor | None:
         """Return the change on a grid."""

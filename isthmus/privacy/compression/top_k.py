@@ -11,7 +11,8 @@ from isthmus.core.errors import refuse
 from isthmus.core.record import State
 from isthmus.privacy.compression.blob import Form, Kind, read_blob, write_blob
 from isthmus.privacy.compression.choosing import largest_places, number_of, read_places, scattered, write_places
-from isthmus.privacy.compression.coding import Coder, Draws
+from isthmus.privacy.compression.coding import Coder
+from isthmus.privacy.compression.draws import Draws
 from isthmus.privacy.compression.grid import BITS, WHOLE, read_numbers, write_numbers
 
 BUCKET = 256
@@ -40,11 +41,6 @@ class TopK(Coder):
         super().__post_init__()
         refuse(not 0.0 < self.fraction <= 1.0, self, "fraction", "it must be in (0, 1]")
         refuse(self.bits not in (*BITS, WHOLE), self, "bits", "choose 8, 4, 2, 1, or 32 for whole floats")
-
-    @property
-    def lengthens(self) -> bool:
-        """Whether replies have what earlier ones lacked in them."""
-        return super().lengthens and not (self.fraction == 1.0 and self.bits == WHOLE)
 
     def coded(self, value: Tensor, base: Tensor, draws: Draws, kept: State) -> Tensor | None:
         """Return the largest changes."""

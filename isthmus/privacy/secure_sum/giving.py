@@ -107,7 +107,10 @@ class Giver:
                 sealed[peer] = pack(crypto.seal(key, dealt[peer], context))
         promises = [shamir.commitment(secrets.seed(which), context) for which in SUMS]
         cohort = {peer: (keys.channel, keys.masks) for peer, keys in request.cohort.items()}
-        return {**memory, "cohort": cohort, "context": pack(context)}, SealedShares(sealed, _rows(promises))
+        mine = pack(dealt[self.name])
+        return {**memory, "cohort": cohort, "context": pack(context), "mine": mine}, SealedShares(
+            sealed, _rows(promises)
+        )
 
     def _check_cohort(self, request: ShareSecrets, secrets: _Secrets) -> None:
         cohort, (channel, masks) = request.cohort, secrets.public()
@@ -180,11 +183,10 @@ class Giver:
                 shares[peer] = pack(crypto.unseal(key, unpack(request.sealed[peer]), context))
             except (BadMessage, KeyError):
                 unopened.append(peer)
-        mine = self._dealt(secrets, context, sorted(memory["cohort"]))[self.name]
         held = memory["held"]
         if request.which == NUMBERS and (held["weighted"] or "sent" in held):
             raise BadMessage("the weights have to be added up before the numbers")
-        return {**memory, "shares": {**shares, self.name: pack(mine)}}, tuple(unopened)
+        return {**memory, "shares": {**shares, self.name: memory["mine"]}}, tuple(unopened)
 
     def _check_group(self, memory: State, group: tuple[str, ...], num_cohort: int) -> None:
         if len(set(group)) != len(group) or self.name not in group or set(group) - memory["cohort"].keys():

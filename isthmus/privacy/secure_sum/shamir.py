@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import combinations, islice
 from math import prod
 
@@ -111,7 +112,8 @@ def interpolated(values: Mapping[int, int], at: int) -> int:
     return sum(value * factor for value, factor in zip(values.values(), factors(tuple(values), at), strict=True)) % P
 
 
-def factors(places: tuple[int, ...], at: int) -> list[int]:
+@lru_cache(maxsize=4_096)  # the shares of all secrets of a sum lie at the same places
+def factors(places: tuple[int, ...], at: int) -> tuple[int, ...]:
     """Return what each f(place) counts for in f(at)."""
     found = []
     for place in places:
@@ -119,7 +121,7 @@ def factors(places: tuple[int, ...], at: int) -> list[int]:
         above = prod((at - other) % P for other in others) % P
         below = prod((place - other) % P for other in others) % P
         found.append(above * pow(below, -1, P) % P)
-    return found
+    return tuple(found)
 
 
 def commitment(secret: bytes, purpose: bytes) -> bytes:

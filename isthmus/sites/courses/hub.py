@@ -235,6 +235,10 @@ class SiteTransport:
                 answer = Failure(site, "lost", "it was restarted and has to agree again")
             yield site, answer
 
+    def settle(self, sites: Collection[str]) -> None:
+        """Let those agree again who came back."""
+        self._failures(sites)
+
     def _failures(self, sites: Collection[str]) -> dict[str, Failure]:
         """Return why sites cannot be asked, of those that cannot; who came back is let agree again first."""
         connected = self.hub.connected()

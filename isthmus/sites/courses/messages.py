@@ -97,6 +97,43 @@ class Verdict(AskCourse):
 
 
 @dataclass(frozen=True)
+class Points(Record):
+    """Blinded ids on their way round all silos (`isthmus.sites.silo.matching`)."""
+
+    points: Tensor
+    """One row of 32 bytes for each id, in an order that its owner drew: as good as random to all others."""
+    signature: str
+    """Of the silo that hands them on; it brings the silo's certificate."""
+
+
+NO_POINTS = Points(torch.empty(0, 32, dtype=torch.uint8), "")
+
+
+@dataclass(frozen=True)
+class PassOn(AskCourse):
+    """The server hands a silo the points that are next for it, and asks for what it makes of them."""
+
+    attempt: str
+    """Names this ring: no two have the same secrets."""
+    ring: tuple[str, ...]
+    """Who takes part, in the order in which points are handed on."""
+    step: int
+    """How far it is: 0 asks for the silo's own, as many as there are silos brings these back."""
+    handed: Points
+    """What the one before has handed on; nothing at step 0."""
+
+
+@dataclass(frozen=True)
+class Passed(Record):
+    """What a silo makes of points."""
+
+    problem: str
+    """Why it hands on nothing; empty if it does."""
+    handed: Points
+    """For the next in the ring; nothing at the last step."""
+
+
+@dataclass(frozen=True)
 class Finish(AskCourse):
     """The course is over; every silo may keep its model."""
 

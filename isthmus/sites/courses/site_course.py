@@ -28,6 +28,7 @@ from isthmus.sites.courses.agreement import SiteModels
 from isthmus.sites.courses.hub import Hub, SiteTransport, problems_of
 from isthmus.sites.courses.messages import Finish, Proposal
 from isthmus.sites.courses.own_graph import own_client, require_own_graph
+from isthmus.sites.courses.ring import RingBroken, go_round
 from isthmus.sites.silo.state import SECRET_FILE, server_secret
 from isthmus.sites.silo.terms import own_dataset
 
@@ -123,6 +124,8 @@ class SiteCourse(Life, Callback):
             self.journal.write("resume", after=after)
         self.course_id = (self.run_dir / ID_FILE).read_text().strip()
         self._agree()
+        if standing is None:
+            self._match()
         with torch_threads(self.course.threads):
             result = self.to_the_end(standing)
         self._finish(result)
@@ -145,6 +148,26 @@ class SiteCourse(Life, Callback):
             self.journal.write("client", client=site, text=text)
         self.model = models.initial(self.agreement)
         self.own = own_client(self.course, self.graph, self.transport, self.secret)
+
+    def _match(self) -> None:
+        """Let ids go round all silos that take part, where the course asks for that; who comes late has no keys."""
+        if own_dataset(self.course).match_ids != "private":
+            return
+        ring = tuple(sorted(self.agreement.holds))
+        if len(ring) < 2:
+            raise CourseFailed(f"ids are matched between two silos at least, {len(ring)} takes part")
+        for left in reversed(range(self.patience.num_retries + 1)):
+            try:
+                numbers = go_round(self.hub, self.course_id, ring, self.timeout)
+                break
+            except RingBroken as error:
+                if not left:
+                    raise
+                self.say(f"{error}; the ring is begun anew")
+                self._wait(len(ring), self.patience.pause_seconds, "ids are matched")
+                self.transport.settle(ring)
+        told = ", ".join(f"{site} {number}" for site, number in numbers.items())
+        self.note(f"ids went round all silos, blinded: {told}")
 
     def _note_of(self, site: str, text: str) -> None:
         self.note(f"{site} {text}")

@@ -92,6 +92,18 @@ def node_keys(ids: Sequence[str], secret: bytes) -> Tensor:
     return torch.tensor(list(first), dtype=torch.int64)  # a dict keeps the order of the rows
 
 
+def refuse_twins(ids: Sequence[str]) -> None:
+    """Raise BadInput where two ids are one text, so that no keys could tell them apart."""
+    first: dict[str, int] = {}
+    for row, id in enumerate(ids):
+        other = first.setdefault(unicodedata.normalize("NFC", id), row)
+        if other != row:
+            raise BadInput(
+                f"the nodes {ids[other]!a} and {id!a} (rows {other + 1} and {row + 1}) have the same key: "
+                f"{_why_equal(ids[other], id)}"
+            )
+
+
 def neighbor_keys(ids: Sequence[str], secret: bytes) -> Tensor:
     """Return the key of each id, (ids,), int64, as `node_keys` makes it; an id may be there several times."""
     return torch.tensor([_key(id, secret) for id in ids], dtype=torch.int64)

@@ -62,6 +62,8 @@ class Policy:
                              paths; else only the kind crosses. For federations that only try things out
         share_columns:       whether the server is told what this silo's feature columns are called when another silo's
                              have other names, so that that one learns which; it always gets a digest of the names
+        private_matching:    whether this silo's ids go round the others, blinded, in a course with
+                             dataset.match_ids=private, and theirs come by here
         max_rounds:          rounds of a course
         max_steps:           steps or epochs that an algorithm takes in one answer
         max_parameters:      numbers in a model
@@ -81,6 +83,7 @@ class Policy:
     required_guards: Mapping[str, Bounds] = field(default_factory=dict)
     tell_reasons: bool = False
     share_columns: bool = True
+    private_matching: bool = True
     max_rounds: int = 10_000
     max_steps: int = 10_000
     max_parameters: int = 50_000_000
@@ -141,7 +144,12 @@ class Policy:
 
     def refusal(self, course: Course, sites: tuple[str, ...]) -> str:
         """Return why this silo stays away from a course, or nothing."""
-        reasons = [self._of_algorithm(course), self._of_sites(course, sites), self._of_replies(course)]
+        reasons = [
+            self._of_algorithm(course),
+            self._of_sites(course, sites),
+            self._of_replies(course),
+            self._of_ids(course),
+        ]
         # Each is looked for only where the ones before it found nothing: sizes may be looked at by now.
         return next(itertools.chain(*reasons, self._of_settings(course), self._of_sizes(course)), "")
 
@@ -168,6 +176,10 @@ class Policy:
         if cohort < self.min_sites:
             found = f"has {cohort}" if cohort else "may have nobody"
             yield f"{asks}; with sampling.fraction={course.sampling.fraction:g} a round of this course {found}"
+
+    def _of_ids(self, course: Course) -> Iterator[str]:
+        if getattr(course.dataset, "match_ids", "") == "private" and not self.private_matching:
+            yield "the course matches ids privately, and its policy says private_matching: false"
 
     def _of_replies(self, course: Course) -> Iterator[str]:
         name = name_of(type(course.algorithm))

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from isthmus import __version__
 from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_yaml, load_course, own_algorithm, own_batching
 from isthmus.core.codec import decode, encode, pack
-from isthmus.core.device import CPU, moved
+from isthmus.core.device import CPU
 from isthmus.core.errors import BadInput, BadMessage, quoted
 from isthmus.core.guards.line import GuardLine
 from isthmus.core.guards.settled import SettledFile
@@ -28,10 +24,9 @@ from isthmus.core.outside import foreign, parse_yaml, replace_file
 from isthmus.core.protocol import Failure
 from isthmus.core.record import Params, Record
 from isthmus.data.features import feature_facts, name_differences
-from isthmus.data.folders.graph_folder import GraphFolder
 from isthmus.data.folders.own_folder import OwnData
 from isthmus.data.folders.schema.schema import digest_at
-from isthmus.learn.graph_client import ForeignEdges, GraphClient
+from isthmus.learn.graph_client import GraphClient
 from isthmus.runs.folder import ID_FILE, RunFolder, save_model_file
 from isthmus.runs.simulation import build_model, columns_of, known_parameters, output_dim, personal_start, torch_threads
 from isthmus.runtime.answering import MemoryStore, Silo, memory_owner
@@ -39,10 +34,23 @@ from isthmus.runtime.envelope import BLANK, Answer
 from isthmus.runtime.reasons import Reasons, Refusal, refused_as
 from isthmus.runtime.seldom import Seldom
 from isthmus.sites.courses.agreement import OTHER_COLUMNS
-from isthmus.sites.courses.messages import NOT_AGREED, AskColumns, Columns, Finish, Proposal, Receipt, Terms, Verdict
+from isthmus.sites.courses.messages import (
+    NO_POINTS,
+    NOT_AGREED,
+    AskColumns,
+    Columns,
+    Finish,
+    Passed,
+    PassOn,
+    Proposal,
+    Receipt,
+    Terms,
+    Verdict,
+)
 from isthmus.sites.silo.consent import Identity
 from isthmus.sites.silo.hand import Hand
-from isthmus.sites.silo.identities import course_secret, neighbor_keys, node_keys
+from isthmus.sites.silo.matching import KEYS_FILE, PRIVATE, Matching, keys_by_secret
+from isthmus.sites.silo.patience import TookTooLong, time_limit
 from isthmus.sites.silo.policy import Policy
 from isthmus.sites.silo.seen import DATA_FILE, DataSeen
 from isthmus.sites.silo.state import BOOK_FILE, OwnSecret, mark_finished, prune
@@ -63,6 +71,7 @@ class _Agreed:
     silo: Silo
     counted: bool  # whether it was seen that as many silos signed it as the policy asks for
     held: OwnData[Any] | None  # what it read for the course, until it has answered once
+    matching: Matching | None = None
 
 
 class SiloService:
@@ -129,6 +138,7 @@ class SiloService:
             "columns": (AskColumns, self._columns),
             "verdict": (Verdict, self._verdict),
             "finish": (Finish, self._finish),
+            "match": (PassOn, self._pass_on),
         }
         if kind not in handlers:
             raise BadMessage(f"there is no message of the kind {kind[:40]!r}")
@@ -141,8 +151,8 @@ class SiloService:
         told = self.reasons.crossing(why, problem)
         if kind == "exchange":
             return encode(Answer(pack(b""), Failure(self.name, failure, told), BLANK))
-        answer: Record = self._terms(told) if kind == "propose" else Receipt(told)
-        return encode(answer)
+        others: dict[str, Record] = {"propose": self._terms(told), "match": Passed(told, NO_POINTS)}
+        return encode(others.get(kind, Receipt(told)))
 
     # ---- before the course
 
@@ -159,11 +169,11 @@ class SiloService:
             if self.identity is not None:
                 terms = replace(terms, consent=self.identity.sign(proposal.course_id, proposal.course))
             with refused_as("course"):
-                silo = self._silo(proposal, course, folder)
+                silo, matching = self._silo(proposal, course, folder)
             terms = replace(terms, changed=self._seen.changed(silo.store.folder, folder))
             prune(self.state, self.policy, silo.store.folder)
             counted = self.identity is None or self.policy.min_sites <= 1
-            self._last = _Agreed(proposal, course, silo, counted, folder)
+            self._last = _Agreed(proposal, course, silo, counted, folder, matching)
         except Refusal as error:
             self._tell("stays away", f"stays away from a course: {error}")
             return self._terms(self.reasons.crossing(error.kind, str(error)))
@@ -196,15 +206,21 @@ class SiloService:
             dataset = own_dataset(course)
         return read_own(course, dataset, self.data, self.name)
 
-    def _silo(self, proposal: Proposal, course: Course, folder: OwnData[Any]) -> Silo:
+    def _silo(self, proposal: Proposal, course: Course, folder: OwnData[Any]) -> tuple[Silo, Matching | None]:
         course_id, data = proposal.course_id, folder.data
-        keys, neighbors = self._keys(course_id, folder)
         into, out = course.task.input_dim(data), output_dim(course, data, self.name)
         # Settings come with the course, from elsewhere: they may name installed parts only, as the course itself.
         with torch.device("meta"):  # only their names count: the models of the others take no memory here
             known = known_parameters(course, allow_import=False)
         batching = own_batching(course, self.name, allow_import=False)
         algorithm = own_algorithm(course, self.name, allow_import=False)
+        owner = memory_owner(course.algorithm, f"{course_id} {course_digest(course)}")
+        folder_of_course = self.state / "memories" / f"{course_id}-{owner[:16]}"
+        store = MemoryStore(folder_of_course, owner, (DATA_FILE, KEYS_FILE))
+        matching = self._matching(course, course_id, folder, store)
+        with refused_as("data"):
+            found = matching.keys() if matching else keys_by_secret(self.id_secret, course_id, folder, self.device)
+        keys, neighbors = found
         secret = self.own_secret.for_course(course_id, proposal.course)
         if (algorithm or course.algorithm).protecting_streams or course.guards:
             self.own_secret.begun(course_id)
@@ -218,25 +234,34 @@ class SiloService:
             made.course, made.book, made.signer = course_id, self.book, self._hand()
             return made
 
-        owner = memory_owner(course.algorithm, f"{course_id} {course_digest(course)}")
-        store = MemoryStore(self.state / "memories" / f"{course_id}-{owner[:16]}", owner, (DATA_FILE,))
-        return Silo(course_id, course.algorithm, client, store, self.policy.max_message_bytes, self.reasons)
+        return Silo(course_id, course.algorithm, client, store, self.policy.max_message_bytes, self.reasons), matching
 
     def _hand(self) -> Hand | None:
         return None if self.identity is None else Hand(self.identity, lambda: self.expelled())
 
-    def _keys(self, course_id: str, folder: OwnData[Any]) -> tuple[Tensor | None, ForeignEdges | None]:
-        """Return the keys of nodes, and of edges to those of other silos; without the secret nobody is told of them."""
-        keys, neighbors = None, None
-        if self.id_secret is not None:
-            secret = course_secret(self.id_secret, course_id)
-            if folder.node_ids is not None:
-                with refused_as("data"):
-                    keys = node_keys(folder.node_ids, secret).to(self.device)
-            if isinstance(folder, GraphFolder) and folder.foreign is not None:
-                edges = (folder.foreign.node, neighbor_keys(folder.foreign.ids, secret), folder.foreign.weight)
-                neighbors = ForeignEdges(*moved(edges, self.device))
-        return keys, neighbors
+    def _matching(self, course: Course, course_id: str, folder: OwnData[Any], store: MemoryStore) -> Matching | None:
+        """Return this silo's part in matching ids, where the course has them go round all silos."""
+        if own_dataset(course).match_ids != PRIVATE:
+            return None
+        with refused_as("data"):
+            return Matching(self.name, course_id, folder, store.folder / KEYS_FILE, self._hand(), self.device)
+
+    def _pass_on(self, request: PassOn) -> Passed:
+        """Do this silo's part in a round of the ring; what is wrong with it ends the ring, and the course."""
+        agreed = self._agreed(request.course_id)
+        if agreed is None or not agreed.counted or agreed.matching is None:
+            raise Refusal("message", "this silo takes part in no such ring")
+        ring, sites = request.ring, agreed.proposal.sites
+        if len(set(ring)) != len(ring) or self.name not in ring or set(ring) - set(sites):
+            raise Refusal("message", "the ring is not of this silo and others of the course, each once")
+        if len(self._counted(ring)) < max(2, self.policy.min_sites):
+            raise Refusal("policy", f"{len(ring)} silos are in the ring, its policy asks for {self.policy.min_sites}")
+        handed = agreed.matching.passed(request)
+        if request.step == len(ring):
+            agreed.silo.client.node_keys, agreed.silo.client.foreign = agreed.matching.keys()
+            told = ", ".join(f"{site} {number}" for site, number in sorted(agreed.matching.told.items()))
+            self._tell("matched", f"ids went round {len(ring)} silos, blinded: {told}")
+        return Passed("", handed)
 
     def _agreed(self, course_id: str) -> _Agreed | None:
         """Return the course of an id, if this silo agreed to it and to none since."""
@@ -355,38 +380,3 @@ def read_course(text: str) -> Course:
     if not isinstance(raw, dict):
         raise BadInput(f"the course is {type(raw).__name__}, expected keys and values")
     return load_course(raw, allow_import=False)
-
-
-class TookTooLong(BaseException):
-    """Raised in the middle of work that has had its time; no `except Exception` of a handler keeps it."""
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TookTooLong in this thread when the block has taken so long.
-
-    It comes between two steps of Python, so a single call into torch is not cut short; sizes are bounded before.
-    Signals would do the same, but only in the main thread.
-    """
-    thread, lock, over = threading.get_ident(), threading.Lock(), False
-
-    def strike() -> None:
-        with lock:
-            if not over:
-                _raise_in(thread, TookTooLong)
-
-    timer = threading.Timer(seconds, strike)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        with lock:
-            over = True
-        _raise_in(thread, None)  # one that was on its way comes too late
-
-
-def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
-    exception = None if kind is None else ctypes.py_object(kind)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), exception)

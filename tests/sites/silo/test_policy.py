@@ -23,8 +23,8 @@ from isthmus.data.folders.graph_folder import write_graph_folder
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.optimizers import SGD, Cosine
 from isthmus.models import GAT, GCN, MLP, MLPDecoder, ModelSpec
+from isthmus.sites.silo.patience import TookTooLong, time_limit
 from isthmus.sites.silo.policy import Policy, largest_steps, load_policy, num_parameters
-from isthmus.sites.silo.service import TookTooLong, time_limit
 from isthmus.testing import toy_course, toy_graph
 from tests.limits import within
 from tests.quick import quick
