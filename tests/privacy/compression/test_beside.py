@@ -151,7 +151,7 @@ twice = Quantise(bits=8)
         ((Delta(), TopK(), Quantise(), Entropy()), "those of top_k and low_rank have bits of their own"),
         ((RandomK(direction="down"), Adding()), 'set direction to "both" or "up"'),
         ((ClientDP(), TopK()), "after ClientDP has bounded a reply's length, TopK adds what earlier replies lacked"),
-        ((ClientDP(mode="distributed"), RandomK(), Adding()), "larger; put RandomK first"),
+        ((ClientDP(mode="distributed"), RandomK(), Adding()), "put RandomK before ClientDP"),
     ],
 )
 def test_an_order_that_cannot_be_is_refused_with_what_would_do(guards: tuple[Guard, ...], words: str) -> None:
