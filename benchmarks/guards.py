@@ -19,6 +19,7 @@ from guarding.settings import Settings
 SECTIONS = {
     "cost": "milliseconds and bytes of an exchange, for each guard",
     "compression": "accuracy against bytes, for guards that code",
+    "dp": "accuracy against epsilon, for each thing that noise can hide",
     "poison": "accuracy when clients poison a course, for each fold and check",
     "secure_sum": "milliseconds and bytes of a secure sum beside the same exchange without it",
 }

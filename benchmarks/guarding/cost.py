@@ -1,34 +1,83 @@
 """Milliseconds and bytes of one exchange, for each guard, by clients and size of the model.
 
 Clients are simulated one after the other in one process, and everything passes through bytes (the `strict` runtime),
-so a time is the sum of what the server and all clients do; nothing crosses a network. Each client answers with the
-model it was sent plus a change of its own of a hundredth of the model's size; the server takes the weighted mean. The
-model is one matrix with rows of 64 numbers. The first exchange, in which clients know nothing yet, is not in the times.
+so a time is the sum of what the server and all clients do; nothing crosses a network. Milliseconds are of the
+processor, medians over repeats. Each client answers with the model it was sent plus a change of its own of a hundredth
+of the model's size; the server takes the weighted mean. The model is one matrix with rows of 64 numbers. The first
+exchange, in which clients know nothing yet, is not in the times.
+
+In brackets is how many times as long it takes as without guards; bytes are those of one client, as a share of what
+crosses without guards, down and up. Above `MANY` bytes of all replies together a time is taken once, and above `MOST`
+only for `LARGE` guards: others would take minutes, or more memory than there is.
+
+With `--out` what was measured is kept in a file there; what was stopped goes on where it was.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from timing import heading, row, short
 
+from guarding.kept import Kept
 from guarding.settings import Settings
 from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel
+from isthmus.core.folding.krum import Krum
 from isthmus.core.folds import weighted_mean
+from isthmus.core.guards.guard import Guard
+from isthmus.core.guards.line import GuardLine
 from isthmus.core.protocol import Algorithm, Client, ModelState, Request, on
-from isthmus.core.record import Params, Record
+from isthmus.core.random import Secret
+from isthmus.core.record import Params, Record, State
+from isthmus.privacy import (
+    ClientDP,
+    Delta,
+    DistanceToMedian,
+    Entropy,
+    LowRank,
+    NoRepeats,
+    NormBound,
+    Quantise,
+    RandomK,
+    RobustFold,
+    SecureSum,
+    TopK,
+)
 from isthmus.runtime.strict import StrictRuntime
 
+NONE = "none"
+# Guards whose work is in training itself (example_dp, edge_dp, node_dp), in predictions (class_sanity), or in what
+# others found (quarantine) have nothing to do in these exchanges.
+LINES: dict[str, tuple[Guard, ...]] = {
+    NONE: (),
+    "entropy": (Entropy(),),
+    "delta, entropy": (Delta(), Entropy()),
+    "quantise 8": (Quantise(bits=8),),
+    "quantise 4, entropy": (Quantise(bits=4), Entropy()),
+    "quantise 1 with feedback, entropy": (Quantise(bits=1, error_feedback=True), Entropy()),
+    "top_k 0.05, entropy": (TopK(fraction=0.05), Entropy()),
+    "random_k 0.05": (RandomK(fraction=0.05),),
+    "low_rank 4, entropy": (LowRank(rank=4), Entropy()),
+    "norm_bound": (NormBound(times_median=3.0),),
+    "distance_to_median": (DistanceToMedian(),),
+    "no_repeats": (NoRepeats(),),
+    "robust_fold": (RobustFold(),),
+    "robust_fold by krum": (RobustFold(Krum(num_malicious=0)),),
+    "client_dp": (ClientDP(noise=0.01),),
+    "secure_sum": (SecureSum(),),
+}
+LARGE = (NONE, "quantise 8", "top_k 0.05, entropy")
 CLIENTS = (3, 10, 50)
 SIZES = {"10 KB": 10_000, "1 MB": 1_000_000, "50 MB": 50_000_000}
 COLUMNS = 64
 # Above so many bytes of all replies together a time is taken once: it is minutes, and steady.
 MANY = 200_000_000
+MOST = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -77,51 +126,85 @@ class Bystander(Client):
         return {}, {}
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What one exchange took: milliseconds, and bytes for each client."""
+class Exchanging:
+    """A server and its clients, exchange by exchange."""
 
-    milliseconds: list[float]
-    down: float
-    up: float
+    def __init__(self, guards: tuple[Guard, ...], num_clients: int, num_bytes: int) -> None:
+        self.names = [f"client-{number}" for number in range(num_clients)]
+        self.line, self.algorithm = GuardLine(guards) if guards else None, Exchanges()
+        self.runtime = StrictRuntime(self.algorithm, {name: partial(self._client, name) for name in self.names})
+        stream = torch.Generator().manual_seed(0)
+        params = {"weight": torch.randn(max(1, num_bytes // (4 * COLUMNS)), COLUMNS, generator=stream)}
+        self.initial, self.state = InitialModel(params), ModelState(params)
+        self.memories: dict[str, State] = {}
+        self.round = 0
 
+    def _client(self, name: str) -> Client:
+        client = Bystander(name)
+        client.guards, client.secret = self.line, Secret.of_simulation(0, name)
+        return client
 
-def measured(num_clients: int, num_bytes: int, repeats: int) -> Cost:
-    """Do exchanges and return what they took."""
-    names = [f"client-{number}" for number in range(num_clients)]
-    factories: dict[str, Callable[[], Client]] = {name: partial(Bystander, name) for name in names}
-    algorithm = Exchanges()
-    runtime = StrictRuntime(algorithm, factories)
-    stream = torch.Generator().manual_seed(0)
-    params = {"weight": torch.randn(max(1, num_bytes // (4 * COLUMNS)), COLUMNS, generator=stream)}
-    reports: list[ExchangeReport] = []
-    state, times = ModelState(params), []
-    for round in range(1, repeats + 2):
-        started = time.perf_counter()
+    def next(self) -> list[ExchangeReport]:
+        """Do one exchange, with all that guards add to it."""
+        self.round += 1
+        reports: list[ExchangeReport] = []
         fed = Federation(
-            runtime,
+            self.runtime,
             seed=0,
-            round=round,
-            cohort=names,
-            model=InitialModel(params),
-            rules=ExchangeRules(min_replies=num_clients),
+            round=self.round,
+            cohort=self.names,
+            model=self.initial,
+            rules=ExchangeRules(min_replies=len(self.names)),
             report=reports.append,
+            guards=self.line,
+            memories=self.memories,
         )
-        state = algorithm.round(state, fed)
-        runtime.mark(round)
-        times.append(1e3 * (time.perf_counter() - started))
-    last = reports[-1]
-    return Cost(times[1:], last.bytes_down / num_clients, last.bytes_up / num_clients)
+        self.state = self.algorithm.round(self.state, fed)
+        if self.line is not None:
+            kept = self.line.round_done(self.memories, self.round)
+            self.memories.clear()
+            self.memories.update(kept)
+        self.runtime.mark(self.round)
+        return reports
+
+
+def measured(guards: tuple[Guard, ...], num_clients: int, num_bytes: int, repeats: int) -> dict[str, Any]:
+    """Return the milliseconds of exchanges, and the bytes of one client in the last."""
+    exchanging, times, reports = Exchanging(guards, num_clients, num_bytes), [], []
+    exchanging.next()
+    for _ in range(repeats):
+        started = time.process_time()
+        reports = exchanging.next()
+        times.append(1e3 * (time.process_time() - started))
+    ways = ("bytes_down", "bytes_up")
+    down, up = (sum(getattr(report, way) for report in reports) / num_clients for way in ways)
+    return {"milliseconds": times, "down": down, "up": up}
 
 
 def show(settings: Settings) -> None:
     """Print the table."""
     sizes = {"10 KB": SIZES["10 KB"]} if settings.quick else SIZES
-    heading("clients", "model", "ms", "range", "bytes down", "bytes up")
-    for number in CLIENTS[:1] if settings.quick else CLIENTS:
-        for size, num_bytes in sizes.items():
-            repeats = 1 if number * num_bytes > MANY else settings.repeats
-            cost = measured(number, num_bytes, repeats)
-            times = cost.milliseconds
-            spread = f"{short(min(times))} to {short(max(times))}"
-            row(number, size, short(statistics.median(times)), spread, f"{cost.down:,.0f}", f"{cost.up:,.0f}")
+    clients = CLIENTS[:1] if settings.quick else CLIENTS
+    kept = Kept(settings.out, "cost")
+    found: dict[tuple[str, int, str], dict[str, Any]] = {}
+    for size, num_bytes in sizes.items():
+        for number in clients:
+            for line, guards in LINES.items():
+                if number * num_bytes > MOST and line not in LARGE:
+                    continue
+                repeats = 1 if number * num_bytes > MANY else settings.repeats
+                make = partial(measured, guards, number, num_bytes, repeats)
+                found[line, number, size] = kept.of(f"{line}; {number} clients; {size}", make)
+    heading("clients", "guards", *(f"{size}: {what}" for size in sizes for what in ("ms", "down, up")))
+    for number in clients:
+        for line in LINES:
+            cells = [_cells(found.get((line, number, size)), found[NONE, number, size]) for size in sizes]
+            row(number, line, *(cell for pair in cells for cell in pair))
+
+
+def _cells(one: dict[str, Any] | None, plain: dict[str, Any]) -> tuple[str, str]:
+    if one is None:
+        return "-", "-"
+    took, before = (statistics.median(each["milliseconds"]) for each in (one, plain))
+    down, up = (one[way] / plain[way] for way in ("down", "up"))
+    return f"{short(took)} ({took / before:.1f})", f"{down:.3f}, {up:.3f}"

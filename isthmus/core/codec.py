@@ -94,6 +94,11 @@ def encoded_size(value: Value) -> int:
     return PREFIX.size + len(skeleton) + sum(size + (-size % ALIGN) for size in sizes)
 
 
+def scalar_size(value: Value) -> int:
+    """Return how many bytes a number, a text or None takes up in a message."""
+    return len(json.dumps(_scalar(value, "message"), separators=(",", ":"), allow_nan=False))
+
+
 def _outlined(value: Value) -> Value:
     """Return a value in which parameters that are yet to be made have no numbers."""
     if isinstance(value, LazyParams):

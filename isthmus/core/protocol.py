@@ -278,6 +278,13 @@ def handlers_of(kind: type[Any]) -> dict[type[Request[Any]], str]:
 
 def reply_type(request_type: type[Request[Any]]) -> type[Record]:
     """Return the reply type that a request type owes: R in `class X(Request[R])`."""
+    found: type[Record] | None = vars(request_type).get("_reply_type")
+    if found is None:
+        found = request_type._reply_type = _owed(request_type)  # type: ignore[attr-defined]
+    return found
+
+
+def _owed(request_type: type[Request[Any]]) -> type[Record]:
     for kind in request_type.__mro__:
         for parent in getattr(kind, "__orig_bases__", ()):
             if typing.get_origin(parent) is Request:

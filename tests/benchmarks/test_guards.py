@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 import pytest
 
@@ -27,11 +28,28 @@ def test_every_section_has_a_module_that_says_what_it_shows() -> None:
 
 
 @pytest.mark.slow
-def test_cost_has_a_row_for_each_size() -> None:
-    (rows,) = tables(run("guards.py", "--only cost --quick --repeats 1"))
-    for row in rows:
-        assert row["clients"] == "3" and float(row["ms"].replace(",", "")) > 0.0
-        assert int(row["bytes down"].replace(",", "")) > 0
+def test_cost_has_a_row_for_each_guard_and_is_kept(tmp_path: Path) -> None:
+    (rows,) = tables(run("guards.py", f"cost --quick --repeats 1 --out {tmp_path}"))
+    assert {row["clients"] for row in rows} == {"3"} and len({row["guards"] for row in rows}) == len(rows) > 12
+    took = {row["guards"]: float(row["10 KB: ms"].split()[0].replace(",", "")) for row in rows}
+    assert all(milliseconds > 0.0 for milliseconds in took.values())
+    shares = {row["guards"]: float(row["10 KB: down, up"].split(", ")[1]) for row in rows}
+    assert shares["none"] == 1.0 > shares["quantise 8"] > shares["top_k 0.05, entropy"] > 0.0
+    (again,) = tables(run("guards.py", f"--only cost --quick --repeats 1 --out {tmp_path}"))
+    assert again == rows
+
+
+@pytest.mark.slow
+def test_compression_has_a_row_for_each_guard_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    (rows,) = tables(run("guards.py", f"compression --quick --out {tmp_path}"))
+    fewer = {row["guards"]: float(row["fewer"]) for row in rows}
+    assert fewer["none"] == 1.0 < fewer["quantise 8"] < fewer["top_k 0.05, entropy"]
+    file = tmp_path / "compression.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    assert len(lines) == len(rows)
+    file.write_text("".join(lines[:-1]) + lines[-1][:20])  # stopped in the middle of its last word
+    (again,) = tables(run("guards.py", f"compression --quick --out {tmp_path}"))
+    assert again == rows
 
 
 @pytest.mark.slow
@@ -40,3 +58,12 @@ def test_secure_sum_has_a_row_for_one_process_and_one_between_processes() -> Non
     assert [row["where"] for row in rows] == ["one process", "between processes"]
     for row in rows:
         assert float(row["secure ms"]) > float(row["plain ms"]) > 0.0
+
+
+@pytest.mark.slow
+def test_poison_has_a_row_for_each_fold_and_a_column_for_each_attack() -> None:
+    (rows,) = tables(run("guards.py", "--only poison --quick"))
+    assert [row["fold or check"] for row in rows] == ["mean", "median"]
+    for row in rows:
+        assert list(row) == ["fold or check", "none", "labels flipped", "signs flipped"]
+        assert all(0.0 <= float(row[attack]) <= 100.0 for attack in list(row)[1:])

@@ -49,6 +49,7 @@ class Weights:
         self._live = {name: self._layouts[name].live(start) for name, start in self._starts.items()}
         self._trained = [name for name in self._starts if name.removeprefix(OWN) not in buffers]
         self.layouts = [self._layouts[name] for name in self._trained]
+        self._steps: list[int] = []  # since the parameters were where they are pulled, for all parts of these
         self._track()
 
     def _track(self) -> None:
@@ -62,11 +63,14 @@ class Weights:
         self._strength = strength
         self._anchors = {i: self.values[i].clone() for i, name in enumerate(self._trained) if name in near}
         self._drifts = {i: self.layouts[i].constant(drift) for i, drift in drifting.items()}
+        self._apart = {i: torch.empty_like(anchor) for i, anchor in self._anchors.items()}
+        self._steps.clear()
 
     def begin(self) -> None:
         """Put the parameters to where they are pulled."""
         for i, anchor in self._anchors.items():
             self.values[i].copy_(anchor)
+        self._steps.clear()
 
     def follow(self, rate: float) -> None:
         """Let what pulls the parameters go some of the way to them."""
@@ -74,11 +78,14 @@ class Weights:
             anchor.lerp_(self.values[i], rate)
 
     def join(self, grads: list[Tensor]) -> None:
-        """Add the pull and the drift to the gradients."""
-        for i, anchor in self._anchors.items():
-            grads[i] = grads[i].add(self.values[i] - anchor, alpha=self._strength)
+        """Add the pull and the drift to the gradients, which are nobody else's; where it began nothing is pulled."""
+        places = [grad.data_ptr() for grad in grads]
+        for i, anchor in self._anchors.items() if self._steps else ():
+            apart = torch.sub(self.values[i], anchor, out=self._apart[i])
+            grads[i] = _own(grads[i], places).add_(apart, alpha=self._strength)
         for i, drift in self._drifts.items():
-            grads[i] = grads[i] + drift
+            grads[i] = _own(grads[i], places).add_(drift)
+        self._steps.append(len(grads))
 
     def centre(self) -> dict[str, Stacked]:
         """Return where the parameters are pulled."""
@@ -97,6 +104,7 @@ class Weights:
         part._track()
         part._anchors = {i: self.layouts[i].some(anchor, start, stop) for i, anchor in self._anchors.items()}
         part._drifts = {i: self.layouts[i].some(drift, start, stop) for i, drift in self._drifts.items()}
+        part._apart = {i: self.layouts[i].some(room, start, stop) for i, room in self._apart.items()}
         return part
 
     def cut(self, tensors: Sequence[Tensor], start: int, stop: int) -> list[Tensor]:
@@ -143,6 +151,12 @@ class Weights:
             name: self._layouts[place].finished(self._live[place].detach(), self._starts[place])
             for name, place in places.items()
         }
+
+
+def _own(grad: Tensor, places: list[int]) -> Tensor:
+    """Return a gradient that can be added to: a copy where it is the same memory as another, or as itself."""
+    alone = grad.is_contiguous() and places.count(grad.data_ptr()) == 1
+    return grad if alone else grad.clone(memory_format=torch.contiguous_format)
 
 
 def stacked_state(

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from isthmus.core.record import State
 from isthmus.privacy.compression.blob import Form, Kind, read_blob, write_blob
-from isthmus.privacy.compression.coding import Coder, Draws
+from isthmus.privacy.compression.coding import Coder
+from isthmus.privacy.compression.draws import Draws
 from isthmus.privacy.compression.planes import difference, undifferenced
 
 

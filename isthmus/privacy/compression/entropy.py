@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,8 +18,10 @@ from isthmus.core.guards.guard import AtClient, AtServer, Guard, each_once
 from isthmus.core.protocol import Request, Requests
 from isthmus.core.record import Record, leaves, with_leaves
 from isthmus.privacy.compression.blob import (
+    Body,
     Form,
     Kind,
+    Part,
     form_bytes,
     raw_bytes,
     read_blob,
@@ -26,18 +30,28 @@ from isthmus.privacy.compression.blob import (
     write_blob,
 )
 from isthmus.privacy.compression.coding import Coder
-from isthmus.privacy.compression.planes import METHODS, in_order, side_by_side, spread_as, squeezed, unsqueezed
+from isthmus.privacy.compression.planes import (
+    METHODS,
+    in_order,
+    side_by_side,
+    spread_as,
+    squeezed,
+    unsqueezed,
+    worth_packing,
+)
 
 # Tensors of fewer bytes are not worth a head.
 SMALL = 64
 # How many times the bytes that came a tensor may take that the receiver knows nothing of.
 MAX_EXPANSION = 64
-_HEAD = 16
+# Bytes that are packed by themselves: some are worth it and others are not, as the high and the low bytes of numbers.
+PIECE = 2**17
+_EACH, _STORED = 9, METHODS.index("stored")
 
 
 @dataclass(frozen=True)
 class Entropy(Guard):
-    """Tensors cross packed, where that takes fewer bytes: bytes of equal rank side by side, then zlib or lzma.
+    """Tensors cross packed, where that takes fewer bytes: bytes of equal rank side by side, each rank by zlib or lzma.
 
     Nothing is lost. It stands after guards that code numbers, whose bytes it packs further.
 
@@ -123,15 +137,42 @@ def is_packed(tensor: Tensor) -> bool:
 
 
 def packed(tensor: Tensor, method: str, level: int, always: bool) -> Tensor | None:
-    """Return a tensor packed; None where that saves nothing, unless it is to be packed always."""
+    """Return a tensor packed; None where that saves nothing, unless it is to be packed always.
+
+    The body: for each piece the method (u8), how many bytes follow (u64), and these.
+    """
     form = Form.of(tensor)
+    ordered = memoryview(side_by_side(raw_bytes(tensor), spread_as(form)))
+    pieces, starts = [], np.cumsum([0, *_pieces(form)])
     if form.size >= SMALL:
-        data = squeezed(side_by_side(raw_bytes(tensor), spread_as(form)), method, level)
-        size = max(len(data), -(-form.size // MAX_EXPANSION))  # filled up to what the receiver is ready to believe
-        if size + len(form_bytes(form)) + _HEAD < form.size:
-            head = struct.pack("<BQ", METHODS.index(method), len(data))
-            return write_blob(Kind.PACKED, form, [head, data, b"\0" * (size - len(data))])
-    return write_blob(Kind.PACKED, form, [struct.pack("<BQ", 0, form.size), raw_bytes(tensor)]) if always else None
+        pieces = [_squeezed(ordered[at:end], method, level) for at, end in itertools.pairwise(starts)]
+        size = sum(len(piece) + _EACH for _, piece in pieces)
+        least = -(-form.size // MAX_EXPANSION)  # filled up to what the receiver is ready to believe
+        if max(size, least) + len(form_bytes(form)) < form.size:
+            return write_blob(Kind.PACKED, form, [*_written(pieces), b"\0" * (least - size)])
+    if not always:
+        return None
+    return write_blob(Kind.PACKED, form, _written([(_STORED, ordered[a:b]) for a, b in itertools.pairwise(starts)]))
+
+
+def _pieces(form: Form) -> list[int]:
+    """Return how many bytes each piece has: those of one rank, cut where they are many."""
+    width = spread_as(form)
+    whole, rest = divmod(form.size // width, PIECE)
+    return ([PIECE] * whole + [rest] * (rest > 0)) * width
+
+
+def _written(pieces: list[tuple[int, Part]]) -> list[Part]:
+    return [part for method, piece in pieces for part in (struct.pack("<BQ", method, len(piece)), piece)]
+
+
+def _squeezed(piece: Part, method: str, level: int) -> tuple[int, Part]:
+    """Return a piece packed, with the place of the method; as it is where that is as short."""
+    if method == "lzma" or level > 1 or worth_packing(piece):
+        found = squeezed(piece, method, level)
+        if len(found) < len(piece):
+            return METHODS.index(method), found
+    return _STORED, piece
 
 
 def unpacked(wire: Tensor) -> Tensor:
@@ -140,10 +181,18 @@ def unpacked(wire: Tensor) -> Tensor:
     largest = min(MAX_EXPANSION * len(wire), DEFAULT_MAX_BYTES)
     if form.size > largest:
         raise BadMessage(f"packed tensor of {form.size} bytes is above the limit of {largest} for {len(wire)} bytes")
-    method, size = body.integer(1), body.integer(8)
+    data = b"".join([_unsqueezed(body, size) for size in _pieces(form)])
+    return tensor_from(in_order(data, spread_as(form)), form)
+
+
+def _unsqueezed(body: Body, size: int) -> Part:
+    """Return the next piece, which must have so many bytes."""
+    method, length = body.integer(1), body.integer(8)
     if method >= len(METHODS):
         raise BadMessage(f"packed tensor has the method {method}; known are {', '.join(METHODS)}")
-    data = body.take(size)
-    if METHODS[method] == "stored":
-        return tensor_from(data, form)
-    return tensor_from(in_order(unsqueezed(data, METHODS[method], form.size), spread_as(form)), form)
+    data = body.take(length)
+    if METHODS[method] != "stored":
+        return unsqueezed(data, METHODS[method], size)
+    if len(data) != size:
+        raise BadMessage(f"packed tensor has {len(data)} bytes of a piece, expected {size}")
+    return data

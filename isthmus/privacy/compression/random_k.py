@@ -12,7 +12,8 @@ from isthmus.core.errors import BadMessage, refuse
 from isthmus.core.record import State
 from isthmus.privacy.compression.blob import Form
 from isthmus.privacy.compression.choosing import drawn_places, number_of, scattered
-from isthmus.privacy.compression.coding import Coder, Draws
+from isthmus.privacy.compression.coding import Coder
+from isthmus.privacy.compression.draws import Draws
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,12 @@ class RandomK(Coder):
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse(not 0.0 < self.fraction <= 1.0, self, "fraction", "it must be in (0, 1]")
+
+    @property
+    def lengthens(self) -> str:
+        """What makes replies longer than they were, and how to do without."""
+        name = type(self).__name__
+        return f"makes some of its numbers larger; put {name} first" if self.ups and self.fraction < 1.0 else ""
 
     def coded(self, value: Tensor, base: Tensor, draws: Draws, kept: State) -> Tensor | None:
         """Return the changes in the places of this exchange."""

@@ -11,7 +11,8 @@ from isthmus.core.errors import refuse
 from isthmus.core.record import State
 from isthmus.privacy.compression.blob import Form, Kind, read_blob, write_blob
 from isthmus.privacy.compression.choosing import largest_places, number_of, read_places, scattered, write_places
-from isthmus.privacy.compression.coding import Coder, Draws
+from isthmus.privacy.compression.coding import Coder
+from isthmus.privacy.compression.draws import Draws
 from isthmus.privacy.compression.grid import BITS, WHOLE, read_numbers, write_numbers
 
 BUCKET = 256

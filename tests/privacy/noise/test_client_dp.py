@@ -27,6 +27,7 @@ from isthmus.core.sampling import PoissonSampling, Sampling, UniformSampling
 from isthmus.models import GCN, ModelSpec
 from isthmus.privacy.accounting.gaussian import epsilon_of
 from isthmus.privacy.accounting.releases import Releases, spent
+from isthmus.privacy.compression.random_k import RandomK
 from isthmus.privacy.noise.client_dp import ClientDP
 from isthmus.runs.journal import read_journal
 from isthmus.testing import check_guard, toy_course, toy_scenario, trace_course
@@ -135,13 +136,18 @@ def test_one_client_moves_the_sum_by_no_more_than_the_clip_whatever_all_send() -
         assert float((summed(guard, whole) - without).norm()) * 3 <= 0.7 + 2e-6  # the mean is rounded to float32
 
 
-def test_a_reply_that_was_made_longer_is_clipped_by_the_server_and_one_that_was_not_clipped_is_told() -> None:
+@pytest.mark.parametrize("length", [1.5, 30.0])
+def test_a_reply_that_is_longer_than_the_clip_is_clipped_by_the_server(length: float) -> None:
     server = half(ClientDP(clip=1.0, noise=0.0), "a")
-    found = server.accepted("a", reply(0.0, 1.5, 0.0), REQUEST)
+    found = server.accepted("a", reply(0.0, length, 0.0), REQUEST)
     assert (found.params["w"] - START).tolist() == pytest.approx([0.0, 1.0, 0.0], abs=1e-5) and found.weight == 1.0
-    told = server.accepted("a", reply(0.0, 30.0, 0.0), REQUEST)
+
+
+def test_a_reply_that_no_coder_makes_so_long_and_one_that_counts_more_are_told() -> None:
+    server = half(ClientDP(clip=1.0, noise=0.0), "a")
+    told = server.accepted("a", reply(0.0, 3000.0, 0.0), REQUEST)
     assert isinstance(told, Failure) and told.kind == "suspicious"
-    assert told.reason == "its change has the length 30; clients clip to 1"
+    assert told.reason == "its change has the length 3e+03; clients clip to 1"
     assert (
         server.accepted("a", reply(0.0, 0.0, 0.0, weight=9.0), REQUEST).reason
         == "its weight is 9; all clients count as 1"
@@ -281,6 +287,19 @@ def test_it_is_said_once_how_much_noise_there_is_beside_what_is_learned() -> Non
     )
 
 
+@pytest.mark.parametrize(
+    ("noise", "words"),
+    [(0.01, "near that without"), (0.05, "some points less"), (0.15, "much less than"), (6.0, "of a guess, or little")],
+)
+def test_it_is_said_what_accuracy_to_expect(noise: float, words: str) -> None:
+    params, notes = {"w": torch.zeros(92_000)}, list[str]()
+    half(ClientDP(noise=noise), "abcde", known=Known(params=params), notes=notes).sent(
+        dict.fromkeys("abcde", TrainModel(params))
+    )
+    assert f": expect {'the accuracy ' if noise == 6.0 else ''}" in notes[0] and words in notes[0]
+    assert ("To let less drown" in notes[0]) == (noise > 0.02)
+
+
 # ---- what is refused
 
 
@@ -311,6 +330,14 @@ def test_shares_of_noise_need_clients_enough_in_every_sum() -> None:
     server = half(guards[0], "abc")
     with pytest.raises(CourseFailed, match="2 clients put noise on the sum, and 3 are needed"):
         server.folded(reply(0.0, 0.0, 0.0), dict.fromkeys("abc", REQUEST), 2)
+
+
+def test_what_makes_a_clipped_change_longer_before_it_is_added_up_is_refused() -> None:
+    shares, coder = ClientDP(mode="distributed", enough=2), RandomK(fraction=0.5, min_numbers=1)
+    with pytest.raises(ValueError, match=r"RandomK may make a change longer .*: put RandomK before ClientDP"):
+        toy_course(FAIR, guards=(shares, coder, Adding()), num_clients=2, min_replies=2)
+    course = toy_course(FAIR, guards=(coder, shares, Adding()), num_clients=2, min_replies=2)
+    assert trace_course(course, toy_scenario(2)).ended_by is None
 
 
 def test_what_only_shows_in_a_round_is_refused_there() -> None:
