@@ -3,8 +3,8 @@
 Five clients by communities unless said, the round that validation finds best, test nodes (or graphs) of the clients'
 own data, in per cent: a mean over seeds, each with its own split, and the standard deviation. Epsilon is that of the
 whole course, towards everybody (clients: towards those who see models), with the delta that is said; "none" is without
-noise. Of an edge it is that of an undirected one. Settings were chosen on Cora and Amazon Photo without noise, and no
-budget was spent on choosing them.
+noise. Of an edge it is that of an undirected one. Settings were chosen by a few tries on Cora and Amazon Photo, and no
+budget was counted for them.
 
 GAP's published numbers (Sajadmanesh et al., 2023; one graph, no federation): edges at epsilon 4, in one direction,
 76.3 / 98.7 / 83.8 on Facebook / Reddit / Amazon; nodes at epsilon 8: 63.2 / 94.0 / 77.4; without noise 80.0 / 99.4 /
