@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from isthmus.core.client import Work
 from isthmus.core.record import Params
-from isthmus.core.replies import Stacked
-from isthmus.core.stacked_params import Combination, StackedParams, combined
+from isthmus.core.replies import Combination, Stacked, StackedParams, combined
 from isthmus.learn.batching import Batching
 from isthmus.learn.optimizers import Optimizer, OptimizerState
 from isthmus.learn.steps import (
