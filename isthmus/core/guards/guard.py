@@ -181,11 +181,6 @@ class Guard:
         return False
 
     @property
-    def bounds_length(self) -> bool:
-        """Whether no reply may be longer, when it arrives, than its client half left it."""
-        return False
-
-    @property
     def sums_scores(self) -> bool:
         """Whether it adds up how the clients' models do as well: then nobody is told how a single one does."""
         return False

@@ -112,20 +112,10 @@ class Coder(Guard):
         """Whether replies are taken for changes of the model that the server has."""
         return self.downs
 
-    @property
-    def lengthens(self) -> str:
-        """What makes replies longer than they were, and how to do without; empty where nothing does."""
-        if not self.ups or self.lossless or not self.error_feedback:
-            return ""
-        return "adds what earlier replies lacked; set its error_feedback to false"
-
     def problem(self, course: Any) -> str:
         """Return which other guard it cannot stand beside, or not in this order."""
         place = course.guards.index(self)
         others = (guard for at, guard in enumerate(course.guards) if at != place)
-        bound = next((guard for guard in course.guards[:place] if guard.bounds_length), None)
-        if bound is not None and self.lengthens:
-            return f"after {type(bound).__name__} has bounded a reply's length, {type(self).__name__} {self.lengthens}"
         return next(filter(None, map(self._beside, others)), "")
 
     def _beside(self, other: Guard) -> str:

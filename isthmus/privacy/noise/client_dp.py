@@ -108,11 +108,6 @@ class ClientDP(Guard):
         return self.clip is None
 
     @property
-    def bounds_length(self) -> bool:
-        """Whether the noise hides replies of a length, and longer ones less."""
-        return not self.does_nothing and self.mode != LOCAL
-
-    @property
     def spread(self) -> float:
         """The standard deviation of what is added in one place: at the server, or at a client."""
         shares = self.enough if self.mode == DISTRIBUTED else 1

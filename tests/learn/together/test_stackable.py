@@ -49,6 +49,7 @@ MODELS = {
     "one layer": {"gnn": GCN(hidden=HIDDEN, layers=1)},
     "encoder": {"gnn": GCN(hidden=HIDDEN), "encoder": LinearEncoder(dim=HIDDEN)},
     "mlp encoder and decoder": {"gnn": GAT(hidden=HIDDEN), "encoder": MLPEncoder(dim=HIDDEN), "decoder": MLPDecoder()},
+    "features of edges": {"gnn": GIN(hidden=HIDDEN, edge_dim=2), "encoder": LinearEncoder(dim=HIDDEN)},
     "decoder": {"gnn": SGC(hidden=HIDDEN), "decoder": LinearDecoder()},
 }
 
