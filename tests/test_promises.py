@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DOCS = ("security.md", "reliability.md", "guards/checking.md")
+DOCS = ("security.md", "reliability.md", "guards/checking.md", "guards/private-matching.md", "guards/secure-sums.md")
 # `test_name`, or the beginning of one: `test_name...`
 NAMED = re.compile(r"`(test_\w+)(\.\.\.)?`")
 

@@ -30,6 +30,7 @@ from isthmus.core.folding import (
     BoundedMean,
     Bulyan,
     CentredClipping,
+    FLTrust,
     FoolsGold,
     GeometricMedian,
     Krum,
@@ -55,6 +56,8 @@ ATTACKS: Mapping[str, Sequence[Poisoning]] = {
     "inner product, 10": (InnerProduct(WRONG, epsilon=10.0),),
 }
 RADIUS = 0.5
+# What the server has of its own for FLTrust: so many of the nodes, at random, of which 60 % are for training.
+SHARE = 0.05
 DEFENCES: Mapping[str, Sequence[Guard]] = {
     "mean": (),
     "median": (RobustFold(Median()),),
@@ -66,6 +69,7 @@ DEFENCES: Mapping[str, Sequence[Guard]] = {
     f"centred clipping, {RADIUS}": (RobustFold(CentredClipping(RADIUS)),),
     f"norm bound (fold), {RADIUS}": (RobustFold(BoundedMean(RADIUS)),),
     "foolsgold": (RobustFold(FoolsGold()),),
+    f"fltrust, {SHARE:.0%} of the graph": (RobustFold(FLTrust(root="server")),),
     "check norm_bound, 3 medians": (NormBound(times_median=3.0), Quarantine(after=5)),
     "check distance_to_median, 3": (DistanceToMedian(times=3.0), Quarantine(after=5)),
 }
@@ -82,6 +86,7 @@ def course_of(seed: int, guards: Sequence[Guard], quick: bool = False) -> Course
         rounds=rounds,
         seed=seed,
         stopping=kept,
+        server_share=SHARE if any(isinstance(getattr(guard, "by", None), FLTrust) for guard in guards) else 0.0,
         evaluate_every=rounds,
     )
 

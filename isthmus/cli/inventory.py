@@ -28,6 +28,7 @@ SHOW_EXAMPLES = examples(
 )
 # Of a family, what else is told of each part.
 EXTRA_HEADINGS = {"datasets": ("task", "present", "licence")}
+MANY_CLIENTS = 1_000  # enough for any guard
 
 
 def list_parts(
@@ -75,7 +76,10 @@ def show_part(
     if issubclass(cls, isthmus.Algorithm):
         from isthmus.core.exposure import exposure
 
-        facts["messages"] = [dataclasses.asdict(exchange) for exchange in exposure(cls, _guards(guards or ()))]
+        chosen = _guards(guards or ())
+        facts["messages"] = [dataclasses.asdict(exchange) for exchange in exposure(cls, chosen)]
+        if problem := _refused(cls, chosen):
+            facts["refused"] = problem
     elif guards:
         raise BadInput("command line: --guards goes with an algorithm, whose messages guards are done to")
     if json:
@@ -97,6 +101,17 @@ def _guards(words: Iterable[str]) -> tuple[Guard, ...]:
     if problem:
         raise BadInput(f"command line: --guards: {problem}")
     return found
+
+
+def _refused(algorithm: type[isthmus.Algorithm[Any]], guards: tuple[Guard, ...]) -> str:
+    """Return why a course of this method with its defaults, and of many clients, cannot have these guards."""
+    if not guards:
+        return ""
+    try:
+        isthmus.Course(algorithm=algorithm(), guards=guards, num_clients=MANY_CLIENTS)
+    except (TypeError, ValueError) as error:  # TypeError: a field of the method has no default
+        return str(error) if isinstance(error, ValueError) else ""
+    return ""
 
 
 def summary(cls: type[Any]) -> str:
@@ -129,6 +144,8 @@ def _print(facts: dict[str, Any]) -> None:
         plain = {row["field"]: row["default"] for row in facts["fields"]}
         text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=False)
         typer.echo("\n".join(f"    {line}" for line in text.splitlines()))
+    if "refused" in facts:
+        typer.echo(f"\nA course of it with these guards and defaults else is refused: {facts['refused']}")
     for number, message in enumerate(facts.get("messages", ())):
         if number == 0:
             typer.echo("\nWho sees what:")

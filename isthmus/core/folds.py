@@ -70,8 +70,9 @@ def form_of(reply: Record) -> tuple[tuple[str, str], ...]:
 
 
 def weight_of(reply: Record) -> float:
-    """Return the weight that a reply asks for; 1 when it has no such field."""
-    return float(getattr(reply, "weight", 1.0))
+    """Return the weight that a reply asks for; 1 when it has no such field, or one of another meaning."""
+    found = getattr(reply, "weight", 1.0)
+    return float(found) if isinstance(found, int | float) else 1.0
 
 
 @dataclass

@@ -25,6 +25,7 @@ class StackedParams:
     def __init__(self, each: Mapping[str, Stacked], size: int) -> None:
         self.each, self.size = dict(each), size
         self._members: list[weakref.ref[MemberParams]] = []
+        self.fits: set[Any] = set()
 
     @cached_property
     def outline(self) -> dict[str, Tensor]:
@@ -74,6 +75,10 @@ class MemberParams(LazyParams):
     def outline(self) -> dict[str, Tensor]:
         """Return tensors with shapes and types but no numbers, or what there is."""
         return dict(self) if self.stack is None else self.stack.outline
+
+    def fits(self) -> set[Any]:
+        """Return the annotations that all clients' parameters of the stack are known to fit."""
+        return set() if self.stack is None else self.stack.fits
 
     def plain(self) -> dict[str, Tensor]:
         """Return the tensors; the stack stays as it is."""

@@ -152,8 +152,7 @@ def run_course(
 ) -> Standing:
     """Run a course to its end, from its start or from `standing`; an interruption leaves a checkpoint.
 
-    `secret` is what the server's protecting streams are drawn from; without one it derives from the seed. `own` is the
-    server's own client, where it has a graph.
+    `secret` is what the server's protecting streams are drawn from, by default the seed; `own` a client of its own.
     """
     course = _Course(algorithm, runtime, plan, model, callbacks, secret, own)
     if standing is None:

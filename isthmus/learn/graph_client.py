@@ -155,8 +155,11 @@ class GraphClient(Client):
         The same as a line of arithmetic for each; but parameters that this client has in common with others in a
         simulation are not taken apart for it.
         """
-        named = [params.keys() for _, params in terms]
-        common = tuple(n for n in (named[0] if names is None else names) if all(n in keys for keys in named))
+        common = tuple(terms[0][1].keys() if names is None else names)
+        for _, params in terms:
+            keys = params.keys()
+            if not all(map(keys.__contains__, common)):
+                common = tuple(name for name in common if name in keys)
         found: Params = self.do(Combine(terms, common))
         return found
 

@@ -191,10 +191,14 @@ class GraphInput:
 
     def reading(self, back: SparseMatrix) -> GraphInput:
         """Return what a layer sees of this graph where it reads distinct rows, and `back` puts them back to nodes."""
-        known = self._built.get("reading")
-        if known is None or known[0] is not back:
-            known = self._built["reading"] = (back, Reading(self, back))
-        return cast(GraphInput, known[1])
+        return cast(GraphInput, self.once("reading", back, lambda: Reading(self, back)))
+
+    def once(self, key: str, of: object, make: Callable[[], object]) -> object:
+        """Return what is made of something that goes with these edges; made once."""
+        known = self._built.get(key)
+        if known is None or known[0] is not of:
+            known = self._built[key] = (of, make())
+        return known[1]
 
     def tell_parts(self, parts: Sequence[Part]) -> None:
         """Say which graphs have no edges to others; all nodes with edges are in one of the parts, in their order."""

@@ -81,10 +81,8 @@ def line_chart(
     """
     alt = _altair()
     rows = _rows(panels, x_names)
-    no_place = [
-        row for row in rows if (log_x and row["x"] <= 0 and not row["reference"]) or (log_y and row["low"] <= 0)
-    ]
-    if no_place:
+    on_x, on_y = [row["x"] for row in rows if not row["reference"]], [row["low"] for row in rows]
+    if min([*(on_x if log_x else ()), *(on_y if log_y else ())], default=1) <= 0:
         raise ValueError("an axis of logarithms has no place for 0 or less")
     x_scale, y_scale = (alt.Scale(type="log") if log else alt.Scale(zero=False) for log in (log_x, log_y))
     places = _named(x_names, rows) if shared_x else alt.Axis(format="~s", labelOverlap=True)

@@ -58,3 +58,12 @@ def test_secure_sum_has_a_row_for_one_process_and_one_between_processes() -> Non
     assert [row["where"] for row in rows] == ["one process", "between processes"]
     for row in rows:
         assert float(row["secure ms"]) > float(row["plain ms"]) > 0.0
+
+
+@pytest.mark.slow
+def test_poison_has_a_row_for_each_fold_and_a_column_for_each_attack() -> None:
+    (rows,) = tables(run("guards.py", "--only poison --quick"))
+    assert [row["fold or check"] for row in rows] == ["mean", "median"]
+    for row in rows:
+        assert list(row) == ["fold or check", "none", "labels flipped", "signs flipped"]
+        assert all(0.0 <= float(row[attack]) <= 100.0 for attack in list(row)[1:])

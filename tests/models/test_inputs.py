@@ -34,6 +34,12 @@ def test_other_features_keep_the_operators_and_other_edges_do_not() -> None:
     assert graph.operator("gcn") is operator
 
 
+def test_what_is_made_of_something_is_made_once_of_each_such_thing() -> None:
+    graph, first, second = GraphInput(torch.ones(2, 1), torch.zeros(2, 0, dtype=torch.int64)), object(), object()
+    made = [graph.once("what", of, make) for of, make in ((first, lambda: 1), (first, lambda: 2), (second, lambda: 3))]
+    assert made == [1, 1, 3] and graph.once("what", second, lambda: 4) == 3
+
+
 def test_another_batch_counts_its_own_graphs() -> None:
     graph = toy("mixed").replace(batch=torch.tensor([0, 0, 0, 1, 1, 1, 1]))
     assert graph.num_graphs == 2

@@ -18,12 +18,25 @@ from isthmus.core.guards.line import line_problem
 from isthmus.core.protocol import Request
 from isthmus.core.record import Record
 from isthmus.models import GAP, MLP, ModelSpec
-from isthmus.privacy import GUARDS, NormBound, Quarantine, RandomK, RobustFold, SecureSum
+from isthmus.privacy import (
+    GUARDS,
+    ClientDP,
+    Delta,
+    LowRank,
+    NormBound,
+    Quantise,
+    Quarantine,
+    RandomK,
+    RobustFold,
+    SecureSum,
+    TopK,
+)
 from isthmus.privacy.compression.coding import Coder
 from isthmus.testing import toy_course, toy_scenario, trace_course
 from isthmus.testing.traces import Trace, require_close
 from tests.core.guards.toys import mapped
-from tests.quick import quick
+from tests.quick import by_kind, quick
+from tests.testing.hostile.worlds import world_of
 
 # The settings with which a guard changes nothing. One that is registered without an entry fails the test: say here what
 # makes it neutral, or say why nothing does.
@@ -48,8 +61,6 @@ NEUTRAL: dict[str, Mapping[str, Any] | str] = {
     "secure_sum": "sums are of whole multiples of a unit: the mean within K units / 2, by tests of secure sums",
     "top_k": {"fraction": 1.0, "bits": 32, "min_numbers": 1},
 }
-# The method whose messages have something for a guard, where FedAvg's have nothing.
-METHODS = {"class_sanity": "fedgl", "row_noise": "fedgl", "edge_response": "gfl_appnp", "edge_dp": "fedgap"}
 # Who has nothing to do alone stands beside one that gives it something.
 BESIDE: dict[str, tuple[Guard, ...]] = {"quarantine": (NormBound(),)}
 
@@ -57,8 +68,13 @@ BESIDE: dict[str, tuple[Guard, ...]] = {"quarantine": (NormBound(),)}
 # Method and model of those that are about what these learn from.
 PLACES: dict[str, dict[str, Any]] = {
     "class_sanity": {"algorithm": quick("fedgl")},
-    "edge_dp": {"algorithm": FedGAP(local_steps=1, weighting="uniform"), "model": ModelSpec(GAP(hidden=5, dim=4))},
+    "edge_dp": {
+        "algorithm": FedGAP(local_steps=1, encoder_rounds=1, weighting="uniform"),
+        "model": ModelSpec(GAP(hidden=5, dim=4)),
+    },
     "example_dp": {"model": ModelSpec(MLP(hidden=5))},
+    "edge_response": {"algorithm": quick("gfl_appnp")},
+    "row_noise": {"algorithm": quick("fedgl")},
 }
 PLACES["node_dp"] = PLACES["edge_dp"]
 
@@ -129,6 +145,26 @@ def test_every_pair_of_guards_runs_or_is_refused_before_the_start_with_a_sentenc
         assert not failures, f"{first}, {second}: {failures[0]}"
 
 
+def biting(name: str) -> Guard:
+    """Return a guard that looks at something, of those that look at nothing by default."""
+    return NormBound(largest=1e6, times_median=1e6) if name == "norm_bound" else working(name)
+
+
+@pytest.mark.parametrize("name", by_kind())
+def test_every_guard_beside_every_method_runs_or_is_refused_before_the_start_with_a_sentence(name: str) -> None:
+    world = world_of(name)
+    for guard in GUARDS:
+        guards = (*BESIDE.get(guard, ()), biting(guard))
+        try:
+            course = world.course(quick(name), guards=guards, rounds=1, runtime="loop", min_replies=1)
+        except ValueError as error:
+            says = str(error).removeprefix("guards: ")
+            assert len(says.split()) > 6 and type(guards[-1]).__name__ in says, f"{guard}: {says!r} is no reason"
+            continue
+        trace = trace_course(course, world.scenario)
+        assert trace.ended_by is None, f"{guard}: {trace.ended_by}"
+
+
 LOOKING = ("class_sanity", "distance_to_median", "no_repeats", "norm_bound", "robust_fold")
 CODING = ("delta", "entropy", "low_rank", "quantise", "top_k")
 
@@ -148,6 +184,25 @@ def test_noise_cannot_stand_behind_what_leaves_no_numbers(name: str) -> None:
         says == f"{kind} stands before ClientDP and leaves no numbers that it could protect: put ClientDP before {kind}"
     )
     assert not line_problem((GUARDS["client_dp"](), GUARDS[name]()))
+
+
+@pytest.mark.parametrize("mode", ["central", "local"])
+@pytest.mark.parametrize(
+    "coder",
+    [
+        TopK(),
+        LowRank(),
+        RandomK(),  # larger by the inverse of its chance
+        RandomK(error_feedback=True),
+        Quantise(error_feedback=True),
+        Delta(),
+    ],
+    ids=repr,
+)
+def test_a_clipped_change_that_coding_makes_longer_is_no_lie(coder: Guard, mode: str) -> None:
+    trace = ran(ClientDP(clip=0.05, mode=mode), replace(coder, min_numbers=1), rounds=6)  # type: ignore[call-arg]
+    assert trace.ended_by is None
+    assert not [failure for report in trace.exchanges for failure in report.failures]
 
 
 @pytest.mark.parametrize(
@@ -226,7 +281,7 @@ def test_a_method_that_must_see_individuals_is_refused_under_a_secure_sum_and_th
 
 @pytest.mark.parametrize("name", GUARDS)
 def test_every_guard_says_what_is_seen_with_it(name: str) -> None:
-    algorithm = type(quick(METHODS[name]) if name in METHODS else made(names=(name,)).algorithm)
+    algorithm = type(made(names=(name,)).algorithm)
     plain, guarded = exposure(algorithm), exposure(algorithm, (working(name),))
     assert [exchange.request for exchange in guarded] == [exchange.request for exchange in plain]
     if name == "quarantine":  # it acts on what others found

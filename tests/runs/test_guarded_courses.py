@@ -16,11 +16,13 @@ from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_yaml, load_course
 from isthmus.core.codec import decode
 from isthmus.core.errors import BadInput, CourseFailed, TooFewReplies
+from isthmus.core.folding import FLTrust
 from isthmus.core.folds import Median
 from isthmus.core.guards.guard import AtServer, Guard
 from isthmus.core.outside import parse_yaml
 from isthmus.core.record import State
 from isthmus.core.training import finished
+from isthmus.privacy import RobustFold
 from isthmus.runs.at_workers import at_workers
 from isthmus.runs.folder import RunFolder, load_checkpoint
 from isthmus.runs.journal import read_journal
@@ -335,3 +337,13 @@ def test_clients_at_workers_have_their_guards_there(crew: Crew) -> None:
         replace(course, guards=(Adding(),)), toy_scenario(4), place=lambda simulation: at_workers(simulation, crew, 2)
     )
     require_close({"it": here.state}, {"it": added.state}, "summed at workers", tolerance=1e-5)
+
+
+def test_robust_folds_and_the_servers_own_graph_are_the_same_with_clients_at_workers(crew: Crew) -> None:
+    for fold in (Median(), FLTrust(root="server")):
+        words = {"num_clients": 4, "guards": (RobustFold(fold),), "server_share": 0.3, "runtime": "auto"}
+        course = toy_course(FedAvg(local_steps=1), **words)
+        here = trace_course(course, toy_scenario(4))
+        there = trace_course(course, toy_scenario(4), place=lambda simulation: at_workers(simulation, crew, 2))
+        assert here.ended_by is None and there.ended_by is None
+        require_close({"it": here.state}, {"it": there.state}, f"{fold} at workers and here", 1e-5)

@@ -18,8 +18,12 @@ from isthmus.config.load import course_digest, course_to_yaml, load_course
 from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.core.folding import FLTrust
 from isthmus.core.folding.changes import change_of
+from isthmus.core.folds import Answer, weighted_mean
+from isthmus.core.guards.guard import AtServer
 from isthmus.core.outside import parse_yaml
-from isthmus.core.protocol import Position
+from isthmus.core.protocol import Known, Position
+from isthmus.core.random import Secret
+from isthmus.core.record import Record, State
 from isthmus.data.folders.own_kinds import kind_for
 from isthmus.privacy import RobustFold
 from isthmus.runs.server_graph import drawn_share
@@ -28,6 +32,8 @@ from isthmus.sites.courses.site_course import SiteCourse
 from isthmus.testing import toy_course, toy_graph, toy_scenario, toy_world, trace_course, trace_sites
 from isthmus.testing.hostile.sites import SitesHere
 from isthmus.testing.traces import Trace, require_close, require_same
+from tests.core.toys import update
+from tests.privacy.checking.toys import ask
 from tests.quick import quick
 
 GUARD = RobustFold(FLTrust(root="server"))
@@ -98,12 +104,34 @@ def test_even_most_clients_cannot_turn_the_model_round() -> None:
     assert float(moved["mean"] @ moved["honest"]) < 0.0
 
 
+class Echo:
+    """A server's own client that says the same, with a weight of a hundred, and remembers how often it was asked."""
+
+    def answer(self, position: Position, request: Any, memory: State) -> tuple[Record, State]:
+        return update([1.0, 1.0], 100.0), {"asked": memory.get("asked", 0) + 1}
+
+
 def test_what_clients_count_for_together_is_without_the_servers_own() -> None:
     """SCAFFOLD's variate moves by the share of the weight that was heard."""
-    trace = trace_course(course(algorithm=Scaffold(local_steps=1), rounds=2), toy_scenario(4))
-    assert trace.ended_by is None
-    folded = [m for m in trace.messages if type(m.request).__name__ == "TrainCorrected"]
-    assert folded and trace.standings[2].guards["guard.0.RobustFold"]["server"]  # its own memory: a variate
+    memories: dict[str, State] = {}
+    secret = Secret.of_simulation(0, "server")
+    at = AtServer(Position(0, 1, 0), "entry", ("a", "b"), True, Known(), secret, print, memories, own=Echo())
+    for number in (1, 2):
+        fold = GUARD.fold(weighted_mean, at)
+        total = fold.start()
+        request = ask([0.0, 0.0])
+        for client, row, weight in (("a", [2.0, 2.0], 3.0), ("b", [0.5, 0.5], 5.0)):
+            fold.add_answer(total, update(row, weight), request, client)
+        found: Any = fold.finish(total)
+        assert found.weight == 8.0
+        assert found.params["w"].tolist() == pytest.approx([1.0, 1.0])  # both go its way, and count as far as it went
+        assert memories["entry"]["server"] == {"asked": number}
+    assert GUARD.fold(weighted_mean, replace(at, own=None)).start() == []
+    nobody = GUARD.fold(weighted_mean, replace(at, own=None))
+    with pytest.raises(CourseFailed, match="FLTrust asks the server's own graph what Ask asks, and it has none"):
+        nobody.finish([Answer(update([1.0, 1.0]), ask([0.0, 0.0]), "a")])
+    with pytest.raises(CourseFailed, match="each client was asked something else"):
+        GUARD.fold(weighted_mean, at).finish([Answer(update([1.0, 1.0]), ask([0.0, 0.0]), c) for c in "ab"])
 
 
 @pytest.mark.parametrize("algorithm", [FedAvg(local_steps=1), Scaffold(local_steps=1)], ids=["fedavg", "scaffold"])

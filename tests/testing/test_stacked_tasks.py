@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,12 +12,22 @@ from isthmus.data.graph_set import GraphSet
 from isthmus.learn.batching import Batching, FullBatch, LinkBatch, MiniBatch, NeighborBatch
 from isthmus.learn.optimizers import SGD
 from isthmus.learn.tasks import GraphBinary, GraphClassification, LinkClassification, LinkPrediction
-from isthmus.models import GCN, GIN, SAGE, HadamardMLPDecoder, MeanReadout, MLPDecoder, ModelSpec, SumReadout
+from isthmus.models import (
+    GCN,
+    GIN,
+    SAGE,
+    CategoricalEncoder,
+    HadamardMLPDecoder,
+    MeanReadout,
+    MLPDecoder,
+    ModelSpec,
+    SumReadout,
+)
 from isthmus.runs.simulation import Scenario
 from isthmus.testing.conformance import check_stacked_equals_loop, odd_scenarios
 from isthmus.testing.toys import toy_course
 from isthmus.testing.traces import trace_course
-from tests.learn.tasks.graph_toys import NODES, toy_set, without_labels
+from tests.learn.tasks.graph_toys import EDGE_SIZES, NODES, toy_set, without_labels
 from tests.learn.tasks.link_toys import toy_facts
 from tests.quick import KINDS, quick
 
@@ -55,6 +66,59 @@ def test_labels_of_several_tasks() -> None:
     model = ModelSpec(GCN(hidden=8), decoder=HEAD, readout=MeanReadout())
     course = toy_course(algorithm, task=GraphBinary(), model=model, batching=MiniBatch(3))
     check_stacked_equals_loop(algorithm, course, scenarios=[graph_scenario("binary", num_idle=1)])
+
+
+BONDS = {
+    "categories": (GIN(hidden=8, edge_dim=sum(EDGE_SIZES)), CategoricalEncoder(8)),
+    "learnt eps": (GIN(hidden=8, edge_dim=sum(EDGE_SIZES), train_eps=True, dropout=0.0), CategoricalEncoder(8)),
+    "norms": (GIN(hidden=8, edge_dim=sum(EDGE_SIZES), mlp_norm=True, layers=3), CategoricalEncoder(8)),
+}
+
+
+@pytest.mark.parametrize("batching", [MiniBatch(3), FullBatch()], ids=["mini", "full"])
+@pytest.mark.parametrize("name", BONDS)
+def test_features_of_edges(name: str, batching: Batching) -> None:
+    gnn, encoder = BONDS[name]
+    algorithm = quick("fedavg", local_steps=2, step_unit="epoch", optimizer=SGD(lr=0.005))
+    model = ModelSpec(gnn, encoder, HEAD, readout=SumReadout())
+    course = toy_course(algorithm, task=GraphClassification(), model=model, batching=batching, rounds=2)
+    check_stacked_equals_loop(algorithm, course, scenarios=[bonds_scenario()])
+
+
+def test_numbers_that_describe_edges_are_multiplied_by_each_clients_own_weights() -> None:
+    algorithm = quick("fedavg", local_steps=2, step_unit="epoch", optimizer=SGD(lr=0.005))
+    model = ModelSpec(GIN(hidden=8, edge_dim=2, dropout=0.0), decoder=HEAD, readout=MeanReadout())
+    course = toy_course(algorithm, task=GraphClassification(), model=model, batching=MiniBatch(3), rounds=2)
+    numbers = {name: _described(part) for name, part in graph_scenario().parts.items()}
+    scenario = Scenario(next(iter(numbers.values())), numbers)
+    check_stacked_equals_loop(algorithm, course, scenarios=[scenario])
+    trace = trace_course(replace(course, runtime="auto", num_clients=5), scenario)
+    assert trace.together["TrainModel"] and not trace.notes
+
+
+def test_messages_of_sparse_features_are_made_for_each_client_alone_and_a_note_says_so() -> None:
+    parts = {name: _described(part, sparse=True) for name, part in graph_scenario().parts.items()}
+    model = ModelSpec(GIN(hidden=8, edge_dim=2, dropout=0.0), decoder=HEAD, readout=MeanReadout())
+    course = toy_course(
+        quick("fedavg"), task=GraphClassification(), model=model, batching=MiniBatch(3), runtime="auto", num_clients=5
+    )
+    trace = trace_course(course, Scenario(next(iter(parts.values())), parts))
+    assert trace.ended_by is None and not trace.pausing.together["Fit"]
+    assert trace.notes["Fit"] == "its first layer reads features as they are, and they are sparse"
+
+
+def _described(part: Any, sparse: bool = False) -> GraphSet:
+    draw = torch.Generator().manual_seed(part.num_nodes)
+    attr = torch.randn(part.edge_index.shape[1], 2, generator=draw)
+    found: GraphSet = replace(part, edge_attr=attr, x=part.x.to_sparse_csr() if sparse else part.x)
+    return found
+
+
+def bonds_scenario() -> Scenario:
+    """Five clients of ragged size whose nodes and edges are of categories."""
+    whole = toy_set(sizes=NODES * 5, categorical=True)
+    parts: list[GraphSet] = whole.divide(list(torch.split(torch.arange(whole.num_items), [20, 9, 16, 4, 11])))
+    return Scenario(whole, {f"client-{k}": part for k, part in enumerate(parts)})  # type: ignore[dict-item, arg-type]
 
 
 def test_training_and_evaluation_are_done_together() -> None:

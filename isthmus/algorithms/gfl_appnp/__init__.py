@@ -15,6 +15,16 @@ import torch
 from torch import Tensor
 
 from isthmus.algorithms.fedavg import ModelUpdate
+from isthmus.algorithms.gfl_appnp.at_client import (
+    alike,
+    edges_of,
+    form_of,
+    received,
+    remembered,
+    require_aggregates,
+    require_fit,
+    same_params,
+)
 from isthmus.algorithms.gfl_appnp.client_graph import ClientGraph, Mixing, slices, without_blocks
 from isthmus.algorithms.gfl_appnp.hosted import Given, Hosted, add_noise, bare, gradients, hidden
 from isthmus.algorithms.gfl_appnp.messages import (
@@ -26,19 +36,17 @@ from isthmus.algorithms.gfl_appnp.messages import (
     ShareNeighbors,
     TrainWithAggregates,
 )
-from isthmus.algorithms.gfl_appnp.shared_updates import Received, batches_per_epoch, steps_of, train, train_together
-from isthmus.core.errors import BadInput, CourseFailed, refuse
+from isthmus.algorithms.gfl_appnp.shared_updates import batches_per_epoch, steps_of, train, train_together
+from isthmus.core.errors import BadInput, refuse
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
-from isthmus.core.outside import named
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Kept, cohort, on
 from isthmus.core.record import Params, Record, State
 from isthmus.core.replies import Each, Stack, StackedTensor
-from isthmus.learn.able import require_keys, require_whole_graph
+from isthmus.learn.able import require_keys
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.local_training import check_local_steps
 from isthmus.learn.optimizers import ELEMENTWISE, SGD, Optimizer
-from isthmus.learn.tasks.node_classification import NodeClassification
 from isthmus.learn.tasks.task import Predictions
 from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models.products.propagation import pagerank_weights
@@ -339,9 +347,9 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     @on(ShareNeighbors)
     def name_neighbors(self, request: ShareNeighbors, client: GraphClient) -> NeighborList:
         """Say which nodes the client hosts, and which are their neighbours."""
-        _require_fit(client)
+        require_fit(client)
         keys = require_keys(client, "name its nodes so that others know them")
-        source, target, weight = _edges(client, keys)
+        source, target, weight = edges_of(client, keys)
         trains = torch.zeros_like(keys, dtype=torch.bool)
         trains[Hosted.of(client).train_nodes] = True
         return NeighborList(keys, source, target, weight, trains)
@@ -351,7 +359,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         """Keep the client's own part of A~."""
         hosted = Hosted.of(client).num_nodes
         if request.own.shape != (hosted, hosted) or not request.own.is_floating_point():
-            raise BadInput(f"{client.id} hosts {hosted} nodes; its part of A~ cannot have {_form(request.own)}")
+            raise BadInput(f"{client.id} hosts {hosted} nodes; its part of A~ cannot have {form_of(request.own)}")
         client.state["own"] = request.own
         return Kept()
 
@@ -364,7 +372,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
 
     def _seen(self, requests: Sequence[ShareHidden], members: Sequence[GraphClient]) -> tuple[Tensor, Params]:
         """Keep the model; return h of all members' nodes, and the gradients of those that are asked for any."""
-        params, whole = _same_params(requests), Hosted.joined([Hosted.of(client) for client in members])
+        params, whole = same_params(requests), Hosted.joined([Hosted.of(client) for client in members])
         h = whole.means(hidden(members[0].model, params, whole.x))
         asked = [client for client, request in zip(members, requests, strict=True) if request.gradients]
         found = self._gradients(params, asked, h.shape[1]) if asked else {}
@@ -406,7 +414,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     @on(ReceiveAggregates)
     def receive(self, request: ReceiveAggregates, client: GraphClient) -> Kept:
         """Keep what the neighbours amount to."""
-        _require_aggregates(request, client)
+        require_aggregates(request, client)
         client.state["aggregate"], client.state["gradients"] = request.aggregate, request.gradients
         return Kept()
 
@@ -419,7 +427,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
             client.model,
             params,
             hosted,
-            _received(client),
+            received(client),
             islice(plan, self._num_steps(hosted)),
             self.optimizer,
             self._lr(client),
@@ -433,7 +441,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         members = list(clients)
         hosts = [Hosted.of(client) for client in members]
         params: Params = members[0].state["params"]
-        if not all(_alike(client.state["params"], params) for client in members):  # after a resume, each has a copy
+        if not all(alike(client.state["params"], params) for client in members):  # after a resume, each has a copy
             raise ValueError("clients begin with different models")
         weights = Each(tuple(self.weight(client) for client in members))
         if not any(len(host.train) for host in hosts):
@@ -447,7 +455,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
             clients.model,
             params,
             hosts,
-            [_received(client) for client in members],
+            [received(client) for client in members],
             [steps_of(h, self.batch_size, c.generator("batches")) for h, c in zip(hosts, members, strict=True)],
             steps.pop(),
             full,
@@ -461,7 +469,7 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     @on(EvaluateModel)
     def evaluate(self, request: EvaluateModel, client: GraphClient) -> Evaluation:
         """Measure softmax(sum_j A~_kj h_j) on the client's own samples."""
-        memory = _remembered(self, request, client)
+        memory = self._memory_for(request, client)
         hosted = Hosted.of(client)
         z = hosted.mixed(memory["own"], hidden(client.model, request.params, hosted.x), memory["aggregate"])
         metrics, counts = client.task.evaluate(Given(z), client.prepared, request.splits)
@@ -471,8 +479,8 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     def evaluate_together(self, requests: Sequence[EvaluateModel], clients: GraphCohort) -> list[Evaluation]:
         """Run the encoder once over all clients' samples and measure each client's."""
         hosts = [Hosted.of(client) for client in clients]
-        memories = [_remembered(self, request, client) for request, client in zip(requests, clients, strict=True)]
-        params = _same_params(requests)
+        memories = [self._memory_for(request, client) for request, client in zip(requests, clients, strict=True)]
+        params = same_params(requests)
         whole = Hosted.joined(hosts)
         h = hidden(clients.model, params, whole.x)
         sizes = [len(host.owner) for host in hosts]
@@ -491,6 +499,9 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
         found = clients.task.evaluate_stacked(Given(padded), data, requests[0].splits)
         return [Evaluation(metrics, counts) for metrics, counts in found]
 
+    def _memory_for(self, request: EvaluateModel, client: GraphClient) -> State:
+        return remembered(self.best_memory(client.state) if request.best else client.state, request)
+
     def weight(self, client: GraphClient) -> float:
         """Return the client's share in the mean; zero for one that has nothing to train on, unless all count."""
         if client.num_examples == 0 and self.weighting != "all":
@@ -503,99 +514,3 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
 
     def _lr(self, client: GraphClient) -> float:
         return self.optimizer.lr * self.optimizer.schedule.factor(max(client.position.round, 1))
-
-
-# ---- what a client needs
-
-
-def _received(client: GraphClient) -> Received:
-    missing = [name for name in ("own", "params", "aggregate", "gradients") if name not in client.state]
-    if missing:
-        raise CourseFailed(f"this client has received no {missing[0]}: it failed in the setup")
-    return Received(client.state["own"], client.state["aggregate"], client.state["gradients"])
-
-
-def _require_aggregates(request: ReceiveAggregates, client: GraphClient) -> None:
-    """Refuse aggregates of other shapes than the client's nodes and model: sums with them would be of any size."""
-    hosted, slots = Hosted.of(client), dict(client.model.named_parameters())
-    if request.aggregate.ndim != 2 or len(request.aggregate) != hosted.num_nodes:
-        raise BadInput(f"{client.id} hosts {hosted.num_nodes} nodes; their C cannot have {_form(request.aggregate)}")
-    for name, tensor in request.gradients.items():
-        wanted = slots[name].shape if name in slots else None
-        if tensor.ndim < 2 or tensor.shape[2:] != wanted or len(tensor) != len(hosted.train_nodes):
-            raise BadInput(
-                f"grad C of {named(name)} has {_form(tensor)}; {client.id} trains on {len(hosted.train_nodes)} nodes "
-                f"a parameter of shape {None if wanted is None else tuple(wanted)}"
-            )
-
-
-def _form(tensor: Tensor) -> str:
-    return f"the shape {tuple(tensor.shape)} of {tensor.dtype}"
-
-
-def _remembered(algorithm: GFLAPPNP, request: EvaluateModel, client: GraphClient) -> State:
-    """Return the memory to evaluate with; aggregates that belong to another model are refused."""
-    memory = algorithm.best_memory(client.state) if request.best else client.state
-    if "own" not in memory or "aggregate" not in memory:
-        raise CourseFailed("this client has received no aggregates: it failed in the setup")
-    if not _alike(memory.get("params", {}), request.params):
-        raise CourseFailed("this client has missed the aggregates of the model that is evaluated")
-    return memory
-
-
-def _alike(one: Params, two: Params) -> bool:
-    """Whether two models are the same to the bit."""
-    return one is two or (
-        one.keys() == two.keys()
-        and all(one[name] is tensor or torch.equal(one[name], tensor) for name, tensor in two.items())
-    )
-
-
-def _same_params(requests: Sequence[Any]) -> Params:
-    params: Params = requests[0].params
-    if any(request.params is not params for request in requests):
-        raise ValueError("clients are sent different models")
-    return params
-
-
-def _require_fit(client: GraphClient) -> None:
-    """Refuse a course in which clients cannot share."""
-    if not isinstance(client.task, NodeClassification):
-        raise BadInput(
-            f"GFL-APPNP classifies nodes or their samples; the task is {type(client.task).__name__}: use "
-            "task.name=node_classification or node_samples"
-        )
-    draws = "GFL-APPNP draws samples, not neighbourhoods"
-    require_whole_graph(client, draws, further=" and algorithm.batch_size")
-    if any(True for _ in client.model.buffers()):
-        raise BadInput("GFL-APPNP needs an encoder that sees each sample by itself; set batch_norm to false")
-    if client.own:
-        raise BadInput(
-            f"GFL-APPNP shares the whole encoder; {sorted(client.own)[0]!r} is personal: set shared to ['*']"
-        )
-
-
-def _edges(client: GraphClient, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return sources, targets and weights of the edges of the client's nodes; no weights where all are one."""
-    data = client.data
-    listed: Tensor | None = data.attributes.get("neighbors")
-    if listed is None:
-        weight = torch.empty(0, device=keys.device) if data.edge_weight is None else data.edge_weight
-        source, target = keys[data.edge_index[0]], keys[data.edge_index[1]]
-        foreign = client.foreign
-        if foreign is None:
-            return source, target, weight
-        if data.edge_weight is not None or foreign.weight is not None:
-            own = torch.ones(data.num_edges, device=keys.device) if data.edge_weight is None else data.edge_weight
-            others = torch.ones(len(foreign.key), device=keys.device) if foreign.weight is None else foreign.weight
-            weight = torch.cat([own, others])
-        return torch.cat([source, keys[foreign.node]]), torch.cat([target, foreign.key]), weight
-    if not torch.equal(keys, data.node_ids):
-        raise BadInput(
-            f"the graph of {client.id} lists neighbours by the ids of one whole graph, which mean nothing between "
-            "sites: leave out the attribute 'neighbors', and give a table of neighbours in the folder"
-        )
-    real = listed >= 0
-    weights: Tensor | None = data.attributes.get("neighbor_weights")
-    source = keys[:, None].expand_as(listed)[real]
-    return source, listed[real], torch.empty(0, device=keys.device) if weights is None else weights[real]

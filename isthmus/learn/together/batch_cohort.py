@@ -106,6 +106,8 @@ class BatchCohort(GraphCohort):
         slots = self.model.state_dict()
         layouts: dict[str, Layout] = dict.fromkeys(slots, Plain(len(self)))
         if stack.is_sparse:
+            if not feature_weights(self.model):
+                raise NotTogether("its first layer reads features as they are, and they are sparse")
             layouts |= {name: WideRows(len(self), len(slots[name])) for name in feature_weights(self.model)}
         return layouts
 

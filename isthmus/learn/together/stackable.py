@@ -17,7 +17,7 @@ from isthmus.models.encoders import EmbeddingSum
 from isthmus.models.gnn.appnp import APPNPStack
 from isthmus.models.gnn.gat import GATLayer
 from isthmus.models.gnn.gcn import GCNLayer
-from isthmus.models.gnn.gin import GINLayer
+from isthmus.models.gnn.gin import GINELayer, GINLayer
 from isthmus.models.gnn.gprgnn import GPRGNNStack
 from isthmus.models.gnn.sage import SAGELayer
 from isthmus.models.gnn.sgc import SGCStack
@@ -35,6 +35,7 @@ LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
     GATLayer: ("weight",),
     GINLayer: ("weight",),
     EmbeddingSum: ("weight",),
+    GINELayer: (),  # which reads features as they are, and multiplies sums of them
 }
 OTHERS: frozenset[type[nn.Module]] = frozenset(
     {

@@ -6,6 +6,7 @@ With features of edges it is GINE: Hu et al. (2020), "Strategies for pre-trainin
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from isthmus.models.layer_stack import StackSpec
 from isthmus.models.parts import BatchNorm, Linear, Part, glorot, require_count, shape_of
 from isthmus.models.products.affine import affine, per_row, pooled_affine
 from isthmus.models.products.pooled import ActivateSome, pooled_relu
-from isthmus.models.products.sparse import Features, SparseMatrix, dense
+from isthmus.models.products.sparse import Features, Pattern, SparseMatrix, dense
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,10 @@ class _GINPart(Part):
         inner, outer = self.norms
         out: Tensor = outer(self.second(graph, inner(mixed, generator).relu(), generator), generator)
         return out
+
+    def _eps(self, rows: int) -> Tensor:
+        assert self.eps is not None
+        return self.eps if self.eps.ndim == 0 else per_row(self.eps.unsqueeze(1), 1, rows)  # (), or (rows, 1)
 
     def extra_repr(self) -> str:
         """Fields shown in the repr."""
@@ -134,10 +139,6 @@ class GINLayer(_GINPart):
         own = torch.addcmul(per_row(self.bias, 1, len(h)), h, 1.0 + self._eps(len(h)))
         return own + graph.operator("sum").matmul(h)
 
-    def _eps(self, rows: int) -> Tensor:
-        assert self.eps is not None
-        return self.eps if self.eps.ndim == 0 else per_row(self.eps.unsqueeze(1), 1, rows)  # (), or (rows, 1)
-
     def extra_repr(self) -> str:
         """Fields shown in the repr."""
         return f"{shape_of(self.weight)}, {super().extra_repr()}"
@@ -168,11 +169,34 @@ class GINELayer(_GINPart):
             )
         h = dense(h)
         source, target = graph.incidence()
-        edge = self.edge(graph, graph.edge_attr.to(h.dtype), generator)  # (edges, in)
+        edge = self._of_edges(graph, graph.edge_attr.to(h.dtype), generator)  # (edges, in)
         mixed = target.matmul((source.matmul(h) + edge).relu())  # (nodes, in)
         if graph.complement is not None:
             pattern = graph.complement.pattern
             added = torch.where(pattern.row == pattern.col, 0.0, graph.complement.values)
             mixed = mixed + graph.complement.with_values(added).matmul(h.relu())
-        own = h if self.eps is None else (1.0 + self.eps) * h
+        own = h if self.eps is None else (1.0 + self._eps(len(h))) * h
         return self._second(graph, self.first(graph, own + mixed, generator), generator)
+
+    def _of_edges(self, graph: GraphInput, attr: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return e_ij W_e + b_e; of many clients, each with the weights of the client whose nodes it joins."""
+        weight, bias = self.edge.weight, self.edge.bias
+        if weight.ndim == 2:
+            return self.edge(graph, attr, generator)
+        rows = graph.num_nodes // len(weight)  # of each client; edges have no equal numbers
+
+        def spread() -> SparseMatrix:
+            return _spread(attr, graph.edge_index[1].div(rows, rounding_mode="floor"), len(weight))
+
+        features = cast(SparseMatrix, graph.once(f"edge features of {len(weight)}", graph.edge_attr, spread))
+        return features.matmul(torch.cat([weight, bias.unsqueeze(1)], dim=1).flatten(0, 1))
+
+
+def _spread(attr: Tensor, owner: Tensor, owners: int) -> SparseMatrix:
+    """Return features of edges, and a one, in columns of the edge's owner, (edges, owners * (edge features + 1))."""
+    rows = torch.cat([attr, attr.new_ones(len(attr), 1)], dim=1)
+    there = rows != 0
+    row, column = there.nonzero().unbind(1)
+    crow = torch.cat([row.new_zeros(1), there.sum(dim=1).cumsum(0)])
+    size = (len(rows), owners * rows.shape[1])
+    return SparseMatrix(Pattern(crow, column + owner.index_select(0, row) * rows.shape[1], size), rows[there])

@@ -40,13 +40,16 @@ def built(**fields: Any) -> Model:
     return ModelSpec(**fields).build(IN, CLASSES)
 
 
+# What GAP's network reads may be sums that were made once, which a stack would make anew.
+ALONE = {"gap"}
 MODELS = {
-    **{name: {"gnn": kind(hidden=HIDDEN)} for name, kind in GNNS.items()},  # type: ignore[call-arg]
+    **{name: {"gnn": kind(hidden=HIDDEN)} for name, kind in GNNS.items() if name not in ALONE},  # type: ignore[call-arg]
     "batch norm": {"gnn": SAGE(hidden=HIDDEN, batch_norm=True)},
     "learnt eps": {"gnn": GIN(hidden=HIDDEN, train_eps=True)},
     "one layer": {"gnn": GCN(hidden=HIDDEN, layers=1)},
     "encoder": {"gnn": GCN(hidden=HIDDEN), "encoder": LinearEncoder(dim=HIDDEN)},
     "mlp encoder and decoder": {"gnn": GAT(hidden=HIDDEN), "encoder": MLPEncoder(dim=HIDDEN), "decoder": MLPDecoder()},
+    "features of edges": {"gnn": GIN(hidden=HIDDEN, edge_dim=2), "encoder": LinearEncoder(dim=HIDDEN)},
     "decoder": {"gnn": SGC(hidden=HIDDEN), "decoder": LinearDecoder()},
 }
 
@@ -54,6 +57,11 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_of_the_tables_can_run_for_many_clients(name: str) -> None:
     assert stackable(built(**MODELS[name]))
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_some_cannot(name: str) -> None:
+    assert not stackable(built(gnn=GNNS[name](hidden=HIDDEN)))  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -22,6 +22,8 @@ from isthmus.sites.courses.ring import RingBroken, go_round
 from isthmus.sites.courses.site_course import Patience, SiteCourse
 from isthmus.sites.silo.matching import KEYS_FILE
 from isthmus.sites.silo.policy import Policy
+from isthmus.sites.up import Rehearsal
+from tests.processes import copy_silos
 from tests.sites.in_process import CLASSES, SECRET, FakeHub, fake_hub, scenario, site_course
 from tests.sites.silo.test_consent import identity
 from tests.sites.silo.test_foreign_neighbors import course as appnp
@@ -214,3 +216,35 @@ def test_a_course_says_how_ids_are_matched() -> None:
     assert "match_ids: private" in course_to_yaml(made)
     with pytest.raises(BadInput, match="match_ids is 'open'; choose from secret, private"):
         load_course({}, ["dataset.name=folder", "dataset.match_ids=open"])
+
+
+# ---- between processes
+
+
+class WithoutSecret(Rehearsal):
+    """A rehearsal whose silos have no secret in common."""
+
+    def command(self, site: str) -> list[str]:
+        words = super().command(site)
+        at = words.index("--id-secret-file")
+        return [*words[:at], *words[at + 2 :]]
+
+
+@pytest.mark.sites
+@pytest.mark.slow
+def test_processes_without_a_common_secret_come_to_the_parameters_of_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_silos(monkeypatch)
+    model = ist.ModelSpec(type(ist.ModelSpec().gnn)(hidden=8))
+    course = ist.Course(rounds=3, num_clients=3, model=model, runtime="loop", algorithm=FedGL(local_steps=2))
+    with WithoutSecret(course, say=lambda text: None) as rehearsal:
+        rehearsal.course = replace(rehearsal.course, dataset=replace(rehearsal.course.dataset, match_ids="private"))
+        found = rehearsal.run(tmp_path / "run", patience=Patience(start_seconds=120, pause_seconds=60))
+        with pytest.raises(ist.IsthmusError, match="match_ids=private"):
+            plain = replace(rehearsal.course, dataset=replace(rehearsal.course.dataset, match_ids="secret"))
+            assert rehearsal.server is not None
+            rehearsal.server.run(plain, tmp_path / "plain", patience=Patience(start_seconds=120, num_retries=0))
+    loop = ist.run(course)
+    assert all(torch.equal(found.params[name], loop.params[name]) for name in loop.params)
+    assert any("went round all silos, blinded" in note for note in found.notes)

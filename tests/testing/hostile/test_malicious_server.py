@@ -134,6 +134,6 @@ def test_sums_with_tensors_of_any_shape_are_seen(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.slow
 def test_what_is_kept_and_does_its_work_later_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isthmus.algorithms.gfl_appnp._require_aggregates", lambda request, client: None)
+    monkeypatch.setattr("isthmus.algorithms.gfl_appnp.require_aggregates", lambda request, client: None)
     with pytest.raises(AssertionError, match=r"aggregate: as if 20000 times: TrainWithAggregates: .* bytes of tensors"):
         SIEGES["sizes"](lay_siege(GFLAPPNP(), tmp_path))
