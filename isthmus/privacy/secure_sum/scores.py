@@ -28,9 +28,8 @@ def summands(evaluation: Evaluation, request: EvaluateModel) -> ScoreSums:
     """Return what an evaluation adds to the sums."""
     if not request.names:
         raise BadMessage("scores that are added up have names that the request says, and it says none")
-    for what, named in (("names", request.names), ("splits", request.splits)):
-        if len(named) > MAX_NAMES or len(set(named)) != len(named):
-            raise BadMessage(f"{what} of scores that are added up are each there once, and {MAX_NAMES} at most")
+    if len(request.names) > MAX_NAMES or len(set(request.names)) != len(request.names):
+        raise BadMessage(f"names of scores that are added up are each there once, and {MAX_NAMES} at most")
     values, having = [], []
     for split in request.splits:
         found, count = evaluation.metrics.get(split, {}), evaluation.counts.get(split, 0)
