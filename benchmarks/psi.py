@@ -5,8 +5,8 @@
 Silos and server are in this process and take turns: what is told are the processor seconds that one silo's work takes.
 All messages pass through bytes and are signed by certificates. `ring` is private matching
 (`isthmus.sites.silo.matching`), `keyed` a hash of each id with a secret that all silos were given; bytes are those that
-one silo sends, and as many come to it. With `--openmined`, the package openmined-psi (extra `psi`) finds the ids that two
-silos have in common, for comparison: one of them learns which they are. One thread.
+one silo sends, and as many come to it. With `--openmined`, the package openmined-psi (extra `psi`) finds the ids that
+two silos have in common, for comparison: one of them learns which they are. One thread.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
 Five clients by communities unless said, the round that validation finds best, test nodes (or graphs) of the clients'
 own data, in per cent: a mean over seeds, each with its own split, and the standard deviation. Epsilon is that of the
 whole course, towards everybody (clients: towards those who see models), with the delta that is said; "none" is without
-noise. Of an edge it is that of an undirected one. Settings were chosen on Cora and Amazon Photo without noise, and no
-budget was spent on choosing them.
+noise. Of an edge it is that of an undirected one. Settings were chosen by a few tries on Cora and Amazon Photo, and no
+budget was counted for them.
 
 GAP's published numbers (Sajadmanesh et al., 2023; one graph, no federation): edges at epsilon 4, in one direction,
 76.3 / 98.7 / 83.8 on Facebook / Reddit / Amazon; nodes at epsilon 8: 63.2 / 94.0 / 77.4; without noise 80.0 / 99.4 /
-91.2, a perceptron 50.8 / 82.4 / 71.1. These graphs have 62, 456 and 45 edges a node or so, and are not at hand here.
+91.2, a perceptron 50.8 / 82.4 / 71.1. These graphs are denser, and not at hand here.
 """
 
 from __future__ import annotations

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.core.client import Client
-from isthmus.core.device import CPU
 from isthmus.core.protocol import Holdings
-from isthmus.core.record import Params
+from isthmus.core.record import CPU, Params
 from isthmus.data.conventions import SPLITS
 from isthmus.learn.batching import Batching
 from isthmus.learn.heavy_work import Combine, Evaluate, Fit, Fitted
@@ -155,8 +154,11 @@ class GraphClient(Client):
         The same as a line of arithmetic for each; but parameters that this client has in common with others in a
         simulation are not taken apart for it.
         """
-        named = [params.keys() for _, params in terms]
-        common = tuple(n for n in (named[0] if names is None else names) if all(n in keys for keys in named))
+        common = tuple(terms[0][1].keys() if names is None else names)
+        for _, params in terms:
+            keys = params.keys()
+            if not all(map(keys.__contains__, common)):
+                common = tuple(name for name in common if name in keys)
         found: Params = self.do(Combine(terms, common))
         return found
 

@@ -13,8 +13,15 @@ import torch
 from isthmus.core.codec import decode, encode, encoded_size
 from isthmus.core.errors import BadMessage
 from isthmus.core.record import Params, Record, State, check_record, check_value, leaves
-from isthmus.core.replies import Stacked, StackedTensor
-from isthmus.core.stacked_params import Combination, MemberParams, StackedParams, common_stack, gathered
+from isthmus.core.replies import (
+    Combination,
+    MemberParams,
+    Stacked,
+    StackedParams,
+    StackedTensor,
+    common_stack,
+    gathered,
+)
 
 VALUES = {"w": torch.arange(24.0).view(4, 3, 2), "b": torch.arange(4.0).view(4, 1)}
 
@@ -287,3 +294,19 @@ def test_what_occurs_several_times_in_a_sum_is_one_term() -> None:
     found = Combination([(2.0, Combination([(1.0, one), (3.0, other)])), (-1.5, one)])
     assert [(factor, term is one) for factor, term in found.terms] == [(0.5, True), (6.0, False)]
     torch.testing.assert_close(found.whole(), 0.5 * VALUES["w"] + 6.0 * (VALUES["w"] + 1.0))
+
+
+def test_members_are_checked_against_each_annotation_and_anew_once_they_are_changed() -> None:
+    held, each = stack()
+    first, second, *_ = held.members()
+    for member in (first, second, first):
+        check_value(member, Params, "here")
+        with pytest.raises(BadMessage, match="here: found the key 'w', expected keys of type int"):
+            check_value(member, dict[int, torch.Tensor], "here")
+        with pytest.raises(BadMessage, match=r"here\['w'\]: found a strided tensor"):
+            check_value(member, dict[str, int], "here")
+    assert not any(one.looks for one in each.values())
+    first["w"] = "no tensor"
+    with pytest.raises(BadMessage, match="expected a dense tensor"):
+        check_value(first, Params, "here")
+    check_value(second, Params, "here")

@@ -186,34 +186,23 @@ def test_noise_cannot_stand_behind_what_leaves_no_numbers(name: str) -> None:
     assert not line_problem((GUARDS["client_dp"](), GUARDS[name]()))
 
 
+@pytest.mark.parametrize("mode", ["central", "local"])
 @pytest.mark.parametrize(
-    ("coder", "refused"),
+    "coder",
     [
-        (TopK(), True),
-        (TopK(error_feedback=False), False),
-        (TopK(direction="down"), False),
-        (LowRank(), True),
-        (RandomK(), True),  # larger by the inverse of its chance
-        (RandomK(error_feedback=True), True),
-        (RandomK(fraction=1.0), False),
-        (Quantise(), False),
-        (Quantise(error_feedback=True), True),
-        (Delta(), False),
+        TopK(),
+        LowRank(),
+        RandomK(),  # larger by the inverse of its chance
+        RandomK(error_feedback=True),
+        Quantise(error_feedback=True),
+        Delta(),
     ],
     ids=repr,
 )
-def test_a_clipped_change_that_coding_makes_longer_is_refused_where_the_server_sees_to_the_clip(
-    coder: Guard, refused: bool
-) -> None:
-    noise = ClientDP(clip=0.05)
-    if not refused:
-        trace = ran(noise, replace(coder, min_numbers=1), rounds=6)  # type: ignore[call-arg]
-        assert trace.ended_by is None
-        assert not [failure for report in trace.exchanges for failure in report.failures]
-        return
-    with pytest.raises(ValueError, match=f"after ClientDP has bounded a reply's length, {type(coder).__name__} "):
-        made(noise, coder)
-    assert made(replace(noise, mode="local"), coder).guards
+def test_a_clipped_change_that_coding_makes_longer_is_no_lie(coder: Guard, mode: str) -> None:
+    trace = ran(ClientDP(clip=0.05, mode=mode), replace(coder, min_numbers=1), rounds=6)  # type: ignore[call-arg]
+    assert trace.ended_by is None
+    assert not [failure for report in trace.exchanges for failure in report.failures]
 
 
 @pytest.mark.parametrize(

@@ -25,13 +25,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from isthmus.core.device import CPU, moved
 from isthmus.core.errors import BadMessage, CourseFailed, refuse, refuse_unknown
 from isthmus.core.exposure import Exchange
 from isthmus.core.guards.guard import AtClient, AtServer, Guard
 from isthmus.core.protocol import EvaluateModel, Request, Requests
 from isthmus.core.random import torch_generator
-from isthmus.core.record import Params, Record, State
+from isthmus.core.record import CPU, Params, Record, State, moved
 from isthmus.privacy.compression.blob import Form, Kind, is_blob, read_since, standing_at, write_since
 from isthmus.privacy.compression.draws import Draws
 from isthmus.privacy.compression.states import (
@@ -112,20 +111,10 @@ class Coder(Guard):
         """Whether replies are taken for changes of the model that the server has."""
         return self.downs
 
-    @property
-    def lengthens(self) -> str:
-        """What makes replies longer than they were, and how to do without; empty where nothing does."""
-        if not self.ups or self.lossless or not self.error_feedback:
-            return ""
-        return "adds what earlier replies lacked; set its error_feedback to false"
-
     def problem(self, course: Any) -> str:
         """Return which other guard it cannot stand beside, or not in this order."""
         place = course.guards.index(self)
         others = (guard for at, guard in enumerate(course.guards) if at != place)
-        bound = next((guard for guard in course.guards[:place] if guard.bounds_length), None)
-        if bound is not None and self.lengthens:
-            return f"after {type(bound).__name__} has bounded a reply's length, {type(self).__name__} {self.lengthens}"
         return next(filter(None, map(self._beside, others)), "")
 
     def _beside(self, other: Guard) -> str:

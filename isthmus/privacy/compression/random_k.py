@@ -42,12 +42,6 @@ class RandomK(Coder):
         super().__post_init__()
         refuse(not 0.0 < self.fraction <= 1.0, self, "fraction", "it must be in (0, 1]")
 
-    @property
-    def lengthens(self) -> str:
-        """What makes replies longer than they were, and how to do without."""
-        name = type(self).__name__
-        return f"makes some of its numbers larger; put {name} first" if self.ups and self.fraction < 1.0 else ""
-
     def coded(self, value: Tensor, base: Tensor, draws: Draws, kept: State) -> Tensor | None:
         """Return the changes in the places of this exchange."""
         if self.fraction == 1.0:

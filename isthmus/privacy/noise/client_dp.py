@@ -18,9 +18,8 @@ from isthmus.core.exposure import Exchange, exposure
 from isthmus.core.folds import WeightedMean
 from isthmus.core.guards.guard import AtClient, AtServer, Guard, ReplyT, Suspicious
 from isthmus.core.protocol import EvaluateModel, Evaluation, KeepBest, Request, Requests, reply_type
-from isthmus.core.random import digest
+from isthmus.core.random import PoissonSampling, digest
 from isthmus.core.record import Record, State, field_types, leaves
-from isthmus.core.sampling import PoissonSampling
 from isthmus.privacy.accounting.releases import Releases, require_accounting, spent
 from isthmus.privacy.noise.numbers import WEIGHT, Change, clipped, numbers_of, unchanged
 
@@ -106,11 +105,6 @@ class ClientDP(Guard):
     def does_nothing(self) -> bool:
         """Whether replies leave as they are."""
         return self.clip is None
-
-    @property
-    def bounds_length(self) -> bool:
-        """Whether the noise hides replies of a length, and longer ones less."""
-        return not self.does_nothing and self.mode != LOCAL
 
     @property
     def spread(self) -> float:

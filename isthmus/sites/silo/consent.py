@@ -20,7 +20,7 @@ from torch import Tensor
 from isthmus.core.codec import pack, unpack
 from isthmus.core.errors import BadMessage
 from isthmus.core.record import Record
-from isthmus.sites.parties.certificates import read_passport
+from isthmus.sites.parties.certificates import Passport, read_passport
 
 MAX_CERTIFICATE_CHARACTERS = 20_000
 MAX_SIGNATURE_BYTES = 4_096
@@ -89,14 +89,11 @@ class Identity:
     def problem(self, site: str, pem: str, signature: bytes, signed: bytes) -> str:
         """Return why a certificate and a signature of some bytes are not a silo's of this federation; empty if so."""
         from cryptography.exceptions import InvalidSignature
-        from cryptography.x509 import load_pem_x509_certificate
 
         if len(pem) > MAX_CERTIFICATE_CHARACTERS or len(signature) > MAX_SIGNATURE_BYTES:
             return "its certificate or its signature is too long"
-        root = load_pem_x509_certificate(self.root.read_bytes())
         try:
-            certificate, passport = load_pem_x509_certificate(pem.encode()), read_passport(pem.encode())
-            certificate.verify_directly_issued_by(root)
+            certificate, passport = _vouched_for(self.root.read_bytes(), pem.encode())
             key: Any = certificate.public_key()
             key.verify(signature, signed, *_scheme(key))
         except InvalidSignature:
@@ -118,6 +115,16 @@ def _private_key(content: bytes) -> Any:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     return load_pem_private_key(content, None)
+
+
+@lru_cache(maxsize=1024)  # each is looked at for every signature; those that are refused are not kept
+def _vouched_for(root: bytes, pem: bytes) -> tuple[Any, Passport]:
+    """Return a certificate that a root has signed, with its facts; raises where it is none."""
+    from cryptography.x509 import load_pem_x509_certificate
+
+    certificate = load_pem_x509_certificate(pem)
+    certificate.verify_directly_issued_by(load_pem_x509_certificate(root))
+    return certificate, read_passport(pem)
 
 
 def _is_server(certificate: Any) -> bool:

@@ -31,7 +31,7 @@ FEW_EXAMPLES = 10
 MAX_DEPTH_SETTING = 1_000
 # Of the models of all clients together, each of which is built at a silo if only to know its parameters' names.
 MAX_DEPTH_OF_ALL = 4 * MAX_DEPTH_SETTING
-_DEEP = ("layers", "hops", "heads", "last_heads", "steps")
+_DEEP = ("layers", "encoder_layers", "hops", "heads", "last_heads", "steps")
 _STEPS = ("steps", "epochs", "rounds", "max_iter", "max_exponent")
 MAX_SITES = 10_000
 
@@ -210,6 +210,10 @@ class Policy:
             key, steps = largest_steps(algorithm)
             if steps > self.max_steps:
                 yield f"{where}.{key} is {steps}, its policy allows {self.max_steps}"
+        for guard in course.guards:
+            asked = 0 if guard.private_steps is None else guard.private_steps.most
+            if asked > self.max_steps:
+                yield f"steps of the guard {name_of(type(guard))} is {asked}, its policy allows {self.max_steps}"
         yield from problems_of_sizes(course, self.max_parameters)
 
     # ---- when the data is at hand

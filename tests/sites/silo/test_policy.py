@@ -17,12 +17,13 @@ from isthmus.algorithms import ALGORITHMS, GFLAPPNP, Ditto, FedGNN, FedGRL, FedR
 from isthmus.algorithms.fedavg import TrainModel
 from isthmus.config.load import check_client_settings, own_algorithm
 from isthmus.core.errors import BadInput
-from isthmus.core.sampling import PoissonSampling, UniformSampling
+from isthmus.core.random import PoissonSampling, UniformSampling
 from isthmus.data.dividing import PerClassSplit, RatioSplit
 from isthmus.data.folders.graph_folder import write_graph_folder
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.optimizers import SGD, Cosine
-from isthmus.models import GAT, GCN, MLP, MLPDecoder, ModelSpec
+from isthmus.models import GAP, GAT, GCN, MLP, MLPDecoder, ModelSpec
+from isthmus.privacy import ExampleDP
 from isthmus.sites.silo.patience import TookTooLong, time_limit
 from isthmus.sites.silo.policy import Policy, largest_steps, load_policy, num_parameters
 from isthmus.testing import toy_course, toy_graph
@@ -173,6 +174,15 @@ def test_the_course_that_trains_one_silo_on_one_node_is_refused(tmp_path: Path) 
         (site_course(model=ModelSpec(GAT(hidden=10**6, heads=10**6))), "model.gnn.heads is 1000000"),
         (site_course(client_settings={"client-0": {"model.gnn.layers": 10**7}}), "model.gnn.layers is 10000000"),
         (site_course(FedGNN(pseudo_items=10**9)), "algorithm.pseudo_items is 1000000000"),
+        (site_course(model=ModelSpec(GAP(encoder_layers=10**5))), "model.gnn.encoder_layers is 100000"),
+        (
+            site_course(
+                ist.FedAvg(local_steps=1, step_unit="epoch", weighting="uniform"),
+                model=ModelSpec(MLP()),
+                guards=(ExampleDP(fraction=1e-6, steps=10**6),),
+            ),
+            "steps of the guard example_dp is 1000000, its policy allows 10000",
+        ),
     ],
 )
 def test_a_course_without_bounds_is_refused_before_anything_is_built(course: ist.Course, part: str) -> None:
