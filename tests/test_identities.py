@@ -18,8 +18,8 @@ from isthmus.algorithms.fedgrl.downstream import Finetune
 from isthmus.algorithms.fedgrl.selfsup import BGRL, DGI, GAE
 from isthmus.core.codec import decode
 from isthmus.core.protocol import Algorithm, Position
+from isthmus.core.random import UniformSampling
 from isthmus.core.record import Params, State
-from isthmus.core.sampling import UniformSampling
 from isthmus.data.graph import Graph
 from isthmus.data.zoo import Cora
 from isthmus.learn.augment import Augmentation

@@ -18,7 +18,7 @@ from isthmus.core.client import Work
 from isthmus.core.errors import refuse
 from isthmus.core.protocol import on
 from isthmus.core.record import Params
-from isthmus.core.stacked_params import StackedParams
+from isthmus.core.replies import StackedParams
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import Optimizer, OptimizerState
 from isthmus.learn.steps import copied, gradients, load_params

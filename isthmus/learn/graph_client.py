@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.core.client import Client
-from isthmus.core.device import CPU
 from isthmus.core.protocol import Holdings
-from isthmus.core.record import Params
+from isthmus.core.record import CPU, Params
 from isthmus.data.conventions import SPLITS
 from isthmus.learn.batching import Batching
 from isthmus.learn.heavy_work import Combine, Evaluate, Fit, Fitted

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from isthmus.core.client import Work
 from isthmus.core.record import Params
-from isthmus.core.replies import Stacked
-from isthmus.core.stacked_params import Combination, StackedParams, combined
+from isthmus.core.replies import Combination, Stacked, StackedParams, combined
 from isthmus.learn.batching import Batching
 from isthmus.learn.optimizers import Optimizer, OptimizerState
 from isthmus.learn.steps import (
@@ -95,13 +94,10 @@ class Fit(Work):
         batching: Batching,
         generator: torch.Generator,
     ) -> Fitted:
-        """Train from all parameters of a model; a client without training examples gives them back.
-
-        With an envelope, over what is in `self.params`, each step is as many as it says.
-        """
+        """Train from all parameters of a model, which a client without training examples gives back."""
         per_epoch = task.batches_per_epoch(prepared, batching) if self.step_unit == "epoch" else 1
         load_params(model, params)
-        optimizer, envelope, drift, shared = self.optimizer, self.envelope, self.drift, self.params
+        optimizer, envelope, shared = self.optimizer, self.envelope, self.params
         named = {name: slot for name, slot in model.named_parameters() if slot.requires_grad}
         live: list[Tensor] = list(named.values())
         state = optimizer.start(live) if self.optimizer_state is None else copied(self.optimizer_state)
@@ -120,17 +116,20 @@ class Fit(Work):
                 losses.append(found.detach())
                 grads = step_gradients(found, None if penalty is None else penalty(named), live, sums, optimizer)
                 with torch.no_grad():
-                    if drift is not None:
-                        grads = [g + drift[name] if name in drift else g for name, g in zip(named, grads, strict=True)]
-                    optimizer.step(live, grads, state, lr)
+                    optimizer.step(live, self._drifted(grads, named), state, lr)
             if envelope is not None:
                 for name, w in centre.items():
                     w.lerp_(named[name].detach(), envelope.rate)
-        mean = float(torch.stack(losses).mean()) if losses else float("nan")
         summed = None if sums is None else dict(zip(named, sums, strict=True))
-        return Fitted(
-            read_params(model), mean, len(losses), lambda: state, summed, None if envelope is None else centre
-        )
+        mean = float(torch.stack(losses).mean()) if losses else float("nan")
+        return Fitted(read_params(model), mean, len(losses), lambda: state, summed, centre if envelope else None)
+
+    def _drifted(self, grads: list[Tensor], named: Mapping[str, Tensor]) -> list[Tensor]:
+        """Return gradients with the drift added to those that have one."""
+        drift = self.drift
+        if drift is None:
+            return grads
+        return [g + drift[name] if name in drift else g for name, g in zip(named, grads, strict=True)]
 
     def alone(self, client: GraphClient) -> Fitted:
         """Train one client."""

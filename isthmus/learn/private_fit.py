@@ -24,12 +24,12 @@ from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.heavy_work import Fit, Fitted
 from isthmus.learn.steps import copied, gradients, load_params, read_params
 from isthmus.learn.tasks.graph_task import GraphBatch, PreparedGraphs
-from isthmus.learn.tasks.node_classification import NodeBatch, PreparedNodes
+from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification, PreparedNodes
 from isthmus.models.gnn.gap import OwnRows, SummedRows
 from isthmus.models.inputs import GraphInput
 from isthmus.models.layer_stack import LayerStack
-from isthmus.models.parts import Linear
-from isthmus.models.products.sparse import Features, SparseMatrix
+from isthmus.models.parts import BiasFreeLinear, Linear
+from isthmus.models.products.sparse import Features, SparseMatrix, dense
 
 # Gradients are made shorter by so much more, so that rounding leaves none longer than it may be.
 MARGIN = 1e-6
@@ -120,9 +120,7 @@ class PrivateFit(Work):
         steps, before = self.steps, {"params": tuple(slot.detach() for slot in live)}
         chance = client.protecting(f"examples {name}", before).uniform((len(examples),))
         drawn = (chance < steps.fraction).nonzero().flatten().tolist() if steps.fraction < 1 else range(len(examples))
-        total = [torch.zeros_like(slot) for slot in live]
-        for grads in examples.clipped(drawn, live, loss, generator, steps.clip):
-            torch._foreach_add_(total, grads)
+        total = examples.summed(drawn, live, loss, generator, steps.clip)
         stream = client.protecting(f"gradients {name}", {"sum": tuple(total)})
         expected = steps.fraction * len(examples)
         spread = steps.noise * steps.clip
@@ -136,8 +134,14 @@ class PrivateFit(Work):
 class Examples:
     """A client's training examples, one by one, each a batch that no other example has a part in."""
 
-    def __init__(self, model: nn.Module, batches: Sequence[int], batch_of: Callable[[int], Any]) -> None:
-        self.model, self.items, self.batch_of = model, batches, batch_of
+    def __init__(
+        self,
+        model: nn.Module,
+        items: Sequence[int],
+        batch_of: Callable[[int], Any],
+        rows_of: Callable[[Sequence[int]], NodeBatch] | None = None,
+    ) -> None:
+        self.model, self.items, self.batch_of, self.rows_of = model, items, batch_of, rows_of
 
     def __len__(self) -> int:
         return len(self.items)
@@ -160,10 +164,34 @@ class Examples:
         graph, labels = prepared.graph, prepared.labels["train"]
         nodes = prepared.index["train"].tolist()
 
-        def batch_of(place: int) -> NodeBatch:
-            return NodeBatch(_row(graph, nodes[place]), labels.new_zeros(1), labels[place : place + 1])
+        def rows_of(places: Sequence[int]) -> NodeBatch:
+            rows = _rows(graph, [nodes[place] for place in places])
+            return NodeBatch(rows, torch.arange(len(places), device=labels.device), labels[list(places)])
 
-        return cls(model, range(len(nodes)), batch_of)
+        return cls(model, range(len(nodes)), lambda place: rows_of([place]), rows_of)
+
+    def summed(
+        self,
+        drawn: Sequence[int],
+        live: list[Tensor],
+        loss: Callable[..., Tensor],
+        generator: torch.Generator,
+        clip: float,
+    ) -> list[Tensor]:
+        """Return the sum of the drawn examples' gradients, each of which is no longer than `clip`.
+
+        Rows of one batch that linear maps alone make are taken together, where the loss is known to be a mean of
+        theirs: a row's gradient by W is h (dl/dz)^T with z = h W + b, so that its length is that of both factors.
+        """
+        mean_of_rows = getattr(loss, "__func__", None) is NodeClassification.loss
+        if drawn and self.rows_of is not None and mean_of_rows:
+            found = _of_rows(self.model, self.rows_of(drawn), live, loss, generator, clip)
+            if found is not None:
+                return found
+        total = [torch.zeros_like(slot) for slot in live]
+        for grads in self.clipped(drawn, live, loss, generator, clip):
+            torch._foreach_add_(total, grads)
+        return total
 
     def clipped(
         self,
@@ -183,16 +211,58 @@ class Examples:
             yield [g * scale for g in grads]
 
 
-def _row(graph: GraphInput, node: int) -> GraphInput:
-    """Return one node's row of a graph, without an edge, as a graph of the same kind."""
+def _of_rows(
+    model: nn.Module,
+    batch: NodeBatch,
+    live: list[Tensor],
+    loss: Callable[..., Tensor],
+    generator: torch.Generator,
+    clip: float,
+) -> list[Tensor] | None:
+    """Return the sum of rows' clipped gradients; None where a parameter is no linear map's, or one is used twice."""
+    maps = [part for part in model.modules() if type(part) in (Linear, BiasFreeLinear)]
+    if {id(slot) for slot in live} - {id(slot) for part in maps for slot in part.parameters()}:
+        return None
+    calls: list[tuple[nn.Module, Tensor, Tensor]] = []
+    hooks = [part.register_forward_hook(lambda of, given, out: calls.append((of, given[1], out))) for part in maps]
+    try:
+        total = loss(model, batch, generator) * len(batch.labels)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if len({id(part) for part, *_ in calls}) < len(calls):
+        return None
+    slopes = torch.autograd.grad(total, [out for *_, out in calls])  # of each map, (rows, out)
+    given = [(part, dense(h).detach(), slope) for (part, h, _), slope in zip(calls, slopes, strict=True)]
+    squares = [_square(slope) * (_square(h) + hasattr(part, "bias")) for part, h, slope in given]
+    length = torch.stack(squares).sum(dim=0).sqrt()  # (rows,)
+    share = (clip * (1.0 - MARGIN) / length.clamp(min=1e-300)).clamp(max=1.0)
+    known = length.isfinite().unsqueeze(1)
+    found: dict[int, Tensor] = {}
+    for part, h, slope in given:
+        scaled = torch.where(known, slope * share.unsqueeze(1).to(slope.dtype), 0.0)
+        found[id(part.weight)] = torch.where(known, h, 0.0).T @ scaled
+        if hasattr(part, "bias"):
+            found[id(part.bias)] = scaled.sum(dim=0)
+    return [found.get(id(slot), torch.zeros_like(slot)) for slot in live]
+
+
+def _square(rows: Tensor) -> Tensor:
+    """Return the squared length of each row, in double precision."""
+    return rows.double().square().sum(dim=1)
+
+
+def _rows(graph: GraphInput, nodes: Sequence[int]) -> GraphInput:
+    """Return some nodes' rows of a graph, without an edge, as a graph of the same kind."""
     x: Features = graph.x
     if isinstance(x, SparseMatrix):
-        row = torch.zeros(1, x.shape[1], device=x.values.device)
-        first, end = int(x.pattern.crow[node]), int(x.pattern.crow[node + 1])
-        row[0, x.pattern.col[first:end].long()] = x.values[first:end]
+        rows = torch.zeros(len(nodes), x.shape[1], device=x.values.device)
+        for place, node in enumerate(nodes):
+            first, end = int(x.pattern.crow[node]), int(x.pattern.crow[node + 1])
+            rows[place, x.pattern.col[first:end].long()] = x.values[first:end]
     else:
-        row = x[node : node + 1]
-    return type(graph)(row, graph.edge_index[:, :0])
+        rows = x[list(nodes)]
+    return type(graph)(rows, graph.edge_index[:, :0])
 
 
 def _without_edges(model: nn.Module) -> bool:

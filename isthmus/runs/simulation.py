@@ -19,7 +19,6 @@ from isthmus.config.build import name_of
 from isthmus.config.course import Course
 from isthmus.config.load import check_client_settings, clients_with_own_models, own_algorithm, own_batching, own_model
 from isthmus.core.codec import decode
-from isthmus.core.device import CPU, device_of, moved
 from isthmus.core.errors import BadInput, IsthmusError
 from isthmus.core.federation import InitialModel, Runtime
 from isthmus.core.guards.guard import OwnClient
@@ -27,7 +26,7 @@ from isthmus.core.guards.line import GuardLine
 from isthmus.core.outside import some
 from isthmus.core.protocol import Algorithm
 from isthmus.core.random import Secret, numpy_generator, seeded
-from isthmus.core.record import Params, State
+from isthmus.core.record import CPU, Params, State, device_of, moved
 from isthmus.data.conventions import SPLITS
 from isthmus.data.dividing import PublicSplit, fingerprint, has_split
 from isthmus.data.features import feature_facts, input_names

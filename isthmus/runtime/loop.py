@@ -16,13 +16,11 @@ import torch
 
 from isthmus.core.client import Client, Cohort
 from isthmus.core.codec import decode, encode, encoded_size
-from isthmus.core.device import CPU, moved
 from isthmus.core.errors import BadMessage, IsthmusError
 from isthmus.core.federation import Outcome, Outcomes, StackOutcome
 from isthmus.core.protocol import Algorithm, Failure, Holdings, Position, Request, Requests
-from isthmus.core.record import Record, State, check_value
-from isthmus.core.replies import Stack
-from isthmus.core.stacked_params import MemberParams, StackedParams, gathered
+from isthmus.core.record import CPU, Record, State, check_value, moved
+from isthmus.core.replies import MemberParams, Stack, StackedParams, gathered
 from isthmus.runtime.marked import require_clients
 from isthmus.runtime.pausing import Pausing
 

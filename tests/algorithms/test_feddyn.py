@@ -8,7 +8,7 @@ import torch
 from isthmus.algorithms import FedAvg, FedDyn, FedProx
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.algorithms.feddyn import DynState
-from isthmus.core.sampling import UniformSampling
+from isthmus.core.random import UniformSampling
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.learn.steps import read_params
 from isthmus.models import GCN, ModelSpec

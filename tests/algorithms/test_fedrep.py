@@ -13,8 +13,8 @@ from isthmus.algorithms.fedavg import TrainModel
 from isthmus.algorithms.fedrep import only
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadInput
+from isthmus.core.random import UniformSampling
 from isthmus.core.record import Params, State
-from isthmus.core.sampling import UniformSampling
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.graph_client import GraphClient

@@ -12,8 +12,8 @@ from isthmus.algorithms import MOON, FedAvg
 from isthmus.algorithms.fedavg import TrainModel
 from isthmus.algorithms.moon import Watched, contrast
 from isthmus.core.errors import BadInput
+from isthmus.core.random import UniformSampling
 from isthmus.core.record import Params
-from isthmus.core.sampling import UniformSampling
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.optimizers import SGD, Adam

@@ -10,8 +10,8 @@ from isthmus.algorithms import FedAvg, PFedMe
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.core.codec import decode
 from isthmus.core.protocol import EvaluateModel, KeepBest, ModelState
+from isthmus.core.random import UniformSampling
 from isthmus.core.record import Params, State
-from isthmus.core.sampling import UniformSampling
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.optimizers import SGD

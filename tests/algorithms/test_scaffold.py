@@ -9,7 +9,7 @@ import torch
 from isthmus.algorithms import FedAvg, Scaffold
 from isthmus.algorithms.scaffold import ClientWeight, CorrectedUpdate, ScaffoldState, ShareWeight, TrainCorrected
 from isthmus.core.protocol import Position
-from isthmus.core.sampling import UniformSampling
+from isthmus.core.random import UniformSampling
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.optimizers import SGD, Adam, AdamW, StepDecay
 from isthmus.learn.steps import read_params

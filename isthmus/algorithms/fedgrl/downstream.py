@@ -13,10 +13,9 @@ from torch import Tensor
 
 from isthmus.algorithms.fedgrl.together import Learners
 from isthmus.core.client import Work
-from isthmus.core.device import CPU, moved
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import improves
-from isthmus.core.record import Params
+from isthmus.core.record import CPU, Params, moved
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.heavy_work import Fit
 from isthmus.learn.optimizers import AdamW, Optimizer

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from isthmus.core.client import NotTogether
 from isthmus.core.record import Params
-from isthmus.core.stacked_params import StackedParams
+from isthmus.core.replies import StackedParams
 from isthmus.learn.optimizers import ELEMENTWISE, Optimizer, OptimizerState, steps_before
 from isthmus.learn.steps import gradients
 from isthmus.learn.together.layouts import FullRows, Layout, Plain

@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn
 
 from isthmus.core.record import Params
-from isthmus.core.replies import Stacked
-from isthmus.core.stacked_params import StackedParams, own_tensor
+from isthmus.core.replies import Stacked, StackedParams, own_tensor
 from isthmus.learn.heavy_work import Fitted
 from isthmus.learn.optimizers import (
     Optimizer,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from isthmus.core.client import Client
-from isthmus.core.device import has_doubles
 from isthmus.core.memory import keep_freed_memory
+from isthmus.core.record import has_doubles
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import FullBatch, LinkBatch, MiniBatch, NeighborBatch
 from isthmus.learn.graph_client import GraphClient

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.client import NotTogether
-from isthmus.core.replies import Stacked, StackedTensor
-from isthmus.core.stacked_params import Combination
+from isthmus.core.replies import Combination, Stacked, StackedTensor
 from isthmus.learn.together.stacked_features import CompactStack, SpanStack, StackedFeatures
 from isthmus.learn.together.starts import Rows, Start, shapes_of, term_of
 from isthmus.models.products.affine import SpanFeatures, SpanWeight

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isthmus.core.replies import Stacked
-from isthmus.core.stacked_params import own_tensor
+from isthmus.core.replies import Stacked, own_tensor
 from isthmus.learn.optimizers import (
     Optimizer,
     OptimizerState,

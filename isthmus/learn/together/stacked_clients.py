@@ -19,8 +19,7 @@ from torch import Tensor
 from isthmus.core.client import NotTogether
 from isthmus.core.errors import BadInput
 from isthmus.core.record import Params
-from isthmus.core.replies import Stacked
-from isthmus.core.stacked_params import StackedParams
+from isthmus.core.replies import Stacked, StackedParams
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.heavy_work import Fit, Fitted
 from isthmus.learn.optimizers import (

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.record import largest
-from isthmus.core.replies import Stacked
-from isthmus.core.stacked_params import Combination, combined
+from isthmus.core.replies import Combination, Stacked, combined
 from isthmus.learn.together.starts import Rows, Start, term_of
 from isthmus.models.products.affine import SpanFeatures, block_gram
 from isthmus.models.products.sparse import Pattern, SparseMatrix

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.record import Params
-from isthmus.core.replies import Stacked, StackedTensor
-from isthmus.core.stacked_params import Combination, combined, common_stack
+from isthmus.core.replies import Combination, Stacked, StackedTensor, combined, common_stack
 
 
 class Rows(Sequence[Tensor]):

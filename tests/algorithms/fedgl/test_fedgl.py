@@ -34,8 +34,8 @@ from isthmus.config.load import course_to_yaml, load_course
 from isthmus.core.errors import BadInput, TooFewReplies
 from isthmus.core.federation import Federation
 from isthmus.core.protocol import EvaluateModel, Failure, Position, Request
+from isthmus.core.random import UniformSampling
 from isthmus.core.record import Params, Record, leaves
-from isthmus.core.sampling import UniformSampling
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.graph_client import GraphClient

@@ -21,8 +21,8 @@ from isthmus.core.codec import decode
 from isthmus.core.errors import BadInput
 from isthmus.core.exposure import exposure
 from isthmus.core.protocol import EvaluateModel, KeepBest, Kept, ModelState, Position, Request
+from isthmus.core.random import UniformSampling
 from isthmus.core.record import Params, Record, State, leaves
-from isthmus.core.sampling import UniformSampling
 from isthmus.core.training import weighted_metric
 from isthmus.data.link_graph import LinkGraph
 from isthmus.data.splitters import SPLITTERS

@@ -20,8 +20,7 @@ from isthmus.core.folding.krum import Krum
 from isthmus.core.folds import Median
 from isthmus.core.guards.guard import AtClient
 from isthmus.core.protocol import EvaluateModel, Evaluation, Position
-from isthmus.core.random import Secret
-from isthmus.core.sampling import UniformSampling
+from isthmus.core.random import Secret, UniformSampling
 from isthmus.core.training import EVERYBODY
 from isthmus.privacy.secure_sum import SecureSum
 from isthmus.privacy.secure_sum.scores import ScoreSums, evaluation_of, misfit, summands
