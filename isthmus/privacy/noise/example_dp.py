@@ -40,8 +40,8 @@ class ExampleDP(Guard):
     client says of how a model does (EvaluateModel) is on its examples and not covered, unless `hide_scores`, which
     leaves a course without a best round.
 
-    A client takes no more than `steps` in an answer, and with a budget nothing leaves it beyond that, whoever asks. Only
-    methods are let in of which it is known that all that leaves a client is made of what its training gave
+    A client takes no more than `steps` in an answer, and with a budget nothing leaves it beyond that, whoever asks.
+    Only methods are let in of which it is known that all that leaves a client is made of what its training gave
     (`tells_only_models`, said by each class for itself). Real numbers are meant: attacks on the last bits of floats are
     not defended against.
 
