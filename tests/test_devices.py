@@ -17,9 +17,8 @@ import isthmus as ist
 from isthmus.algorithms import ALGORITHMS
 from isthmus.config.load import course_digest, load_course
 from isthmus.core.codec import decode, encode
-from isthmus.core.device import CPU, device_of, moved
 from isthmus.core.errors import BadInput
-from isthmus.core.record import State
+from isthmus.core.record import CPU, State, device_of, moved
 from isthmus.data.graph import Graph
 from isthmus.sites.courses.site_course import MEANINGLESS
 from isthmus.testing.toys import toy_graph, toy_scenario

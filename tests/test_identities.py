@@ -18,14 +18,13 @@ from isthmus.algorithms.fedgrl.downstream import Finetune
 from isthmus.algorithms.fedgrl.selfsup import BGRL, DGI, GAE
 from isthmus.core.codec import decode
 from isthmus.core.protocol import Algorithm, Position
+from isthmus.core.random import UniformSampling
 from isthmus.core.record import Params, State
-from isthmus.core.sampling import UniformSampling
 from isthmus.data.graph import Graph
 from isthmus.data.zoo import Cora
 from isthmus.learn.augment import Augmentation
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.optimizers import SGD, Adam, AdamW, Cosine
-from isthmus.learn.steps import read_params
+from isthmus.learn.optimizers import SGD, Adam, AdamW, Cosine, read_params
 from isthmus.models import GAT, GCN, SAGE, GraphInput, LinearDecoder, MLPDecoder, ModelSpec
 from isthmus.runs.simulation import Scenario, build_model
 from isthmus.testing import toy_client, toy_course, toy_graph, toy_scenario

@@ -242,7 +242,7 @@ def join(
     until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
 ) -> None:
     """Run a silo on its own graph: it takes part in the federation's courses until it is stopped."""
-    from isthmus.core.device import device_of
+    from isthmus.core.record import device_of
     from isthmus.sites.join import check_own
     from isthmus.sites.join import join as join_federation
     from isthmus.sites.silo.identities import fingerprint, read_secret

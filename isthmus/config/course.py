@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from isthmus.algorithms import FedAvg
-from isthmus.core.device import device_problem
 from isthmus.core.errors import nearest, refuse
 from isthmus.core.federation import ExchangeRules
 from isthmus.core.guards.guard import Guard
 from isthmus.core.guards.line import line_problem
 from isthmus.core.protocol import Algorithm
-from isthmus.core.sampling import Sampling, UniformSampling
+from isthmus.core.random import Sampling, UniformSampling
+from isthmus.core.record import device_problem
 from isthmus.core.training import EarlyStopping, Plan
 from isthmus.data.dataset import Dataset
 from isthmus.data.dividing import MaskRule, RatioSplit, Splitter

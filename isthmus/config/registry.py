@@ -23,7 +23,7 @@ from isthmus.core.folding import FOLDS
 from isthmus.core.folds import Fold
 from isthmus.core.guards.guard import Guard
 from isthmus.core.protocol import Algorithm
-from isthmus.core.sampling import SAMPLINGS, Sampling
+from isthmus.core.random import SAMPLINGS, Sampling
 from isthmus.data.dataset import Dataset
 from isthmus.data.dividing import MASKS, MaskRule, Splitter
 from isthmus.data.splitters import SPLITTERS

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, Ty
 
 import torch
 
-from isthmus.core.device import CPU
 from isthmus.core.outside import MAX_NAME, named, some
 from isthmus.core.random import ProtectingStream, Secret, digest, torch_generator
-from isthmus.core.record import Params, Record, State, Value, largest
+from isthmus.core.record import CPU, Params, Record, State, Value, largest
 
 if TYPE_CHECKING:
     from isthmus.core.client import Work

@@ -2,13 +2,18 @@
 
 What clients that were simulated together give back is held without a copy for each: a `Stack` is one record with
 leaves for all. A fold that knows sums takes it whole; everybody else takes it apart.
+
+A handler gets its client's part of parameters that were trained together as a dict like any other, `MemberParams`. As
+long as nobody looks into it, it is a place in the stack: a reply with it goes to the server as part of the stack
+(`gathered`), and from a memory it is trained further as part of it.
 """
 
 from __future__ import annotations
 
 import math
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,7 +22,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.codec import encoded_size, scalar_size
-from isthmus.core.record import Record, largest, leaves, non_finite_leaf, with_leaves
+from isthmus.core.record import LazyParams, Record, fields_of, largest, leaves, non_finite_leaf, with_leaves
 
 
 class Stacked(ABC):
@@ -213,3 +218,261 @@ class Stack:
                 lengths = [length[repr(value)] for value in leaf.values]
                 sizes = [size + length - lengths[0] for size, length in zip(sizes, lengths, strict=True)]
         return sizes
+
+
+# ---- parameters
+
+
+class StackedParams:
+    """The parameters of so many clients (`size`) that were trained together, by name (`each`)."""
+
+    def __init__(self, each: Mapping[str, Stacked], size: int) -> None:
+        self.each, self.size = dict(each), size
+        self._members: list[weakref.ref[MemberParams]] = []
+        self.fits: set[Any] = set()
+
+    @cached_property
+    def outline(self) -> dict[str, Tensor]:
+        """Tensors with the shapes and types of one client's, but no numbers."""
+        return {name: each.outline() for name, each in self.each.items()}
+
+    def members(self) -> list[MemberParams]:
+        """Return each client's parameters."""
+        made = [MemberParams(self, position) for position in range(self.size)]
+        self._members = [weakref.ref(member) for member in made]
+        return made
+
+    def condense(self) -> None:
+        """Add sums up: one that is kept would remember all that it ever was made of."""
+        sums = {name: each for name, each in self.each.items() if isinstance(each, Combination)}
+        self.each |= {name: each.condensed() for name, each in sums.items()}
+        for member in self._members:
+            found = member()
+            if found is not None:
+                found.forget(sums)  # added up in another order, the last bits may be others
+
+    @property
+    def is_mostly_gone(self) -> bool:
+        """Whether most clients have let go of their part, so that the few others should have theirs alone."""
+        return 2 * sum(member() is not None for member in self._members) < self.size
+
+
+def _settled(name: str) -> Any:
+    """Return a method of dict's for parameters that are taken out of their stack before."""
+    own = getattr(dict, name)
+
+    def method(self: MemberParams, *arguments: Any) -> Any:
+        self.settle()
+        return own(self, *arguments)
+
+    return method
+
+
+class MemberParams(LazyParams):
+    """One client's parameters in a stack; a dict of tensors of its own, without `stack`, as soon as it is changed."""
+
+    def __init__(self, stack: StackedParams, position: int) -> None:
+        super().__init__()
+        self.stack: StackedParams | None = stack
+        self.position = position
+
+    def outline(self) -> dict[str, Tensor]:
+        """Return tensors with shapes and types but no numbers, or what there is."""
+        return dict(self) if self.stack is None else self.stack.outline
+
+    def fits(self) -> set[Any]:
+        """Return the annotations that all clients' parameters of the stack are known to fit."""
+        return set() if self.stack is None else self.stack.fits
+
+    def plain(self) -> dict[str, Tensor]:
+        """Return the tensors; the stack stays as it is."""
+        return {name: self._own(name) for name in self}
+
+    def _own(self, name: str) -> Tensor:
+        if self.stack is None or dict.__contains__(self, name):
+            return dict.__getitem__(self, name)
+        return own_tensor(self.stack.each[name].member(self.position))
+
+    def settle(self) -> None:
+        """Take everything out of the stack, and let go of it."""
+        if self.stack is not None:
+            found, self.stack = self.plain(), None
+            for name, tensor in found.items():  # in the stack's order, whichever was looked at first
+                dict.pop(self, name, None)
+                dict.__setitem__(self, name, tensor)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Let go of what was taken out of the stack, which still has it."""
+        if self.stack is not None:
+            for name in names:
+                dict.pop(self, name, None)
+
+    # ---- looking
+
+    def __getitem__(self, name: str) -> Tensor:
+        found = self._own(name)
+        if self.stack is not None:
+            dict.__setitem__(self, name, found)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return dict.__iter__(self) if self.stack is None else iter(self.stack.each)
+
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(list(self))
+
+    def __len__(self) -> int:
+        return dict.__len__(self) if self.stack is None else len(self.stack.each)
+
+    def __contains__(self, name: object) -> bool:
+        return dict.__contains__(self, name) if self.stack is None else name in self.stack.each
+
+    def __eq__(self, other: object) -> bool:
+        return dict(self) == (dict(other) if isinstance(other, MemberParams) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({list(self)})"
+
+    def __or__(self, other: Any) -> Any:
+        return dict(self) | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | dict(self)
+
+    # A dict's own would look past the stack; these go by what stands here.
+    get: Any = MutableMapping.get
+    pop: Any = MutableMapping.pop
+    update: Any = MutableMapping.update
+    setdefault: Any = MutableMapping.setdefault
+
+    def keys(self) -> Any:
+        """Return the names."""
+        return dict.keys(self) if self.stack is None else self.stack.each.keys()
+
+    def copy(self) -> dict[str, Tensor]:
+        """Return a plain dict of the same tensors."""
+        return dict(self)
+
+    values: Any = _settled("values")
+    items: Any = _settled("items")
+    __setitem__: Any = _settled("__setitem__")
+    __delitem__: Any = _settled("__delitem__")
+    __ior__: Any = _settled("__ior__")
+    popitem: Any = _settled("popitem")
+    clear: Any = _settled("clear")
+
+
+class Combination(Stacked):
+    """A sum of factor times tensor for each client, made when it is looked at; a tensor may be the same for all."""
+
+    def __init__(self, terms: Sequence[tuple[float, Stacked | Tensor]]) -> None:
+        found: dict[int, tuple[float, Stacked | Tensor]] = {}  # what occurs several times is one term
+        for factor, each in terms:
+            for own, term in each.terms if isinstance(each, Combination) else [(1.0, each)]:
+                found[id(term)] = (found[id(term)][0] + factor * own if id(term) in found else factor * own, term)
+        self.terms: list[tuple[float, Stacked | Tensor]] = list(found.values())
+        first = next(each for _, each in self.terms if isinstance(each, Stacked))
+        super().__init__(first.shape, first.dtype, len(first))
+
+    def member(self, position: int) -> Tensor:
+        """Return one client's sum."""
+        return combined([(f, t if isinstance(t, Tensor) else t.member(position)) for f, t in self.terms])
+
+    def whole(self) -> Tensor:
+        """Return all clients' sums."""
+        return combined([(f, t if isinstance(t, Tensor) else t.whole()) for f, t in self.terms])
+
+    def condensed(self) -> Stacked:
+        """Return the sum as it is kept: as its terms know to add it up, else a tensor for each client."""
+        ways = (each.added(self.terms) for _, each in self.terms if isinstance(each, Stacked))
+        found = next((way for way in ways if way is not None), None)
+        return StackedTensor(self.whole()) if found is None else found
+
+    def bound(self) -> Tensor:
+        """Return the sum of the bounds."""
+        total = torch.zeros(len(self), dtype=torch.float64)
+        for factor, each in self.terms:
+            total = total + abs(factor) * (largest(each) if isinstance(each, Tensor) else each.bound())
+        return total
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return the sum of the weighted sums."""
+        total, mass = torch.zeros(self.shape, dtype=torch.float64), float(weights.sum())
+        for factor, each in self.terms:
+            if isinstance(each, Tensor):
+                total.add_(each.cpu(), alpha=factor * mass)
+            else:
+                total.add_(each.weighted_sum(weights), alpha=factor)
+        return total
+
+
+def combined(terms: Sequence[tuple[float, Tensor]]) -> Tensor:
+    """Return the sum of factor times tensor; tensors may have a dimension for clients in front."""
+    (factor, first), *others = terms
+    total = factor * first
+    for factor, tensor in others:
+        # In place where it fits: sums of many clients are many megabytes.
+        fits = total.shape == tensor.shape and total.dtype == tensor.dtype
+        total = total.add_(tensor, alpha=factor) if fits else torch.add(total, tensor, alpha=factor)
+    return total
+
+
+def own_tensor(tensor: Tensor) -> Tensor:
+    """Return a tensor in memory of its own: a view would keep all clients' alive."""
+    whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    return tensor if whole else tensor.clone()
+
+
+def common_stack(members: Sequence[Any]) -> StackedParams | None:
+    """Return the stack whose clients' parameters these are, all of them and in order; None if they are not."""
+    first = members[0]
+    stack = first.stack if isinstance(first, MemberParams) else None
+    if stack is None or stack.size != len(members):
+        return None
+    for position, member in enumerate(members):
+        if not (isinstance(member, MemberParams) and member.stack is stack and member.position == position):
+            return None
+    return stack
+
+
+def gathered(clients: tuple[str, ...], replies: Sequence[Record]) -> Stack | None:
+    """Return replies as one where they hold a stack's parts, so that no client's parameters are made; else None."""
+    kind = type(replies[0])
+    if any(type(reply) is not kind for reply in replies):
+        return None
+    try:
+        joined = _joined(replies)
+    except _Apart:
+        return None
+    return Stack(clients, joined) if any(isinstance(leaf, Stacked) for leaf in leaves(joined).values()) else None
+
+
+class _Apart(Exception):
+    """Values that cannot be held as one."""
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    """Return values as one, leaf by leaf."""
+    first = values[0]
+    if isinstance(first, Record):
+        fields = [fields_of(value) for value in values]
+        return type(first)(**{name: _joined([each[name] for each in fields]) for name in fields[0]})
+    stack = common_stack(values)
+    if stack is not None:
+        return dict(stack.each)
+    if all(value is first for value in values):
+        return first
+    if isinstance(first, dict):
+        return _joined_dicts(values)
+    if isinstance(first, bool | int | float | str | None):
+        return Each(tuple(values))
+    raise _Apart
+
+
+def _joined_dicts(values: Sequence[Any]) -> dict[Any, Any]:
+    first = values[0]
+    if isinstance(first, MemberParams) or any(value.keys() != first.keys() for value in values):
+        raise _Apart
+    return {key: _joined([value[key] for value in values]) for key in first}

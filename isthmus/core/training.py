@@ -17,9 +17,8 @@ from isthmus.core.folds import weighted_mean
 from isthmus.core.guards.guard import Guard, OwnClient
 from isthmus.core.guards.line import GuardLine
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, KeepBest, improves
-from isthmus.core.random import Secret, numpy_generator
+from isthmus.core.random import Sampling, Secret, UniformSampling, numpy_generator
 from isthmus.core.record import Record, State
-from isthmus.core.sampling import Sampling, UniformSampling
 
 
 @dataclass(frozen=True)

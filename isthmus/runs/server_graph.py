@@ -8,13 +8,12 @@ from typing import Any
 import torch
 
 from isthmus.config.course import Course
-from isthmus.core.device import CPU, moved
 from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.core.federation.judging import judged
 from isthmus.core.guards.guard import SERVER
 from isthmus.core.protocol import Failure, Known, Position, Request, reply_type
 from isthmus.core.random import numpy_generator
-from isthmus.core.record import Record, State
+from isthmus.core.record import CPU, Record, State, moved
 from isthmus.learn.graph_client import GraphClient
 from isthmus.runs.simulation import Scenario, fresh_model, simulated_client
 from isthmus.runtime.loop import Site

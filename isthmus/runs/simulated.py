@@ -14,13 +14,12 @@ from isthmus.algorithms import ALGORITHMS
 from isthmus.config.build import name_of
 from isthmus.config.course import Course, schedule_notes
 from isthmus.config.load import NOT_IN_DIGEST, course_digest, course_to_dict, course_to_yaml, differences, load_course
-from isthmus.core.device import device_of
 from isthmus.core.errors import BadInput, NotResumable, OtherCourse
 from isthmus.core.outside import data_root as locate_data
 from isthmus.core.outside import replace_file, some
-from isthmus.core.record import Params, State
+from isthmus.core.record import Params, State, device_of
 from isthmus.core.training import Callback, Standing, finished, run_course
-from isthmus.learn.scoring import Scores
+from isthmus.learn.graph_client import Scores
 from isthmus.report.summary import Table, run_table
 from isthmus.runs.at_workers import at_workers, blocks_of
 from isthmus.runs.folder import Journal, RunFolder, load_checkpoint

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from isthmus.core.device import CPU
+from isthmus.core.record import CPU
 from isthmus.data.folders.own_kinds import kind_at
 from isthmus.runtime.seldom import Seldom
 from isthmus.sites.parties.admission import LIST_KIND, Entrance, wait_for_server

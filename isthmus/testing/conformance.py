@@ -23,8 +23,8 @@ from isthmus.core.errors import BadMessage, nearest
 from isthmus.core.exposure import field_docs
 from isthmus.core.federation import Runtime
 from isthmus.core.protocol import Algorithm, EvaluateModel, Failure, KeepBest, Position, reply_type
+from isthmus.core.random import UniformSampling
 from isthmus.core.record import Record, field_types, leaves
-from isthmus.core.sampling import UniformSampling
 from isthmus.learn.together.blocks import can_stack
 from isthmus.runs.at_workers import at_workers
 from isthmus.runs.simulation import Scenario, Simulation

@@ -19,7 +19,7 @@ from isthmus.config.load import (
     parse_override,
 )
 from isthmus.core.errors import BadInput
-from isthmus.core.sampling import UniformSampling
+from isthmus.core.random import UniformSampling
 from isthmus.core.training import EarlyStopping
 from isthmus.data.dividing import PublicSplit
 from isthmus.data.splitters import RandomSplitter

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.core.random import numpy_generator
-from isthmus.core.sampling import PoissonSampling, UniformSampling
+from isthmus.core.random import PoissonSampling, UniformSampling, numpy_generator
 
 from .toys import quick
 

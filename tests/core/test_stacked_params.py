@@ -13,8 +13,15 @@ import torch
 from isthmus.core.codec import decode, encode, encoded_size
 from isthmus.core.errors import BadMessage
 from isthmus.core.record import Params, Record, State, check_record, check_value, leaves
-from isthmus.core.replies import Stacked, StackedTensor
-from isthmus.core.stacked_params import Combination, MemberParams, StackedParams, common_stack, gathered
+from isthmus.core.replies import (
+    Combination,
+    MemberParams,
+    Stacked,
+    StackedParams,
+    StackedTensor,
+    common_stack,
+    gathered,
+)
 
 VALUES = {"w": torch.arange(24.0).view(4, 3, 2), "b": torch.arange(4.0).view(4, 1)}
 

@@ -13,9 +13,8 @@ from isthmus.core.codec import decode
 from isthmus.core.errors import CourseFailed, TooFewReplies
 from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Outcome
 from isthmus.core.protocol import Algorithm, Evaluation, KeepBest, Position, Request, on
-from isthmus.core.random import Secret
+from isthmus.core.random import PoissonSampling, Sampling, Secret, UniformSampling
 from isthmus.core.record import Params, Record, State
-from isthmus.core.sampling import PoissonSampling, Sampling, UniformSampling
 from isthmus.core.training import (
     EarlyStopping,
     Plan,

@@ -14,8 +14,8 @@ from isthmus.algorithms import ALGORITHMS, FedAvg, FedProx, Local
 from isthmus.core.codec import encode
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import EvaluateModel
+from isthmus.core.random import UniformSampling
 from isthmus.core.record import Record, leaves
-from isthmus.core.sampling import UniformSampling
 from isthmus.data.graph import Graph
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.models import GCN, LinearDecoder, MLPDecoder, ModelSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from isthmus.runs.failing import failure_notes
+from isthmus.runs.folder import failure_notes
 
 
 def journal(*rounds: list[tuple[str, str, str]]) -> list[dict[str, Any]]:

@@ -16,8 +16,8 @@ import torch
 import isthmus as ist
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.core.errors import BadInput
+from isthmus.core.random import UniformSampling
 from isthmus.core.record import Params
-from isthmus.core.sampling import UniformSampling
 from isthmus.core.training import Callback, EarlyStopping
 from isthmus.models import GCN
 from isthmus.monitors import MONITORS, Measured, Monitor, View

@@ -13,9 +13,9 @@ from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadInput
 from isthmus.core.federation import ExchangeReport, Outcome, StackOutcome
 from isthmus.core.protocol import Algorithm, Failure, Position, Request, cohort, on
+from isthmus.core.random import UniformSampling
 from isthmus.core.record import Record, State
 from isthmus.core.replies import Each, Stack, StackedTensor
-from isthmus.core.sampling import UniformSampling
 from isthmus.core.training import RoundReport, Standing, run_course
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.runs.simulation import Scenario, Simulation

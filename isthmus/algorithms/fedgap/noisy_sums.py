@@ -14,14 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isthmus.core.device import CPU
 from isthmus.core.errors import BadInput
 from isthmus.core.guards.hiding import NoisySums
 from isthmus.core.random import ProtectingStream, digest
-from isthmus.core.record import Params, State
+from isthmus.core.record import CPU, Params, State
 from isthmus.data.graph import Graph
 from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.steps import load_params
+from isthmus.learn.optimizers import load_params
 from isthmus.learn.tasks.node_classification import PreparedNodes
 from isthmus.models.gnn.gap import GAPStack, OwnRows, SummedRows
 from isthmus.models.inputs import GraphInput

@@ -9,8 +9,7 @@ from isthmus.core.federation.contract import (
     Runtime,
     StackOutcome,
 )
-from isthmus.core.federation.federation import Federation
-from isthmus.core.federation.taking import Replies
+from isthmus.core.federation.federation import Federation, Replies
 
 __all__ = [
     "ExchangeReport",

@@ -12,12 +12,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
-from isthmus.core.device import CPU, moved
 from isthmus.core.guards.hiding import NoisySums, PrivateSteps
 from isthmus.core.protocol import Client, Failure, Known, Position, Request, Requests
-from isthmus.core.random import ProtectingStream, Secret
-from isthmus.core.record import Record, State
-from isthmus.core.sampling import Sampling, UniformSampling
+from isthmus.core.random import ProtectingStream, Sampling, Secret, UniformSampling
+from isthmus.core.record import CPU, Record, State, moved
 
 if TYPE_CHECKING:
     from isthmus.core.exposure import Exchange

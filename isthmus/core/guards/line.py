@@ -11,15 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from isthmus.core.device import CPU, moved
 from isthmus.core.errors import BadMessage, CourseFailed
 from isthmus.core.guards.guard import AtClient, AtServer, Guard, OwnClient, Stages, Suspicious
 from isthmus.core.guards.hiding import NoisySums, PrivateSteps
 from isthmus.core.outside import foreign
 from isthmus.core.protocol import Client, Failure, Known, Position, Request, Requests, handlers_of
-from isthmus.core.random import Secret
-from isthmus.core.record import Record, State
-from isthmus.core.sampling import Sampling, UniformSampling
+from isthmus.core.random import Sampling, Secret, UniformSampling
+from isthmus.core.record import CPU, Record, State, moved
 
 if TYPE_CHECKING:
     from isthmus.core.federation import Replies

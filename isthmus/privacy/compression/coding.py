@@ -25,13 +25,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from isthmus.core.device import CPU, moved
 from isthmus.core.errors import BadMessage, CourseFailed, refuse, refuse_unknown
 from isthmus.core.exposure import Exchange
 from isthmus.core.guards.guard import AtClient, AtServer, Guard
 from isthmus.core.protocol import EvaluateModel, Request, Requests
 from isthmus.core.random import torch_generator
-from isthmus.core.record import Params, Record, State
+from isthmus.core.record import CPU, Params, Record, State, moved
 from isthmus.privacy.compression.blob import Form, Kind, is_blob, read_since, standing_at, write_since
 from isthmus.privacy.compression.draws import Draws
 from isthmus.privacy.compression.states import (

@@ -18,9 +18,8 @@ from isthmus.core.exposure import Exchange, exposure
 from isthmus.core.folds import WeightedMean
 from isthmus.core.guards.guard import AtClient, AtServer, Guard, ReplyT, Suspicious
 from isthmus.core.protocol import EvaluateModel, Evaluation, KeepBest, Request, Requests, reply_type
-from isthmus.core.random import digest
+from isthmus.core.random import PoissonSampling, digest
 from isthmus.core.record import Record, State, field_types, leaves
-from isthmus.core.sampling import PoissonSampling
 from isthmus.privacy.accounting.releases import Releases, require_accounting, spent
 from isthmus.privacy.noise.numbers import WEIGHT, Change, clipped, numbers_of, unchanged
 

@@ -26,11 +26,10 @@ import torch
 from torch import Tensor
 
 from isthmus.core.codec import decode, encode, unpack
-from isthmus.core.device import CPU, moved
 from isthmus.core.errors import BadInput, BadMessage
 from isthmus.core.guards.guard import Signer
 from isthmus.core.outside import Damaged, replace_file, sealed, unsealed
-from isthmus.core.record import Record
+from isthmus.core.record import CPU, Record, moved
 from isthmus.data.folders.graph_folder import GraphFolder
 from isthmus.data.folders.own_folder import OwnData
 from isthmus.learn.graph_client import ForeignEdges

@@ -16,16 +16,16 @@ from isthmus import __version__
 from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_yaml, load_course, own_algorithm, own_batching
 from isthmus.core.codec import decode, encode, pack
-from isthmus.core.device import CPU
 from isthmus.core.errors import BadInput, BadMessage, quoted
 from isthmus.core.guards.line import GuardLine
 from isthmus.core.guards.settled import SettledFile
 from isthmus.core.outside import foreign, parse_yaml, replace_file
 from isthmus.core.protocol import Failure
-from isthmus.core.record import Params, Record
-from isthmus.data.features import feature_facts, name_differences
+from isthmus.core.record import CPU, Params, Record
+from isthmus.data.features import name_differences
 from isthmus.data.folders.own_folder import OwnData
 from isthmus.data.folders.schema.schema import digest_at
+from isthmus.data.graph import feature_facts
 from isthmus.learn.graph_client import GraphClient
 from isthmus.runs.folder import ID_FILE, RunFolder, save_model_file
 from isthmus.runs.simulation import build_model, columns_of, known_parameters, output_dim, personal_start, torch_threads

@@ -34,13 +34,12 @@ from isthmus.config.load import course_to_yaml, load_course
 from isthmus.core.errors import BadInput, TooFewReplies
 from isthmus.core.federation import Federation
 from isthmus.core.protocol import EvaluateModel, Failure, Position, Request
+from isthmus.core.random import UniformSampling
 from isthmus.core.record import Params, Record, leaves
-from isthmus.core.sampling import UniformSampling
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.optimizers import SGD, Adam, StepDecay
-from isthmus.learn.steps import read_params
+from isthmus.learn.optimizers import SGD, Adam, StepDecay, read_params
 from isthmus.learn.tasks import NodeClassification
 from isthmus.learn.tasks.node_classification import NodeBatch
 from isthmus.learn.together.stacked_clients import GraphCohort

@@ -21,8 +21,8 @@ from isthmus.core.codec import decode
 from isthmus.core.errors import BadInput
 from isthmus.core.exposure import exposure
 from isthmus.core.protocol import EvaluateModel, KeepBest, Kept, ModelState, Position, Request
+from isthmus.core.random import UniformSampling
 from isthmus.core.record import Params, Record, State, leaves
-from isthmus.core.sampling import UniformSampling
 from isthmus.core.training import weighted_metric
 from isthmus.data.link_graph import LinkGraph
 from isthmus.data.splitters import SPLITTERS
@@ -30,8 +30,7 @@ from isthmus.data.zoo.cross_scenario import CSR
 from isthmus.data.zoo.links_of import HashedIds
 from isthmus.learn.batching import Batching, FullBatch, LinkBatch, NeighborBatch
 from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.optimizers import SGD, Adam, Cosine
-from isthmus.learn.steps import load_params, read_params
+from isthmus.learn.optimizers import SGD, Adam, Cosine, load_params, read_params
 from isthmus.learn.tasks import LinkClassification
 from isthmus.models import GCN, SAGE, CategoricalEncoder, HadamardMLPDecoder, LinearEncoder, ModelSpec
 from isthmus.runs.simulation import Scenario, Simulation

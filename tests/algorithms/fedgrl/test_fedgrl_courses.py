@@ -19,8 +19,8 @@ from isthmus.algorithms.fedgrl.selfsup import DGI, GAE, GRACE
 from isthmus.core.codec import encode
 from isthmus.core.errors import BadInput, TooFewReplies
 from isthmus.core.protocol import EvaluateModel, Evaluation, KeepBest, Kept, Position
+from isthmus.core.random import UniformSampling
 from isthmus.core.record import leaves
-from isthmus.core.sampling import UniformSampling
 from isthmus.core.training import EarlyStopping
 from isthmus.learn.optimizers import AdamW
 from isthmus.learn.tasks import NodeClassification

@@ -12,7 +12,7 @@ from torch import Tensor
 from isthmus.algorithms import FedGRL
 from isthmus.algorithms.fedgrl.downstream import Finetune
 from isthmus.algorithms.fedgrl.selfsup import BGRL, GRACE
-from isthmus.core.sampling import UniformSampling
+from isthmus.core.random import UniformSampling
 from isthmus.learn.one_or_many import means_of_rows
 from isthmus.models import GCN, LinearDecoder, MLPDecoder, ModelSpec
 from isthmus.testing import CHECKS, toy_course, toy_scenario

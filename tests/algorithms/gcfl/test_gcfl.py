@@ -17,8 +17,8 @@ from isthmus.core.codec import decode, encode
 from isthmus.core.errors import CourseFailed
 from isthmus.core.exposure import exposure
 from isthmus.core.protocol import Algorithm, EvaluateModel, Failure, KeepBest, Kept, ModelState, Request
+from isthmus.core.random import UniformSampling
 from isthmus.core.record import Params, Record, State
-from isthmus.core.sampling import UniformSampling
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.optimizers import SGD, Adam

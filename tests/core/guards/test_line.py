@@ -13,9 +13,8 @@ from isthmus.core.folds import weighted_mean
 from isthmus.core.guards.guard import AtServer, Guard, Suspicious, each_once
 from isthmus.core.guards.line import GuardLine, ServerSide, line_problem
 from isthmus.core.protocol import Failure, Known, Position, Request
-from isthmus.core.random import Secret
+from isthmus.core.random import PoissonSampling, Secret
 from isthmus.core.record import Record, State
-from isthmus.core.sampling import PoissonSampling
 
 from ..test_federation import Rest, Train, Update, update
 from .toys import Adding, Affine, Boxed, Counting, Doubting, GiveUp

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from isthmus.algorithms import FedAvg
 from isthmus.config.course import Course
-from isthmus.core.sampling import UniformSampling
+from isthmus.core.random import UniformSampling
 from isthmus.privacy import NormBound
 from isthmus.testing import check_guard, toy_course, toy_scenario, trace_course
 from isthmus.testing.traces import require_same

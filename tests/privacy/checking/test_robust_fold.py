@@ -16,7 +16,7 @@ from isthmus.core.exposure import exposure
 from isthmus.core.folding import FOLDS, FLTrust, FoolsGold, GeometricMedian, Krum, Median, WeightedMean
 from isthmus.core.folding.changes import change_of
 from isthmus.core.folds import Fold
-from isthmus.core.sampling import UniformSampling
+from isthmus.core.random import UniformSampling
 from isthmus.privacy import NormBound, RobustFold
 from isthmus.testing import check_guard, toy_course, toy_scenario, toy_world, trace_course, trace_sites
 from isthmus.testing.hostile.siege import known_here

@@ -21,9 +21,8 @@ from isthmus.core.folds import Median, weighted_mean
 from isthmus.core.guards.guard import Guard
 from isthmus.core.guards.line import GuardLine, ServerSide
 from isthmus.core.protocol import EvaluateModel, Evaluation, Failure, Known, Position, Request
-from isthmus.core.random import Secret
+from isthmus.core.random import PoissonSampling, Sampling, Secret, UniformSampling
 from isthmus.core.record import Record, State
-from isthmus.core.sampling import PoissonSampling, Sampling, UniformSampling
 from isthmus.models import GCN, ModelSpec
 from isthmus.privacy.accounting.gaussian import epsilon_of
 from isthmus.privacy.accounting.releases import Releases, spent

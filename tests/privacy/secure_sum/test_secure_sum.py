@@ -20,8 +20,7 @@ from isthmus.core.folding.krum import Krum
 from isthmus.core.folds import Median
 from isthmus.core.guards.guard import AtClient
 from isthmus.core.protocol import EvaluateModel, Evaluation, Position
-from isthmus.core.random import Secret
-from isthmus.core.sampling import UniformSampling
+from isthmus.core.random import Secret, UniformSampling
 from isthmus.core.training import EVERYBODY
 from isthmus.privacy.secure_sum import SecureSum
 from isthmus.privacy.secure_sum.scores import ScoreSums, evaluation_of, misfit, summands
@@ -183,6 +182,12 @@ def test_the_form_of_scores_is_that_which_was_asked_for() -> None:
     request = EvaluateModel({}, ("train", "val"), "accuracy", False, ("accuracy", "loss"))
     assert "4 numbers" not in misfit(ScoreSums((0.0,) * 4, (0.0,) * 4, (0.0,) * 2), request)
     assert "(3, 4, 2)" in misfit(ScoreSums((0.0,) * 3, (0.0,) * 4, (0.0,) * 2), request)
+
+
+@pytest.mark.parametrize("names", [("loss", "loss"), tuple(f"m{number}" for number in range(33))])
+def test_a_request_that_names_scores_again_and_again_is_refused(names: tuple[str, ...]) -> None:
+    with pytest.raises(BadMessage, match="names of scores that are added up are each there once, and 32 at most"):
+        summands(Evaluation({}, {}), EvaluateModel({}, ("train",), "loss", False, names))
 
 
 # ---- what a client sees to itself

@@ -13,7 +13,7 @@ from isthmus import Course, FedAvg, Result, run
 from isthmus.algorithms import APFL, GCFL, Ditto, FedAvgFT, FedGRL, FedRep, GCFLPlus, LocalGRL, PFedMe
 from isthmus.algorithms.fedgrl.downstream import Finetune
 from isthmus.core.protocol import KeepBest
-from isthmus.core.sampling import UniformSampling
+from isthmus.core.random import UniformSampling
 from isthmus.learn.optimizers import SGD
 from isthmus.models import GCN, MLPDecoder, ModelSpec
 from isthmus.runs.folder import load_model_file

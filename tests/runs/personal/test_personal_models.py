@@ -11,7 +11,7 @@ import torch
 
 import isthmus.runs.simulated as runs
 from isthmus import resume, run
-from isthmus.core.sampling import UniformSampling
+from isthmus.core.random import UniformSampling
 from isthmus.models import GCN, MLPDecoder, ModelSpec
 from isthmus.testing import toy_course, toy_scenario
 from isthmus.testing.traces import require_same, trace_course

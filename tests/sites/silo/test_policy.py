@@ -17,7 +17,7 @@ from isthmus.algorithms import ALGORITHMS, GFLAPPNP, Ditto, FedGNN, FedGRL, FedR
 from isthmus.algorithms.fedavg import TrainModel
 from isthmus.config.load import check_client_settings, own_algorithm
 from isthmus.core.errors import BadInput
-from isthmus.core.sampling import PoissonSampling, UniformSampling
+from isthmus.core.random import PoissonSampling, UniformSampling
 from isthmus.data.dividing import PerClassSplit, RatioSplit
 from isthmus.data.folders.graph_folder import write_graph_folder
 from isthmus.learn.batching import NeighborBatch
