@@ -7,6 +7,7 @@ of the last round. Honest changes have norms from 0.3 to 0.9.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -94,11 +95,12 @@ def course_of(seed: int, guards: Sequence[Guard], quick: bool = False) -> Course
 def accuracies(
     guards: Sequence[Guard], attack: Sequence[Poisoning], scenarios: Mapping[int, Scenario], quick: bool
 ) -> list[float]:
-    """Return the accuracy in per cent for each seed."""
+    """Return the accuracy in per cent for each seed; NaN for a model that is no more than that."""
     found = []
     for seed, scenario in scenarios.items():
         result = run_poisoned(course_of(seed, guards, quick), *attack, scenario=scenario)
-        found.append(100.0 * result.metrics["global_model/global_graph"]["accuracy"])
+        scores = result.metrics["global_model/global_graph"]
+        found.append(100.0 * scores["accuracy"] if "accuracy" in scores else math.nan)
     return found
 
 
@@ -115,5 +117,8 @@ def show(settings: Settings) -> None:
 
 
 def _told(values: Sequence[float]) -> str:
+    diverged = sum(map(math.isnan, values))
+    if diverged:
+        return f"diverged in {diverged} of {len(values)}"
     spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.1f}{spread}"

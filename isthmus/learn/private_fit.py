@@ -20,15 +20,13 @@ from isthmus.core.client import NotTogether, Work
 from isthmus.core.errors import BadInput
 from isthmus.core.guards.hiding import PrivateSteps
 from isthmus.core.record import State
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.heavy_work import Fit, Fitted
-from isthmus.learn.steps import copied, gradients, load_params, read_params
+from isthmus.learn.graph_client import Fit, Fitted, GraphClient
+from isthmus.learn.optimizers import copied, gradients, load_params, read_params
 from isthmus.learn.tasks.graph_task import GraphBatch, PreparedGraphs
 from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification, PreparedNodes
 from isthmus.models.gnn.gap import OwnRows, SummedRows
 from isthmus.models.inputs import GraphInput
-from isthmus.models.layer_stack import LayerStack
-from isthmus.models.parts import BiasFreeLinear, Linear
+from isthmus.models.parts import BiasFreeLinear, LayerStack, Linear
 from isthmus.models.products.sparse import Features, SparseMatrix, dense
 
 # Gradients are made shorter by so much more, so that rounding leaves none longer than it may be.

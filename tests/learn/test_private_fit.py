@@ -15,11 +15,9 @@ from isthmus.core.guards.hiding import PrivateSteps
 from isthmus.core.protocol import Position
 from isthmus.core.random import Secret, seeded
 from isthmus.learn.batching import FullBatch
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.heavy_work import Fit
-from isthmus.learn.optimizers import SGD, Adam
+from isthmus.learn.graph_client import Fit, GraphClient
+from isthmus.learn.optimizers import SGD, Adam, Envelope, Pull, read_params
 from isthmus.learn.private_fit import MEMORY, Examples, PrivateFit
-from isthmus.learn.steps import Envelope, Pull, read_params
 from isthmus.learn.tasks import GraphBinary, GraphClassification
 from isthmus.models import GAP, GCN, GIN, MLP, MLPDecoder, ModelSpec, SumReadout
 from isthmus.models.gnn.gap import OwnRows, SummedRows
