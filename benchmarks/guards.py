@@ -18,6 +18,7 @@ from guarding.settings import Settings
 # Section -> what it answers; its module in `guarding/` has a function `show(settings)` that prints markdown.
 SECTIONS = {
     "cost": "milliseconds and bytes of an exchange, for each guard",
+    "codecs": "how fast tensors are put into fewer bytes and come back",
     "compression": "accuracy against bytes, for guards that code",
     "dp": "accuracy against epsilon, for each thing that noise can hide",
     "poison": "accuracy when clients poison a course, for each fold and check",

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.data.features import sparse_rows
-from isthmus.data.graph import Graph, undirected
+from isthmus.data.graph import Graph, sparse_rows, undirected
 from isthmus.data.splitters import Splitter
 from isthmus.data.zoo import Dataset
 

@@ -82,14 +82,14 @@ if TYPE_CHECKING:
     from isthmus.data.link_graph import LinkGraph as LinkGraph
     from isthmus.learn.batching import Batching as Batching
     from isthmus.learn.graph_client import GraphClient as GraphClient
-    from isthmus.learn.local_training import LocalTraining as LocalTraining
+    from isthmus.learn.graph_client import LocalTraining as LocalTraining
     from isthmus.learn.optimizers import SGD as SGD
     from isthmus.learn.optimizers import Adam as Adam
     from isthmus.learn.optimizers import AdamW as AdamW
+    from isthmus.learn.optimizers import BothWays as BothWays
     from isthmus.learn.optimizers import Optimizer as Optimizer
+    from isthmus.learn.optimizers import Pull as Pull
     from isthmus.learn.optimizers import Schedule as Schedule
-    from isthmus.learn.steps import BothWays as BothWays
-    from isthmus.learn.steps import Pull as Pull
     from isthmus.learn.tasks import Task as Task
     from isthmus.learn.together.stacked_clients import GraphCohort as GraphCohort
     from isthmus.models import GNN as GNN
@@ -199,16 +199,16 @@ _PUBLIC = {
     "isthmus.data.link_graph": ("LinkGraph",),
     "isthmus.data.dividing": ("MaskRule", "Splitter"),
     "isthmus.learn.batching": ("Batching",),
-    "isthmus.learn.graph_client": ("GraphClient",),
-    "isthmus.learn.local_training": ("LocalTraining",),
+    "isthmus.learn.graph_client": ("GraphClient", "LocalTraining"),
     "isthmus.learn.optimizers": (
         "Adam",
         "AdamW",
+        "BothWays",
         "Optimizer",
+        "Pull",
         "SGD",
         "Schedule",
     ),
-    "isthmus.learn.steps": ("BothWays", "Pull"),
     "isthmus.learn.tasks": ("Task",),
     "isthmus.learn.together.stacked_clients": ("GraphCohort",),
     "isthmus.models": (

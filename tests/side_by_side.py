@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from isthmus.core.client import Client, Work
-from isthmus.runtime.pausing import Pausing
+from isthmus.runtime.loop import Pausing
 
 
 def side_by_side(

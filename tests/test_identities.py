@@ -24,8 +24,7 @@ from isthmus.data.graph import Graph
 from isthmus.data.zoo import Cora
 from isthmus.learn.augment import Augmentation
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.optimizers import SGD, Adam, AdamW, Cosine
-from isthmus.learn.steps import read_params
+from isthmus.learn.optimizers import SGD, Adam, AdamW, Cosine, read_params
 from isthmus.models import GAT, GCN, SAGE, GraphInput, LinearDecoder, MLPDecoder, ModelSpec
 from isthmus.runs.simulation import Scenario, build_model
 from isthmus.testing import toy_client, toy_course, toy_graph, toy_scenario

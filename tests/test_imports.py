@@ -11,7 +11,6 @@ HEAVY = (
     "sklearn",
     "pandas",
     "pyarrow",
-    "matplotlib",
     "networkx.algorithms",
     "torch._dynamo",
     "optuna",

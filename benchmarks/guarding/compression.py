@@ -9,7 +9,8 @@ included; `fewer` is how many times fewer they are than without guards, all toge
 `delta, entropy` loses nothing: what it differs by is what another order of the same sums makes of it (clients behind
 guards are added up one by one).
 
-With `--out` finished courses are kept in a file there; a campaign that was stopped goes on where it was.
+With `--out` finished courses are kept in a file there; a campaign that was stopped goes on where it was, and
+`--seeds 0` prints what is there and trains nothing.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ def trained(course: ist.Course, data_root: Path | None) -> dict[str, Any]:
 
 def show(settings: Settings) -> None:
     """Print the table, once all courses are there: seed by seed, few clients before many."""
-    kept, cells = Kept(settings.out, "compression"), _cells(settings)
+    kept = Kept(settings.out, "compression")
+    cells = _cells(settings) if settings.seeds else _complete(kept)
     root = None if settings.quick else settings.data
 
     def found(cell: Cell, line: str, seed: int) -> dict[str, Any]:
@@ -135,6 +137,17 @@ def _cells(settings: Settings) -> dict[Cell, int]:
     return {cell: min(most, settings.seeds) for cell, most in found}
 
 
+def _complete(kept: Kept) -> dict[Cell, int]:
+    """Return how many seeds of each cell are finished, of those that have any."""
+    found = {}
+    for cell in (Cell(name, number, ROUNDS) for number in CLIENTS for name in OPTIMISERS):
+        seed = 0
+        while all(kept.has(course_digest(cell.course(line, seed))) for line in LINES):
+            seed += 1
+        found[cell] = seed
+    return {cell: number for cell, number in found.items() if number}
+
+
 def compared(found: list[dict[str, Any]], plain: list[dict[str, Any]]) -> list[str]:
     """Return the cells of a row: beside the same seeds without guards."""
     points = [100.0 * (one["accuracy"] - other["accuracy"]) for one, other in zip(found, plain, strict=True)]
@@ -142,13 +155,14 @@ def compared(found: list[dict[str, Any]], plain: list[dict[str, Any]]) -> list[s
     down, up = (statistics.mean(one[way] for one in found) for way in ("down", "up"))
     before = statistics.mean(one["down"] + one["up"] for one in plain)
     return [
-        f"{statistics.mean(accuracies):.4f} ± {_deviation(accuracies):.4f}",
-        f"{statistics.mean(points):+.2f} ± {_deviation(points) / math.sqrt(len(points)):.2f}",
+        f"{statistics.mean(accuracies):.4f}{_spread(accuracies, 4)}",
+        f"{statistics.mean(points):+.2f}{_spread(points, 2, math.sqrt(len(points)))}",
         f"{down:,.0f}",
         f"{up:,.0f}",
         f"{before / (down + up):.1f}",
     ]
 
 
-def _deviation(values: list[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else 0.0
+def _spread(values: list[float], digits: int, divisor: float = 1.0) -> str:
+    """Return the standard deviation, or a mean's error; of one value there is none."""
+    return f" ± {statistics.stdev(values) / divisor:.{digits}f}" if len(values) > 1 else ""

@@ -21,6 +21,10 @@ class Kept:
             entry = json.loads(line)
             self._entries[entry["name"]] = entry
 
+    def has(self, name: str) -> bool:
+        """Whether there is an entry."""
+        return name in self._entries
+
     def of(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return an entry; one that there is not is made."""
         if name not in self._entries:

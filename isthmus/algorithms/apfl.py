@@ -20,12 +20,10 @@ from isthmus.core.protocol import on
 from isthmus.core.record import Params
 from isthmus.core.replies import StackedParams
 from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.optimizers import Optimizer, OptimizerState
-from isthmus.learn.steps import copied, gradients, load_params
-from isthmus.learn.together.asked import Beside, StackedFit
-from isthmus.learn.together.live_weights import Weights
-from isthmus.learn.together.stacked_clients import GraphCohort
-from isthmus.learn.together.starts import Start, starts_of
+from isthmus.learn.optimizers import Optimizer, OptimizerState, copied, gradients, load_params
+from isthmus.learn.together.layouts import Weights
+from isthmus.learn.together.stacked_clients import Beside, GraphCohort, StackedFit
+from isthmus.learn.together.stacked_features import Start, starts_of
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from isthmus.core.errors import refuse
 from isthmus.core.protocol import on
 from isthmus.core.record import Params
 from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.optimizers import check_pull
-from isthmus.learn.steps import proximal
+from isthmus.learn.optimizers import check_pull, proximal
 
 
 @dataclass(frozen=True)

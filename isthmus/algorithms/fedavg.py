@@ -9,9 +9,8 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import ModelState, Request, on
 from isthmus.core.record import Params, Record
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.local_training import LocalTraining
-from isthmus.learn.steps import Penalty
+from isthmus.learn.graph_client import GraphClient, LocalTraining
+from isthmus.learn.optimizers import Penalty
 
 
 @dataclass(frozen=True)

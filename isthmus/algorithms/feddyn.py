@@ -17,10 +17,8 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import ModelState, on
 from isthmus.core.record import Params
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.local_training import LocalTraining
-from isthmus.learn.optimizers import check_pull
-from isthmus.learn.steps import Pull
+from isthmus.learn.graph_client import GraphClient, LocalTraining
+from isthmus.learn.optimizers import Pull, check_pull
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,8 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import MAX_STATISTIC, Known, ModelState, Request, grown, on, unlike
 from isthmus.core.record import Params, Record
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.local_training import LocalTraining
-from isthmus.learn.optimizers import SGD
-from isthmus.learn.steps import proximal
+from isthmus.learn.graph_client import GraphClient, LocalTraining
+from isthmus.learn.optimizers import SGD, proximal
 
 # More steps than any number of batches makes in a round.
 MAX_STEPS = 1e9

@@ -14,8 +14,7 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import ModelState, on
 from isthmus.core.record import Params
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.local_training import LocalTraining
+from isthmus.learn.graph_client import GraphClient, LocalTraining
 
 SERVER_OPTIMIZERS = ("sgd", "adam", "yogi", "adagrad")
 

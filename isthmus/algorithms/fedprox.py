@@ -8,8 +8,7 @@ from typing import ClassVar
 from isthmus.algorithms.fedavg import FedAvg, TrainModel
 from isthmus.core.errors import refuse
 from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.optimizers import check_pull
-from isthmus.learn.steps import Penalty, proximal
+from isthmus.learn.optimizers import Penalty, check_pull, proximal
 
 
 @dataclass(frozen=True)

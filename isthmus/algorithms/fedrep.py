@@ -13,8 +13,7 @@ from isthmus.algorithms.fedavg import FedAvg, ModelUpdate, TrainModel
 from isthmus.core.errors import BadInput, refuse
 from isthmus.core.protocol import on
 from isthmus.core.record import Params
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.heavy_work import Fitted
+from isthmus.learn.graph_client import Fitted, GraphClient
 from isthmus.learn.optimizers import only
 
 

@@ -20,16 +20,14 @@ from isthmus.learn.augment import Augmentation
 from isthmus.learn.contrast import node_contrast
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.one_or_many import Graphs
-from isthmus.learn.optimizers import SGD, Optimizer
-from isthmus.learn.steps import BothWays
+from isthmus.learn.optimizers import SGD, BothWays, Optimizer
 from isthmus.learn.tasks.node_classification import NodeBatch
 from isthmus.learn.tasks.task import StackedData
-from isthmus.learn.together.asked import Frozen, StackedLoss
-from isthmus.learn.together.stackable import replaced
-from isthmus.learn.together.stacked_clients import GraphCohort
+from isthmus.learn.together.layouts import replaced
+from isthmus.learn.together.stacked_clients import Frozen, GraphCohort, StackedLoss
+from isthmus.models.dropout import Streams
 from isthmus.models.model import Model
 from isthmus.models.products.sparse import Pattern, SparseMatrix
-from isthmus.models.streams import Streams
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import Kept, ModelState, Request, on
 from isthmus.core.record import Params, Record
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.local_training import LocalTraining
+from isthmus.learn.graph_client import GraphClient, LocalTraining
 
 KindT = TypeVar("KindT", bound="TrainModel | UseModel")
 

@@ -10,8 +10,7 @@ from isthmus.core.errors import CourseFailed
 from isthmus.core.federation import Federation
 from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Kept, Request, improves, on
 from isthmus.core.record import Params, Record
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.local_training import check_local_steps
+from isthmus.learn.graph_client import GraphClient, check_local_steps
 from isthmus.learn.optimizers import SGD, Optimizer
 
 

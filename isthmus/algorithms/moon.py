@@ -20,16 +20,15 @@ from isthmus.core.protocol import on
 from isthmus.core.record import Params
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.metrics.classification import Examples
-from isthmus.learn.steps import BothWays
+from isthmus.learn.optimizers import BothWays
 from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification
 from isthmus.learn.tasks.task import StackedData
-from isthmus.learn.together.asked import Frozen, StackedLoss
-from isthmus.learn.together.stackable import replaced
-from isthmus.learn.together.stacked_clients import GraphCohort
+from isthmus.learn.together.layouts import replaced
+from isthmus.learn.together.stacked_clients import Frozen, GraphCohort, StackedLoss
+from isthmus.models.dropout import Streams
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
 from isthmus.models.parts import Part
-from isthmus.models.streams import Streams
 
 # No vector is divided by less than this, however short it is.
 NO_LENGTH = 1e-8

@@ -17,8 +17,7 @@ from isthmus.core.federation import Federation
 from isthmus.core.protocol import ModelState, on
 from isthmus.core.record import Params
 from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.optimizers import check_pull
-from isthmus.learn.steps import Envelope
+from isthmus.learn.optimizers import Envelope, check_pull
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import Known, ModelState, Request, on, unlike
 from isthmus.core.record import LazyParams, Params, Record
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.local_training import LocalTraining
+from isthmus.learn.graph_client import GraphClient, LocalTraining
 
 
 @dataclass(frozen=True)

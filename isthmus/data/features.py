@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,15 +12,8 @@ import torch
 from torch import Tensor
 
 from isthmus.data.conventions import SPARSE_DENSITY, misplaced
-from isthmus.data.graph_set import GraphSet
+from isthmus.data.graph import EDGE, sparse_rows
 from isthmus.data.on_demand import sparse
-
-
-def sparse_rows(start: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return a CSR matrix: row i has the entries from start[i] to start[i + 1]."""
-    with warnings.catch_warnings():  # torch tells once per process that CSR is beta; no user can act on that
-        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta state")
-        return torch.sparse_csr_tensor(start, columns, values, shape, check_invariants=True)
 
 
 def scipy_rows(x: Tensor) -> Any:
@@ -68,41 +58,11 @@ def normalized_rows(x: Tensor) -> Tensor:
     return sparse_rows(start, x.col_indices(), scaled, (x.shape[0], x.shape[1]))
 
 
-# What stands before the name of a feature of edges in a list of all that a model reads.
-EDGE = "edge: "
 # Differences told of each kind; the first ones show what happened.
 MOST_TOLD = 3
 
 
 # ---- names of columns
-
-
-def input_names(data: Any, edges: bool = False) -> tuple[str, ...]:
-    """Return what the columns that a model reads are called, in order; empty where those of nodes have no names.
-
-    With `edges`, the features of edges in a set of graphs come after those of nodes.
-    """
-    names: tuple[str, ...] = data.feature_names
-    if not names or not edges or not isinstance(data, GraphSet):
-        return names
-    return (*names, *(EDGE + name for name in data.edge_feature_names))
-
-
-def names_digest(names: Sequence[str]) -> str:
-    """Return a short text that differs between lists of names that differ; empty where there are no names."""
-    # A letter in front, or YAML would take one in two thousand for a number.
-    return "f" + hashlib.sha256(json.dumps(list(names)).encode()).hexdigest()[:31] if names else ""
-
-
-def feature_facts(names: Sequence[str], digest: str = "", schema: str = "") -> dict[str, str]:
-    """Return what a model file says of the columns its model reads; a digest alone where the names are not known.
-
-    `schema` is the digest of the schema that they follow, where all have one: it has their scale too.
-    """
-    scale = {"schema": schema} if schema else {}
-    if not names:
-        return {"features": digest, **scale} if digest else scale
-    return {"features": names_digest(names), "feature_names": json.dumps(list(names)), **scale}
 
 
 def name_differences(own: Sequence[str], wanted: Sequence[str], theirs: str) -> list[str]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -197,3 +200,45 @@ def remove_pairs(graph: AnyGraph, fraction: float, rng: np.random.Generator) -> 
         edge_index=graph.edge_index[:, edges],
         edge_weight=None if graph.edge_weight is None else graph.edge_weight[edges],
     )
+
+
+# ---- features
+
+
+def sparse_rows(start: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Return a CSR matrix: row i has the entries from start[i] to start[i + 1]."""
+    with warnings.catch_warnings():  # torch tells once per process that CSR is beta; no user can act on that
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta state")
+        return torch.sparse_csr_tensor(start, columns, values, shape, check_invariants=True)
+
+
+# What stands before the name of a feature of edges in a list of all that a model reads.
+EDGE = "edge: "
+
+
+def input_names(data: Any, edges: bool = False) -> tuple[str, ...]:
+    """Return what the columns that a model reads are called, in order; empty where those of nodes have no names.
+
+    With `edges`, the features of edges come after those of nodes, where the data have some (a set of graphs).
+    """
+    names: tuple[str, ...] = data.feature_names
+    if not names or not edges:
+        return names
+    return (*names, *(EDGE + name for name in getattr(data, "edge_feature_names", ())))
+
+
+def names_digest(names: Sequence[str]) -> str:
+    """Return a short text that differs between lists of names that differ; empty where there are no names."""
+    # A letter in front, or YAML would take one in two thousand for a number.
+    return "f" + hashlib.sha256(json.dumps(list(names)).encode()).hexdigest()[:31] if names else ""
+
+
+def feature_facts(names: Sequence[str], digest: str = "", schema: str = "") -> dict[str, str]:
+    """Return what a model file says of the columns its model reads; a digest alone where the names are not known.
+
+    `schema` is the digest of the schema that they follow, where all have one: it has their scale too.
+    """
+    scale = {"schema": schema} if schema else {}
+    if not names:
+        return {"features": digest, **scale} if digest else scale
+    return {"features": names_digest(names), "feature_names": json.dumps(list(names)), **scale}

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isthmus.data.features import compact, sparse_rows
-from isthmus.data.graph import Graph
+from isthmus.data.features import compact
+from isthmus.data.graph import Graph, sparse_rows
 from isthmus.data.graph_set import GraphSet
 from isthmus.data.link_graph import LinkGraph
 

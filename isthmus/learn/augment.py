@@ -10,9 +10,9 @@ from torch import Tensor
 
 from isthmus.core.errors import refuse
 from isthmus.learn.tasks.task import StackedData
+from isthmus.models.dropout import Streams
 from isthmus.models.inputs import GraphInput
 from isthmus.models.products.sparse import Features, SparseMatrix
-from isthmus.models.streams import Streams
 
 
 @dataclass(frozen=True)

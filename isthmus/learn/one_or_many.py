@@ -12,8 +12,8 @@ from torch import Tensor
 from isthmus.learn.augment import Augmentation, views_together
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.tasks.task import StackedData
+from isthmus.models.dropout import Streams
 from isthmus.models.inputs import GraphInput
-from isthmus.models.streams import Streams
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,23 +18,19 @@ from torch import Tensor, nn
 
 from isthmus.core.client import NotTogether, Work
 from isthmus.core.errors import BadInput
-from isthmus.core.guards.hiding import PrivateSteps
+from isthmus.core.guards.hiding import STEPS_TAKEN, PrivateSteps
 from isthmus.core.record import State
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.heavy_work import Fit, Fitted
-from isthmus.learn.steps import copied, gradients, load_params, read_params
+from isthmus.learn.graph_client import Fit, Fitted, GraphClient
+from isthmus.learn.optimizers import copied, gradients, load_params, read_params
 from isthmus.learn.tasks.graph_task import GraphBatch, PreparedGraphs
 from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification, PreparedNodes
 from isthmus.models.gnn.gap import OwnRows, SummedRows
 from isthmus.models.inputs import GraphInput
-from isthmus.models.layer_stack import LayerStack
-from isthmus.models.parts import BiasFreeLinear, Linear
+from isthmus.models.parts import BiasFreeLinear, LayerStack, Linear
 from isthmus.models.products.sparse import Features, SparseMatrix, dense
 
 # Gradients are made shorter by so much more, so that rounding leaves none longer than it may be.
 MARGIN = 1e-6
-# Where a client counts the steps of an answer.
-MEMORY = "private steps"
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +66,7 @@ class PrivateFit(Work):
 
     def _counted(self, client: GraphClient, number: int) -> int:
         """Take note of so many steps, and return how many this answer had before; refuse more than are agreed on."""
-        at, before = client.position, client.state.get(MEMORY, {})
+        at, before = client.position, client.state.get(STEPS_TAKEN, {})
         here = (
             before.get("taken", 0) if before.get("round") == at.round and before.get("exchange") == at.exchange else 0
         )
@@ -79,8 +75,9 @@ class PrivateFit(Work):
                 f"an answer would take {here + number} steps on examples, and {self.steps.most} are agreed on: set "
                 "steps of the guard, or algorithm.local_steps"
             )
-        found: State = {"round": at.round, "exchange": at.exchange, "taken": here + number}
-        client.state = {**client.state, MEMORY: found}
+        in_all = before.get("in_all", 0) + number
+        found: State = {"round": at.round, "exchange": at.exchange, "taken": here + number, "in_all": in_all}
+        client.state = {**client.state, STEPS_TAKEN: found}
         return here
 
     def _taken(self, client: GraphClient, examples: Examples, number: int, first: int) -> Fitted:

@@ -24,8 +24,8 @@ from isthmus.models.gnn.mlp import MLP
 from isthmus.models.gnn.sage import SAGE
 from isthmus.models.gnn.sgc import SGC
 from isthmus.models.inputs import GraphInput
-from isthmus.models.layer_stack import GNN, GNNSpec
 from isthmus.models.model import Model, ModelSpec
+from isthmus.models.parts import GNN, GNNSpec
 from isthmus.models.readouts import MaxReadout, MeanReadout, ReadoutSpec, Set2SetReadout, SumReadout
 
 GNNS: dict[str, type[GNNSpec]] = {

@@ -17,14 +17,13 @@ from torch import Tensor, nn
 
 from isthmus.core.errors import BadInput
 from isthmus.models.decoders import DecoderSpec, LinkPart
+from isthmus.models.dropout import of_items
 from isthmus.models.encoders import EncoderSpec
 from isthmus.models.gnn.gcn import GCN
 from isthmus.models.inputs import GraphInput
-from isthmus.models.layer_stack import GNN, GNNSpec, LayerStack
-from isthmus.models.parts import BatchNorm, Part, require_count
+from isthmus.models.parts import GNN, BatchNorm, GNNSpec, LayerStack, Part, require_count
 from isthmus.models.products.sparse import Features, dense
 from isthmus.models.readouts import MeanPool, ReadoutSpec, SumPool
-from isthmus.models.streams import of_items
 
 
 @dataclass(frozen=True)

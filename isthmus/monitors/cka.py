@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from isthmus.core.record import Params
-from isthmus.learn.steps import load_params
+from isthmus.learn.optimizers import load_params
 from isthmus.learn.tasks.node_classification import PreparedNodes
 from isthmus.monitors.monitor import Measured, Monitor, View
 from isthmus.monitors.similarity import pairwise_cka

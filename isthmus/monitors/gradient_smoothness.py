@@ -13,7 +13,7 @@ from isthmus.algorithms.gfl_appnp.hosted import Hosted, bare
 from isthmus.core.record import Params
 from isthmus.data.graph import Graph
 from isthmus.learn.metrics.classification import cross_entropy
-from isthmus.learn.steps import load_params
+from isthmus.learn.optimizers import load_params
 from isthmus.learn.tasks.node_classification import PreparedNodes
 from isthmus.models.products.propagation import pagerank_weights
 from isthmus.monitors.connectivity import client_adjacency

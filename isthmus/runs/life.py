@@ -23,8 +23,8 @@ from isthmus.core.protocol import EvaluateModel
 from isthmus.core.random import Secret
 from isthmus.core.record import Params
 from isthmus.core.training import Callback, Standing, evaluated
-from isthmus.learn.scoring import Scores, weighted
-from isthmus.learn.steps import load_params
+from isthmus.learn.graph_client import Scores, weighted
+from isthmus.learn.optimizers import load_params
 from isthmus.report.summary import last_measured, run_table, score_of
 from isthmus.runs.folder import Checkpoints, Journal, RunFolder
 

@@ -12,9 +12,10 @@ from isthmus import __version__
 from isthmus.config.course import Course
 from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.data.dividing import without_examples
-from isthmus.data.features import input_names, name_differences
+from isthmus.data.features import name_differences
 from isthmus.data.folders.own_folder import OwnData, OwnFolder
 from isthmus.data.folders.own_kinds import Folders
+from isthmus.data.graph import input_names
 from isthmus.data.joining import joined, renumbered
 from isthmus.runs.simulation import Scenario, columns_of, own_split_note
 from isthmus.runtime.reasons import Refusal

@@ -15,13 +15,14 @@ from isthmus.core.errors import BadInput, nearest, quoted
 from isthmus.core.outside import data_root
 from isthmus.core.record import Params
 from isthmus.data.dataset import Dataset
-from isthmus.data.features import in_order, name_differences, names_digest
+from isthmus.data.features import in_order, name_differences
 from isthmus.data.folders.graph_set_folder import GraphSetFolder
 from isthmus.data.folders.own_folder import OwnFolder
 from isthmus.data.folders.own_kinds import OWN_FOLDERS, kind_at, kind_for
 from isthmus.data.folders.schema.schema import SCHEMA_FILE, digest_at, read_schema
+from isthmus.data.graph import names_digest
 from isthmus.data.zoo import DATASETS, is_own_folder, namesake_note
-from isthmus.learn.steps import load_params
+from isthmus.learn.optimizers import load_params
 from isthmus.learn.tasks.graph_task import GraphTask
 from isthmus.runs.folder import RunFolder, load_model_file
 from isthmus.runs.simulation import columns_of

@@ -19,7 +19,7 @@ from isthmus.core.outside import data_root as locate_data
 from isthmus.core.outside import replace_file, some
 from isthmus.core.record import Params, State, device_of
 from isthmus.core.training import Callback, Standing, finished, run_course
-from isthmus.learn.scoring import Scores
+from isthmus.learn.graph_client import Scores
 from isthmus.report.summary import Table, run_table
 from isthmus.runs.at_workers import at_workers, blocks_of
 from isthmus.runs.folder import Journal, RunFolder, load_checkpoint

@@ -29,15 +29,13 @@ from isthmus.core.random import Secret, numpy_generator, seeded
 from isthmus.core.record import CPU, Params, State, device_of, moved
 from isthmus.data.conventions import SPLITS
 from isthmus.data.dividing import PublicSplit, fingerprint, has_split
-from isthmus.data.features import feature_facts, input_names
 from isthmus.data.folders.own_folder import OwnFolder
 from isthmus.data.folders.own_kinds import Folders
 from isthmus.data.folders.schema.schema import digest_at
-from isthmus.data.graph import Graph
+from isthmus.data.graph import Graph, feature_facts, input_names
 from isthmus.data.joining import merged
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.scoring import Scores, one_by_one, score_on_global_graph, score_on_local_graphs
-from isthmus.learn.steps import load_params, read_params
+from isthmus.learn.graph_client import GraphClient, Scores, one_by_one, score_on_global_graph, score_on_local_graphs
+from isthmus.learn.optimizers import load_params, read_params
 from isthmus.learn.together.blocks import Blocks
 from isthmus.models import ModelSpec
 from isthmus.models.model import ModelFactory, require_own_heads, require_own_inputs, require_same_shared, shared_names

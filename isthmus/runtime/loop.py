@@ -1,6 +1,7 @@
 """The default runtimes: every client in this process, one after the other, or together where the algorithm can.
 
-Records are passed by reference. Whether clients answer alone or together, the results agree within rounding.
+Records are passed by reference. Whether clients answer alone or together, the results agree within rounding. A
+handler that trains pauses (`Pausing`), so that what the handlers of many clients wait for is done for all at once.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import torch
+from greenlet import getcurrent, greenlet
 
-from isthmus.core.client import Client, Cohort
+from isthmus.core.client import Client, Cohort, NotTogether, Work
 from isthmus.core.codec import decode, encode, encoded_size
 from isthmus.core.errors import BadMessage, IsthmusError
 from isthmus.core.federation import Outcome, Outcomes, StackOutcome
@@ -22,7 +24,109 @@ from isthmus.core.protocol import Algorithm, Failure, Holdings, Position, Reques
 from isthmus.core.record import CPU, Record, State, check_value, moved
 from isthmus.core.replies import MemberParams, Stack, StackedParams, gathered
 from isthmus.runtime.marked import require_clients
-from isthmus.runtime.pausing import Pausing
+
+# ---- handlers that pause
+
+
+class Pausing:
+    """Runs handlers of a block of clients, and counts how many pieces of each kind of work were done in which way."""
+
+    def __init__(self) -> None:
+        self.together: Counter[str] = Counter()
+        self.alone: Counter[str] = Counter()
+        self.reasons: dict[str, str] = {}  # why pieces that fit together were done alone all the same, by kind
+        self.broken: set[str] = set()  # kinds among them whose reason is an error; others were refused (`NotTogether`)
+
+    def run(self, block: Cohort, handlers: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+        """Return what the handler of each client returns; a handler raises nothing."""
+        clients = {client.id: client for client in block}
+        results: dict[str, Any] = {}
+        paused: dict[str, tuple[greenlet, Work]] = {}
+        threads = {client: greenlet(handler) for client, handler in handlers.items()}
+
+        def go_on(client: str, thread: greenlet, *value: Any) -> None:
+            found = thread.switch(*value)
+            if thread.dead:
+                results[client] = found
+            else:
+                paused[client] = (thread, found)
+
+        hub = getcurrent()
+        for member in clients.values():
+            member.desk = partial(_paused, hub)
+        try:
+            for client, thread in threads.items():
+                go_on(client, thread)
+            while paused:
+                waiting, paused = paused, {}
+                done = self._done(block, {client: work for client, (_, work) in waiting.items()})
+                for client, (thread, _) in waiting.items():
+                    go_on(client, thread, done[client])
+        finally:
+            for member in clients.values():
+                member.desk = None
+            for thread in threads.values():  # those that an interruption keeps from going on end here
+                thread.throw()
+        return {client: results[client] for client in handlers}
+
+    def _done(self, block: Cohort, works: Mapping[str, Work]) -> dict[str, Any]:
+        """Return each client's result, or what went wrong with it."""
+        groups: dict[Any, list[Client]] = {}
+        for client in block:
+            if client.id in works:
+                groups.setdefault(works[client.id].kind(), []).append(client)
+        done: dict[str, Any] = {}
+        for group in groups.values():
+            mine = [works[client.id] for client in group]
+            for client, result in zip(group, self._of_group(block, group, mine), strict=True):
+                done[client.id] = result
+        return done
+
+    def _of_group(self, block: Cohort, group: Sequence[Client], works: Sequence[Work]) -> Sequence[Any]:
+        name = type(works[0]).__name__
+        if len(group) > 1:
+            try:
+                found = type(works[0]).together(block.of(group), works)
+                self.together[name] += len(group)
+                return found
+            except NotTogether as reason:
+                self.reasons[name] = str(reason)
+            except Exception as error:  # whoever it is that cannot be served is named when each is served alone
+                self.reasons[name] = f"{type(error).__name__}: {error}"
+                self.broken.add(name)
+        self.alone[name] += len(group)
+        return [_alone(client, work) for client, work in zip(group, works, strict=True)]
+
+
+class _Raised:
+    """What work for a client raised; its handler is told."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _alone(client: Client, work: Work) -> Any:
+    try:
+        return work.alone(client)
+    except Exception as error:
+        return _Raised(error)
+
+
+def _paused(hub: greenlet, work: Work) -> Any:
+    """Leave work at the hub, and return its result when it is done there, maybe with that of others."""
+    # The switch belongs to all handlers of this thread: one that computes without gradients must not stop others.
+    enabled = torch.is_grad_enabled()
+    if not enabled:
+        torch.set_grad_enabled(True)
+    found = hub.switch(work)
+    if torch.is_grad_enabled() != enabled:
+        torch.set_grad_enabled(enabled)
+    if isinstance(found, _Raised):
+        raise found.error
+    return found
+
+
+# ---- runtimes
 
 
 class Site:

@@ -19,8 +19,7 @@ from isthmus.core.protocol import Algorithm, Position, Request, Requests
 from isthmus.core.record import Params, Record, State, leaves
 from isthmus.core.training import Callback, RoundReport, Standing, run_course
 from isthmus.runs.simulation import Scenario, Simulation, torch_threads
-from isthmus.runtime.loop import LoopRuntime, StackedRuntime
-from isthmus.runtime.pausing import Pausing
+from isthmus.runtime.loop import LoopRuntime, Pausing, StackedRuntime
 from isthmus.testing.hostile.lies import Dishonest, HostileRuntime
 
 # What the clock says of an exchange, left out of comparisons.

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from isthmus.core.random import numpy_generator
 from isthmus.data.graph import Graph
-from isthmus.learn.steps import load_params
+from isthmus.learn.optimizers import load_params
 from isthmus.report.charts import Panel, Point, Series, Words, scatter_chart, to_svg
 from isthmus.runs.simulation import build_model, load_scenario
 from isthmus.suites.spec import Point as Course

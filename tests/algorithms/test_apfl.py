@@ -14,8 +14,7 @@ from isthmus.core.codec import decode
 from isthmus.core.protocol import EvaluateModel, KeepBest
 from isthmus.core.record import State
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.optimizers import SGD, Adam
-from isthmus.learn.steps import read_params
+from isthmus.learn.optimizers import SGD, Adam, read_params
 from isthmus.models import GCN, SAGE, MLPDecoder, ModelSpec
 from isthmus.testing import check_algorithm, toy_client, toy_course, toy_scenario
 from isthmus.testing.conformance import check_stacked_equals_loop, odd_scenarios

@@ -15,8 +15,7 @@ from isthmus.core.protocol import EvaluateModel, KeepBest, Position
 from isthmus.core.random import UniformSampling
 from isthmus.core.record import Params, State
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.optimizers import SGD, Adam
-from isthmus.learn.steps import proximal, read_params
+from isthmus.learn.optimizers import SGD, Adam, proximal, read_params
 from isthmus.models import GCN, SAGE, MLPDecoder, ModelSpec
 from isthmus.runs.folder import RunFolder, load_model_file
 from isthmus.testing import check_algorithm, toy_client, toy_course, toy_scenario

@@ -16,8 +16,7 @@ from isthmus.core.protocol import Failure, ModelState, Position
 from isthmus.core.random import UniformSampling
 from isthmus.core.record import State
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.optimizers import SGD, Adam, AdamW, StepDecay
-from isthmus.learn.steps import read_params
+from isthmus.learn.optimizers import SGD, Adam, AdamW, StepDecay, read_params
 from isthmus.models import GCN, MLPDecoder, ModelSpec
 from isthmus.testing import ScriptedClients, toy_client, toy_course, toy_graph, toy_scenario
 from isthmus.testing.traces import require_close, trace_course

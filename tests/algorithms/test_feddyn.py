@@ -9,8 +9,7 @@ from isthmus.algorithms import FedAvg, FedDyn, FedProx
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.algorithms.feddyn import DynState
 from isthmus.core.random import UniformSampling
-from isthmus.learn.optimizers import SGD, Adam
-from isthmus.learn.steps import read_params
+from isthmus.learn.optimizers import SGD, Adam, read_params
 from isthmus.models import GCN, ModelSpec
 from isthmus.testing import ScriptedClients, check_algorithm, toy_client, toy_course, toy_scenario
 from isthmus.testing.traces import require_close, trace_course

@@ -13,8 +13,7 @@ from isthmus.core.protocol import Algorithm, ModelState
 from isthmus.core.random import UniformSampling
 from isthmus.core.record import Params
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.optimizers import SGD, Adam, StepDecay
-from isthmus.learn.steps import read_params
+from isthmus.learn.optimizers import SGD, Adam, StepDecay, read_params
 from isthmus.models import GCN, SAGE, ModelSpec
 from isthmus.testing import ScriptedClients, check_algorithm, toy_client, toy_course, toy_scenario
 from isthmus.testing.traces import require_close, trace_course

@@ -5,8 +5,7 @@ import torch
 
 from isthmus.algorithms import FedAvg, FedProx
 from isthmus.algorithms.fedavg import TrainModel
-from isthmus.learn.optimizers import SGD
-from isthmus.learn.steps import read_params
+from isthmus.learn.optimizers import SGD, read_params
 from isthmus.models import GCN, ModelSpec
 from isthmus.testing import toy_client
 

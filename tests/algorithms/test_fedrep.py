@@ -18,8 +18,7 @@ from isthmus.core.record import Params, State
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.optimizers import SGD, Adam
-from isthmus.learn.steps import read_params
+from isthmus.learn.optimizers import SGD, Adam, read_params
 from isthmus.models import GCN, SAGE, DotDecoder, MLPDecoder, ModelSpec
 from isthmus.runs.folder import RunFolder, load_model_file
 from isthmus.testing import check_algorithm, toy_client, toy_course, toy_scenario

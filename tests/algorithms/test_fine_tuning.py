@@ -15,8 +15,7 @@ from isthmus.core.codec import decode
 from isthmus.core.protocol import EvaluateModel, KeepBest, ModelState
 from isthmus.core.random import UniformSampling
 from isthmus.core.record import State
-from isthmus.learn.optimizers import SGD
-from isthmus.learn.steps import read_params
+from isthmus.learn.optimizers import SGD, read_params
 from isthmus.models import GCN, SAGE, MLPDecoder, ModelSpec
 from isthmus.runs.folder import RunFolder, load_model_file
 from isthmus.testing import CHECKS, check_algorithm, toy_client, toy_course, toy_scenario

@@ -9,8 +9,7 @@ from isthmus.algorithms import Local
 from isthmus.algorithms.local import Nothing, StartFrom, TrainAlone
 from isthmus.core.client import Client
 from isthmus.core.protocol import EvaluateModel, Kept, Position
-from isthmus.learn.optimizers import SGD, Adam, Optimizer
-from isthmus.learn.steps import read_params
+from isthmus.learn.optimizers import SGD, Adam, Optimizer, read_params
 from isthmus.runs.simulation import Scenario
 from isthmus.testing import ScriptedClients, toy_client, toy_course, toy_scenario
 from isthmus.testing.traces import trace_course

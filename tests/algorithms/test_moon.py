@@ -16,8 +16,7 @@ from isthmus.core.random import UniformSampling
 from isthmus.core.record import Params
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.optimizers import SGD, Adam
-from isthmus.learn.steps import read_params
+from isthmus.learn.optimizers import SGD, Adam, read_params
 from isthmus.models import GAT, GCN, SAGE, GraphInput, ModelSpec
 from isthmus.models.decoders import MLPDecoder
 from isthmus.testing import check_algorithm, toy_client, toy_course, toy_scenario

@@ -14,8 +14,7 @@ from isthmus.core.random import UniformSampling
 from isthmus.core.record import Params, State
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.optimizers import SGD
-from isthmus.learn.steps import read_params
+from isthmus.learn.optimizers import SGD, read_params
 from isthmus.models import GCN, SAGE, MLPDecoder, ModelSpec
 from isthmus.testing import ScriptedClients, check_algorithm, toy_client, toy_course, toy_scenario
 from isthmus.testing.traces import trace_course

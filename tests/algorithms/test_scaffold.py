@@ -11,8 +11,7 @@ from isthmus.algorithms.scaffold import ClientWeight, CorrectedUpdate, ScaffoldS
 from isthmus.core.protocol import Position
 from isthmus.core.random import UniformSampling
 from isthmus.learn.batching import NeighborBatch
-from isthmus.learn.optimizers import SGD, Adam, AdamW, StepDecay
-from isthmus.learn.steps import read_params
+from isthmus.learn.optimizers import SGD, Adam, AdamW, StepDecay, read_params
 from isthmus.models import GCN, SAGE, ModelSpec
 from isthmus.testing import ScriptedClients, check_algorithm, toy_client, toy_course, toy_scenario
 from isthmus.testing.traces import require_close, trace_course

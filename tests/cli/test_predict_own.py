@@ -83,7 +83,7 @@ def expected(name: str, runs: Path) -> Any:
     course = course_of(name, runs / f"{name} data")
     data: Any = course.dataset.load(runs)
     whole = course.task.input_dim(data), course.task.output_dim(data)
-    from isthmus.learn.steps import load_params
+    from isthmus.learn.optimizers import load_params
     from isthmus.runs.folder import load_model_file
 
     model = course.model.build(*whole)

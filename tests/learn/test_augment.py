@@ -14,9 +14,9 @@ from isthmus.learn.tasks import NodeClassification
 from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.together.layouts import CompactRows, FullRows
 from isthmus.learn.together.stacked_features import StackedFeatures
+from isthmus.models.dropout import Streams
 from isthmus.models.inputs import GraphInput
 from isthmus.models.products.sparse import SparseMatrix, dense
-from isthmus.models.streams import Streams
 from isthmus.testing import toy_graph
 
 NO_EDGES = torch.zeros(2, 0, dtype=torch.int64)

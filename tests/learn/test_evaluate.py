@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from isthmus.core.record import Params
-from isthmus.learn.scoring import score_model, score_on_global_graph, score_on_local_graphs, weighted
-from isthmus.learn.steps import load_params, read_params
+from isthmus.learn.graph_client import score_model, score_on_global_graph, score_on_local_graphs, weighted
+from isthmus.learn.optimizers import load_params, read_params
 from isthmus.learn.tasks import NodeClassification
 from isthmus.runs.simulation import Scenario
 from isthmus.testing import toy_client, toy_graph, toy_scenario

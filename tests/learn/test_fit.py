@@ -11,9 +11,8 @@ from torch import Tensor
 
 from isthmus.core.errors import BadInput
 from isthmus.learn.batching import FullBatch, NeighborBatch
-from isthmus.learn.heavy_work import Fit, Fitted
-from isthmus.learn.optimizers import SGD, Adam
-from isthmus.learn.steps import Pull, load_params, read_params
+from isthmus.learn.graph_client import Fit, Fitted
+from isthmus.learn.optimizers import SGD, Adam, Pull, load_params, read_params
 from isthmus.models import GCN, ModelSpec
 from isthmus.testing import toy_client, toy_scenario
 

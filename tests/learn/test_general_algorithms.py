@@ -12,7 +12,7 @@ from isthmus.algorithms.moon import contrast
 from isthmus.core.record import Params
 from isthmus.learn.batching import FullBatch
 from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.steps import load_params, read_params
+from isthmus.learn.optimizers import load_params, read_params
 from isthmus.learn.tasks import LinkClassification
 from isthmus.models.model import Model
 from isthmus.runs.simulation import Simulation

@@ -5,10 +5,8 @@ import torch
 
 from isthmus.core.protocol import Position
 from isthmus.learn.batching import FullBatch, NeighborBatch
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.local_training import check_local_steps
-from isthmus.learn.optimizers import SGD, StepDecay
-from isthmus.learn.steps import read_params
+from isthmus.learn.graph_client import GraphClient, check_local_steps
+from isthmus.learn.optimizers import SGD, StepDecay, read_params
 from isthmus.learn.tasks.node_classification import NodeClassification
 from isthmus.models import GCN, ModelSpec
 from isthmus.testing import toy_client, toy_graph

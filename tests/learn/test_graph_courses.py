@@ -15,8 +15,7 @@ from isthmus.core.errors import BadInput
 from isthmus.core.training import EarlyStopping
 from isthmus.data.graph_set import GraphSet
 from isthmus.learn.batching import FullBatch, MiniBatch
-from isthmus.learn.optimizers import SGD
-from isthmus.learn.steps import load_params
+from isthmus.learn.optimizers import SGD, load_params
 from isthmus.learn.tasks import GraphBinary, GraphClassification, GraphRegression
 from isthmus.models import GCN, ModelSpec
 from isthmus.runs.simulation import Scenario

@@ -11,15 +11,13 @@ import torch
 from torch import Tensor
 
 from isthmus.core.errors import BadInput
-from isthmus.core.guards.hiding import PrivateSteps
+from isthmus.core.guards.hiding import STEPS_TAKEN, PrivateSteps
 from isthmus.core.protocol import Position
 from isthmus.core.random import Secret, seeded
 from isthmus.learn.batching import FullBatch
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.heavy_work import Fit
-from isthmus.learn.optimizers import SGD, Adam
-from isthmus.learn.private_fit import MEMORY, Examples, PrivateFit
-from isthmus.learn.steps import Envelope, Pull, read_params
+from isthmus.learn.graph_client import Fit, GraphClient
+from isthmus.learn.optimizers import SGD, Adam, Envelope, Pull, read_params
+from isthmus.learn.private_fit import Examples, PrivateFit
 from isthmus.learn.tasks import GraphBinary, GraphClassification
 from isthmus.models import GAP, GCN, GIN, MLP, MLPDecoder, ModelSpec, SumReadout
 from isthmus.models.gnn.gap import OwnRows, SummedRows
@@ -246,15 +244,16 @@ def test_no_more_steps_are_taken_in_an_answer_than_are_agreed_on() -> None:
     trained(client, steps)
     with pytest.raises(BadInput, match="an answer would take 6 steps on examples, and 5 are agreed on"):
         trained(client, steps)
-    assert client.state[MEMORY]["taken"] == 3
+    assert client.state[STEPS_TAKEN]["taken"] == 3
     client.position = Position(0, 1, 1)
     trained(client, steps)  # another exchange is another answer
+    assert client.state[STEPS_TAKEN] == {"round": 1, "exchange": 1, "taken": 3, "in_all": 6}
 
 
 def test_an_epoch_is_as_many_steps_as_show_each_example_once() -> None:
     client = node_client()
     trained(client, replace(PLAIN, fraction=0.3), steps=2, step_unit="epoch")
-    assert client.state[MEMORY]["taken"] == 8
+    assert client.state[STEPS_TAKEN]["taken"] == 8
 
 
 def test_two_fits_of_one_answer_have_noise_of_their_own() -> None:

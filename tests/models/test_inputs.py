@@ -5,9 +5,8 @@ import torch
 
 from isthmus.core.random import seeded
 from isthmus.models import GNNS, ModelSpec
-from isthmus.models.inputs import GraphInput
+from isthmus.models.inputs import GraphInput, stack_graphs
 from isthmus.models.products.sparse import SparseMatrix, dense
-from isthmus.models.stacking import stack_graphs
 
 from .toys import cotangent, randomise, sparse, toy
 

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from isthmus.learn.together.stackable import replaced
+from isthmus.learn.together.layouts import replaced
+from isthmus.models.dropout import Streams
 from isthmus.models.parts import BatchNorm
-from isthmus.models.streams import Streams
 
 
 def pair() -> tuple[BatchNorm, nn.BatchNorm1d]:

@@ -6,11 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from isthmus.models.dropout import _kind, dropout
-from isthmus.models.inputs import GraphInput
+from isthmus.models.dropout import Streams, _kind, dropout
+from isthmus.models.inputs import GraphInput, stack_graphs
 from isthmus.models.products.sparse import SparseMatrix
-from isthmus.models.stacking import stack_graphs
-from isthmus.models.streams import Streams
 
 SIZES = (7, 1, 12, 3, 12)
 RATES = {0.5: 8, 0.25: 8, 1 / 1024: 16, 0.3: 32, 0.9: 32}  # with the bits that each needs

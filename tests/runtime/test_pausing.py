@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from isthmus.core.client import Client, NotTogether, Work
-from isthmus.runtime.pausing import Pausing
+from isthmus.runtime.loop import Pausing
 
 
 class Someone(Client):

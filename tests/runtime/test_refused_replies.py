@@ -13,8 +13,7 @@ from isthmus.algorithms.scaffold import CorrectedUpdate, TrainCorrected
 from isthmus.core.codec import decode, encode
 from isthmus.core.protocol import EvaluateModel, Position
 from isthmus.core.record import Record, leaves, non_finite_leaf
-from isthmus.learn.optimizers import SGD, StepDecay
-from isthmus.learn.steps import read_params
+from isthmus.learn.optimizers import SGD, StepDecay, read_params
 from isthmus.models import GCN, LinearDecoder, ModelSpec
 from isthmus.runs.simulated import run
 from isthmus.runtime.answering import MemoryStore, Silo

@@ -22,8 +22,7 @@ from isthmus.core.record import Params, Record
 from isthmus.core.replies import Each, Stack
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.optimizers import SGD, Adam, AdamW
-from isthmus.learn.steps import BothWays
+from isthmus.learn.optimizers import SGD, Adam, AdamW, BothWays
 from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models import SAGE, MLPDecoder, ModelSpec
 from isthmus.testing import CHECKS, check_algorithm, toy_course, toy_scenario

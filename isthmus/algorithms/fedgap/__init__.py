@@ -19,9 +19,8 @@ from isthmus.core.guards.hiding import NoisySums
 from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, Request, on
 from isthmus.core.random import digest
 from isthmus.core.record import Params, Record, State
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.local_training import LocalTraining
-from isthmus.learn.steps import load_params
+from isthmus.learn.graph_client import GraphClient, LocalTraining
+from isthmus.learn.optimizers import load_params
 from isthmus.learn.tasks.node_classification import NodeClassification
 
 ENCODER = "gnn.encoder."

@@ -20,7 +20,7 @@ from isthmus.core.random import ProtectingStream, digest
 from isthmus.core.record import CPU, Params, State
 from isthmus.data.graph import Graph
 from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.steps import load_params
+from isthmus.learn.optimizers import load_params
 from isthmus.learn.tasks.node_classification import PreparedNodes
 from isthmus.models.gnn.gap import GAPStack, OwnRows, SummedRows
 from isthmus.models.inputs import GraphInput

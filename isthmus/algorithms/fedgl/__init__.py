@@ -29,11 +29,9 @@ from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import Algorithm, cohort, on, told
 from isthmus.core.record import Params, Record
 from isthmus.learn.able import require_classes_of_nodes, require_keys, require_whole_graph
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.local_training import check_local_steps
+from isthmus.learn.graph_client import GraphClient, check_local_steps
 from isthmus.learn.metrics.classification import Examples, cross_entropy
-from isthmus.learn.optimizers import Adam, Optimizer
-from isthmus.learn.steps import Loss, load_params
+from isthmus.learn.optimizers import Adam, Loss, Optimizer, load_params
 from isthmus.learn.tasks.node_classification import NodeBatch, PreparedNodes
 from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.together.stacked_clients import GraphCohort

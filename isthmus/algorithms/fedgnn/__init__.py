@@ -32,10 +32,8 @@ from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, ModelState, R
 from isthmus.core.record import Params, State
 from isthmus.learn.able import require_keys
 from isthmus.learn.batching import FullBatch, LinkBatch
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.heavy_work import Fitted
-from isthmus.learn.optimizers import SGD, Optimizer
-from isthmus.learn.steps import BothWays, load_params
+from isthmus.learn.graph_client import Fitted, GraphClient
+from isthmus.learn.optimizers import SGD, BothWays, Optimizer, load_params
 from isthmus.learn.together.batch_cohort import SeenThrough
 from isthmus.learn.together.stacked_clients import GraphCohort
 

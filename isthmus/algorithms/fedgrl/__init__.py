@@ -18,8 +18,7 @@ from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
 from isthmus.core.protocol import Kept, Known, Request, grown, on, unlike
 from isthmus.core.record import Params, Record
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.local_training import WEIGHTINGS
+from isthmus.learn.graph_client import WEIGHTINGS, GraphClient
 
 # Among its numbers may be statistics, which no gradient moves.
 MAX_PART = 1e12

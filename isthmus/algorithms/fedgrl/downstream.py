@@ -16,12 +16,10 @@ from isthmus.core.client import Work
 from isthmus.core.errors import BadInput
 from isthmus.core.protocol import improves
 from isthmus.core.record import CPU, Params, moved
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.heavy_work import Fit
-from isthmus.learn.optimizers import AdamW, Optimizer
-from isthmus.learn.steps import load_params
+from isthmus.learn.graph_client import Fit, GraphClient
+from isthmus.learn.optimizers import AdamW, Optimizer, load_params
 from isthmus.learn.tasks.node_classification import NodeClassification
-from isthmus.learn.together.stackable import replaced
+from isthmus.learn.together.layouts import replaced
 from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models.model import Model
 from isthmus.models.parts import Perceptron, require_count

@@ -21,9 +21,17 @@ from isthmus.core.record import Params, Record
 from isthmus.learn.able import require_classes_of_nodes, require_whole_graph
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.one_or_many import Graphs
-from isthmus.learn.optimizers import AdamW, Cosine, Optimizer, OptimizerState
-from isthmus.learn.steps import copied, load_params, read_params, take_step
-from isthmus.learn.together.stackable import replaced
+from isthmus.learn.optimizers import (
+    AdamW,
+    Cosine,
+    Optimizer,
+    OptimizerState,
+    copied,
+    load_params,
+    read_params,
+    take_step,
+)
+from isthmus.learn.together.layouts import replaced
 from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model

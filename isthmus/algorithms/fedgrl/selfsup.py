@@ -18,7 +18,7 @@ from isthmus.data.graph import select_rows
 from isthmus.learn.augment import Augmentation
 from isthmus.learn.contrast import directions
 from isthmus.learn.one_or_many import Graphs, means_of_rows
-from isthmus.learn.together.stackable import replaced
+from isthmus.learn.together.layouts import replaced
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
 from isthmus.models.parts import Perceptron, glorot, require_count

@@ -14,13 +14,11 @@ from torch import Tensor
 from isthmus.core.client import NotTogether
 from isthmus.core.record import Params
 from isthmus.core.replies import StackedParams
-from isthmus.learn.optimizers import ELEMENTWISE, Optimizer, OptimizerState, steps_before
-from isthmus.learn.steps import gradients
-from isthmus.learn.together.layouts import FullRows, Layout, Plain
-from isthmus.learn.together.live_weights import Weights, stacked_state, states_apart
+from isthmus.learn.optimizers import ELEMENTWISE, Optimizer, OptimizerState, gradients, steps_before
+from isthmus.learn.together.layouts import FullRows, Layout, Plain, Weights, stacked_state, states_apart
 from isthmus.learn.together.stacked_clients import GraphCohort
-from isthmus.learn.together.starts import Start, starts_of
-from isthmus.models.streams import Streams
+from isthmus.learn.together.stacked_features import Start, starts_of
+from isthmus.models.dropout import Streams
 
 # What an objective has besides the model comes behind it, under names that no model has.
 OWN = "objective:"

@@ -48,8 +48,7 @@ from isthmus.core.random import ProtectingStream, seeded
 from isthmus.core.record import Params
 from isthmus.learn.able import require_classes_of_nodes
 from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.optimizers import Adam, Optimizer
-from isthmus.learn.steps import copied, load_params, read_params, take_step
+from isthmus.learn.optimizers import Adam, Optimizer, copied, load_params, read_params, take_step
 from isthmus.learn.tasks.node_classification import NodeBatch, PreparedNodes
 from isthmus.learn.tasks.task import Predictions
 

@@ -44,8 +44,7 @@ from isthmus.core.protocol import Algorithm, EvaluateModel, Evaluation, Kept, co
 from isthmus.core.record import Params, Record, State
 from isthmus.core.replies import Each, Stack, StackedTensor
 from isthmus.learn.able import require_keys
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.local_training import check_local_steps
+from isthmus.learn.graph_client import GraphClient, check_local_steps
 from isthmus.learn.optimizers import ELEMENTWISE, SGD, Optimizer
 from isthmus.learn.tasks.task import Predictions
 from isthmus.learn.together.stacked_clients import GraphCohort

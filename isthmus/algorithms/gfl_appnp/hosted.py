@@ -23,8 +23,9 @@ from isthmus.core.random import ProtectingStream
 from isthmus.core.record import Params
 from isthmus.data.graph import select_rows
 from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.steps import load_params
-from isthmus.learn.together.stackable import replaced, stackable
+from isthmus.learn.optimizers import load_params
+from isthmus.learn.together.blocks import stackable
+from isthmus.learn.together.layouts import replaced
 from isthmus.models.inputs import GraphInput
 from isthmus.models.products.sparse import Features, SparseMatrix, dense
 

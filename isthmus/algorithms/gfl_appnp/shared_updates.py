@@ -18,10 +18,9 @@ from torch.nn.utils.rnn import pad_sequence
 from isthmus.algorithms.gfl_appnp.hosted import Hosted, bare
 from isthmus.core.record import Params
 from isthmus.learn.metrics.classification import cross_entropy
-from isthmus.learn.optimizers import Optimizer
-from isthmus.learn.steps import gradients, load_params, read_params
-from isthmus.learn.together.stackable import replaced
-from isthmus.models.streams import Streams
+from isthmus.learn.optimizers import Optimizer, gradients, load_params, read_params
+from isthmus.learn.together.layouts import replaced
+from isthmus.models.dropout import Streams
 
 
 @dataclass(frozen=True, eq=False)

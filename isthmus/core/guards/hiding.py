@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+# Where a client counts its private steps: those "taken" in the answer of a "round" and "exchange", and "in_all".
+STEPS_TAKEN = "private steps"
+
 
 @dataclass(frozen=True)
 class PrivateSteps:

@@ -17,8 +17,8 @@ from isthmus.core.errors import BadInput, MissingData, refuse
 from isthmus.data.conventions import SPLITS
 from isthmus.data.dataset import Dataset
 from isthmus.data.dividing import masks_of
-from isthmus.data.features import normalized_rows, sparse_rows
-from isthmus.data.graph import Graph, undirected
+from isthmus.data.features import normalized_rows
+from isthmus.data.graph import Graph, sparse_rows, undirected
 from isthmus.data.zoo.csbm import components
 
 

@@ -11,8 +11,7 @@ import torch
 
 from isthmus.core.errors import BadInput, refuse
 from isthmus.data.dataset import Dataset
-from isthmus.data.features import sparse_rows
-from isthmus.data.graph import Graph, undirected_pairs
+from isthmus.data.graph import Graph, sparse_rows, undirected_pairs
 from isthmus.data.link_graph import LinkGraph
 from isthmus.data.zoo.cora import Cora
 from isthmus.data.zoo.cross_scenario import CSR

@@ -20,9 +20,9 @@ from isthmus.learn.batching import Batching
 from isthmus.learn.tasks.graph_batches import BLOCK_ROWS
 from isthmus.learn.tasks.joined_graphs import JoinedGraphs
 from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated, StackedBatch
+from isthmus.models.dropout import Streams
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
-from isthmus.models.streams import Streams
 
 if TYPE_CHECKING:  # which imports this file
     from isthmus.learn.tasks.graph_task import GraphTask, PreparedGraphs

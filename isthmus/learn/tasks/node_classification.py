@@ -19,10 +19,9 @@ from isthmus.learn.neighbors import Adjacency, sample_neighborhood
 from isthmus.learn.tasks.side_by_side import NodeBatchStack
 from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated
 from isthmus.learn.tasks.task import Predictions, StackedData, Task, by_split, require_rows_of_nodes
-from isthmus.models.inputs import GraphInput
+from isthmus.models.dropout import Streams
+from isthmus.models.inputs import GraphInput, stack_graphs
 from isthmus.models.products.sparse import SparseMatrix
-from isthmus.models.stacking import stack_graphs
-from isthmus.models.streams import Streams
 
 
 @dataclass(frozen=True)

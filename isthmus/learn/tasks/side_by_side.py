@@ -27,10 +27,9 @@ from isthmus.learn.metrics.classification import IGNORED, cross_entropy
 from isthmus.learn.neighbors import Adjacency, Numbers, sample_neighborhoods
 from isthmus.learn.tasks.known_links import Chances, KnownLinks, Room, side_by_side
 from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated, Placed, StackedBatch
-from isthmus.models.inputs import GraphInput, Reach
+from isthmus.models.dropout import Streams, of_items
+from isthmus.models.inputs import GraphInput, Reach, stack_graphs, stack_weights
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
-from isthmus.models.stacking import stack_graphs, stack_weights
-from isthmus.models.streams import Streams, of_items
 
 if TYPE_CHECKING:  # which import this file
     from isthmus.learn.tasks.link_prediction import LinkPrediction

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from isthmus.learn.batching import Batching
+from isthmus.models.dropout import Streams
 from isthmus.models.inputs import GraphInput
-from isthmus.models.streams import Streams
 
 Evaluated = tuple[dict[str, dict[str, float]], dict[str, int]]
 

@@ -22,10 +22,10 @@ from isthmus.learn.batching import BATCHINGS, Batching
 from isthmus.learn.metrics.classification import IGNORED, Examples
 from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated
 from isthmus.models.decoders import LinkPart
+from isthmus.models.dropout import Streams
 from isthmus.models.gnn.gin import GINELayer
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
-from isthmus.models.streams import Streams
 
 
 @dataclass(frozen=True)

@@ -19,15 +19,11 @@ from torch import Tensor, nn
 from isthmus.core.client import NotTogether
 from isthmus.core.record import Params
 from isthmus.core.replies import Stacked, StackedTensor
-from isthmus.learn.optimizers import Optimizer, OptimizerState, steps_before
-from isthmus.learn.steps import load_params, step_gradients
+from isthmus.learn.optimizers import Optimizer, OptimizerState, load_params, step_gradients, steps_before
 from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated, StackedBatch
-from isthmus.learn.together.asked import StackedFit, Together
-from isthmus.learn.together.layouts import Layout, Plain, WideRows
-from isthmus.learn.together.live_weights import OWN, Weights, stacked_state, states_apart
-from isthmus.learn.together.stackable import feature_weights, replaced
-from isthmus.learn.together.stacked_clients import GraphCohort
-from isthmus.learn.together.starts import Rows, Start, rows_of, starts_of
+from isthmus.learn.together.layouts import OWN, Layout, Plain, Weights, WideRows, replaced, stacked_state, states_apart
+from isthmus.learn.together.stacked_clients import GraphCohort, StackedFit, Together
+from isthmus.learn.together.stacked_features import Rows, Start, feature_weights, rows_of, starts_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,15 @@
-"""Which clients are simulated together: blocks of similar size, so that padding and memory stay bounded."""
+"""Which clients are simulated together: blocks of similar size, so that padding and memory stay bounded.
+
+A part of a model that gives each of many clients the same numbers when it runs for all at once is named here by its
+exact class: a subclass may do something else, and would be simulated as its parent.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+from torch import nn
 
 from isthmus.core.client import Client
 from isthmus.core.memory import keep_freed_memory
@@ -12,11 +18,55 @@ from isthmus.data.graph import Graph
 from isthmus.learn.batching import FullBatch, LinkBatch, MiniBatch, NeighborBatch
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.together.batch_cohort import BatchCohort
-from isthmus.learn.together.stackable import feature_weights, stackable
 from isthmus.learn.together.stacked_clients import GraphCohort
+from isthmus.learn.together.stacked_features import LAYERS, feature_weights
+from isthmus.models.decoders import Bilinear, DistMult, Dot, HadamardMLP
+from isthmus.models.gnn.appnp import APPNPStack
 from isthmus.models.gnn.gat import GATLayer
-from isthmus.models.parts import BatchNorm
+from isthmus.models.gnn.gprgnn import GPRGNNStack
+from isthmus.models.gnn.sgc import SGCStack
+from isthmus.models.model import Activation, Model
+from isthmus.models.parts import BatchNorm, LayerStack, Perceptron
 from isthmus.models.products.sparse import SparseMatrix
+from isthmus.models.readouts import MaxPool, MeanPool, Set2Set, SumPool
+
+# Parts of models besides `LAYERS`.
+OTHERS: frozenset[type[nn.Module]] = frozenset(
+    {
+        Model,
+        Activation,
+        Perceptron,
+        LayerStack,
+        GPRGNNStack,
+        APPNPStack,
+        SGCStack,
+        BatchNorm,
+        Bilinear,
+        Dot,
+        DistMult,
+        HadamardMLP,
+        MeanPool,
+        SumPool,
+        MaxPool,
+        Set2Set,
+        nn.LSTMCell,
+        nn.ModuleList,
+    }
+)
+
+
+def stackable(model: nn.Module) -> bool:
+    """Whether a model gives each client the same numbers when it runs for many of them at once."""
+    if type(model) is not Model:
+        return False
+    named = list(model.named_parameters(remove_duplicate=False))
+    if len({id(parameter) for _, parameter in named}) < len(named) or not all(p.requires_grad for _, p in named):
+        return False  # tied or frozen
+    return all(
+        (type(part) in LAYERS or type(part) in OTHERS) and not getattr(part, "attention_dropout", 0.0)
+        for part in model.modules()
+    )
+
 
 # What a block costs by itself, in rows of padding that would cost as much. With 500, which cuts the 50 clients of
 # benchmarks/methods.py into two blocks, their rounds take a tenth to a quarter longer.

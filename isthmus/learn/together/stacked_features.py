@@ -2,17 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from isthmus.core.record import largest
-from isthmus.core.replies import Combination, Stacked, combined
-from isthmus.learn.together.starts import Rows, Start, term_of
+from isthmus.core.record import Params, largest
+from isthmus.core.replies import Combination, Stacked, StackedTensor, combined, common_stack
+from isthmus.models.encoders import EmbeddingSum
+from isthmus.models.gnn.gat import GATLayer
+from isthmus.models.gnn.gcn import GCNLayer
+from isthmus.models.gnn.gin import GINELayer, GINLayer
+from isthmus.models.gnn.sage import SAGELayer
+from isthmus.models.model import Model
+from isthmus.models.parts import BiasFreeLinear, Linear
 from isthmus.models.products.affine import SpanFeatures, block_gram
 from isthmus.models.products.sparse import Pattern, SparseMatrix
+
+# ---- what many clients start from
+
+
+class Rows(Sequence[Tensor]):
+    """A tensor for each client, not to be changed; those of a stack become rows of one when somebody looks."""
+
+    def __init__(self, held: Tensor | Stacked) -> None:
+        self.stacked = StackedTensor(held) if isinstance(held, Tensor) else held
+
+    @cached_property
+    def values(self) -> Tensor:
+        """The rows, (clients, ...)."""
+        return self.stacked.whole()
+
+    def __len__(self) -> int:
+        return len(self.stacked)
+
+    def __getitem__(self, position: Any) -> Any:
+        return self.values[position]
+
+
+def rows_of(start: Sequence[Tensor]) -> Tensor:
+    """Return clients' tensors as rows of one, which is not to be changed."""
+    return start.values if isinstance(start, Rows) else torch.stack(list(start))
+
+
+# What clients start from: the same tensor for all, or one for each.
+Start = Tensor | Sequence[Tensor]
+
+
+def starts_of(params: Sequence[Params]) -> dict[str, Start]:
+    """Return each parameter of clients as it is for all, as rows of a stack, or one by one."""
+    first = params[0]
+    if all(each is first for each in params):
+        return dict(first)
+    stack = common_stack(params)
+    if stack is not None:
+        return {name: Rows(each) for name, each in stack.each.items()}
+    return {name: [each[name] for each in params] for name in first}
+
+
+def term_of(start: Start) -> Tensor | Stacked:
+    """Return a start as it can be a part of a sum."""
+    if isinstance(start, Tensor):
+        return start
+    return start.stacked if isinstance(start, Rows) else StackedTensor(rows_of(start))
+
+
+def start_sum(terms: Sequence[tuple[float, Stacked | Tensor]]) -> Start:
+    """Return a sum of factor times tensor: one for all, where all its terms are; else one for each."""
+    common = [(factor, each) for factor, each in terms if isinstance(each, Tensor)]
+    return combined(common) if len(common) == len(terms) else Rows(Combination(terms))
+
+
+def shapes_of(start: Start) -> Iterator[tuple[int, ...]]:
+    """Yield the shapes of clients' tensors; of those that have the same, once."""
+    if isinstance(start, Rows):
+        yield start.stacked.shape
+    else:
+        yield from (tuple(each.shape) for each in ([start] if isinstance(start, Tensor) else start))
+
+
+# ---- features, and what is held by what they touch
 
 
 class StackedFeatures:
@@ -286,3 +357,30 @@ def compact_sum(terms: Sequence[tuple[float, Stacked | Tensor]], features: Stack
         rests.append((1.0, shared))
     rest = combined(rests) if rests else values[0][1].new_zeros(features.num_features, values[0][1].shape[1])
     return CompactStack(combined(values), rest, features)
+
+
+def drops_features(model: nn.Module) -> bool:
+    """Whether the model drops entries of the features in training."""
+    return any(getattr(part, "input_dropout", 0.0) for part in model.modules())
+
+
+# Layers, with the parameters that multiply what goes in.
+LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
+    Linear: ("weight",),
+    BiasFreeLinear: ("weight",),
+    GCNLayer: ("weight",),
+    SAGELayer: ("neighbor_weight", "own_weight"),
+    GATLayer: ("weight",),
+    GINLayer: ("weight",),
+    EmbeddingSum: ("weight",),
+    GINELayer: (),  # which reads features as they are, and multiplies sums of them
+}
+
+
+def feature_weights(model: nn.Module) -> tuple[str, ...]:
+    """Return the names of the parameters that multiply the features."""
+    assert isinstance(model, Model)
+    place = "gnn.layers.0" if model.encoder is None else "encoder.layers.0"
+    if isinstance(model.encoder, EmbeddingSum):
+        place = "encoder"
+    return tuple(f"{place}.{name}" for name in LAYERS[type(model.get_submodule(place))])

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from isthmus.models.inputs import GraphInput
-from isthmus.models.layer_stack import LayerStack, StackSpec
-from isthmus.models.parts import Part, require_count, require_fraction
+from isthmus.models.parts import LayerStack, Part, StackSpec, require_count, require_fraction
 from isthmus.models.products.propagation import pagerank_weights, propagate
 from isthmus.models.products.sparse import Features
 

@@ -9,8 +9,7 @@ from isthmus.models.gnn.appnp import APPNP
 from isthmus.models.gnn.gat import GAT
 from isthmus.models.gnn.gcn import GCN
 from isthmus.models.gnn.sage import SAGE
-from isthmus.models.layer_stack import LayerStack, StackSpec
-from isthmus.models.parts import BiasFreeLinear, Part
+from isthmus.models.parts import BiasFreeLinear, LayerStack, Part, StackSpec
 
 
 @dataclass(frozen=True)

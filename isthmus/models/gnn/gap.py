@@ -11,8 +11,7 @@ from torch.nn import functional
 
 from isthmus.models.dropout import dropout
 from isthmus.models.inputs import GraphInput
-from isthmus.models.layer_stack import GNN
-from isthmus.models.parts import Perceptron, require_count, require_dropout
+from isthmus.models.parts import GNN, Perceptron, require_count, require_dropout
 from isthmus.models.products.sparse import Features, dense
 
 # What is put on the sums of a hop, (nodes, dim), before its rows are made as long as all others.

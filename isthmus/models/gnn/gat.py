@@ -11,8 +11,7 @@ from torch.nn.functional import leaky_relu
 
 from isthmus.models.dropout import dropout
 from isthmus.models.inputs import GraphInput
-from isthmus.models.layer_stack import StackSpec
-from isthmus.models.parts import Part, glorot, lack_of, require_count, require_dropout
+from isthmus.models.parts import Part, StackSpec, glorot, lack_of, require_count, require_dropout
 from isthmus.models.products.affine import affine, per_row
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
 

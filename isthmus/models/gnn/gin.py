@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.models.inputs import GraphInput
-from isthmus.models.layer_stack import StackSpec
-from isthmus.models.parts import BatchNorm, Linear, Part, glorot, require_count, shape_of
+from isthmus.models.parts import BatchNorm, Linear, Part, StackSpec, glorot, require_count, shape_of
 from isthmus.models.products.affine import affine, per_row, pooled_affine
 from isthmus.models.products.pooled import ActivateSome, pooled_relu
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix, dense

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from isthmus.models.dropout import dropout
 from isthmus.models.inputs import GraphInput
-from isthmus.models.layer_stack import LayerStack, StackSpec
-from isthmus.models.parts import Part, require_count, require_dropout, require_fraction
+from isthmus.models.parts import LayerStack, Part, StackSpec, require_count, require_dropout, require_fraction
 from isthmus.models.products.propagation import pagerank_weights, propagate
 from isthmus.models.products.sparse import Features
 

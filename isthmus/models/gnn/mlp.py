@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from isthmus.models.layer_stack import StackSpec
+from isthmus.models.parts import StackSpec
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.models.inputs import GraphInput
-from isthmus.models.layer_stack import StackSpec
-from isthmus.models.parts import Part, glorot, lack_of, shape_of
+from isthmus.models.parts import Part, StackSpec, glorot, lack_of, shape_of
 from isthmus.models.products.affine import affine, aggregated_affine
 from isthmus.models.products.sparse import Features
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from isthmus.models.dropout import dropout
 from isthmus.models.inputs import GraphInput
-from isthmus.models.layer_stack import GNN
-from isthmus.models.parts import Linear, require_count, require_dropout
+from isthmus.models.parts import GNN, Linear, require_count, require_dropout
 from isthmus.models.products.affine import affine, per_row
 from isthmus.models.products.propagation import propagate
 from isthmus.models.products.sparse import Features, dense

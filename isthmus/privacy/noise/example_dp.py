@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 from isthmus.core.errors import BadInput, refuse
 from isthmus.core.exposure import Exchange
 from isthmus.core.guards.guard import AtClient, AtServer, Guard
-from isthmus.core.guards.hiding import PrivateSteps
+from isthmus.core.guards.hiding import STEPS_TAKEN, PrivateSteps
 from isthmus.core.protocol import EvaluateModel, Evaluation, KeepBest, Request, Requests, reply_type
 from isthmus.core.record import Params, Record, State, field_types
 from isthmus.privacy.accounting.releases import Releases, require_accounting, spent
@@ -40,9 +40,10 @@ class ExampleDP(Guard):
     client says of how a model does (EvaluateModel) is on its examples and not covered, unless `hide_scores`, which
     leaves a course without a best round.
 
-    A client takes no more than `steps` in an answer, whoever asks. Only methods are let in of which it is known that
-    all that leaves a client is made of what its training gave (`tells_only_models`, said by each class for itself).
-    Real numbers are meant: attacks on the last bits of floats are not defended against.
+    A client takes no more than `steps` in an answer, and with a budget nothing leaves it beyond that, whoever asks.
+    Only methods are let in of which it is known that all that leaves a client is made of what its training gave
+    (`tells_only_models`, said by each class for itself). Real numbers are meant: attacks on the last bits of floats are
+    not defended against.
 
     Fields:
         clip:        C, the length of one example's gradient
@@ -150,8 +151,15 @@ class ExampleDP(Guard):
     # ---- client
 
     def release(self, reply: Record, request: Request[Any], at: AtClient) -> Record:
-        """Return a reply as it is; scores only if they are not hidden."""
-        return Evaluation({}, {}) if self.hide_scores and isinstance(reply, Evaluation) else reply
+        """Return a reply as it is, within the budget; scores only if they are not hidden."""
+        if isinstance(reply, Evaluation):
+            return Evaluation({}, {}) if self.hide_scores else reply
+        if self.epsilon is not None and Params in field_types(type(reply)).values():
+            taken: int = at.client.state.get(STEPS_TAKEN, {}).get("in_all", 0)
+            found = self.epsilon_of(math.ceil(taken / self.steps), 0) if taken else 0.0
+            if found > self.epsilon:
+                raise BadInput(f"{self.told_as} would be {found:.3g}, and the budget is {self.epsilon:g}")
+        return reply
 
     # ---- server
 

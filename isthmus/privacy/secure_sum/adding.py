@@ -98,18 +98,7 @@ class Adding:
 
     def keyed(self, replies: Mapping[str, PublicKeys]) -> None:
         """Take the public keys of those whose replies have the form that most have."""
-        layouts: dict[str, Layout] = {}
-        for client, reply in replies.items():
-            try:
-                layouts[client] = self._layout(reply)
-            except BadMessage as error:
-                self.note(f"{client} is left out of the sum: {error}")
-        forms = {client: _form(layout) for client, layout in layouts.items()}
-        if forms:
-            common, _ = Counter(forms.values()).most_common(1)[0]
-            for client in [client for client, form in forms.items() if form != common]:
-                self.note(f"{client} is left out of the sum: what it holds has another form than what most hold")
-                del layouts[client]
+        layouts = self._of_one_form(self._layouts(replies))
         for which in SUMS:
             self.before[which] = over_whom(reply.before[which] for reply in replies.values())
         pinned = self.before[WEIGHTS] or self.before[NUMBERS]
@@ -118,6 +107,24 @@ class Adding:
             self._repeat(pinned, sorted(layouts))
         self._require(len(self.cohort), max(2, self.rules.min_cohort), "made keys for it")
         self.layout = next(iter(layouts.values()))
+
+    def _layouts(self, replies: Mapping[str, PublicKeys]) -> dict[str, Layout]:
+        found: dict[str, Layout] = {}
+        for client, reply in replies.items():
+            try:
+                found[client] = self._layout(reply)
+            except BadMessage as error:
+                self.note(f"{client} is left out of the sum: {error}")
+        return found
+
+    def _of_one_form(self, layouts: Mapping[str, Layout]) -> dict[str, Layout]:
+        """Return those that most have."""
+        forms = {client: _form(layout) for client, layout in layouts.items()}
+        for common, _ in Counter(forms.values()).most_common(1):
+            for client in [client for client, form in forms.items() if form != common]:
+                self.note(f"{client} is left out of the sum: what it holds has another form than what most hold")
+                del forms[client]
+        return {client: layouts[client] for client in forms}
 
     def _repeat(self, pinned: frozenset[str], present: list[str]) -> None:
         """Say who is left out where the same replies were added up before, over some; all of these are needed again."""
@@ -169,9 +176,7 @@ class Adding:
     def summed(self, which: int, group: tuple[str, ...], ask: Ask) -> tuple[tuple[str, ...], Words]:
         """Return who is left, and the sum of what they hold; stages 2 and 3."""
         masked = ask(self.send_masked(which, group))
-        unopened = Counter(peer for reply in masked.values() for peer in reply.unopened)
-        for peer, number in unopened.items():
-            self.note(f"{number} clients could not open the shares that {peer} dealt to them")
+        self._tell_unopened(masked.values())
         again = self.before.get(which) or group
         alive = tuple(client for client in group if client in masked and client in again)
         self._require(len(alive), self.least, "sent what they hold")
@@ -184,6 +189,10 @@ class Adding:
             self._require(len(telling), self.needed, "confirmed who is left")
         shares = ask(self.reveal_shares(which, group, alive, telling, tags))
         return alive, self.uncovered(which, group, alive, masked, shares)
+
+    def _tell_unopened(self, replies: Iterable[MaskedWords]) -> None:
+        for peer, number in Counter(peer for reply in replies for peer in reply.unopened).items():
+            self.note(f"{number} clients could not open the shares that {peer} dealt to them")
 
     def send_masked(self, which: int, group: tuple[str, ...]) -> dict[str, SendMasked]:
         """Return what is asked for at stage 2; what was sealed goes along the first time."""

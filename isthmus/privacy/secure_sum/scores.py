@@ -8,6 +8,9 @@ from isthmus.core.errors import BadMessage
 from isthmus.core.protocol import EvaluateModel, Evaluation
 from isthmus.core.record import Record
 
+# More than any task has metrics: what a request names makes work.
+MAX_NAMES = 32
+
 
 @dataclass(frozen=True)
 class ScoreSums(Record):
@@ -25,6 +28,8 @@ def summands(evaluation: Evaluation, request: EvaluateModel) -> ScoreSums:
     """Return what an evaluation adds to the sums."""
     if not request.names:
         raise BadMessage("scores that are added up have names that the request says, and it says none")
+    if len(request.names) > MAX_NAMES or len(set(request.names)) != len(request.names):
+        raise BadMessage(f"names of scores that are added up are each there once, and {MAX_NAMES} at most")
     values, having = [], []
     for split in request.splits:
         found, count = evaluation.metrics.get(split, {}), evaluation.counts.get(split, 0)

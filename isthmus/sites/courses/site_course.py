@@ -17,9 +17,9 @@ from isthmus.core.errors import BadInput, CourseFailed, TooFewReplies, quoted
 from isthmus.core.outside import read_yaml, replace_file
 from isthmus.core.random import Secret
 from isthmus.core.training import Callback, Standing, run_course
-from isthmus.data.features import feature_facts
 from isthmus.data.folders.graph_folder import Folder
 from isthmus.data.folders.schema.schema import SCHEMA_FILE, read_schema
+from isthmus.data.graph import feature_facts
 from isthmus.runs.folder import ID_FILE, Journal, RunFolder, load_checkpoint
 from isthmus.runs.life import Life, Outcome, Result
 from isthmus.runs.simulation import torch_threads

@@ -22,9 +22,10 @@ from isthmus.core.guards.settled import SettledFile
 from isthmus.core.outside import foreign, parse_yaml, replace_file
 from isthmus.core.protocol import Failure
 from isthmus.core.record import CPU, Params, Record
-from isthmus.data.features import feature_facts, name_differences
+from isthmus.data.features import name_differences
 from isthmus.data.folders.own_folder import OwnData
 from isthmus.data.folders.schema.schema import digest_at
+from isthmus.data.graph import feature_facts
 from isthmus.learn.graph_client import GraphClient
 from isthmus.runs.folder import ID_FILE, RunFolder, save_model_file
 from isthmus.runs.simulation import build_model, columns_of, known_parameters, output_dim, personal_start, torch_threads

@@ -17,11 +17,11 @@ from isthmus.core.protocol import Holdings
 from isthmus.core.random import numpy_generator
 from isthmus.data.conventions import SPLITS
 from isthmus.data.dividing import labelled_items, without_examples
-from isthmus.data.features import names_digest
 from isthmus.data.folders.graph_folder import GraphFolder
 from isthmus.data.folders.own_folder import OwnData, OwnFolder
 from isthmus.data.folders.own_kinds import OWN_FOLDERS
 from isthmus.data.folders.schema.vocabulary import is_whole
+from isthmus.data.graph import names_digest
 from isthmus.runs.simulation import build_model, columns_of, output_dim, require_kind
 from isthmus.runtime.reasons import Refusal, refused_as
 from isthmus.sites.courses.messages import Terms

@@ -16,8 +16,7 @@ from isthmus.core.guards.line import GuardLine
 from isthmus.core.protocol import EvaluateModel
 from isthmus.core.random import Secret
 from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.optimizers import SGD
-from isthmus.learn.steps import read_params
+from isthmus.learn.optimizers import SGD, read_params
 from isthmus.models import GAP, GCN, MLP, ModelSpec
 from isthmus.privacy.noise.graph_dp import EdgeDP
 from isthmus.testing import check_algorithm, toy_client, toy_course, toy_graph, toy_scenario, trace_course

@@ -39,8 +39,7 @@ from isthmus.core.record import Params, Record, leaves
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.optimizers import SGD, Adam, StepDecay
-from isthmus.learn.steps import read_params
+from isthmus.learn.optimizers import SGD, Adam, StepDecay, read_params
 from isthmus.learn.tasks import NodeClassification
 from isthmus.learn.tasks.node_classification import NodeBatch
 from isthmus.learn.together.stacked_clients import GraphCohort

@@ -30,8 +30,7 @@ from isthmus.data.zoo.cross_scenario import CSR
 from isthmus.data.zoo.links_of import HashedIds
 from isthmus.learn.batching import Batching, FullBatch, LinkBatch, NeighborBatch
 from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.optimizers import SGD, Adam, Cosine
-from isthmus.learn.steps import load_params, read_params
+from isthmus.learn.optimizers import SGD, Adam, Cosine, load_params, read_params
 from isthmus.learn.tasks import LinkClassification
 from isthmus.models import GCN, SAGE, CategoricalEncoder, HadamardMLPDecoder, LinearEncoder, ModelSpec
 from isthmus.runs.simulation import Scenario, Simulation

@@ -18,8 +18,7 @@ from isthmus.core.record import Params, State
 from isthmus.data.graph import Graph
 from isthmus.learn.augment import Augmentation
 from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.optimizers import AdamW, Cosine
-from isthmus.learn.steps import read_params
+from isthmus.learn.optimizers import AdamW, Cosine, read_params
 from isthmus.models import GCN, LinearDecoder, MLPDecoder, ModelSpec
 from isthmus.runs.simulation import Scenario
 from isthmus.testing import toy_client, toy_course, toy_graph, toy_scenario

@@ -18,11 +18,9 @@ from isthmus.core.errors import BadInput
 from isthmus.core.protocol import Position
 from isthmus.core.record import Params
 from isthmus.data.graph import Graph
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.heavy_work import Fit
+from isthmus.learn.graph_client import Fit, GraphClient
 from isthmus.learn.metrics.classification import cross_entropy
-from isthmus.learn.optimizers import SGD, AdamW
-from isthmus.learn.steps import read_params
+from isthmus.learn.optimizers import SGD, AdamW, read_params
 from isthmus.learn.tasks import LinkPrediction, NodeClassification
 from isthmus.models import GCN, LinearDecoder, MLPDecoder, ModelSpec
 from isthmus.testing import toy_client, toy_graph

@@ -41,8 +41,7 @@ from isthmus.core.random import ProtectingStream
 from isthmus.core.record import Params, Record, State, leaves
 from isthmus.data.graph import Graph
 from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.optimizers import SGD
-from isthmus.learn.steps import load_params, read_params
+from isthmus.learn.optimizers import SGD, load_params, read_params
 from isthmus.learn.tasks import TASKS
 from isthmus.models import GCN, SAGE, MLPDecoder, ModelSpec
 from isthmus.runs.folder import RunFolder, load_model_file

@@ -21,8 +21,7 @@ from isthmus.learn.augment import Augmentation
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.contrast import node_contrast
 from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.optimizers import SGD, Adam
-from isthmus.learn.steps import load_params, read_params
+from isthmus.learn.optimizers import SGD, Adam, load_params, read_params
 from isthmus.learn.tasks import NodeClassification
 from isthmus.learn.tasks.node_classification import NodeBatch
 from isthmus.learn.together.stacked_clients import GraphCohort

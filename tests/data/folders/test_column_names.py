@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from isthmus.core.errors import BadInput
-from isthmus.data.features import in_order, input_names, name_differences, names_digest
+from isthmus.data.features import in_order, name_differences
 from isthmus.data.folders.graph_folder import read_graph_folder, write_graph_folder
+from isthmus.data.graph import input_names, names_digest
 from isthmus.data.zoo import GraphSetFolder, LinkFolder
 from isthmus.testing import toy_graph
 from tests.learn.tasks.graph_toys import toy_set

@@ -11,11 +11,9 @@ from torch import Tensor, nn
 from isthmus.core.errors import BadInput
 from isthmus.data.graph_set import GraphSet
 from isthmus.learn.batching import FullBatch, MiniBatch, NeighborBatch
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.heavy_work import Fit
+from isthmus.learn.graph_client import Fit, GraphClient
 from isthmus.learn.metrics import classification as metrics
-from isthmus.learn.optimizers import SGD
-from isthmus.learn.steps import read_params
+from isthmus.learn.optimizers import SGD, read_params
 from isthmus.learn.tasks import GraphBinary, GraphClassification, GraphRegression, graph_batches
 from isthmus.learn.tasks.graph_task import GraphTask
 from isthmus.models import GAT, GCN, GIN, SAGE, GraphInput, MaxReadout, MeanReadout, MLPDecoder, ModelSpec, SumReadout

@@ -13,7 +13,7 @@ from isthmus.core.errors import BadInput
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import Batching, FullBatch, LinkBatch, MiniBatch, NeighborBatch
 from isthmus.learn.metrics import classification as metrics
-from isthmus.learn.steps import load_params, read_params
+from isthmus.learn.optimizers import load_params, read_params
 from isthmus.learn.tasks import NodeClassification
 from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models import GAT, GCN, GIN, SAGE, DotDecoder, MLPDecoder, ModelSpec

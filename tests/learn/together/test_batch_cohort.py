@@ -16,10 +16,8 @@ from isthmus.core.protocol import Position
 from isthmus.core.random import seeded
 from isthmus.core.record import Params, leaves
 from isthmus.learn.batching import Batching, FullBatch, MiniBatch
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.heavy_work import Evaluate, Fit
-from isthmus.learn.optimizers import SGD, Adam, AdamW, Optimizer, only
-from isthmus.learn.steps import BothWays, Pull, read_params
+from isthmus.learn.graph_client import Evaluate, Fit, GraphClient
+from isthmus.learn.optimizers import SGD, Adam, AdamW, BothWays, Optimizer, Pull, only, read_params
 from isthmus.learn.tasks import GraphBinary, GraphClassification, GraphRegression, stacked_batches
 from isthmus.learn.tasks.graph_batches import GraphPile
 from isthmus.learn.tasks.graph_stack import GraphStack

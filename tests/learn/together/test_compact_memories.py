@@ -13,8 +13,7 @@ from isthmus.algorithms import MOON, Ditto, FedDyn, PFedMe, Scaffold
 from isthmus.core.federation import ExchangeRules, Federation
 from isthmus.core.replies import MemberParams
 from isthmus.learn.optimizers import SGD, Adam
-from isthmus.learn.together.stacked_features import CompactStack, StackedFeatures
-from isthmus.learn.together.starts import Rows
+from isthmus.learn.together.stacked_features import CompactStack, Rows, StackedFeatures
 from isthmus.models import GCN, ModelSpec
 from isthmus.models.products.sparse import SparseMatrix
 from isthmus.runs.simulation import Scenario, Simulation

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from isthmus.learn.together.layouts import CompactRows, FullRows, Layout, Plain, Span
-from isthmus.learn.together.stacked_features import StackedFeatures
-from isthmus.learn.together.starts import Start
+from isthmus.learn.together.stacked_features import StackedFeatures, Start
 from isthmus.models.products.affine import affine
 from isthmus.models.products.sparse import SparseMatrix
 

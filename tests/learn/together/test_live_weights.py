@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from isthmus.learn.together.layouts import Plain
-from isthmus.learn.together.live_weights import Weights
+from isthmus.learn.together.layouts import Plain, Weights
 
 NAMES = ("a", "b")
 STRENGTH = 0.5

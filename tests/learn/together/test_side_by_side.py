@@ -14,8 +14,7 @@ from isthmus.core.protocol import Position
 from isthmus.core.random import seeded
 from isthmus.data.link_graph import LinkGraph
 from isthmus.learn.batching import Batching, FullBatch, LinkBatch, NeighborBatch
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.heavy_work import Evaluate
+from isthmus.learn.graph_client import Evaluate, GraphClient
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.learn.tasks import LinkClassification, LinkPrediction, NodeClassification
 from isthmus.learn.tasks.side_by_side import DrawnPairs, LinkStack

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from isthmus.learn.together.stackable import drops_features, feature_weights, replaced, stackable
+from isthmus.learn.together.blocks import stackable
+from isthmus.learn.together.layouts import replaced
+from isthmus.learn.together.stacked_features import drops_features, feature_weights
 from isthmus.models import (
     APPNP,
     GAT,
@@ -30,8 +32,7 @@ from isthmus.models import (
 )
 from isthmus.models.gnn.gcn import GCNLayer
 from isthmus.models.inputs import GraphInput
-from isthmus.models.layer_stack import LayerStack
-from isthmus.models.parts import BatchNorm, Linear, Perceptron
+from isthmus.models.parts import BatchNorm, LayerStack, Linear, Perceptron
 
 IN, HIDDEN, CLASSES = 11, 8, 3  # no other width is 11
 

@@ -20,20 +20,15 @@ from isthmus.core.random import seeded
 from isthmus.core.record import Params, leaves
 from isthmus.data.graph import Graph
 from isthmus.learn.batching import FullBatch
-from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.heavy_work import Fitted
+from isthmus.learn.graph_client import Fitted, GraphClient, score_on_local_graphs
 from isthmus.learn.metrics.classification import CLASSIFICATION
-from isthmus.learn.optimizers import SGD, Adam, AdamW, Optimizer, StepDecay
-from isthmus.learn.scoring import score_on_local_graphs
-from isthmus.learn.steps import load_params, read_params
+from isthmus.learn.optimizers import SGD, Adam, AdamW, Optimizer, StepDecay, load_params, read_params
 from isthmus.learn.tasks import NodeClassification
 from isthmus.learn.tasks.node_classification import PreparedNodes
 from isthmus.learn.tasks.task import StackedData
-from isthmus.learn.together.asked import Together
 from isthmus.learn.together.blocks import Blocks
-from isthmus.learn.together.layouts import CompactRows, FullRows, Plain, Span
-from isthmus.learn.together.stackable import replaced
-from isthmus.learn.together.stacked_clients import GraphCohort
+from isthmus.learn.together.layouts import CompactRows, FullRows, Plain, Span, replaced
+from isthmus.learn.together.stacked_clients import GraphCohort, Together
 from isthmus.models import (
     APPNP,
     GAT,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from isthmus.core.random import seeded
-from isthmus.learn.together.stackable import stackable
+from isthmus.learn.together.blocks import stackable
 from isthmus.models import (
     APPNP,
     GAT,
@@ -21,7 +21,7 @@ from isthmus.models import (
     ModelSpec,
 )
 from isthmus.models.inputs import GraphInput
-from isthmus.models.layer_stack import StackSpec
+from isthmus.models.parts import StackSpec
 from isthmus.testing import toy_graph
 
 PAIRS = [(MLP, BiasFreeMLP), (APPNP, BiasFreeAPPNP), (GCN, BiasFreeGCN), (SAGE, BiasFreeSAGE), (GAT, BiasFreeGAT)]

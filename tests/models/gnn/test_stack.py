@@ -7,7 +7,7 @@ from torch import Tensor
 from isthmus.models import GNNS
 from isthmus.models.dropout import dropout
 from isthmus.models.gnn.gcn import GCN
-from isthmus.models.layer_stack import StackSpec
+from isthmus.models.parts import StackSpec
 
 from ..toys import FEATURES, TOYS, assert_close, cotangent, randomise, sparse, toy
 

@@ -13,9 +13,10 @@ from isthmus import FedAvg, resume, run
 from isthmus.algorithms import Ditto, FedGL, FedOpt, FedProx, Scaffold
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.config.course import Course
+from isthmus.core.errors import BadInput
 from isthmus.core.exposure import exposure
-from isthmus.core.guards.hiding import PrivateSteps
-from isthmus.core.guards.line import line_problem
+from isthmus.core.guards.hiding import STEPS_TAKEN, PrivateSteps
+from isthmus.core.guards.line import GuardLine, line_problem
 from isthmus.core.protocol import EvaluateModel, Evaluation, Holdings, Known, Position
 from isthmus.core.record import State
 from isthmus.learn.batching import MiniBatch
@@ -27,6 +28,7 @@ from isthmus.privacy.noise.example_dp import ExampleDP
 from isthmus.runs.journal import read_journal
 from isthmus.testing import check_guard, toy_course, toy_scenario, trace_course
 from isthmus.testing.traces import Trace
+from tests.core.guards.test_line import Someone
 from tests.learn.tasks.graph_toys import PLAIN
 from tests.learn.test_graph_courses import scenario_of
 
@@ -113,6 +115,21 @@ def test_clients_are_charged_for_the_answers_in_which_they_learn() -> None:
     assert memory["asked"] == {"a": 1, "b": 2, "c": 1}
     assert GUARD.spent(memory) == {"epsilon of examples": spent([Releases(1.0, 4, 0.5)], 1e-5)}
     assert GUARD.spent({}) == {"epsilon of examples": 0.0}
+
+
+def test_a_client_counts_for_itself_and_nothing_leaves_it_beyond_the_budget() -> None:
+    guard, client = replace(GUARD, noise=4.0, epsilon=1.0), Someone()
+    within = max(answers for answers in range(1, 40) if guard.epsilon_of(answers, 0) <= 1.0)
+    update = ModelUpdate({"w": torch.ones(3)}, 1.0)
+    for answers in (0, within, within + 1):
+        client.state = {STEPS_TAKEN: {"round": 1, "exchange": 0, "taken": 2, "in_all": 2 * answers}}
+        sent = TrainModel({"w": torch.zeros(3)})
+        if answers <= within:
+            assert GuardLine((guard,)).released(update, sent, client) is update
+            continue
+        with pytest.raises(BadInput, match="epsilon of examples would be 1"):
+            GuardLine((guard,)).released(update, sent, client)
+        assert GuardLine((replace(guard, epsilon=None),)).released(update, sent, client) is update
 
 
 def test_an_epoch_s_steps_are_the_same_for_all_clients() -> None:

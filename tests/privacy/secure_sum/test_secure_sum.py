@@ -184,6 +184,12 @@ def test_the_form_of_scores_is_that_which_was_asked_for() -> None:
     assert "(3, 4, 2)" in misfit(ScoreSums((0.0,) * 3, (0.0,) * 4, (0.0,) * 2), request)
 
 
+@pytest.mark.parametrize("names", [("loss", "loss"), tuple(f"m{number}" for number in range(33))])
+def test_a_request_that_names_scores_again_and_again_is_refused(names: tuple[str, ...]) -> None:
+    with pytest.raises(BadMessage, match="names of scores that are added up are each there once, and 32 at most"):
+        summands(Evaluation({}, {}), EvaluateModel({}, ("train",), "loss", False, names))
+
+
 # ---- what a client sees to itself
 
 

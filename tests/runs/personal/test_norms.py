@@ -17,9 +17,8 @@ from isthmus.core.codec import encode
 from isthmus.core.protocol import Request
 from isthmus.core.record import Record, leaves
 from isthmus.models import DECODERS, ENCODERS, GCN, GIN, GNNS, READOUTS, MLPDecoder, Model, ModelSpec
-from isthmus.models.layer_stack import GNNSpec
 from isthmus.models.model import shared_names
-from isthmus.models.parts import BatchNorm
+from isthmus.models.parts import BatchNorm, GNNSpec
 from isthmus.testing.toys import toy_course, toy_scenario
 from tests.quick import quick
 from tests.runs.personal.wire import Wire

@@ -27,7 +27,7 @@ from isthmus.core.errors import BadInput, BadMessage
 from isthmus.core.federation.judging import judged
 from isthmus.core.protocol import EvaluateModel, Evaluation, Failure, Holdings, Known, Position
 from isthmus.core.record import check_value
-from isthmus.learn.steps import read_params
+from isthmus.learn.optimizers import read_params
 from isthmus.runtime.envelope import Answer, Envelope
 from isthmus.runtime.remote import RemoteRuntime
 from isthmus.sites.silo.policy import MAX_DEPTH_OF_ALL, Policy
