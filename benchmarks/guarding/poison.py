@@ -27,6 +27,7 @@ from isthmus.attacks.poisoning import (
     run_poisoned,
 )
 from isthmus.config.course import Course
+from isthmus.core.errors import TooFewReplies
 from isthmus.core.folding import (
     BoundedMean,
     Bulyan,
@@ -98,7 +99,11 @@ def accuracies(
     """Return the accuracy in per cent for each seed; NaN for a model that is no more than that."""
     found = []
     for seed, scenario in scenarios.items():
-        result = run_poisoned(course_of(seed, guards, quick), *attack, scenario=scenario)
+        try:
+            result = run_poisoned(course_of(seed, guards, quick), *attack, scenario=scenario)
+        except TooFewReplies:  # no client could learn from it any more
+            found.append(math.nan)
+            continue
         scores = result.metrics["global_model/global_graph"]
         found.append(100.0 * scores["accuracy"] if "accuracy" in scores else math.nan)
     return found
