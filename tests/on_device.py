@@ -14,7 +14,7 @@ import torch
 
 import isthmus as ist
 from isthmus.config.course import Course
-from isthmus.core import device as devices
+from isthmus.core.record import CPU
 from isthmus.core.training import EarlyStopping
 from isthmus.data.dividing import PublicSplit
 from isthmus.learn.batching import FullBatch, LinkBatch, MiniBatch, NeighborBatch
@@ -117,7 +117,7 @@ def compare(case: Case, doubles: bool = True) -> int:
     """Run a case on the CPU and on the device; return how many operations the device did. Raise where they differ."""
     course, scenario = case
     with pretended_device(doubles) as device:
-        blocks.has_doubles = lambda place: doubles or place == devices.CPU
+        blocks.has_doubles = lambda place: doubles or place == CPU
         here = ist.run(replace(course, runtime=course.runtime if doubles else "loop"), scenario=scenario)
         before = operations()
         there = ist.run(replace(course, device=device), scenario=scenario)

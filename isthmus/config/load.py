@@ -110,6 +110,8 @@ def as_before(plain: Mapping[str, Any]) -> dict[str, Any]:
         del found["guards"]
     if not found.get("server_share", True):
         del found["server_share"]
+    if plain.get("dataset", {}).get("match_ids") == "secret":
+        found["dataset"] = {key: value for key, value in plain["dataset"].items() if key != "match_ids"}
     if plain.get("sampling", {}).get("name") == "uniform":
         found["sampling"] = {key: value for key, value in plain["sampling"].items() if key != "name"}
     return found

@@ -11,6 +11,7 @@ from isthmus.algorithms import FedAvg, FedProx, Local
 from isthmus.config.course import Course
 from isthmus.config.load import (
     NOT_IN_DIGEST,
+    as_before,
     course_digest,
     course_to_dict,
     course_to_yaml,
@@ -295,3 +296,11 @@ def test_a_value_that_is_longer_than_a_page_is_quoted_by_its_beginning() -> None
         with pytest.raises(BadInput, match=f"{key}.* is ") as refused:
             load_course(None, [f"{key}={huge}"])
         assert len(str(refused.value)) < 1000
+
+
+def test_what_courses_of_before_could_not_say_has_no_part_in_what_they_are() -> None:
+    own = {"name": "folder", "path": "bank"}
+    course, private = load_course({"dataset": own}), load_course({"dataset": {**own, "match_ids": "private"}})
+    assert "match_ids" not in as_before(course_to_dict(course))["dataset"]
+    assert as_before(course_to_dict(private))["dataset"]["match_ids"] == "private"
+    assert course_digest(private) != course_digest(course)

@@ -61,7 +61,7 @@ def test_a_run_folder_s_name_has_no_word_of_monitors_or_of_keeping_the_best_roun
     point = load_suite(written(tmp_path)).points()[0]
     plain = course_to_dict(point.course)
     assert (plain.pop("monitors"), plain.pop("monitor_every"), plain["stopping"].pop("keep")) == ([], 0, "best")
-    assert (plain.pop("guards"), plain["sampling"].pop("name")) == ([], "uniform")
+    assert (plain.pop("guards"), plain.pop("server_share"), plain["sampling"].pop("name")) == ([], 0.0, "uniform")
     digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:10]
     assert point.key.endswith(f"-{digest}")
     others = [replace(point.course, monitors=("cka",)), replace(point.course, monitor_every=2)]

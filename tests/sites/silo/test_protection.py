@@ -166,7 +166,7 @@ def test_the_server_cannot_remove_the_noise_of_gfl_appnp(tmp_path: Path) -> None
 
 def test_neither_server_nor_peers_can_remove_the_noise_of_fedsage(tmp_path: Path) -> None:
     """Even with the rows of the nodes at hand: what is left without a guessed noise is not the embedding."""
-    course = site_course(FedSagePlus(latent=4, hidden=5, num_generated=3, pretrain_steps=60, cross_rounds=1))
+    course = site_course(FedSagePlus(latent=4, hidden=5, num_generated=3, pretrain_steps=40, cross_rounds=1))
     silo = silo_of(tmp_path, "client-2")
     server = Server(silo, course)
     _, memory = server.ask(PretrainGenerator(start(course, silo)), Position(7, 0, 0))
