@@ -106,8 +106,9 @@ def degrees(edge_index: Tensor, num_nodes: int) -> Any:
 
 def _about(data: Graph) -> Tensor:
     """Return what tells other edges and features from these."""
-    x = data.x.to_dense() if data.x.layout != torch.strided else data.x
-    found = digest({"edges": data.edge_index.to(CPU), "x": x.to(CPU)})
+    x = data.x
+    parts = (x,) if x.layout == torch.strided else (x.crow_indices(), x.col_indices(), x.values())
+    found = digest({"edges": data.edge_index.to(CPU), "x": tuple(part.to(CPU) for part in parts)})
     return torch.frombuffer(bytearray(found), dtype=torch.uint8)
 
 
