@@ -12,14 +12,8 @@ import torch
 torch.set_num_threads(1)
 
 import pytest
-from hypothesis import Phase, settings
 
 from tests.meeting import mark_the_others_slow
-
-# Without the phase that explains failures by tracing every line: a run of tests was seen to hang, once, at the entry of
-# a function in an example that was traced. Shrunk examples tell enough.
-settings.register_profile("untraced", phases=[phase for phase in Phase if phase is not Phase.explain])
-settings.load_profile("untraced")
 
 
 @pytest.hookimpl(tryfirst=True)

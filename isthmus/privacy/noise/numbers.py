@@ -16,8 +16,10 @@ from isthmus.core.random import ProtectingStream
 from isthmus.core.record import Params, Record, Value, field_types, leaves, with_leaves
 
 WEIGHT = ".weight"
-# By so much less than the bound a change is made shorter, where rounding has left it a little too long.
-MARGIN = 1e-6
+# By so much less than the bound a change is made shorter: more than the norm in double precision can be off.
+MARGIN = 1e-12
+# A clipped change has at least this part of the bound left, or floats are too coarse for the bound.
+LEAST_LEFT = 0.5
 
 
 def numbers_of(reply: Record) -> dict[str, Value]:
@@ -83,15 +85,23 @@ class Change:
                 found[path] = part + spread * float(stream.normal((1,)))
         return Change(self.reply, found, self.base)
 
-    def made(self, **fields: Any) -> Any:
-        """Return a reply that changes so much, of the types that the reply had; further fields take others' place."""
+    def made(self, towards_the_base: bool = False, /, **fields: Any) -> Any:
+        """Return a reply that changes so much, of the types that the reply had; further fields take others' place.
+
+        Numbers are rounded to the nearest that the type has, or so that none changes by more than it is to.
+        """
         whole: dict[str, Value] = {}
         for path, leaf in leaves(self.reply).items():
-            if path in self.moved:
-                number = self.base[path] + self.moved[path]
-                whole[path] = number.to(leaf.dtype) if isinstance(leaf, Tensor) else number  # type: ignore[union-attr]
-            else:
+            if path not in self.moved:
                 whole[path] = leaf
+                continue
+            base, moved = torch.as_tensor(self.base[path]).double(), torch.as_tensor(self.moved[path]).double()
+            dtype = leaf.dtype if isinstance(leaf, Tensor) else torch.float64
+            number = (base + moved).to(dtype)
+            if towards_the_base:
+                too_far = (number.double() - base).abs() > moved.abs()
+                number = torch.where(too_far, torch.nextafter(number, base.to(dtype)), number)
+            whole[path] = number if isinstance(leaf, Tensor) else float(number)
         whole.update({f".{name}": value for name, value in fields.items()})
         return with_leaves(self.reply, whole)
 
@@ -105,16 +115,12 @@ def clipped(reply: Record, request: Record, clip: float) -> Record:
             f"{type(reply).__name__} changes what was sent by {norm:g}: it has diverged; a smaller "
             "algorithm.optimizer.lr may help"
         )
-    factor, found = 1.0, reply
-    while norm > clip:
-        factor *= clip / norm * (1.0 - MARGIN)
-        found = change.scaled(factor).made()
-        shorter = Change.of(found, request).norm
-        if shorter >= norm and factor < MARGIN:  # steps between floats are longer than the bound
-            raise BadInput(
-                f"clip is {clip:g}, which is less than the numbers of {type(reply).__name__} can be changed by"
-            )
-        norm = shorter
+    if norm <= clip:
+        return reply
+    found: Record = change.scaled(clip / norm * (1.0 - MARGIN)).made(True)
+    left = Change.of(found, request).norm
+    if not clip * LEAST_LEFT <= left <= clip:  # steps between floats are longer than the bound
+        raise BadInput(f"clip is {clip:g}, which is less than the numbers of {type(reply).__name__} can be changed by")
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
@@ -54,6 +54,7 @@ def length(reply: ModelUpdate, request: TrainModel) -> float:
 
 @quick
 @given(st.floats(1e-3, 1e6), st.floats(0.0, 1e4), st.floats(1e-2, 10.0), st.integers(0, 10**6))
+@example(3.0, 7906.905631371957, 0.01, 4973)  # a change much longer than the clip, which floats of 3 can express
 def test_what_leaves_is_never_longer_than_the_clip(size: float, moved: float, clip: float, seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
     start = {"a": size * torch.randn(3, 4, generator=draw), "b": torch.randn(5, generator=draw)}
@@ -62,7 +63,7 @@ def test_what_leaves_is_never_longer_than_the_clip(size: float, moved: float, cl
     try:
         found = clipped(reply, request, clip)
     except BadInput as error:
-        assert "which is less than the numbers of" in str(error) and max(size, moved) * 1e-7 > clip * 1e-2
+        assert "which is less than the numbers of" in str(error) and size * 1e-7 > clip * 1e-2
         return
     assert isinstance(found, ModelUpdate)
     assert length(found, request) <= clip * (1 + 1e-12)
@@ -73,6 +74,24 @@ def test_what_leaves_is_never_longer_than_the_clip(size: float, moved: float, cl
         before, after = Change.of(reply, request), Change.of(found, request)
         cosine = sum(float((before.moved[p] * after.moved[p]).sum()) for p in before.moved) / before.norm / after.norm
         assert cosine == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_clip_just_below_the_step_between_floats_is_judged_at_once(dtype: torch.dtype, sign: float) -> None:
+    start = torch.full((1,), 1.0, dtype=dtype)
+    step = torch.nextafter(start, torch.tensor([2.0], dtype=dtype)) - start
+    request, reply = TrainModel({"w": sign * start}), ModelUpdate({"w": sign * (start + 8 * step)}, 1.0)
+    found = clipped(reply, request, float(7 * step) * (1 - 1e-9))
+    assert isinstance(found, ModelUpdate) and torch.equal(found.params["w"], sign * (start + 6 * step))
+    with pytest.raises(BadInput, match="less than the numbers of ModelUpdate can be changed by"):
+        clipped(reply, request, float(step) * (1 - 1e-9))
+
+
+def test_what_is_sent_in_finer_numbers_than_come_back_is_not_clipped_beyond_them() -> None:
+    request = TrainModel({"w": torch.tensor([1.0 + 2.0**-30], dtype=torch.float64)})
+    with pytest.raises(BadInput, match="less than the numbers of ModelUpdate can be changed by"):
+        clipped(ModelUpdate({"w": torch.tensor([2.0])}, 1.0), request, 2.0**-31)
 
 
 def test_numbers_of_all_kinds_count_in_one_length() -> None:
