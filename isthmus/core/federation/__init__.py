@@ -8,6 +8,7 @@ from isthmus.core.federation.contract import (
     Outcomes,
     Runtime,
     StackOutcome,
+    apart,
 )
 from isthmus.core.federation.federation import Federation, Replies
 
@@ -21,4 +22,5 @@ __all__ = [
     "Replies",
     "Runtime",
     "StackOutcome",
+    "apart",
 ]

@@ -33,8 +33,21 @@ class StackOutcome:
     seconds: float
     codec_seconds: float = 0.0
 
+    def apart(self) -> Iterator[Outcome]:
+        """Yield the outcome of each client, with its share of bytes and seconds."""
+        number = len(self.stack)
+        down, up = self.bytes_down // number, self.bytes_up // number
+        for client, reply in zip(self.stack.clients, self.stack, strict=True):
+            yield Outcome(client, reply, down, up, self.seconds / number, self.codec_seconds / number)
+
 
 Outcomes: TypeAlias = Iterator[Outcome | StackOutcome]
+
+
+def apart(outcomes: Outcomes) -> Iterator[Outcome]:
+    """Yield the outcome of each client, whether clients answered together or not."""
+    for outcome in outcomes:
+        yield from outcome.apart() if isinstance(outcome, StackOutcome) else (outcome,)
 
 
 class Runtime(Protocol):
