@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from isthmus.core.protocol import Failure, Holdings, Position, Requests
+from torch import Tensor
+
+from isthmus.core.protocol import Failure, Holdings, Position, Request, Requests
 from isthmus.core.record import Params, Record
 from isthmus.core.replies import Stack
 
@@ -112,3 +114,20 @@ class InitialModel:
     params: Params
     buffers: frozenset[str] = frozenset()  # names of those that no gradient moves
     personal: frozenset[str] = frozenset()  # names of the model's other parameters, which never leave a client
+
+
+class Listener(Protocol):
+    """Hears what the server's process has of the messages of a course, and changes nothing of it.
+
+    Requests are as clients make of them what guards let arrive. Replies are as the server half of all guards leaves
+    them, if they could be used; those that clients hold back, for a guard to add up, are never there.
+    """
+
+    def replied(self, position: Position, request: Request[Any], client: str, reply: Record) -> None:
+        """Hear a client's reply."""
+
+    def replied_together(self, position: Position, requests: Requests, stack: Stack, sound: Tensor) -> None:
+        """Hear replies of several clients, of which those count that are sound."""
+
+    def added_up(self, position: Position, requests: Requests, found: Record) -> None:
+        """Hear the fold of the replies, before noise is put on it that the server adds itself."""
