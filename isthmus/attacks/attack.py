@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.attacks.measures import auc, names_found, true_positives_at
+from isthmus.attacks.measures import auc, mean_of, names_found, true_positives_at
 from isthmus.config.course import Course
 from isthmus.core.protocol import Position, Request, Requests
 from isthmus.core.random import torch_generator
@@ -28,6 +27,8 @@ CURIOUS_SERVER = "curious server"
 CURIOUS_CLIENT = "curious client"
 MALICIOUS_SERVER = "malicious server"
 MALICIOUS_CLIENT = "malicious client"
+# In `reads`: every field with a row for each of a client's nodes.
+ROWS = "rows"
 POSITIONS = (CURIOUS_SERVER, CURIOUS_CLIENT, MALICIOUS_SERVER, MALICIOUS_CLIENT)
 
 
@@ -70,6 +71,10 @@ class Seen:
     messages: tuple[Message, ...]
     shadows: tuple[Mapping[str, Tensor], ...] = ()  # what an attack noted of courses of its own
 
+    def beside(self, shadows: Sequence[Mapping[str, Tensor]]) -> Seen:
+        """Return the same, with what was noted of courses of the attacker's own."""
+        return replace(self, shadows=tuple(shadows))
+
     def about(self, client: str, *fields: str) -> list[Message]:
         """Return the messages whose replies have these fields and tell most about a client.
 
@@ -111,6 +116,8 @@ class Attack(ABC):
     # In words: what it tries to learn, and what it has beside messages.
     learns: ClassVar[str]
     knows: ClassVar[str]
+    # The fields of replies that it reads, or of requests; none where it reads the model alone that all have at the end.
+    reads: ClassVar[tuple[str, ...]] = ()
     # What its scores are called, the one that counts most first; a larger one is a better guess, but for those in LESS.
     measures: ClassVar[tuple[str, ...]]
 
@@ -189,12 +196,12 @@ class Deciding(Attack):
 class Naming(Attack):
     """Names for each client some of many items: by client (items,) booleans."""
 
-    measures: ClassVar[tuple[str, ...]] = ("precision", "recall", "false positives")
+    measures: ClassVar[tuple[str, ...]] = ("f1", "precision", "recall", "false positives")
 
     def scores(self, guess: Mapping[str, Tensor], truth: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return precision, recall and the share of other items that were named, in the mean over clients."""
+        """Return them in the mean over clients, each over those of whom it can be said."""
         each = [names_found(guess[client], truth[client]) for client in truth]
-        return {name: float(np.nanmean([one[name] for one in each])) for name in self.measures}
+        return {name: mean_of([one[name] for one in each]) for name in self.measures}
 
 
 @dataclass(frozen=True)
@@ -207,7 +214,7 @@ class Estimating(Attack):
         """Return half of the absolute differences' sum, and how often the largest share is the largest."""
         distances = [0.5 * float((guess[client] - shares).abs().sum()) for client, shares in truth.items()]
         right = [float(guess[client].argmax() == shares.argmax()) for client, shares in truth.items()]
-        return {"distance": float(np.mean(distances)), "largest right": float(np.mean(right))}
+        return {"distance": mean_of(distances), "largest right": mean_of(right)}
 
 
 # Measures of which less is better for whoever attacks.

@@ -35,20 +35,27 @@ def test_the_area_is_how_often_a_yes_is_above_a_no(pairs: list[tuple[int, bool]]
 
 @quick
 @given(GUESSES, st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0]))
-def test_true_positives_are_those_above_the_lowest_threshold_that_is_allowed(
-    pairs: list[tuple[int, bool]], share: float
-) -> None:
+def test_true_positives_lie_on_the_line_between_thresholds(pairs: list[tuple[int, bool]], share: float) -> None:
     guess, truth, yes, no = parted(pairs)
     found = true_positives_at(guess, truth, share)
     if not yes or not no:
         assert math.isnan(found)
         return
-    allowed = [
-        threshold
-        for threshold in [-math.inf, *sorted({*yes, *no})]
-        if sum(each > threshold for each in no) <= share * len(no) + 1e-9
-    ]
-    assert found == pytest.approx(sum(each > min(allowed) for each in yes) / len(yes))
+    points = sorted(
+        (sum(each > threshold for each in no) / len(no), sum(each > threshold for each in yes) / len(yes))
+        for threshold in [-math.inf, *yes, *no]
+    )
+    below, above = max(p for p in points if p[0] <= share), min(p for p in points if p[0] >= share)
+    slow = below[1]
+    if below[0] < share < above[0]:
+        slow += (above[1] - below[1]) * (share - below[0]) / (above[0] - below[0])
+    assert found == pytest.approx(slow)
+
+
+def test_who_says_the_same_of_all_finds_as_many_as_are_taken_wrongly() -> None:
+    truth = torch.tensor([True, False] * 50)
+    assert true_positives_at(torch.zeros(100), truth, 0.01) == pytest.approx(0.01)
+    assert true_positives_at(truth.float(), truth, 0.001) == 1.0
 
 
 @quick
@@ -59,6 +66,11 @@ def test_names_are_counted(pairs: list[tuple[bool, bool]]) -> None:
     both = sum(a and b for a, b in pairs)
     for name, whole in (("precision", sum(a for a, _ in pairs)), ("recall", sum(b for _, b in pairs))):
         assert found[name] == pytest.approx(both / whole) if whole else math.isnan(found[name])
+    precision, recall = found["precision"], found["recall"]
+    if both:
+        assert found["f1"] == pytest.approx(2 * precision * recall / (precision + recall))
+    else:
+        assert math.isnan(found["f1"]) if not any(a or b for a, b in pairs) else found["f1"] == 0.0
     others = sum(not b for _, b in pairs)
     wrong = sum(a and not b for a, b in pairs)
     assert found["false positives"] == pytest.approx(wrong / others) if others else True

@@ -4,7 +4,8 @@ import re
 from typing import Any
 from xml.etree import ElementTree
 
-from isthmus.report.data_page import DARK, LIGHT, data_page
+from isthmus.report.data_page import data_page
+from isthmus.report.page import DARK, LIGHT
 
 from .facts import figures, survey_of, two_clients
 

@@ -32,6 +32,7 @@ class FeatureSpan(Naming):
     position: ClassVar[str] = CURIOUS_SERVER
     learns: ClassVar[str] = "which of many nodes, whose features are known, a client holds"
     knows: ClassVar[str] = "the features of all nodes"
+    reads: ClassVar[tuple[str, ...]] = ("params",)
 
     rank: float = 1e-6
     tolerance: float = 1e-2

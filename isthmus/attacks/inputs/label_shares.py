@@ -28,6 +28,7 @@ class LabelShares(Estimating):
     position: ClassVar[str] = CURIOUS_SERVER
     learns: ClassVar[str] = "which share of a client's training labels each class has"
     knows: ClassVar[str] = "the shares of all training labels together"
+    reads: ClassVar[tuple[str, ...]] = ("params",)
 
     def problem(self, course: Course) -> str:
         """Return why there is no such gradient to be seen."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from scipy.stats import rankdata
 from torch import Tensor
 
-from isthmus.attacks.attack import CURIOUS_SERVER, Case, Deciding, NothingSeen, Seen
+from isthmus.attacks.attack import CURIOUS_SERVER, ROWS, Case, Deciding, NothingSeen, Seen
+from isthmus.attacks.measures import ranked
 from isthmus.config.course import Course
 from isthmus.core.exposure import fields_with_rows
 from isthmus.core.protocol import reply_type
@@ -38,6 +38,7 @@ class LinksFromRows(Deciding):
     position: ClassVar[str] = CURIOUS_SERVER
     learns: ClassVar[str] = "which nodes of a client are connected"
     knows: ClassVar[str] = "the features of each client's nodes, in the order of the rows"
+    reads: ClassVar[tuple[str, ...]] = (ROWS,)
 
     def problem(self, course: Course) -> str:
         """Return why there are no rows to compare."""
@@ -118,4 +119,4 @@ def correlation(rows: Tensor, ends: Tensor) -> Tensor:
 
 def ranks(values: Tensor) -> Tensor:
     """Return the ranks of values as shares, equal ones alike."""
-    return torch.from_numpy(rankdata(values.numpy())) / max(1, len(values))
+    return torch.from_numpy(ranked(values.double().numpy())) / max(1, len(values))

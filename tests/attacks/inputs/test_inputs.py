@@ -16,7 +16,7 @@ from isthmus.attacks.attack import Attack, Case, Message, NothingSeen, Seen
 from isthmus.attacks.inputs.feature_span import FeatureSpan
 from isthmus.attacks.inputs.label_shares import LabelShares, shares_of
 from isthmus.attacks.inputs.layers import at_the_input, at_the_output
-from isthmus.attacks.inputs.vocabulary import Vocabulary, _parting, moved_rows
+from isthmus.attacks.inputs.words import Vocabulary, _parting, moved_rows
 from isthmus.attacks.listening import Overhearing
 from isthmus.core.protocol import Evaluation, Position
 from isthmus.core.training import run_course

@@ -40,6 +40,7 @@ class Vocabulary(Naming):
     position: ClassVar[str] = CURIOUS_SERVER
     learns: ClassVar[str] = "which features (words) occur among a client's nodes"
     knows: ClassVar[str] = "in which share of all nodes each feature occurs, and how many nodes a client has on average"
+    reads: ClassVar[tuple[str, ...]] = ("params",)
 
     def problem(self, course: Course) -> str:
         """Return why weights of absent features would move by no common factor."""

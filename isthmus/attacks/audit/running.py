@@ -1,0 +1,273 @@
+"""Runs an audit: courses with an ear on them, shadow federations in processes; what is finished stays finished.
+
+A folder has `audit.json` (what is audited), `rows.jsonl` (a line for each attack on each course, written as it is
+there) and `shadows/` (what attacks noted of courses of their own). Whatever stops it, the same command goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from isthmus import __version__
+from isthmus.attacks.attack import Attack, Case, NothingSeen, Shadowed
+from isthmus.attacks.audit.spec import Audit, Cell, key_of, require_attackable, told
+from isthmus.attacks.listening import Overhearing
+from isthmus.config.build import describe
+from isthmus.core.codec import decode_own, encode
+from isthmus.core.errors import BadInput, CourseFailed, IsthmusError
+from isthmus.core.outside import data_root as locate_data
+from isthmus.core.outside import replace_file, some
+from isthmus.core.record import Params, Record
+from isthmus.report.summary import score_of
+from isthmus.runs.in_processes import in_processes
+from isthmus.runs.life import Result
+from isthmus.runs.simulated import SimulatedRun, run
+from isthmus.runs.simulation import Scenario, Simulation, load_scenario, torch_threads
+
+# With fewer shadows than this share of them an attack that needs them is not tried.
+ENOUGH = 0.5
+
+Row = Mapping[str, Any]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Gist(Record):
+    """What an attack noted of a course of its own."""
+
+    noted: Params
+    """By name."""
+
+
+@dataclass
+class Carried:
+    """What an audit has found so far."""
+
+    audit: Audit
+    rows: list[Row] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)  # attacks that cannot be tried, and why
+
+
+def carry_out(
+    audit: Audit,
+    folder: Path,
+    *,
+    data_root: str | Path | None = None,
+    workers: int | None = None,
+    say: Say = lambda text: None,
+) -> Carried:
+    """Run what is not finished yet and return everything that was found."""
+    attacks = require_attackable(audit)
+    rows = _Rows(audit, folder)
+    root = locate_data(data_root)
+    data = _LastScenario(root)
+    for cell in audit.cells():
+        missing = [attack for attack in attacks if rows.of_attack(cell, attack) is None]
+        if not missing and rows.of_course(cell) is not None:
+            continue
+        _Attacked(cell, missing, rows, folder, data, workers or os.cpu_count() or 1, say).carry_out()
+    found = [row for cell in audit.cells() for row in rows.of_cell(cell, attacks)]
+    return Carried(audit, found, audit.problems())
+
+
+class _LastScenario:
+    """Keeps the data of the last seed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._kept: tuple[int, Scenario] | None = None
+
+    def of(self, cell: Cell) -> Scenario:
+        """Return who holds what in a course."""
+        seed = cell.course.seed
+        if self._kept is None or self._kept[0] != seed:
+            with torch_threads(cell.course.threads):
+                self._kept = (seed, load_scenario(cell.course, self.root))
+        return self._kept[1]
+
+
+class _Rows:
+    """The lines of the file, by what they are about."""
+
+    def __init__(self, audit: Audit, folder: Path) -> None:
+        self.path = folder / "rows.jsonl"
+        _begin(audit, folder)
+        self._found: dict[str, Row] = {}
+        text = self.path.read_text() if self.path.exists() else ""
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:  # it was stopped within a line
+            replace_file(self.path, whole.encode())
+        for line in whole.splitlines():
+            row = json.loads(line)
+            self._found[row["key"]] = row
+
+    def write(self, key: str, row: Row) -> None:
+        """Add a line, in one write."""
+        self._found[key] = {"key": key, **row}
+        with self.path.open("a") as file:
+            file.write(json.dumps(self._found[key]) + "\n")
+
+    def of_course(self, cell: Cell) -> Row | None:
+        """Return the line of a course."""
+        return self._found.get(course_key(cell))
+
+    def of_attack(self, cell: Cell, attack: Attack) -> Row | None:
+        """Return the line of an attack on a course."""
+        return self._found.get(attack_key(cell, attack))
+
+    def of_cell(self, cell: Cell, attacks: Sequence[Attack]) -> list[Row]:
+        """Return the lines of a course and of all attacks on it."""
+        found = [self.of_course(cell), *(self.of_attack(cell, attack) for attack in attacks)]
+        return [row for row in found if row is not None]
+
+
+def _begin(audit: Audit, folder: Path) -> None:
+    """Make the folder, or see that it is of the same course."""
+    path, facts = folder / "audit.json", audit.facts()
+    if path.exists():
+        before = json.loads(path.read_text())
+        if before.get("course") != json.loads(json.dumps(facts["course"])):
+            raise BadInput(f"{folder} holds the audit of another course; choose another folder with --out")
+    elif folder.exists() and any(folder.iterdir()):
+        raise BadInput(f"{folder} is not empty and holds no audit; choose another folder with --out")
+    (folder / "shadows").mkdir(parents=True, exist_ok=True)
+    replace_file(path, (json.dumps({**facts, "version": __version__}, indent=2) + "\n").encode())
+
+
+def course_key(cell: Cell) -> str:
+    """Return what a course's line is known by."""
+    return key_of(course=cell.digest)
+
+
+def attack_key(cell: Cell, attack: Attack) -> str:
+    """Return what the line of an attack on a course is known by."""
+    return key_of(course=cell.digest, attack=describe(attack))
+
+
+class _Attacked:
+    """One course, and the attacks on it that are still to be done."""
+
+    def __init__(
+        self,
+        cell: Cell,
+        attacks: Sequence[Attack],
+        rows: _Rows,
+        folder: Path,
+        data: _LastScenario,
+        workers: int,
+        say: Say,
+    ) -> None:
+        self.cell, self.attacks, self.rows, self.folder, self.say = cell, attacks, rows, folder, say
+        self.data, self.workers = data, workers
+        self.case = Case(cell.course, data.of(cell))
+
+    def carry_out(self) -> None:
+        """Run the course, and its shadows, and write a line for each attack."""
+        course = self.cell.course
+        self.say(f"seed {course.seed}, guards {self.cell.guards}: the course")
+        with torch_threads(course.threads):
+            simulation = Simulation(course, self.case.scenario)
+            simulation.listener = listening = Overhearing(self.attacks)
+            made = SimulatedRun(simulation, None, ())
+            made.begin()
+            result = made.to_the_end(None)
+            if self.rows.of_course(self.cell) is None:
+                self.rows.write(course_key(self.cell), {"what": "course", **self._whose(), **_worth(result)})
+            for attack in self.attacks:
+                self.say(f"seed {course.seed}, guards {self.cell.guards}: {told(attack)}")
+                row = self._tried(attack, listening, simulation, result)
+                self.rows.write(attack_key(self.cell, attack), {"what": "attack", **self._whose(), **row})
+
+    def _whose(self) -> dict[str, Any]:
+        return {"guards": self.cell.guards, "seed": self.cell.course.seed}
+
+    def _tried(self, attack: Attack, listening: Overhearing, simulation: Simulation, result: Result) -> dict[str, Any]:
+        """Return the line of an attack: its scores, those of the prior, and why it saw nothing, if so."""
+        known = attack.known(self.case)
+        truth = attack.truth(self.case, known)
+        prior = attack.scores(attack.prior(known, self.case.clients), truth)
+        seen = listening.seen(attack, self.case, simulation.initial.params, result.params)
+        scores, reason = prior, ""
+        try:
+            if isinstance(attack, Shadowed):
+                seen = seen.beside(self._gists(attack, known))
+            scores = attack.scores(attack.guess(seen, known), truth)
+        except NothingSeen as nothing:
+            reason = str(nothing)
+        name = told(attack)
+        return {"attack": name, "position": attack.position, "scores": scores, "prior": prior, "reason": reason}
+
+    # ---- shadows
+
+    def _gists(self, attack: Shadowed, known: Any) -> list[dict[str, Tensor]]:
+        """Return what the attack notes of its shadows; those that are not there are run, in processes."""
+        paths = [self._shadow_path(attack, number) for number in range(attack.num_shadows)]
+        todo = [number for number, path in enumerate(paths) if not path.exists()]
+        failed: dict[int, str] = {}
+        if todo:
+            self.say(f"seed {self.cell.course.seed}, guards {self.cell.guards}: {len(todo)} shadows of {told(attack)}")
+        if min(self.workers, len(todo)) > 1:
+            calls = [(self.cell.course, attack, number, paths[number], self.data.root) for number in todo]
+            with closing(in_processes(_shadow_in_worker, calls, min(self.workers, len(todo)))) as finished:
+                failed = {todo[place]: error for place, error in finished if error}
+        else:
+            errors = {number: run_shadow(self.case, attack, known, number, paths[number]) for number in todo}
+            failed = {number: error for number, error in errors.items() if error}
+        if failed:
+            names = some([f"shadow {number}: {error}" for number, error in sorted(failed.items())], 3)
+            self.say(f"{told(attack)}: {names}")
+            if len(paths) - len(failed) < ENOUGH * len(paths):
+                raise CourseFailed(f"{len(failed)} of {len(paths)} shadows of {told(attack)} failed: {names}")
+        left = [path for number, path in enumerate(paths) if number not in failed]
+        return [decode_own(path.read_bytes(), Gist).noted for path in left]
+
+    def _shadow_path(self, attack: Shadowed, number: int) -> Path:
+        key = key_of(course=self.cell.digest, attack=describe(attack), number=number)
+        return self.folder / "shadows" / f"{key}.bin"
+
+
+def run_shadow(case: Case, attack: Shadowed, known: Any, number: int, path: Path) -> str:
+    """Run one course of an attack's own and keep what it notes of it; return why it failed, if it did."""
+    try:
+        shadow = attack.shadow(case, known, number)
+        gist = attack.gist(shadow, known, run(shadow.course, scenario=shadow.scenario))
+    except IsthmusError as error:
+        return str(error)
+    replace_file(path, encode(Gist(gist)))
+    return ""
+
+
+# Of a worker: the last case, and what an attack knows of it.
+_kept: dict[str, tuple[Case, Any]] = {}
+
+
+def _shadow_in_worker(course: Any, attack: Shadowed, number: int, path: Path, root: Path) -> str:
+    key = key_of(course=describe(course), attack=describe(attack))
+    if key not in _kept:
+        with torch_threads(1):
+            case = Case(course, load_scenario(course, root))
+        _kept.clear()
+        _kept[key] = (case, attack.known(case))
+    return run_shadow(*_kept[key][:1], attack, _kept[key][1], number, path)
+
+
+def _worth(result: Result) -> dict[str, Any]:
+    """Return what a course is worth and costs: its score, bytes and seconds of a round, what guards used up."""
+    metric = result.course.task.metrics[0]
+    rounds = max(1, result.num_rounds)
+    spent = [event["spent"] for event in result.events if event["event"] == "round" and event.get("spent")]
+    return {
+        "metric": metric,
+        "score": score_of(result.metrics, "global_graph", metric) or score_of(result.metrics, "local_graph", metric),
+        "bytes": (result.bytes_down + result.bytes_up) / rounds / max(1, len(result.clients)),
+        "seconds": result.seconds / rounds,
+        "spent": spent[-1] if spent else {},
+    }
