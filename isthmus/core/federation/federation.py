@@ -383,6 +383,9 @@ class Federation:
             return self._looked_at(_Exchange(position, requests, requests), 0, timeout_seconds)
 
         needed = self._rules.min_replies if min_replies is None else min_replies
+        following, enclose = guarded.following(), getattr(self._runtime, "enclose", None)
+        if following is not None and enclose is not None:  # one message for two exchanges, where messages are dear
+            enclose(Position(self._seed, self.round, self._stage), following)
         self._carry(exchange, holding, needed, timeout_seconds)
         if not holding.clients:
             raise CourseFailed("there is no reply to add up")

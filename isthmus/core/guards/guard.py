@@ -247,6 +247,10 @@ class Guard:
         """Return what the fold of no replies is, where nobody was drawn."""
         raise NotImplementedError(f"{type(self).__name__} says that it answers for nobody, and has no answer")
 
+    def following(self, at: AtServer) -> Request[Any] | None:
+        """Return its own first request of an exchange that it sums, for a message that can bring two; if it sums."""
+        return None
+
     def summed(self, stages: Stages) -> Record:
         """Return the weighted mean of the replies that clients hold, by exchanges of its own; if it `sums`."""
         raise NotImplementedError(f"{type(self).__name__} says that it sums, and has no way to")
@@ -280,9 +284,11 @@ class Stages:
     `requests` are the algorithm's own, as clients understand them; `holding` are those who have a reply. `ask` carries
     one more exchange, of the guard's own requests. `num_replies` is how many are in the sum: all that are held, unless
     the guard says that it is fewer. `reshaped` says whether guards before it have changed the form of what is held.
+    `following` is the request that the guard said would follow, which may have gone along with the algorithm's.
     """
 
     reshaped = False
+    following: Request[Any] | None = None
 
     def __init__(
         self,

@@ -198,6 +198,7 @@ class GuardedExchange:
         }
         self._heard: Requests = {}
         self._meant: Requests = {}
+        self._following: Request[Any] | None = None
 
     def _pairs(self, backwards: bool = False) -> Iterator[tuple[Guard, AtServer]]:
         pairs = self.line._back() if backwards else self.line._each()
@@ -262,6 +263,12 @@ class GuardedExchange:
         guard, at = next((guard, at) for guard, at in self._pairs() if guard.answers_for_nobody)
         return guard.of_nobody(request, at)
 
+    def following(self) -> Request[Any] | None:
+        """Return what the guard that adds up asks of clients once they hold a reply, before all else."""
+        guard, at = next(self._pairs(backwards=True))
+        self._following = guard.following(at)
+        return self._following
+
     def summed(
         self,
         requests: Requests,
@@ -272,7 +279,7 @@ class GuardedExchange:
         """Return the weighted mean of what clients hold, as it was before it left them, and of how many it is."""
         (guard, at), *others = self._pairs(backwards=True)
         stages = Stages(requests, holding, ask, min_replies, at)
-        stages.reshaped = self.line.reshapes
+        stages.reshaped, stages.following = self.line.reshapes, self._following
         mean = guard.summed(stages)
         first, kind = holding[0], type(requests[holding[0]]).__name__
         request = self._heard.get(first, requests[first])

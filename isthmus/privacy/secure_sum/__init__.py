@@ -246,10 +246,15 @@ class SecureSum(Guard):
 
     # ---- server
 
+    def following(self, at: AtServer) -> MakeKeys:
+        """Have clients make keys in the message in which they are asked for what they will hold."""
+        return MakeKeys(_sum(at), len(self.rules.sums))
+
     def summed(self, stages: Stages) -> Record:
         """Return the weighted mean of what clients hold."""
         at, request = stages.at, next(iter(stages.requests.values()))
-        adding = Adding(self.rules, _sum(at), *_form(request, at, stages.reshaped), at.note)
+        first = stages.following if isinstance(stages.following, MakeKeys) else self.following(at)
+        adding = Adding(self.rules, first.sum, *_form(request, at, stages.reshaped), at.note)
         mean = adding.added(stages.holding, stages.ask)
         stages.num_replies = len(adding.alive)
         asked = len(stages.requests)

@@ -2,13 +2,14 @@
 
 The server sees public keys, sealed shares, masked words and, in the end, shares of the secrets that take the masks off
 the sum: never both of one client. Who is missing at a stage is left out from there on, as long as enough are left.
+Where what came before counts for all or nothing, the sum is begun anew without who is missing, with other keys.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,11 +26,8 @@ from isthmus.privacy.secure_sum import shamir
 from isthmus.privacy.secure_sum.fixed_point import arrived
 from isthmus.privacy.secure_sum.layout import Layout, Numbers
 from isthmus.privacy.secure_sum.masks import Words, context_of, group_context, own_mask, pair_mask, sign_of
-from isthmus.privacy.secure_sum.rules import SumRules
+from isthmus.privacy.secure_sum.rules import HOLDERS, NUMBERS, SumRules
 from isthmus.privacy.secure_sum.stages import (
-    NUMBERS,
-    SUMS,
-    WEIGHTS,
     ConfirmView,
     Keys,
     MakeKeys,
@@ -41,10 +39,19 @@ from isthmus.privacy.secure_sum.stages import (
     SendMasked,
     ShareSecrets,
     Sum,
+    others,
 )
 
 # Carries one exchange: requests by client, to the replies of those that gave one.
 Ask: TypeAlias = Callable[[Mapping[str, Request[Any]]], Mapping[str, Any]]
+
+
+class BeginAnew(Exception):
+    """What came so far is worth nothing without somebody; `clients` are those that can still be in the sum."""
+
+    def __init__(self, clients: Iterable[str]) -> None:
+        super().__init__()
+        self.clients = tuple(clients)
 
 
 @dataclass
@@ -62,7 +69,8 @@ class Adding:
     note: Callable[[str], None] = lambda text: None
     layout: Layout | None = None
     cohort: dict[str, Keys] = field(default_factory=dict)
-    sealed: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # by sender, by receiver
+    began: int = 0  # how many were in it at first
+    sealed: dict[str, Tensor] = field(default_factory=dict)  # by sender: a row for each other of the cohort
     promises: dict[str, Tensor] = field(default_factory=dict)
     before: dict[int, frozenset[str]] = field(default_factory=dict)  # by which sum: over whom it was, if it was
     dealt: bool = False  # whether the shares were handed out
@@ -72,15 +80,25 @@ class Adding:
 
     def added(self, clients: Iterable[str], ask: Ask) -> Record:
         """Return the weighted mean of what clients hold, over those that stay to the end."""
+        name, left = self.sum.name, tuple(clients)
+        for attempt in range(1, len(left) + 1):
+            try:
+                return self._attempted(left, ask)
+            except BeginAnew as found:
+                left = found.clients
+                self.sum = replace(self.sum, name=f"{name} {attempt}")
+                self.cohort, self.sealed, self.promises, self.dealt = {}, {}, {}, False
+        raise TooFewReplies(f"{self._where}: nobody is left")
+
+    def _attempted(self, clients: tuple[str, ...], ask: Ask) -> Record:
+        """Return the mean over clients of whom some may be lost, where that does no harm to what came before."""
         self.keyed(ask(dict.fromkeys(clients, self.make_keys())))
         self.shared(ask(self.share_secrets()))
         group = tuple(self.sealed)
-        layout = self.known_layout
-        if layout.weighted or self.rules.min_holders > 1:
-            group, words = self.summed(WEIGHTS, group, ask)
-            self.weighed(words, len(group))
-        else:
-            self.total = float(len(group))
+        if self.rules.counts_holders:
+            group, words = self.summed(HOLDERS, group, ask)
+            self.weighed(words.wide, len(group))
+            self.counted(words.narrow)
         self.alive, words = self.summed(NUMBERS, group, ask)
         return self.mean(words, len(group), len(self.alive))
 
@@ -94,18 +112,20 @@ class Adding:
 
     def make_keys(self) -> MakeKeys:
         """Return what is asked for at stage 0."""
-        return MakeKeys(self.sum)
+        return MakeKeys(self.sum, len(self.rules.sums))
 
     def keyed(self, replies: Mapping[str, PublicKeys]) -> None:
         """Take the public keys of those whose replies have the form that most have."""
         layouts = self._of_one_form(self._layouts(replies))
-        for which in SUMS:
+        for which in (HOLDERS, NUMBERS):
             self.before[which] = over_whom(reply.before[which] for reply in replies.values())
-        pinned = self.before[WEIGHTS] or self.before[NUMBERS]
+        pinned = self.before[HOLDERS] or self.before[NUMBERS]
         self.cohort = {client: replies[client].keys for client in layouts if not pinned or client in pinned}
         if pinned:
             self._repeat(pinned, sorted(layouts))
+        self.began = max(self.began, len(self.cohort))
         self._require(len(self.cohort), max(2, self.rules.min_cohort), "made keys for it")
+        self._require(len(self.cohort), self.least, "made keys for it again")
         self.layout = next(iter(layouts.values()))
 
     def _layouts(self, replies: Mapping[str, PublicKeys]) -> dict[str, Layout]:
@@ -152,34 +172,54 @@ class Adding:
 
     def share_secrets(self) -> dict[str, ShareSecrets]:
         """Return what is asked for at stage 1."""
-        return dict.fromkeys(self.cohort, ShareSecrets(self.sum, self.cohort))
+        request = ShareSecrets(self.sum, self.cohort, len(self.rules.sums), int(self._weighs_at_once))
+        return dict.fromkeys(self.cohort, request)
+
+    @property
+    def _weighs_at_once(self) -> bool:
+        """Whether weights come with the shares, under masks that come off only if all that made keys dealt shares."""
+        return self.known_layout.weighted and not self.rules.counts_holders
 
     def shared(self, replies: Mapping[str, SealedShares]) -> None:
-        """Take the sealed shares to be handed on."""
+        """Take the sealed shares to be handed on, and the weights."""
         for client, reply in replies.items():
-            if reply.sealed.keys() == self.cohort.keys() - {client}:
-                self.sealed[client], self.promises[client] = reply.sealed, reply.promises
+            self.sealed[client], self.promises[client] = reply.sealed, reply.promises
         self._require(len(self.sealed), self.least, "dealt shares of their secrets")
+        self.total = float(len(self.sealed))
+        if self._weighs_at_once:
+            lost = sorted(self.cohort.keys() - self.sealed.keys())
+            if lost:
+                self.note(f"{some(lost)}: lost before the weights were added up; the sum is begun anew without")
+                raise BeginAnew(self.sealed)
+            words = Words.zeros(0, 1)
+            for reply in replies.values():
+                words.join(Words(words.narrow, arrived(reply.weight)))
+            self.weighed(words.wide, len(self.cohort))
 
     @property
     def needed(self) -> int:
-        """How many clients must stay to the end."""
-        return self.rules.needed(len(self.cohort))
+        """How many clients must stay to the end, of those who were there at first."""
+        return self.rules.needed(self.began)
 
     @property
     def least(self) -> int:
         """How many clients the sum must be over."""
-        return self.rules.least(len(self.cohort))
+        return self.rules.least(self.began)
+
+    @property
+    def shares_needed(self) -> int:
+        """How many shares give a secret."""
+        return self.rules.needed(len(self.cohort))
 
     # ---- 2 and 3
 
     def summed(self, which: int, group: tuple[str, ...], ask: Ask) -> tuple[tuple[str, ...], Words]:
         """Return who is left, and the sum of what they hold; stages 2 and 3."""
         masked = ask(self.send_masked(which, group))
-        self._tell_unopened(masked.values())
         again = self.before.get(which) or group
         alive = tuple(client for client in group if client in masked and client in again)
         self._require(len(alive), self.least, "sent what they hold")
+        self._require_opened({client: masked[client].unopened for client in alive})
         tags: dict[str, dict[str, Tensor]] = {}
         telling = alive
         if len(alive) < len(group):
@@ -190,31 +230,53 @@ class Adding:
         shares = ask(self.reveal_shares(which, group, alive, telling, tags))
         return alive, self.uncovered(which, group, alive, masked, shares)
 
-    def _tell_unopened(self, replies: Iterable[MaskedWords]) -> None:
-        for peer, number in Counter(peer for reply in replies for peer in reply.unopened).items():
+    def _require_opened(self, unopened: Mapping[str, tuple[str, ...]]) -> None:
+        """See that of every client enough can tell shares; else begin anew without those whose doing that is.
+
+        Nothing is uncovered yet, so that the same replies can still be added up over others. Who could open the shares
+        of less than half of the others is the odd one itself; else it is who dealt them.
+        """
+        counts = Counter(peer for peers in unopened.values() for peer in peers)
+        for peer, number in counts.items():
             self.note(f"{number} clients could not open the shares that {peer} dealt to them")
+        if all(len(unopened) - number >= self.shares_needed for number in counts.values()):
+            return
+        deaf = {client for client, peers in unopened.items() if 2 * len(peers) > len(self.sealed) - 1}
+        hearing = {client: peers for client, peers in unopened.items() if client not in deaf}
+        counts = Counter(peer for peers in hearing.values() for peer in peers)
+        few = {client for client, number in counts.items() if len(hearing) - number < self.shares_needed}
+        left = [client for client in hearing if client not in few]
+        self._require(len(left), self.least, "could open each other's shares")
+        self.note(f"{some(sorted(unopened.keys() - set(left)))}: left out; the sum is begun anew")
+        raise BeginAnew(left)
 
     def send_masked(self, which: int, group: tuple[str, ...]) -> dict[str, SendMasked]:
         """Return what is asked for at stage 2; what was sealed goes along the first time."""
         narrow, wide = self._sizes(which)
-        bits = 32 if which == WEIGHTS else self.rules.bits
+        bits = 32 if which == HOLDERS else self.rules.bits
         rest = (self.total, self.few, narrow, wide, bits)
         first, self.dealt = not self.dealt, True
         if not first:
-            return dict.fromkeys(group, SendMasked(self.sum, which, group, {}, *rest))
-        return {
-            client: SendMasked(
-                self.sum, which, group, {peer: self.sealed[peer][client] for peer in group if peer != client}, *rest
-            )
-            for client in group
-        }
+            nothing = torch.empty(0, 0, dtype=torch.uint8)
+            return dict.fromkeys(group, SendMasked(self.sum, which, group, nothing, *rest))
+        return {client: SendMasked(self.sum, which, group, rows, *rest) for client, rows in self._handed(group)}
+
+    def _handed(self, group: tuple[str, ...]) -> Iterator[tuple[str, Tensor]]:
+        """Yield for each client of a group what the others of it dealt to it, in the order of their names."""
+        places = {client: place for place, client in enumerate(sorted(self.cohort))}
+        every = torch.arange(len(places))
+        dealt = torch.zeros(len(places), len(places), next(iter(self.sealed.values())).shape[1], dtype=torch.uint8)
+        for client in group:
+            dealt[places[client], every != places[client]] = self.sealed[client]
+        for client in group:
+            yield client, dealt[[places[peer] for peer in others(group, client)], places[client]]
 
     def _sizes(self, which: int) -> tuple[int, int]:
         """Return how many words of each kind there are."""
         layout = self.known_layout
         if which == NUMBERS:
             return layout.size(True), layout.size(False) + 1
-        return (layout.size(True) if self.rules.min_holders > 1 else 0), 1
+        return layout.size(True), 1
 
     def reveal_shares(
         self,
@@ -244,31 +306,42 @@ class Adding:
         context = context_of(self.sum, self.cohort)
         bound = group_context(context, which, group)
         narrow, wide = self._sizes(which)
-        bits = np.uint32 if which == WEIGHTS or self.rules.bits == 32 else np.uint64
-        words = Words(np.zeros(narrow, bits), np.zeros(wide, np.uint64))
+        words = Words.zeros(narrow, wide, 32 if which == HOLDERS else self.rules.bits)
         for client in alive:
             words.join(Words(arrived(masked[client].narrow), arrived(masked[client].wide)))
-        places = {client: place for place, client in enumerate(sorted(self.cohort), 1)}
+        given = self._given(replies)
         for client in group:
-            given = {places[c]: unpack(r.shares[client]) for c, r in replies.items() if client in r.shares}
-            secret = self._secret(which, client, client in alive, given, context)
+            secret = self._secret(which, client, client in alive, given.get(client, {}), context)
             if client in alive:
                 words.add(own_mask(secret, bound), -1)
                 continue
             for peer in alive:
-                key = pair_mask(secret, unpack(self.cohort[peer].masks[which]), bound)
+                key = pair_mask(secret, self._mask_key(peer, which), bound)
                 words.add(key, -sign_of(peer, client))
         return words
 
+    def _mask_key(self, client: str, which: int) -> bytes:
+        return unpack(self.cohort[client].public[1 + self.rules.sums.index(which)])
+
+    def _given(self, replies: Mapping[str, RevealedShares]) -> dict[str, dict[int, bytes]]:
+        """Return by client the shares of its secret, by the place of who told them."""
+        places = {client: place for place, client in enumerate(sorted(self.cohort), 1)}
+        found: dict[str, dict[int, bytes]] = {}
+        for client, reply in replies.items():
+            for peer, share in zip(reply.of, reply.shares, strict=True):
+                found.setdefault(peer, {})[places[client]] = unpack(share)
+        return found
+
     def _secret(self, which: int, client: str, alive: bool, given: Mapping[int, bytes], context: bytes) -> bytes:
         """Return a client's secret, proved by what it promised or by its public key."""
-        promised = unpack((self.promises[client] if alive else self.cohort[client].masks)[which])
+        place = self.rules.sums.index(which)
+        promised = unpack(self.promises[client][place]) if alive else self._mask_key(client, which)
 
         def proved(secret: bytes) -> bool:
             return (shamir.commitment(secret, context) if alive else crypto.public_of(secret)) == promised
 
         try:
-            secret, wrong = shamir.recovered(given, self.needed, proved)
+            secret, wrong = shamir.recovered(given, self.shares_needed, proved)
         except shamir.BadShares as error:
             raise CourseFailed(
                 f"{self._where}: the masks of {client} cannot be taken off the sum: {error}. Either it dealt wrong "
@@ -282,22 +355,27 @@ class Adding:
 
     # ---- what the sums say
 
-    def weighed(self, words: Words, num_group: int) -> None:
-        """Take the sum of the weights, and of how many hold something at each place."""
+    def weighed(self, words: np.ndarray, num_group: int) -> None:
+        """Take the sum of the weights."""
         weights = self.rules.weights(num_group)
-        self.total = float(weights.numbers(words.wide)[0]) if self.known_layout.weighted else float(num_group)
-        if self.total <= 0.0:
+        self.total = float(weights.numbers(words)[0]) if self.known_layout.weighted else float(num_group)
+        if not 0.0 <= self.total <= weights.bound:
+            raise CourseFailed(
+                f"{self._where}: the weights of {num_group} clients add up to {self.total:g}, which is beyond "
+                f"{weights.bound:g}: one of them sent what is no weight, and nobody can tell which"
+            )
+        if self.total == 0.0:
             raise CourseFailed(
                 f"every {self.kind.__name__} has weight 0: no client in the cohort has training examples, or what else "
                 "algorithm.weighting counts"
             )
-        if self.rules.min_holders > 1:
-            self.few = torch.from_numpy(words.narrow < self.rules.min_holders)
-            number = int((torch.from_numpy(words.narrow.astype(np.int64)) > 0).logical_and(self.few).sum())
-            if number:
-                self.note(
-                    f"{number} of {len(self.few)} numbers stay as they were: too few clients hold something there"
-                )
+
+    def counted(self, words: np.ndarray) -> None:
+        """Take how many clients hold something at each place."""
+        self.few = torch.from_numpy(words < self.rules.min_holders)
+        number = int((torch.from_numpy(words.astype(np.int64)) > 0).logical_and(self.few).sum())
+        if number:
+            self.note(f"{number} of {len(self.few)} numbers stay as they were: too few clients hold something there")
 
     def mean(self, words: Words, num_group: int, num_alive: int) -> Record:
         """Return the mean of the numbers over those that stayed."""
