@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,8 +17,8 @@ from torch import Tensor
 
 from isthmus.core.codec import unpack
 from isthmus.core.errors import BadMessage, CourseFailed, TooFewReplies
+from isthmus.core.guards.guard import Asking
 from isthmus.core.outside import some
-from isthmus.core.protocol import Request
 from isthmus.core.record import Record
 from isthmus.privacy.secure_sum import keys as crypto
 from isthmus.privacy.secure_sum import shamir
@@ -41,9 +40,6 @@ from isthmus.privacy.secure_sum.stages import (
     Sum,
     others,
 )
-
-# Carries one exchange: requests by client, to the replies of those that gave one.
-Ask: TypeAlias = Callable[[Mapping[str, Request[Any]]], Mapping[str, Any]]
 
 
 class BeginAnew(Exception):
@@ -67,6 +63,7 @@ class Adding:
     kind: type[Record]
     fits: Callable[[Record], str] = lambda outline: ""
     note: Callable[[str], None] = lambda text: None
+    layouts: dict[str, Layout] = field(default_factory=dict)  # of one form
     layout: Layout | None = None
     cohort: dict[str, Keys] = field(default_factory=dict)
     began: int = 0  # how many were in it at first
@@ -74,11 +71,12 @@ class Adding:
     promises: dict[str, Tensor] = field(default_factory=dict)
     before: dict[int, frozenset[str]] = field(default_factory=dict)  # by which sum: over whom it was, if it was
     dealt: bool = False  # whether the shares were handed out
+    out: tuple[str, ...] = ()  # who is to be left out, since shares of theirs are damaged
     alive: tuple[str, ...] = ()  # of whom the last sum is
     total: float = 0.0
     few: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
 
-    def added(self, clients: Iterable[str], ask: Ask) -> Record:
+    def added(self, clients: Iterable[str], ask: Asking) -> Record:
         """Return the weighted mean of what clients hold, over those that stay to the end."""
         name, left = self.sum.name, tuple(clients)
         for attempt in range(1, len(left) + 1):
@@ -88,11 +86,11 @@ class Adding:
                 left = found.clients
                 self.sum = replace(self.sum, name=f"{name} {attempt}")
                 self.cohort, self.sealed, self.promises, self.dealt = {}, {}, {}, False
-        raise TooFewReplies(f"{self._where}: nobody is left")
+        raise TooFewReplies(f"{self.where}: nobody is left")
 
-    def _attempted(self, clients: tuple[str, ...], ask: Ask) -> Record:
+    def _attempted(self, clients: tuple[str, ...], ask: Asking) -> Record:
         """Return the mean over clients of whom some may be lost, where that does no harm to what came before."""
-        self.keyed(ask(dict.fromkeys(clients, self.make_keys())))
+        self.keyed(ask(dict.fromkeys(clients, self.make_keys()), self.odd_forms))
         self.shared(ask(self.share_secrets()))
         group = tuple(self.sealed)
         if self.rules.counts_holders:
@@ -114,9 +112,25 @@ class Adding:
         """Return what is asked for at stage 0."""
         return MakeKeys(self.sum, len(self.rules.sums))
 
+    def odd_forms(self, replies: Mapping[str, PublicKeys]) -> dict[str, str]:
+        """Return whose replies have no form, or another than most, with the reason; keep the form of the others."""
+        found: dict[str, Layout] = {}
+        odd: dict[str, str] = {}
+        for client, reply in replies.items():
+            try:
+                found[client] = self._layout(reply)
+            except BadMessage as error:
+                odd[client] = str(error)
+        forms = {client: _form(layout) for client, layout in found.items()}
+        for common, _ in Counter(forms.values()).most_common(1):
+            for client in [client for client, form in forms.items() if form != common]:
+                odd[client] = "what it holds has another form than what most hold"
+        self.layouts = {client: layout for client, layout in found.items() if client not in odd}
+        return odd
+
     def keyed(self, replies: Mapping[str, PublicKeys]) -> None:
         """Take the public keys of those whose replies have the form that most have."""
-        layouts = self._of_one_form(self._layouts(replies))
+        layouts = {client: self.layouts[client] for client in replies}
         for which in (HOLDERS, NUMBERS):
             self.before[which] = over_whom(reply.before[which] for reply in replies.values())
         pinned = self.before[HOLDERS] or self.before[NUMBERS]
@@ -128,30 +142,12 @@ class Adding:
         self._require(len(self.cohort), self.least, "made keys for it again")
         self.layout = next(iter(layouts.values()))
 
-    def _layouts(self, replies: Mapping[str, PublicKeys]) -> dict[str, Layout]:
-        found: dict[str, Layout] = {}
-        for client, reply in replies.items():
-            try:
-                found[client] = self._layout(reply)
-            except BadMessage as error:
-                self.note(f"{client} is left out of the sum: {error}")
-        return found
-
-    def _of_one_form(self, layouts: Mapping[str, Layout]) -> dict[str, Layout]:
-        """Return those that most have."""
-        forms = {client: _form(layout) for client, layout in layouts.items()}
-        for common, _ in Counter(forms.values()).most_common(1):
-            for client in [client for client, form in forms.items() if form != common]:
-                self.note(f"{client} is left out of the sum: what it holds has another form than what most hold")
-                del forms[client]
-        return {client: layouts[client] for client in forms}
-
     def _repeat(self, pinned: frozenset[str], present: list[str]) -> None:
         """Say who is left out where the same replies were added up before, over some; all of these are needed again."""
         away = sorted(pinned - set(present))
         if away:
             raise TooFewReplies(
-                f"{self._where}: the same replies were added up before, over clients of whom {some(away)} made no keys "
+                f"{self.where}: the same replies were added up before, over clients of whom {some(away)} made no keys "
                 "now; another sum of them would show what single ones sent, so the same clients are needed"
             )
         late = [client for client in present if client not in pinned]
@@ -213,13 +209,15 @@ class Adding:
 
     # ---- 2 and 3
 
-    def summed(self, which: int, group: tuple[str, ...], ask: Ask) -> tuple[tuple[str, ...], Words]:
+    def summed(self, which: int, group: tuple[str, ...], ask: Asking) -> tuple[tuple[str, ...], Words]:
         """Return who is left, and the sum of what they hold; stages 2 and 3."""
-        masked = ask(self.send_masked(which, group))
+        masked = ask(self.send_masked(which, group), self.misdealt)
         again = self.before.get(which) or group
         alive = tuple(client for client in group if client in masked and client in again)
-        self._require(len(alive), self.least, "sent what they hold")
-        self._require_opened({client: masked[client].unopened for client in alive})
+        self._require(len(alive), self.least, "could open each other's shares" if self.out else "sent what they hold")
+        if self.out:
+            self.note(f"{some(self.out)}: left out; the sum is begun anew")
+            raise BeginAnew(alive)
         tags: dict[str, dict[str, Tensor]] = {}
         telling = alive
         if len(alive) < len(group):
@@ -227,28 +225,32 @@ class Adding:
             tags = {client: reply.tags for client, reply in confirmed.items()}
             telling = tuple(client for client in alive if client in tags)
             self._require(len(telling), self.needed, "confirmed who is left")
-        shares = ask(self.reveal_shares(which, group, alive, telling, tags))
-        return alive, self.uncovered(which, group, alive, masked, shares)
+        secrets = Uncovering(self, which, group, alive)
+        ask(self.reveal_shares(which, group, alive, telling, tags), secrets.wrong_shares)
+        self._require(secrets.num_told, self.needed, "told their shares")
+        return alive, self.uncovered(which, group, alive, masked, secrets.found())
 
-    def _require_opened(self, unopened: Mapping[str, tuple[str, ...]]) -> None:
-        """See that of every client enough can tell shares; else begin anew without those whose doing that is.
+    def misdealt(self, replies: Mapping[str, MaskedWords]) -> dict[str, str]:
+        """Return who cannot be in the sum, if so many shares are damaged that a secret might not be known again.
 
         Nothing is uncovered yet, so that the same replies can still be added up over others. Who could open the shares
         of less than half of the others is the odd one itself; else it is who dealt them.
         """
-        counts = Counter(peer for peers in unopened.values() for peer in peers)
-        for peer, number in counts.items():
-            self.note(f"{number} clients could not open the shares that {peer} dealt to them")
-        if all(len(unopened) - number >= self.shares_needed for number in counts.values()):
-            return
-        deaf = {client for client, peers in unopened.items() if 2 * len(peers) > len(self.sealed) - 1}
-        hearing = {client: peers for client, peers in unopened.items() if client not in deaf}
-        counts = Counter(peer for peers in hearing.values() for peer in peers)
-        few = {client for client, number in counts.items() if len(hearing) - number < self.shares_needed}
-        left = [client for client in hearing if client not in few]
-        self._require(len(left), self.least, "could open each other's shares")
-        self.note(f"{some(sorted(unopened.keys() - set(left)))}: left out; the sum is begun anew")
-        raise BeginAnew(left)
+        counts = Counter(peer for reply in replies.values() for peer in reply.unopened)
+        told = {peer: f"{number} clients could not open the shares that it dealt" for peer, number in counts.items()}
+        self.out = ()
+        if all(len(replies) - number >= self.shares_needed for number in counts.values()):
+            for peer, number in counts.items():
+                self.note(f"{number} clients could not open the shares that {peer} dealt to them")
+            return {}
+        deaf = {client for client, reply in replies.items() if 2 * len(reply.unopened) > len(self.sealed) - 1}
+        hearing = [reply for client, reply in replies.items() if client not in deaf]
+        counts = Counter(peer for reply in hearing for peer in reply.unopened)
+        few = {peer for peer, number in counts.items() if len(hearing) - number < self.shares_needed}
+        odd = dict.fromkeys(deaf, "it says that it could not open the shares of most others")
+        odd |= {peer: told[peer] for peer in few & replies.keys()}
+        self.out = tuple(sorted({*deaf, *few}))
+        return odd
 
     def send_masked(self, which: int, group: tuple[str, ...]) -> dict[str, SendMasked]:
         """Return what is asked for at stage 2; what was sealed goes along the first time."""
@@ -299,59 +301,26 @@ class Adding:
         group: tuple[str, ...],
         alive: tuple[str, ...],
         masked: Mapping[str, MaskedWords],
-        replies: Mapping[str, RevealedShares],
+        secrets: Mapping[str, bytes],
     ) -> Words:
         """Return the sum of masked words without their masks."""
-        self._require(len(replies), self.needed, "told their shares")
-        context = context_of(self.sum, self.cohort)
-        bound = group_context(context, which, group)
+        bound = group_context(context_of(self.sum, self.cohort), which, group)
         narrow, wide = self._sizes(which)
         words = Words.zeros(narrow, wide, 32 if which == HOLDERS else self.rules.bits)
         for client in alive:
             words.join(Words(arrived(masked[client].narrow), arrived(masked[client].wide)))
-        given = self._given(replies)
         for client in group:
-            secret = self._secret(which, client, client in alive, given.get(client, {}), context)
             if client in alive:
-                words.add(own_mask(secret, bound), -1)
+                words.add(own_mask(secrets[client], bound), -1)
                 continue
             for peer in alive:
-                key = pair_mask(secret, self._mask_key(peer, which), bound)
+                key = pair_mask(secrets[client], self.mask_key(peer, which), bound)
                 words.add(key, -sign_of(peer, client))
         return words
 
-    def _mask_key(self, client: str, which: int) -> bytes:
+    def mask_key(self, client: str, which: int) -> bytes:
+        """Return a client's public key for the masks of a sum."""
         return unpack(self.cohort[client].public[1 + self.rules.sums.index(which)])
-
-    def _given(self, replies: Mapping[str, RevealedShares]) -> dict[str, dict[int, bytes]]:
-        """Return by client the shares of its secret, by the place of who told them."""
-        places = {client: place for place, client in enumerate(sorted(self.cohort), 1)}
-        found: dict[str, dict[int, bytes]] = {}
-        for client, reply in replies.items():
-            for peer, share in zip(reply.of, reply.shares, strict=True):
-                found.setdefault(peer, {})[places[client]] = unpack(share)
-        return found
-
-    def _secret(self, which: int, client: str, alive: bool, given: Mapping[int, bytes], context: bytes) -> bytes:
-        """Return a client's secret, proved by what it promised or by its public key."""
-        place = self.rules.sums.index(which)
-        promised = unpack(self.promises[client][place]) if alive else self._mask_key(client, which)
-
-        def proved(secret: bytes) -> bool:
-            return (shamir.commitment(secret, context) if alive else crypto.public_of(secret)) == promised
-
-        try:
-            secret, wrong = shamir.recovered(given, self.shares_needed, proved)
-        except shamir.BadShares as error:
-            raise CourseFailed(
-                f"{self._where}: the masks of {client} cannot be taken off the sum: {error}. Either it dealt wrong "
-                "shares, or others told wrong ones: leave it out of the course if this happens again"
-            ) from None
-        if wrong:
-            names = sorted(self.cohort)
-            liars = some(names[place - 1] for place in wrong)
-            self.note(f"wrong shares of a secret of {client} came from {liars}; the others were enough")
-        return secret
 
     # ---- what the sums say
 
@@ -361,7 +330,7 @@ class Adding:
         self.total = float(weights.numbers(words)[0]) if self.known_layout.weighted else float(num_group)
         if not 0.0 <= self.total <= weights.bound:
             raise CourseFailed(
-                f"{self._where}: the weights of {num_group} clients add up to {self.total:g}, which is beyond "
+                f"{self.where}: the weights of {num_group} clients add up to {self.total:g}, which is beyond "
                 f"{weights.bound:g}: one of them sent what is no weight, and nobody can tell which"
             )
         if self.total == 0.0:
@@ -385,18 +354,77 @@ class Adding:
         if num_alive == num_group:
             share = 1.0
         if share <= 0.0:
-            raise CourseFailed(f"{self._where}: those of positive weight were lost, nothing is left to average")
+            raise CourseFailed(f"{self.where}: those of positive weight were lost, nothing is left to average")
         unit = self.rules.weights(num_group).unit
         weight = round(self.total * share / unit) * unit
         return self.known_layout.record(Numbers(narrow / share, wide / share), weight)
 
     @property
-    def _where(self) -> str:
+    def where(self) -> str:
+        """Where in the course this is, in words."""
         return f"round {self.sum.round}, the secure sum of {self.kind.__name__}"
 
     def _require(self, number: int, least: int, did: str) -> None:
         if number < least:
-            raise TooFewReplies(f"{self._where}: {number} clients {did}, {least} are needed")
+            raise TooFewReplies(f"{self.where}: {number} clients {did}, {least} are needed")
+
+
+@dataclass
+class Uncovering:
+    """The secrets that take the masks off one sum, as they become known from shares."""
+
+    adding: Adding
+    which: int
+    group: tuple[str, ...]
+    alive: tuple[str, ...]
+    num_told: int = 0
+    secrets: dict[str, bytes] = field(default_factory=dict)
+    problem: str = ""
+
+    def wrong_shares(self, replies: Mapping[str, RevealedShares]) -> dict[str, str]:
+        """Return who told wrong shares, and of whose secrets; the right ones of the others were enough."""
+        self.num_told = len(replies)
+        names = sorted(self.adding.cohort)
+        given = self._given(replies, {client: place for place, client in enumerate(names, 1)})
+        liars: dict[str, list[str]] = {}
+        for client in self.group if self.num_told >= self.adding.needed else ():
+            try:
+                self.secrets[client], wrong = shamir.recovered(
+                    given.get(client, {}), self.adding.shares_needed, self._proved(client)
+                )
+            except shamir.BadShares as error:
+                self.problem = f"the masks of {client} cannot be taken off the sum: {error}"
+                return {}
+            for place in wrong:
+                liars.setdefault(names[place - 1], []).append(client)
+        return {liar: f"it told wrong shares of secrets of {some(clients)}" for liar, clients in liars.items()}
+
+    def _given(self, replies: Mapping[str, RevealedShares], places: Mapping[str, int]) -> dict[str, dict[int, bytes]]:
+        """Return by client the shares of its secret, by the place of who told them."""
+        found: dict[str, dict[int, bytes]] = {}
+        for client, reply in replies.items():
+            for peer, share in zip(reply.of, reply.shares, strict=True):
+                found.setdefault(peer, {})[places[client]] = unpack(share)
+        return found
+
+    def _proved(self, client: str) -> Callable[[bytes], bool]:
+        """Return what tells a client's secret: its promise, or, where it is lost, its public key."""
+        adding = self.adding
+        if client not in self.alive:
+            public = adding.mask_key(client, self.which)
+            return lambda secret: crypto.public_of(secret) == public
+        promise = unpack(adding.promises[client][adding.rules.sums.index(self.which)])
+        context = context_of(adding.sum, adding.cohort)
+        return lambda secret: shamir.commitment(secret, context) == promise
+
+    def found(self) -> dict[str, bytes]:
+        """Return the secrets by client; raises CourseFailed where one cannot be known."""
+        if self.problem:
+            raise CourseFailed(
+                f"{self.adding.where}: {self.problem}. Either it dealt wrong shares, or others told wrong ones: leave "
+                "it out of the course if this happens again"
+            )
+        return self.secrets
 
 
 def over_whom(said: Iterable[tuple[str, ...]]) -> frozenset[str]:

@@ -125,6 +125,7 @@ def _about_tensor(value: Tensor, place: str) -> Iterator[Change]:
     yield place, "another axis", value[None], True
     if value.ndim:
         yield place, "no axis", torch.zeros((), dtype=value.dtype), True
+    if value.ndim and len(value):  # else that is the truth
         yield place, "no rows", value[:0], False
     if value.is_floating_point():
         yield place, "integers", value.long(), True

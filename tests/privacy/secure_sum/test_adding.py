@@ -263,7 +263,7 @@ def test_wrong_shares_of_a_few_are_found_and_named() -> None:
     replies = updates(5)
     acting = Acting(replies, SumRules(threshold=0.6), lose=bending("RevealShares 1", "c3", wrong))
     assert_mean(acting.run(), list(replies.values()), replies)
-    assert any("wrong shares of a secret of c0 came from c3" in note for note in acting.notes)
+    assert acting.failures == {"c3": "it told wrong shares of secrets of c0, c1, c2 and 2 more"}
 
 
 def test_wrong_shares_of_too_many_give_no_sum_but_an_error() -> None:
@@ -286,10 +286,8 @@ def test_a_client_that_deals_rubbish_is_named_and_the_sum_goes_on_without_it(hol
     rules = SumRules(threshold=0.6, min_holders=holders)
     acting = Acting(replies, rules, lose=bending("ShareSecrets", "c2", rubbish))
     assert_mean(acting.run(), [reply for client, reply in replies.items() if client != "c2"], replies)
-    assert acting.notes == [
-        "4 clients could not open the shares that c2 dealt to them",
-        "c2: left out; the sum is begun anew",
-    ]
+    assert acting.failures == {"c2": "4 clients could not open the shares that it dealt"}
+    assert acting.notes == ["c2: left out; the sum is begun anew"]
 
 
 def test_a_client_that_deals_rubbish_to_few_stays_in_the_sum() -> None:
@@ -334,7 +332,11 @@ def test_who_deals_rubbish_and_who_says_it_can_open_nothing_are_both_left_out() 
     bent = bending("ShareSecrets", "c2", to_two), bending("SendMasked 1", "c3", deaf)
     acting = Acting(replies, SumRules(threshold=0.7), lose=lambda *at: bent[at[0] != "ShareSecrets"](*at))
     assert_mean(acting.run(), [reply for client, reply in replies.items() if client not in ("c2", "c3")], replies)
-    assert acting.notes[-1] == "c2, c3: left out; the sum is begun anew"
+    assert acting.notes == ["c2, c3: left out; the sum is begun anew"]
+    assert acting.failures == {
+        "c2": "3 clients could not open the shares that it dealt",
+        "c3": "it says that it could not open the shares of most others",
+    }
 
 
 def test_a_promise_that_is_not_kept_gives_no_sum() -> None:
@@ -365,7 +367,7 @@ def test_who_holds_another_form_than_most_is_left_out_and_told() -> None:
     odd = {**replies, "c3": Update({"w": torch.zeros(2)}, 0.0, 5.0)}
     acting = Acting(odd)
     assert_mean(acting.run(), [replies[client] for client in ("c0", "c1", "c2")], replies)
-    assert acting.notes == ["c3 is left out of the sum: what it holds has another form than what most hold"]
+    assert acting.failures == {"c3": "what it holds has another form than what most hold"}
 
 
 def test_forms_that_the_request_does_not_allow_are_left_out() -> None:
@@ -373,7 +375,7 @@ def test_forms_that_the_request_does_not_allow_are_left_out() -> None:
     acting.server.fits = lambda outline: "it does not fit"
     with pytest.raises(TooFewReplies, match="0 clients made keys"):
         acting.run()
-    assert acting.notes[0] == "c0 is left out of the sum: it does not fit"
+    assert acting.failures == dict.fromkeys(acting.replies, "it does not fit")
 
 
 # ---- what was added up before

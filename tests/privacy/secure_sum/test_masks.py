@@ -133,7 +133,7 @@ def test_weights_are_even_words_of_which_only_the_sum_of_all_says_anything() -> 
 
 def stage_one(acting: Acting) -> dict[str, SealedShares]:
     """Return what clients deal."""
-    acting.server.keyed(acting.ask(dict.fromkeys(acting.replies, acting.server.make_keys())))
+    acting.server.keyed(acting.ask(dict.fromkeys(acting.replies, acting.server.make_keys()), acting.server.odd_forms))
     return acting.ask(acting.server.share_secrets())
 
 

@@ -183,10 +183,10 @@ def watched(watch: Watch | Scribe) -> Iterator[None]:
     def add(self: Adding, clients: Any, ask: Any) -> Record:
         at: Sum = self.sum
 
-        def asked(requests: Any) -> Any:
+        def asked(requests: Any, review: Any = None) -> Any:
             if any(isinstance(request, MakeKeys) for request in requests.values()):
                 watch.begin(self.sum.name)
-            return ask(requests)
+            return ask(requests, review)
 
         found = added(self, clients, asked)
         watch.add(at.course, at.round, at.exchange, list(self.alive), len(self.cohort), found)
