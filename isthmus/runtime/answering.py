@@ -17,7 +17,7 @@ from isthmus.core.errors import BadMessage
 from isthmus.core.outside import Damaged, replace_file, sealed, unsealed
 from isthmus.core.protocol import Algorithm, Failure, Request
 from isthmus.core.record import Record, State
-from isthmus.runtime.envelope import BLANK, Answer, Envelope
+from isthmus.runtime.envelope import BLANK, Answer, EnclosedAnswer, Enclosure, Envelope
 from isthmus.runtime.loop import Site
 from isthmus.runtime.reasons import Reasons, Refusal
 
@@ -115,12 +115,7 @@ class Silo:
             envelope: Envelope = decode(message, Envelope, max_bytes=self.max_bytes, share=True)
             if envelope.course != self.course:
                 raise BadMessage(f"the request is for course {envelope.course!r}; this silo agreed to {self.course!r}")
-            own = self.client.guards.kinds if self.client.guards else ()
-            kinds = {kind.__name__: kind for kind in (*type(self.algorithm).handlers(), *own)}
-            kind = kinds.get(envelope.kind)
-            if kind is None:
-                raise BadMessage(f"{type(self.algorithm).__name__} has no handler for {envelope.kind[:60]!r}")
-            request: Request[Any] = decode(opened(envelope.payload), kind, max_bytes=self.max_bytes)
+            request = self._read(envelope)
             before = self.store.load(envelope.memory)
         except BadMessage as error:
             return self._failed("malformed", "message", str(error))
@@ -130,17 +125,47 @@ class Silo:
             return self._failed("memory", error.kind, str(error), said=True)
         return self._carried_out(envelope, request, before)
 
+    def _read(self, asked: Envelope | Enclosure) -> Request[Any]:
+        """Return a request of a kind that this client answers; raises BadMessage if it is none."""
+        own = self.client.guards.kinds if self.client.guards else ()
+        kinds = {kind.__name__: kind for kind in (*type(self.algorithm).handlers(), *own)}
+        kind = kinds.get(asked.kind)
+        if kind is None:
+            raise BadMessage(f"{type(self.algorithm).__name__} has no handler for {asked.kind[:60]!r}")
+        found: Request[Any] = decode(opened(asked.payload), kind, max_bytes=self.max_bytes)
+        return found
+
     def _carried_out(self, envelope: Envelope, request: Request[Any], before: State) -> bytes:
         self.client.state = dict(before)
         reply = Site(self.algorithm, self.client).answer(envelope.position, request)
         if isinstance(reply, Failure):
             return self._failed(reply.kind, "error", f"{envelope.kind}: {reply.reason}", envelope.memory)
         memory = self.store.save(self.client.state, envelope.memory, before)
-        self.store.drop_all_but({memory, envelope.memory, *envelope.keep})
-        return encode(Answer(pack(encode(reply)), None, memory, envelope.question))
+        kept, enclosed = {memory, envelope.memory, *envelope.keep}, None
+        if envelope.enclosed is not None:
+            enclosed = self._carried_out_too(envelope.enclosed, memory)
+            kept.add(enclosed.memory)
+        self.store.drop_all_but(kept)
+        return encode(Answer(pack(encode(reply)), None, memory, envelope.question, enclosed))
+
+    def _carried_out_too(self, enclosure: Enclosure, memory: str) -> EnclosedAnswer:
+        """Answer an enclosed request, as it would be answered in a message of its own."""
+        before = dict(self.client.state)
+        try:
+            request = self._read(enclosure)
+        except BadMessage as error:
+            return EnclosedAnswer(pack(b""), self._failure("malformed", "message", str(error)), memory)
+        reply = Site(self.algorithm, self.client).answer(enclosure.position, request)
+        if isinstance(reply, Failure):
+            why = f"{enclosure.kind}: {reply.reason}"
+            return EnclosedAnswer(pack(b""), self._failure(reply.kind, "error", why), memory)
+        return EnclosedAnswer(pack(encode(reply)), None, self.store.save(self.client.state, memory, before))
 
     def _failed(self, kind: str, why: str, reason: str, memory: str = BLANK, said: bool = False) -> bytes:
-        """Say here why there is no reply, and tell the server that there is none."""
+        return encode(Answer(pack(b""), self._failure(kind, why, reason, said), memory))
+
+    def _failure(self, kind: str, why: str, reason: str, said: bool = False) -> Failure:
+        """Say here why there is no reply, and return what the server is told of it."""
         if not said:
             self.reasons.say(f"could not answer: {reason}")
-        return encode(Answer(pack(b""), Failure("", kind, self.reasons.crossing(why, reason)), memory))
+        return Failure("", kind, self.reasons.crossing(why, reason))

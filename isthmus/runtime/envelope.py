@@ -23,6 +23,18 @@ MEMORY_NAME = re.compile(r"(?:[0-9a-f]{32})?")
 
 
 @dataclass(frozen=True)
+class Enclosure(Record):
+    """A second request in an envelope: it is answered from the memory that the first leaves, if that has a reply."""
+
+    position: Position
+    """Where in the course its exchange stands."""
+    kind: str
+    """The name of the request type."""
+    payload: Tensor
+    """The encoded request."""
+
+
+@dataclass(frozen=True)
 class Envelope(Record):
     """A request to one silo."""
 
@@ -40,6 +52,20 @@ class Envelope(Record):
     """Memories that the server may yet go back to; the silo can drop all others."""
     question: str = ""
     """Names this very message; no two have the same name."""
+    enclosed: Enclosure | None = None
+    """What is asked along with it, so that one message does for two exchanges."""
+
+
+@dataclass(frozen=True)
+class EnclosedAnswer(Record):
+    """What a silo says to an enclosed request."""
+
+    payload: Tensor
+    """The encoded reply; empty when there is a failure."""
+    failure: Failure | None
+    """Why there is no reply."""
+    memory: str
+    """The name of the memory that is left behind; beside a failure, the one that the first reply left."""
 
 
 @dataclass(frozen=True)
@@ -54,3 +80,5 @@ class Answer(Record):
     """The name of the memory that this answer left behind."""
     question: str = ""
     """The name of the message that it answers, so that no answer counts for another one; empty beside a failure."""
+    enclosed: EnclosedAnswer | None = None
+    """What is said to the enclosed request, if there was one and the first has a reply."""

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode, opened, pack
+from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode, opened, pack, unpack
 from isthmus.core.errors import BadMessage, CourseFailed
 from isthmus.core.federation import Outcome
 from isthmus.core.protocol import Failure, Holdings, Position, Request, Requests, reply_type
 from isthmus.core.record import Record
-from isthmus.runtime.envelope import BLANK, LEFT, MEMORY_NAME, Answer, Envelope
+from isthmus.runtime.envelope import BLANK, LEFT, MEMORY_NAME, Answer, EnclosedAnswer, Enclosure, Envelope
 from isthmus.runtime.marked import MarkedMemories, require_clients
 
 # Who, and the bytes of an answer or why there is none.
@@ -53,6 +53,8 @@ class RemoteRuntime(MarkedMemories[str]):
         self.starts_anew, self.min_clients, self.note = starts_anew, min_clients, note
         self.left: frozenset[str] = frozenset()  # who has left the course: nobody asks them any more
         self._durable = dict(self._memories)
+        self._enclosure: Enclosure | None = None  # what the next exchange brings along
+        self._early: tuple[Enclosure | None, dict[str, EnclosedAnswer]] = (None, {})  # and what came back with it
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -64,9 +66,38 @@ class RemoteRuntime(MarkedMemories[str]):
         """How much data the silos agreed to hold."""
         return getattr(self.transport, "holdings", {})
 
+    def enclose(self, position: Position, request: Request[Any]) -> None:
+        """Have the messages of the next exchange bring a second request along, for an exchange right after it.
+
+        When that one is asked for, what came back with the replies is given; whoever said nothing to it is sent it.
+        """
+        self._enclosure = Enclosure(position, type(request).__name__, pack(encode(request)))
+
     def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Iterator[Outcome]:
         """Send every silo its request and yield the outcomes as they come."""
         self._before = {client: self._memories[client] for client in requests}
+        early = self._come_already(position, requests)
+        yield from early.values()
+        others = {client: request for client, request in requests.items() if client not in early}
+        if others or not early:
+            yield from self._asked(position, others, timeout_seconds)
+
+    def _come_already(self, position: Position, requests: Requests) -> dict[str, Outcome]:
+        """Return the outcomes that came with the exchange before, where these requests were enclosed in it."""
+        (enclosure, answers), self._early, self._enclosure = self._early, (self._enclosure, {}), None
+        if enclosure is None or enclosure.position != position:
+            return {}
+        distinct = {id(request): request for request in requests.values()}
+        same = {key for key, request in distinct.items() if encode(request) == unpack(enclosure.payload)}
+        found = {}
+        for client, request in requests.items():
+            if client in answers and id(request) in same:
+                reply = self._read(client, answers[client], reply_type(type(request)))
+                found[client] = Outcome(client, reply, 0, 0, 0.0)  # what it took is told of the message it came in
+        return found
+
+    def _asked(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Iterator[Outcome]:
+        """Send requests; whoever has lost its memory is asked again, or leaves."""
         forgetful: dict[str, Request[Any]] = {}
         for outcome in self._sent(position, requests, timeout_seconds):
             kind = outcome.reply.kind if isinstance(outcome.reply, Failure) else ""
@@ -109,6 +140,7 @@ class RemoteRuntime(MarkedMemories[str]):
                 memory=self._memories[client],
                 keep=(self._marked[1][client], self._durable[client]),
                 question=questions[client],
+                enclosed=self._early[0],
             )
             messages[client] = encode(envelope)
         started = time.perf_counter()
@@ -127,10 +159,20 @@ class RemoteRuntime(MarkedMemories[str]):
     def _opened(self, client: str, message: bytes, expected: type[Record], question: str) -> Record | Failure:
         try:
             answer: Answer = decode(message, Answer, max_bytes=self.max_bytes, share=True)
-            if answer.failure is not None:
-                return Failure(client, answer.failure.kind, answer.failure.reason)
-            if answer.question != question:
+            if answer.failure is None and answer.question != question:
                 raise BadMessage("it answers another message than the one that was sent")
+        except BadMessage as error:
+            return Failure(client, "malformed", str(error))
+        found = self._read(client, answer, expected)
+        if answer.enclosed is not None and not isinstance(found, Failure):
+            self._early[1][client] = answer.enclosed
+        return found
+
+    def _read(self, client: str, answer: Answer | EnclosedAnswer, expected: type[Record]) -> Record | Failure:
+        """Return the reply in an answer, and take note of the memory that it left behind."""
+        if answer.failure is not None:
+            return Failure(client, answer.failure.kind, answer.failure.reason)
+        try:
             reply: Record = decode(opened(answer.payload), expected, max_bytes=self.max_bytes)
             if not MEMORY_NAME.fullmatch(answer.memory):
                 raise BadMessage(f"{answer.memory[:40]!r} is not the name of a memory")

@@ -25,7 +25,7 @@ from isthmus.core.federation.contract import (
 )
 from isthmus.core.federation.judging import Judge, Sound, outvoted
 from isthmus.core.folds import Fold, WeightedMean, form_of, weight_of
-from isthmus.core.guards.guard import OwnClient
+from isthmus.core.guards.guard import OwnClient, Review
 from isthmus.core.guards.line import GuardedExchange, GuardLine, ServerSide
 from isthmus.core.outside import foreign
 from isthmus.core.protocol import Failure, Known, Position, ReplyT, Request, Requests, told
@@ -91,6 +91,10 @@ class Looking(Taking):
         if not isinstance(reply, Failure):
             self.forms[client] = self._requests[client].common(reply)
 
+    def usable(self) -> dict[str, Record]:
+        """Return what is no failure so far."""
+        return {client: reply for client, reply in self._found.items() if not isinstance(reply, Failure)}
+
     def replies(self) -> Replies[Any]:
         """Return all of them in the order of the cohort."""
         found = {client: self._found[client] for client in self._requests}
@@ -148,18 +152,22 @@ class Folding(Taking):
 
 
 class Holding(Taking):
-    """Replies stay with the clients: who has one is all that is known."""
+    """Replies stay with the clients: who has one is all that is known, and `form_of` what is told in its place."""
 
     held = True
 
-    def __init__(self) -> None:
+    def __init__(self, form_of: Callable[[Record], Hashable]) -> None:
         super().__init__()
         self.clients: list[str] = []
+        self._form_of = form_of
 
     def take(self, client: str, reply: Record | Failure) -> None:
         """Take down who has a reply."""
         if not isinstance(reply, Failure):
             self.clients.append(client)
+            self.forms[client] = self._form_of(reply)
+        elif client in self.clients:
+            self.clients.remove(client)
 
 
 # ---- one exchange in numbers
@@ -323,11 +331,16 @@ class Federation:
         return self._looked_at(exchange, min_replies, timeout_seconds)
 
     def _looked_at(
-        self, exchange: _Exchange, min_replies: int | None, timeout_seconds: float | None
+        self,
+        exchange: _Exchange,
+        min_replies: int | None,
+        timeout_seconds: float | None,
+        review: Review | None = None,
     ) -> Replies[ReplyT]:
-        """Carry an exchange and return every reply."""
+        """Carry an exchange and return every reply that is found to be usable, once all are there."""
         looking = Looking(exchange.requests)
-        self._carry(exchange, looking, min_replies, timeout_seconds)
+        verdict = None if review is None else lambda: review(looking.usable())
+        self._carry(exchange, looking, min_replies, timeout_seconds, verdict)
         return looking.replies()
 
     def ask_folded(
@@ -378,15 +391,18 @@ class Federation:
                 f"the replies to {kind} are to be folded by {fold!r}, but a guard of the course adds them up, and lets "
                 "nobody see what else a fold would need: use fold weighted_mean, or leave the guard out"
             )
-        holding = Holding()
+        holding = Holding(guarded.form_of_held)
 
-        def stage(requests: Requests) -> Replies[Any]:
+        def stage(requests: Requests, review: Review | None = None) -> Replies[Any]:
             # Who must not be missing, the guard knows: it says so itself.
             position = Position(self._seed, self.round, self._stage)
             self._stage += 1
-            return self._looked_at(_Exchange(position, requests, requests), 0, timeout_seconds)
+            return self._looked_at(_Exchange(position, requests, requests), 0, timeout_seconds, review)
 
         needed = self._rules.min_replies if min_replies is None else min_replies
+        following, enclose = guarded.following(), getattr(self._runtime, "enclose", None)
+        if following is not None and enclose is not None:  # one message for two exchanges, where messages are dear
+            enclose(Position(self._seed, self.round, self._stage), following)
         self._carry(exchange, holding, needed, timeout_seconds)
         if not holding.clients:
             raise CourseFailed("there is no reply to add up")
@@ -435,9 +451,17 @@ class Federation:
         return present
 
     def _carry(
-        self, exchange: _Exchange, taking: Taking, min_replies: int | None, timeout_seconds: float | None
+        self,
+        exchange: _Exchange,
+        taking: Taking,
+        min_replies: int | None,
+        timeout_seconds: float | None,
+        verdict: Callable[[], Mapping[str, str]] | None = None,
     ) -> int:
-        """Do an exchange, have its replies taken, and return how many were usable."""
+        """Do an exchange, have its replies taken, and return how many were usable.
+
+        `verdict` says, once all were taken, which of them are not, and why.
+        """
         requests, guarded = exchange.requests, exchange.guarded
         limit = self._rules.timeout_seconds if timeout_seconds is None else timeout_seconds
         account = Account()
@@ -472,6 +496,8 @@ class Federation:
         for failure in outvoted(requests, taking.forms):
             del taking.forms[failure.client]
             take(failure.client, failure)
+        for client, why in verdict().items() if verdict is not None else ():
+            take(client, Failure(client, "malformed", foreign(why)))
         report = account.report(exchange.position, requests)
         self._report(report)
         self._require_enough(report, self._rules.min_replies if min_replies is None else min_replies)

@@ -8,9 +8,9 @@ place of a tensor, and its other half puts the tensor back. A guard may have req
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 from isthmus.core.guards.hiding import NoisySums, PrivateSteps
 from isthmus.core.protocol import Client, Failure, Known, Position, Request, Requests
@@ -19,7 +19,6 @@ from isthmus.core.record import CPU, Record, State, moved
 
 if TYPE_CHECKING:
     from isthmus.core.exposure import Exchange
-    from isthmus.core.federation import Replies
     from isthmus.core.folds import Fold
 
 ReplyT = TypeVar("ReplyT", bound=Record)
@@ -247,6 +246,17 @@ class Guard:
         """Return what the fold of no replies is, where nobody was drawn."""
         raise NotImplementedError(f"{type(self).__name__} says that it answers for nobody, and has no answer")
 
+    def following(self, at: AtServer) -> Request[Any] | None:
+        """Return its own first request of an exchange that it sums, for a message that can bring two; if it sums."""
+        return None
+
+    def form_of_held(self, reply: Record) -> Hashable:
+        """Return what the replies in whose place others are held have in common: an odd one is a failure; if it sums.
+
+        None has no say.
+        """
+        return None
+
     def summed(self, stages: Stages) -> Record:
         """Return the weighted mean of the replies that clients hold, by exchanges of its own; if it `sums`."""
         raise NotImplementedError(f"{type(self).__name__} says that it sums, and has no way to")
@@ -274,21 +284,34 @@ class Guard:
         return reply
 
 
+# Says of the replies of an exchange, once all are there, whose are not usable, and why: these are named failures.
+Review: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, str]]
+
+
+class Asking(Protocol):
+    """Carries one more exchange, of a guard's own requests."""
+
+    def __call__(self, requests: Mapping[str, Request[Any]], review: Review | None = None) -> Mapping[str, Any]:
+        """Return the usable replies by client."""
+
+
 class Stages:
     """An exchange whose replies the clients hold back, as the guard that adds them up sees it.
 
     `requests` are the algorithm's own, as clients understand them; `holding` are those who have a reply. `ask` carries
     one more exchange, of the guard's own requests. `num_replies` is how many are in the sum: all that are held, unless
     the guard says that it is fewer. `reshaped` says whether guards before it have changed the form of what is held.
+    `following` is the request that the guard said would follow, which may have gone along with the algorithm's.
     """
 
     reshaped = False
+    following: Request[Any] | None = None
 
     def __init__(
         self,
         requests: Requests,
         holding: tuple[str, ...],
-        ask: Callable[[Mapping[str, Request[Any]]], Replies[Any]],
+        ask: Asking,
         min_replies: int,
         at: AtServer,
     ) -> None:

@@ -7,12 +7,12 @@ reply:    client  release(g1) ... release(gn)  ->  server  accept(gn) ... accept
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from isthmus.core.errors import BadMessage, CourseFailed
-from isthmus.core.guards.guard import AtClient, AtServer, Guard, OwnClient, Stages, Suspicious
+from isthmus.core.guards.guard import Asking, AtClient, AtServer, Guard, OwnClient, Stages, Suspicious
 from isthmus.core.guards.hiding import NoisySums, PrivateSteps
 from isthmus.core.outside import foreign
 from isthmus.core.protocol import Client, Failure, Known, Position, Request, Requests, handlers_of
@@ -20,7 +20,6 @@ from isthmus.core.random import Sampling, Secret, UniformSampling
 from isthmus.core.record import CPU, Record, State, moved
 
 if TYPE_CHECKING:
-    from isthmus.core.federation import Replies
     from isthmus.core.folds import Fold
 
 ReplyT = TypeVar("ReplyT", bound=Record)
@@ -198,6 +197,7 @@ class GuardedExchange:
         }
         self._heard: Requests = {}
         self._meant: Requests = {}
+        self._following: Request[Any] | None = None
 
     def _pairs(self, backwards: bool = False) -> Iterator[tuple[Guard, AtServer]]:
         pairs = self.line._back() if backwards else self.line._each()
@@ -262,17 +262,27 @@ class GuardedExchange:
         guard, at = next((guard, at) for guard, at in self._pairs() if guard.answers_for_nobody)
         return guard.of_nobody(request, at)
 
+    def form_of_held(self, reply: Record) -> Hashable:
+        """Return what replies in whose place others are held have in common."""
+        return self.line.guards[-1].form_of_held(reply)
+
+    def following(self) -> Request[Any] | None:
+        """Return what the guard that adds up asks of clients once they hold a reply, before all else."""
+        guard, at = next(self._pairs(backwards=True))
+        self._following = guard.following(at)
+        return self._following
+
     def summed(
         self,
         requests: Requests,
         holding: tuple[str, ...],
-        ask: Callable[[Mapping[str, Request[Any]]], Replies[Any]],
+        ask: Asking,
         min_replies: int,
     ) -> tuple[Record, int]:
         """Return the weighted mean of what clients hold, as it was before it left them, and of how many it is."""
         (guard, at), *others = self._pairs(backwards=True)
         stages = Stages(requests, holding, ask, min_replies, at)
-        stages.reshaped = self.line.reshapes
+        stages.reshaped, stages.following = self.line.reshapes, self._following
         mean = guard.summed(stages)
         first, kind = holding[0], type(requests[holding[0]]).__name__
         request = self._heard.get(first, requests[first])

@@ -8,7 +8,7 @@ messages, `giving.py` and `adding.py` the two halves, `holding.py`, `layout.py` 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as with_changes
 from typing import Any, ClassVar, Literal, cast
@@ -23,6 +23,7 @@ from isthmus.core.protocol import EvaluateModel, Evaluation, Failure, Known, Req
 from isthmus.core.record import Record, State, field_types, leaves, non_finite_leaf
 from isthmus.privacy.secure_sum.adding import Adding
 from isthmus.privacy.secure_sum.giving import Giver
+from isthmus.privacy.secure_sum.layout import told_leaf
 from isthmus.privacy.secure_sum.rules import SumRules
 from isthmus.privacy.secure_sum.scores import ScoreSums, evaluation_of, misfit, summands
 from isthmus.privacy.secure_sum.shamir import SECRET_BYTES
@@ -246,10 +247,19 @@ class SecureSum(Guard):
 
     # ---- server
 
+    def form_of_held(self, reply: Record) -> Hashable:
+        """Return names, kinds and what is in their places, which is nothing."""
+        return tuple((path, told_leaf(leaf)) for path, leaf in leaves(reply).items())
+
+    def following(self, at: AtServer) -> MakeKeys:
+        """Have clients make keys in the message in which they are asked for what they will hold."""
+        return MakeKeys(_sum(at), len(self.rules.sums))
+
     def summed(self, stages: Stages) -> Record:
         """Return the weighted mean of what clients hold."""
         at, request = stages.at, next(iter(stages.requests.values()))
-        adding = Adding(self.rules, _sum(at), *_form(request, at, stages.reshaped), at.note)
+        first = stages.following if isinstance(stages.following, MakeKeys) else self.following(at)
+        adding = Adding(self.rules, first.sum, *_form(request, at, stages.reshaped), at.note)
         mean = adding.added(stages.holding, stages.ask)
         stages.num_replies = len(adding.alive)
         asked = len(stages.requests)

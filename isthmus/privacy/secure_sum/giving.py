@@ -7,7 +7,7 @@ memory, gets the same answer, and `Settled` sees to it that no other message doe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -22,14 +22,21 @@ from isthmus.core.record import Record, State
 from isthmus.privacy.secure_sum import keys as crypto
 from isthmus.privacy.secure_sum import shamir
 from isthmus.privacy.secure_sum.fixed_point import crossing
-from isthmus.privacy.secure_sum.holding import hold, number_words, weight_words
+from isthmus.privacy.secure_sum.holding import hold, holder_words, number_words, weight_words
 from isthmus.privacy.secure_sum.layout import Outline
-from isthmus.privacy.secure_sum.masks import context_of, group_context, own_mask, pair_mask, sign_of
-from isthmus.privacy.secure_sum.rules import MAX_CLIENTS, SumRules
+from isthmus.privacy.secure_sum.masks import (
+    Words,
+    context_of,
+    group_context,
+    own_mask,
+    pair_mask,
+    sign_of,
+    weight_mask,
+)
+from isthmus.privacy.secure_sum.rules import HOLDERS, MAX_CLIENTS, NUMBERS, SumRules
 from isthmus.privacy.secure_sum.stages import (
-    NUMBERS,
-    SUMS,
-    WEIGHTS,
+    MAX_SUMS,
+    SHARES_BYTES,
     ConfirmView,
     Keys,
     MakeKeys,
@@ -43,6 +50,7 @@ from isthmus.privacy.secure_sum.stages import (
     Sum,
     ViewTags,
     keys_problem,
+    others,
 )
 
 
@@ -77,64 +85,70 @@ class Giver:
             raise BadMessage(f"the sum is of the course {named(wanted.course)}, this client takes part in another")
         if held["at"] != (wanted.round, wanted.exchange):
             raise BadMessage(f"what is held is of round and exchange {held['at']}, and not of what is asked for")
-        secrets = _Secrets(root)
-        channel, masks = secrets.public()
-        text = signed_text(self.name, wanted, channel, masks)
-        keys = Keys(channel, masks, "" if self.signer is None else self.signer.sign(text))
+        public = _Secrets(root, self.rules.sums).public()
+        text = signed_text(self.name, wanted, public)
+        keys = Keys(public, "" if self.signer is None else self.signer.sign(text))
         mine = {"name": wanted.name, "course": wanted.course, "round": wanted.round, "exchange": wanted.exchange}
         outline, shapes = held["form"]
-        found = {"held": held, "sum": mine, "root": pack(root), "name": unpack(channel).hex()}
-        before: tuple[tuple[str, ...], ...] = ((),) * len(SUMS)
+        found = {"held": held, "sum": mine, "root": pack(root), "public": public, "name": unpack(public[0]).hex()}
+        before: tuple[tuple[str, ...], ...] = ((),) * MAX_SUMS
         if self.settled is not None:
             self.settled.open(found["name"])
             found["reply"] = digest_of({name: held[name] for name in ("at", "narrow", "wide", "weight")}).hex()
-            before = tuple(self.settled.added(f"{which} {found['reply']}") for which in SUMS)
+            before = tuple(self.settled.added(f"{which} {found['reply']}") for which in (HOLDERS, NUMBERS))
         return found, PublicKeys(keys, Outline(outline, shapes), before)
 
     # ---- 1
 
     def share_secrets(self, memory: State, request: ShareSecrets) -> tuple[State, SealedShares]:
-        """Deal shares of all secrets to the cohort."""
+        """Deal shares of all secrets to the cohort, and tell the weight under masks that come off the whole sum."""
         secrets = self._secrets(memory, request.sum)
-        self._check_cohort(request, secrets)
+        self._check_cohort(request, memory["public"])
         context = context_of(request.sum, request.cohort)
         self._settle(memory, "cohort", context)
-        dealt = self._dealt(secrets, context, sorted(request.cohort))
-        sealed = {}
-        for peer, keys in request.cohort.items():
-            if peer != self.name:
-                key = secrets.channel_key(keys, b"shares", context, self.name, peer)
-                sealed[peer] = pack(crypto.seal(key, dealt[peer], context))
-        promises = [shamir.commitment(secrets.seed(which), context) for which in SUMS]
-        cohort = {peer: (keys.channel, keys.masks) for peer, keys in request.cohort.items()}
-        mine = pack(dealt[self.name])
-        return {**memory, "cohort": cohort, "context": pack(context), "mine": mine}, SealedShares(
-            sealed, _rows(promises)
+        names = sorted(request.cohort)
+        keys = torch.stack([request.cohort[peer].public for peer in names])
+        channels = torch.stack([self._channel(peer, request.cohort[peer], secrets, context) for peer in names])
+        begun = {**memory, "cohort": tuple(names), "keys": keys, "channels": channels, "context": pack(context)}
+        sum = _Begun(self.name, secrets, begun)
+        dealt = self._dealt(secrets, context, names)
+        sealed = [
+            pack(crypto.seal(sum.channel_key(b"shares", self.name, peer), dealt[peer], context))
+            for peer in others(names, self.name)
+        ]
+        promises = [shamir.commitment(secrets.seed(which), context) for which in self.rules.sums]
+        weight = self._masked_weight(memory["held"], sum)
+        return {**begun, "mine": pack(dealt[self.name])}, SealedShares(
+            torch.stack(sealed), _rows(promises), crossing(weight.wide)
         )
 
-    def _check_cohort(self, request: ShareSecrets, secrets: _Secrets) -> None:
-        cohort, (channel, masks) = request.cohort, secrets.public()
+    def _check_cohort(self, request: ShareSecrets, mine: Tensor) -> None:
+        cohort = request.cohort
         if len(cohort) < self.rules.min_cohort or len(cohort) > MAX_CLIENTS:
             raise BadMessage(
                 f"the sum is to be over {len(cohort)} clients; from {self.rules.min_cohort} to {MAX_CLIENTS} are needed"
             )
-        mine = cohort.get(self.name)
-        if mine is None or not _same(mine, channel, masks):
+        if self.name not in cohort or not torch.equal(cohort[self.name].public, mine):
             raise BadMessage("the keys that are said to be this client's are not: the sum has to begin anew")
         seen: set[bytes] = set()
         for peer, keys in cohort.items():
-            wrong = keys_problem(keys) or self._unsigned(peer, keys, request.sum)
+            wrong = keys_problem(keys, len(self.rules.sums)) or self._unsigned(peer, keys, request.sum)
             if wrong:
                 raise BadMessage(f"the keys of {named(peer)}: {wrong}")
-            for raw in (keys.channel, *keys.masks):
-                seen.add(unpack(raw))
-        if len(seen) != len(cohort) * (1 + len(SUMS)):
+            seen.update(unpack(raw) for raw in keys.public)
+        if len(seen) != len(cohort) * len(mine):
             raise BadMessage("the same public key occurs twice: two of the clients are one")
+
+    def _channel(self, peer: str, keys: Keys, secrets: _Secrets, context: bytes) -> Tensor:
+        """Return what this client has in common with another; with itself it has nothing to hide."""
+        if peer == self.name:
+            return torch.zeros(crypto.KEY_BYTES, dtype=torch.uint8)
+        return secrets.channel(keys.public[0], context)
 
     def _unsigned(self, peer: str, keys: Keys, wanted: Sum) -> str:
         if self.signer is None or peer == self.name:
             return ""
-        return self.signer.problem(peer, signed_text(peer, wanted, keys.channel, keys.masks), keys.signature)
+        return self.signer.problem(peer, signed_text(peer, wanted, keys.public), keys.signature)
 
     def _dealt(self, secrets: _Secrets, context: bytes, cohort: list[str]) -> dict[str, bytes]:
         """Return for each client of the cohort its shares of this client's secrets."""
@@ -146,82 +160,92 @@ class Giver:
                 found[peer] += share
         return found
 
+    def _masked_weight(self, held: State, sum: _Begun) -> Words:
+        """Return the weight under a mask for each pair; no word where weights are not added up at this stage."""
+        if not held["weighted"] or self.rules.counts_holders:
+            return Words.zeros(0, 0)
+        words = weight_words(held, self.rules, len(sum.cohort))
+        for peer in others(sum.cohort, self.name):
+            words.add(weight_mask(sum.channel_key(b"weight", *sorted((self.name, peer)))), sign_of(self.name, peer))
+        return words
+
     # ---- 2
 
     def send_masked(self, memory: State, request: SendMasked) -> tuple[State, MaskedWords]:
         """Return what is held under masks that only come off the sum."""
-        secrets, cohort, context = self._begun(memory, request.sum)
+        sum = self._begun(memory, request.sum)
         group, which = request.group, request.which
-        memory, unopened = self._first(memory, secrets, request, context)
-        self._check_group(memory, group, len(cohort))
+        if which not in self.rules.sums:
+            raise BadMessage(f"there is no sum {which} here: nobody counts who holds what")
+        self._check_group(memory, group)
+        memory, unopened = self._first(memory, sum, request)
         asked = {"which": which, "group": group, "total": request.total, "few": request.few}
         self._settle(memory, f"masked {which}", digest_of(asked))
         held: State = memory["held"]
-        words = weight_words(held, self.rules, group) if which == WEIGHTS else number_words(held, self.rules, request)
-        bound = group_context(context, which, group)
-        words.add(own_mask(secrets.seed(which), bound), 1)
-        for peer in group:
-            if peer != self.name:
-                key = pair_mask(secrets.mask(which), unpack(cohort[peer][1][which]), bound)
-                words.add(key, sign_of(self.name, peer))
+        words = holder_words(held, self.rules, group) if which == HOLDERS else number_words(held, self.rules, request)
+        bound = group_context(sum.context, which, group)
+        words.add(own_mask(sum.secrets.seed(which), bound), 1)
+        for peer in others(group, self.name):
+            key = pair_mask(sum.secrets.mask(which), sum.public(peer, self.rules.sums.index(which)), bound)
+            words.add(key, sign_of(self.name, peer))
         memory = {**memory, "which": which, "group": group}
         return memory, MaskedWords(crossing(words.narrow), crossing(words.wide), unopened)
 
-    def _first(
-        self, memory: State, secrets: _Secrets, request: SendMasked, context: bytes
-    ) -> tuple[State, tuple[str, ...]]:
-        """Take the shares that others dealt, which come with the first of the two sums."""
-        if "shares" in memory:
+    def _first(self, memory: State, sum: _Begun, request: SendMasked) -> tuple[State, tuple[str, ...]]:
+        """Take the shares that others dealt, which come with the first of the sums."""
+        if "opened" in memory:
             return memory, ()
-        shares, unopened = {}, []
-        for peer in request.group:
-            if peer == self.name or peer not in memory["cohort"]:
-                continue
-            channel, masks = memory["cohort"][peer]
-            key = secrets.channel_key(Keys(channel, masks, ""), b"shares", context, peer, self.name)
+        if request.which == NUMBERS and self.rules.counts_holders:
+            raise BadMessage("it has to be counted who holds what before the numbers are added up")
+        peers = others(request.group, self.name)
+        if request.sealed.ndim != 2 or len(request.sealed) != len(peers):
+            raise BadMessage(f"shares of {len(peers)} others are to come, found {tuple(request.sealed.shape)}")
+        opened, unopened = {self.name: memory["mine"]}, []
+        for peer, sealed in zip(peers, request.sealed, strict=True):
             try:
-                shares[peer] = pack(crypto.unseal(key, unpack(request.sealed[peer]), context))
-            except (BadMessage, KeyError):
+                text = crypto.unseal(sum.channel_key(b"shares", peer, self.name), unpack(sealed), sum.context)
+            except BadMessage:
+                text = b""
+            if len(text) == SHARES_BYTES * len(self.rules.sums):
+                opened[peer] = pack(text)
+            else:
                 unopened.append(peer)
-        held = memory["held"]
-        if request.which == NUMBERS and (held["weighted"] or "sent" in held):
-            raise BadMessage("the weights have to be added up before the numbers")
-        return {**memory, "shares": {**shares, self.name: memory["mine"]}}, tuple(unopened)
+        found = {**memory, "opened": tuple(opened), "shares": torch.stack(list(opened.values()))}
+        return found, tuple(unopened)
 
-    def _check_group(self, memory: State, group: tuple[str, ...], num_cohort: int) -> None:
-        if len(set(group)) != len(group) or self.name not in group or set(group) - memory["cohort"].keys():
+    def _check_group(self, memory: State, group: tuple[str, ...]) -> None:
+        cohort: tuple[str, ...] = memory["cohort"]
+        if len(set(group)) != len(group) or self.name not in group or set(group) - set(cohort):
             raise BadMessage("those whose masks are to count are not this client and others of the cohort, each once")
-        least = self.rules.least(num_cohort)
+        least = self.rules.least(len(cohort))
         if len(group) < least:
-            raise BadMessage(f"{len(group)} clients are left of {num_cohort}; the sum needs {least}")
-        if "alive" in memory and set(group) != set(memory["alive"]):
+            raise BadMessage(f"{len(group)} clients are left of {len(cohort)}; the sum needs {least}")
+        weighed: Collection[str] | None = memory.get("alive")
+        if memory["held"]["weighted"] and not self.rules.counts_holders:
+            weighed = cohort
+        if weighed is not None and set(group) != set(weighed):
             raise BadMessage("others are to be in the sum of the numbers than were left in that of the weights")
 
     # ---- 2, if somebody was lost
 
     def confirm_view(self, memory: State, request: ConfirmView) -> tuple[State, ViewTags]:
         """Confirm to the others who is said to be left."""
-        secrets, cohort, context = self._begun(memory, request.sum)
-        view = self._settle_view(memory, request.which, request.alive, context)
-        tags = {}
-        for peer in request.alive:
-            if peer != self.name:
-                channel, masks = cohort[peer]
-                key = secrets.channel_key(Keys(channel, masks, ""), b"view", context, self.name, peer)
-                tags[peer] = pack(crypto.derived(key, view))
-        return memory, ViewTags(tags)
+        sum = self._begun(memory, request.sum)
+        view = self._settle_view(memory, request.which, request.alive, sum)
+        peers = others(request.alive, self.name)
+        return memory, ViewTags({peer: pack(sum.tag(view, self.name, peer)) for peer in peers})
 
-    def _settle_view(self, memory: State, which: int, alive: tuple[str, ...], context: bytes) -> bytes:
+    def _settle_view(self, memory: State, which: int, alive: tuple[str, ...], sum: _Begun) -> bytes:
         """Return what tells a view of who is left, once it is settled that there is no other."""
         if memory.get("which") != which:
             raise BadMessage("this client sent nothing for the sum that is to be uncovered")
         group: tuple[str, ...] = memory["group"]
         if len(set(alive)) != len(alive) or self.name not in alive or set(alive) - set(group):
             raise BadMessage("who is said to be left are not this client and others of the sum, each once")
-        least = self.rules.least(len(memory["cohort"]))
+        least = self.rules.least(len(sum.cohort))
         if len(alive) < least:
             raise BadMessage(f"{len(alive)} clients are left; the sum needs {least}")
-        view = group_context(group_context(context, which, group), which, alive)
+        view = group_context(group_context(sum.context, which, group), which, alive)
         self._settle(memory, f"view {which}", view)
         return view
 
@@ -229,33 +253,31 @@ class Giver:
 
     def reveal_shares(self, memory: State, request: RevealShares) -> tuple[State, RevealedShares]:
         """Return one share for each of the group: which one, follows from who is left."""
-        secrets, cohort, context = self._begun(memory, request.sum)
+        sum = self._begun(memory, request.sum)
         which, alive = request.which, request.alive
-        view = self._settle_view(memory, which, alive, context)
+        view = self._settle_view(memory, which, alive, sum)
         group: tuple[str, ...] = memory["group"]
         if len(alive) < len(group):
-            self._check_tags(request, secrets, cohort, context, view)
-        if self.settled is not None and (which == NUMBERS or "sent" in memory["held"]):
+            self._check_tags(request, sum, view)
+        if self.settled is not None:
             self.settled.add_up(f"{which} {memory['reply']}", alive)
-        found = {}
-        for peer in group:
-            if peer in memory["shares"]:
-                place = len(SUMS) * which + (1 if peer in alive else 0)
-                start = place * shamir.SHARE_BYTES
-                found[peer] = memory["shares"][peer][start : start + shamir.SHARE_BYTES].clone()
+        start = SHARES_BYTES * self.rules.sums.index(which)
+        of, found = tuple(peer for peer in memory["opened"] if peer in group), []
+        for peer, shares in zip(memory["opened"], memory["shares"], strict=True):
+            if peer in group:
+                at = start + (shamir.SHARE_BYTES if peer in alive else 0)
+                found.append(shares[at : at + shamir.SHARE_BYTES])
         # After the numbers nothing is left to be asked for.
         left = {} if which == NUMBERS else {**memory, "alive": alive}
-        return left, RevealedShares(found)
+        return left, RevealedShares(of, torch.stack(found))
 
-    def _check_tags(self, request: RevealShares, secrets: _Secrets, cohort: State, context: bytes, view: bytes) -> None:
+    def _check_tags(self, request: RevealShares, sum: _Begun, view: bytes) -> None:
         """See that as many as are needed confirmed that the same are left, this client among them."""
         seen = 1
-        for peer in set(request.alive) - {self.name}:
-            channel, masks = cohort[peer]
-            key = secrets.channel_key(Keys(channel, masks, ""), b"view", context, peer, self.name)
+        for peer in others(request.alive, self.name):
             tag = request.tags.get(peer)
-            seen += tag is not None and crypto.same(unpack(tag.reshape(-1)), crypto.derived(key, view))
-        needed = self.rules.needed(len(cohort))
+            seen += tag is not None and crypto.same(unpack(tag.reshape(-1)), sum.tag(view, peer, self.name))
+        needed = self.rules.needed(len(sum.cohort))
         if seen < needed:
             raise BadMessage(
                 f"{seen} clients confirmed that {len(request.alive)} of {len(request.group)} are left; before shares "
@@ -268,13 +290,13 @@ class Giver:
         known = memory.get("sum")
         if known is None or any(known[name] != value for name, value in vars(wanted).items()):
             raise BadMessage("this client made no keys for this sum")
-        return _Secrets(unpack(memory["root"]))
+        return _Secrets(unpack(memory["root"]), self.rules.sums)
 
-    def _begun(self, memory: State, wanted: Sum) -> tuple[_Secrets, State, bytes]:
+    def _begun(self, memory: State, wanted: Sum) -> _Begun:
         secrets = self._secrets(memory, wanted)
         if "cohort" not in memory:
             raise BadMessage("this client dealt no shares for this sum")
-        return secrets, memory["cohort"], unpack(memory["context"])
+        return _Begun(self.name, secrets, memory)
 
     def _settle(self, memory: State, what: str, value: bytes) -> None:
         if self.settled is not None:
@@ -284,8 +306,8 @@ class Giver:
 class _Secrets:
     """All secrets of a client in one sum, made of 32 bytes."""
 
-    def __init__(self, root: bytes) -> None:
-        self._root = root
+    def __init__(self, root: bytes, sums: tuple[int, ...]) -> None:
+        self._root, self._sums = root, sums
 
     def derived(self, *names: bytes) -> bytes:
         return crypto.derived(self._root, *names)
@@ -298,26 +320,44 @@ class _Secrets:
 
     def all(self) -> list[bytes]:
         """Return the secrets of which shares are dealt: for each sum the key of the pairs' masks, and the own mask."""
-        return [secret for which in SUMS for secret in (self.mask(which), self.seed(which))]
+        return [secret for which in self._sums for secret in (self.mask(which), self.seed(which))]
 
-    def public(self) -> tuple[Tensor, Tensor]:
-        """Return the public keys: of the channel, and of the pairs' masks."""
-        masks = _rows([crypto.public_of(self.mask(which)) for which in SUMS])
-        return pack(crypto.public_of(self.derived(b"channel"))), masks
+    def public(self) -> Tensor:
+        """Return the public keys in rows: of the channel, and of the pairs' masks."""
+        private = [self.derived(b"channel"), *map(self.mask, self._sums)]
+        return _rows([crypto.public_of(key) for key in private])
 
-    def channel_key(self, keys: Keys, purpose: bytes, context: bytes, sender: str, receiver: str) -> bytes:
-        """Return the key for what one sends the other."""
-        names = (purpose, context, sender.encode(), receiver.encode())
-        return crypto.agreed(self.derived(b"channel"), unpack(keys.channel), *names)
+    def channel(self, public: Tensor, context: bytes) -> Tensor:
+        """Return what this client has in common with the owner of a public key, and with nobody else."""
+        return pack(crypto.agreed(self.derived(b"channel"), unpack(public), b"channel", context))
 
 
-def signed_text(client: str, wanted: Sum, channel: Tensor, masks: Tensor) -> bytes:
+class _Begun:
+    """A sum whose cohort is known."""
+
+    def __init__(self, name: str, secrets: _Secrets, memory: State) -> None:
+        self.name, self.secrets, self.context = name, secrets, unpack(memory["context"])
+        self.cohort: tuple[str, ...] = memory["cohort"]
+        self._keys, self._channels = memory["keys"], memory["channels"]
+
+    def public(self, peer: str, place: int) -> bytes:
+        """Return a peer's public key for the masks of a sum."""
+        return unpack(self._keys[self.cohort.index(peer), 1 + place])
+
+    def channel_key(self, purpose: bytes, first: str, second: str) -> bytes:
+        """Return a key that only two have, of whom one is this client, for a purpose and in this direction."""
+        peer = second if first == self.name else first
+        secret = unpack(self._channels[self.cohort.index(peer)])
+        return crypto.derived(secret, purpose, self.context, first.encode(), second.encode())
+
+    def tag(self, view: bytes, sender: str, receiver: str) -> bytes:
+        """Return what one says to the other of who is left."""
+        return crypto.derived(self.channel_key(b"view", sender, receiver), view)
+
+
+def signed_text(client: str, wanted: Sum, public: Tensor) -> bytes:
     """Return what a client signs of its keys: whose, and for which sum of which course, they are."""
-    return b"isthmus sum keys 1" + context_of(wanted, {client: Keys(channel, masks, "")})
-
-
-def _same(keys: Keys, channel: Tensor, masks: Tensor) -> bool:
-    return torch.equal(keys.channel, channel) and torch.equal(keys.masks, masks)
+    return b"isthmus sum keys 2" + context_of(wanted, {client: Keys(public, "")})
 
 
 def _rows(parts: Iterable[bytes]) -> Tensor:

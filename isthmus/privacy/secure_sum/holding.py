@@ -35,7 +35,7 @@ def hold(reply: Record, request: Record, rules: SumRules) -> tuple[State, Record
         "form": (told.reply, told.shapes),
         "weighted": layout.weighted,
     }
-    if rules.min_holders > 1:
+    if rules.counts_holders:
         memory["sent"] = _sent(reply, request, layout)
     return memory, layout.outline
 
@@ -66,17 +66,18 @@ def _sent(reply: Record, request: Record, layout: Layout) -> Tensor:
     return layout.numbers(with_leaves(reply, base)).narrow
 
 
-def weight_words(held: State, rules: SumRules, group: tuple[str, ...]) -> Words:
-    """Return the weight in words, and where this client has something of its own, if that is counted."""
-    num_group = len(group)
-    weights = rules.weights(num_group)
-    if held["weight"] > weights.bound / num_group:
-        raise BadMessage(f"the weight {held['weight']:g} is beyond {weights.bound / num_group:g}")
-    counted = torch.empty(0)
-    if "sent" in held:
-        counted = (held["narrow"] != held["sent"]) & (held["weight"] > 0.0)
-    wide = weights.words(torch.tensor([held["weight"]], dtype=torch.float64))
-    return Words(counted.to(torch.uint8).numpy().astype(np.uint32), wide)
+def weight_words(held: State, rules: SumRules, num_clients: int) -> Words:
+    """Return the weight in words that so many clients add up."""
+    weights = rules.weights(num_clients)
+    if held["weight"] > weights.bound / num_clients:
+        raise BadMessage(f"the weight {held['weight']:g} is beyond {weights.bound / num_clients:g}")
+    return Words(np.empty(0, np.uint32), weights.words(torch.tensor([held["weight"]], dtype=torch.float64)))
+
+
+def holder_words(held: State, rules: SumRules, group: tuple[str, ...]) -> Words:
+    """Return where this client has something of its own, and the weight, in words."""
+    counted = (held["narrow"] != held["sent"]) & (held["weight"] > 0.0)
+    return Words(counted.to(torch.uint8).numpy().astype(np.uint32), weight_words(held, rules, len(group)).wide)
 
 
 def number_words(held: State, rules: SumRules, request: SendMasked) -> Words:

@@ -148,6 +148,11 @@ def _leaf(part: Tensor, dtype: torch.dtype | None, shape: tuple[int, ...]) -> Va
     return (part if dtype.is_floating_point else part.round()).to(dtype).view(shape)
 
 
+def told_leaf(leaf: Value) -> str:
+    """Return a leaf of an outline in words that tell it from every other: honest ones hold nothing."""
+    return f"{leaf.dtype} {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else f"{type(leaf).__name__} {leaf!r}"
+
+
 def names_in(value: Any) -> frozenset[str]:
     """Return the names of entries in a value, at any depth."""
     if isinstance(value, Record):

@@ -1,4 +1,7 @@
-"""The masks of a sum: one of each client's own, and one for each pair, which is in the sum with both signs."""
+"""The masks of a sum: one of each client's own, and one for each pair, which is in the sum with both signs.
+
+Weights have masks of pairs alone: no share of what these are made of is ever dealt, so that nobody is said to be lost.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,11 @@ class Words:
     narrow: np.ndarray
     wide: np.ndarray
 
+    @classmethod
+    def zeros(cls, narrow: int, wide: int, bits: int = 32) -> Words:
+        """Return so many words of each kind that add nothing."""
+        return cls(np.zeros(narrow, np.uint32 if bits == 32 else np.uint64), np.zeros(wide, np.uint64))
+
     def add(self, key: bytes, sign: int) -> None:
         """Add the mask of a key, or take it off."""
         add_stream(key, (self.narrow, self.wide), sign)
@@ -32,11 +40,9 @@ class Words:
 def context_of(sum: Sum, cohort: Mapping[str, Keys]) -> bytes:
     """Return what all keys of a sum are bound to: course, round, exchange, attempt and the cohort with its keys."""
     members = [
-        part
-        for name, keys in sorted(cohort.items())
-        for part in (name.encode(), unpack(keys.channel), unpack(keys.masks.reshape(-1)))
+        part for name, keys in sorted(cohort.items()) for part in (name.encode(), unpack(keys.public.reshape(-1)))
     ]
-    return digest(b"isthmus secure sum 1", encode(sum), *members)
+    return digest(b"isthmus secure sum 2", encode(sum), *members)
 
 
 def group_context(context: bytes, which: int, group: Iterable[str]) -> bytes:
@@ -52,6 +58,11 @@ def own_mask(seed: bytes, context: bytes) -> bytes:
 def pair_mask(private: bytes, public: bytes, context: bytes) -> bytes:
     """Return the key of the mask of a pair, from either's private key and the other's public one."""
     return agreed(private, public, b"pair mask", context)
+
+
+def weight_mask(secret: bytes) -> bytes:
+    """Return the key of the mask of a pair on a weight, from a secret of the two for this alone."""
+    return derived(secret, b"weight mask")
 
 
 def sign_of(me: str, other: str) -> int:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from isthmus.privacy.secure_sum.fixed_point import FixedPoint
 
+# What is added up under masks that survive the loss of clients: who holds what, and the weights, where that is counted;
+# then the numbers.
+HOLDERS, NUMBERS = 0, 1
 # Weights are whole multiples of 2^-20; single numbers in a reply may be as large as 2^36.
 WEIGHT_BITS = 20
 WIDE_BOUND = 2.0**36
@@ -23,6 +26,16 @@ class SumRules:
     clip: float = 100.0
     min_cohort: int = 3
     min_holders: int = 1
+
+    @property
+    def sums(self) -> tuple[int, ...]:
+        """Which sums there are under such masks."""
+        return (HOLDERS, NUMBERS) if self.counts_holders else (NUMBERS,)
+
+    @property
+    def counts_holders(self) -> bool:
+        """Whether it is counted how many clients hold something of their own at each place."""
+        return self.min_holders > 1
 
     def needed(self, num_clients: int) -> int:
         """Return how many of so many clients must stay to the end: more than half of them, in any case."""

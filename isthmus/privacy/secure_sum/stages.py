@@ -1,20 +1,24 @@
 """The messages of a secure sum, in their order (Bonawitz et al., 2017), and what each must be.
 
     0  MakeKeys      -> PublicKeys     each client makes key pairs for this sum alone, and tells the form of its reply
-    1  ShareSecrets  -> SealedShares   and deals shares of its secrets to all others, sealed for each
+    1  ShareSecrets  -> SealedShares   and deals shares of its secrets to all others, sealed for each; its weight, under
+                                       one mask for each pair
     2  SendMasked    -> MaskedWords    what it holds, under its own mask and one for each pair
        ConfirmView   -> ViewTags       only if somebody was lost in between: who is said to be left, told to each other
     3  RevealShares  -> RevealedShares of who is left the share of the own mask, of who is lost that of the pairs' key
 
-Stages 2 and 3 are done once for the weights (and for who holds what), if there are any, then for the numbers, each with
-keys of its own. All public keys and sealed shares of a sum go by the server, which can read none.
+Between sites stage 0 goes along with the algorithm's own request. The masks of the weights come off only if all that
+made keys answer stage 1; else the sum is begun anew among those who did. Where it is counted who holds what, no weight
+is in stage 1: stages 2 and 3 are done once for holders and weights, then for the numbers, each with keys of its own.
+All public keys and sealed shares of a sum go by the server, which can read none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torch import Tensor, uint8
+from torch import Tensor, int64, uint8
 
 from isthmus.core.outside import MAX_NAME, named
 from isthmus.core.protocol import Known, Request
@@ -23,12 +27,10 @@ from isthmus.privacy.secure_sum.keys import KEY_BYTES
 from isthmus.privacy.secure_sum.layout import Outline
 from isthmus.privacy.secure_sum.shamir import SHARE_BYTES
 
-WEIGHTS, NUMBERS = 0, 1
-SUMS = (WEIGHTS, NUMBERS)
-# The four secrets of a client of which shares are dealt: for each sum the key of its pairs' masks, and its own mask's.
-NUM_SECRETS = 2 * len(SUMS)
+MAX_SUMS = 2
+# For each sum shares of two secrets are dealt: of the key of the pairs' masks, and of the own mask's.
+SHARES_BYTES = 2 * SHARE_BYTES
 TAG_BYTES = 16
-SEALED_BYTES = NUM_SECRETS * SHARE_BYTES + TAG_BYTES
 MAX_SIGNATURE = 40_000
 
 
@@ -50,12 +52,10 @@ class Sum(Record):
 class Keys(Record):
     """The public keys that one client made for one sum."""
 
-    channel: Tensor
-    """Bytes: what shares for it are sealed with."""
-    masks: Tensor
-    """Bytes, one row for each sum: what the masks of pairs are agreed with."""
+    public: Tensor
+    """Bytes in rows: what shares for it are sealed with; then for each sum what masks of pairs are agreed with."""
     signature: str
-    """The client's signature of both, where clients can sign; empty where they cannot."""
+    """The client's signature of them, where clients can sign; empty where they cannot."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class PublicKeys(Record):
     form: Outline
     """Names, kinds and shapes of what it holds; its numbers stay."""
     before: tuple[tuple[str, ...], ...]
-    """For each of the sums over whom what it holds was added up before, if it was: it is in no sum over others."""
+    """For each sum (holders, numbers) over whom what it holds was added up before: it is in none over others."""
 
 
 def is_bytes(tensor: Tensor, *shape: int) -> bool:
@@ -75,10 +75,15 @@ def is_bytes(tensor: Tensor, *shape: int) -> bool:
     return tensor.dtype == uint8 and tuple(tensor.shape) == shape
 
 
-def keys_problem(keys: Keys) -> str:
+def others(names: Iterable[str], me: str) -> list[str]:
+    """Return all but one client, in the order of what is meant for each of them in one tensor."""
+    return sorted(name for name in names if name != me)
+
+
+def keys_problem(keys: Keys, num_sums: int) -> str:
     """Return what is wrong with the form of public keys."""
-    if not is_bytes(keys.channel, KEY_BYTES) or not is_bytes(keys.masks, len(SUMS), KEY_BYTES):
-        return "public keys have 32 bytes each"
+    if not is_bytes(keys.public, 1 + num_sums, KEY_BYTES):
+        return f"public keys are {1 + num_sums} of 32 bytes"
     return "a signature is too long" if len(keys.signature) > MAX_SIGNATURE else ""
 
 
@@ -88,22 +93,26 @@ class MakeKeys(Request[PublicKeys]):
 
     sum: Sum
     """Which sum they are for."""
+    num_sums: int
+    """How many sums under masks of their own belong to it."""
 
     def misfit(self, reply: PublicKeys, known: Known) -> str:
         """Return what is wrong with the form."""
-        if len(reply.before) != len(SUMS) or any(len(name) > MAX_NAME for names in reply.before for name in names):
+        if len(reply.before) != MAX_SUMS or any(len(name) > MAX_NAME for names in reply.before for name in names):
             return "it does not say in what sums its reply was before"
-        return keys_problem(reply.keys)
+        return keys_problem(reply.keys, self.num_sums)
 
 
 @dataclass(frozen=True)
 class SealedShares(Record):
     """Shares of a client's secrets, for each other client of the sum."""
 
-    sealed: dict[str, Tensor]
-    """By receiver, who alone can open them."""
+    sealed: Tensor
+    """Bytes, one row for each other client in the order of their names, who alone can open it."""
     promises: Tensor
     """Bytes, one row for each sum: by these the secret of the own mask is known when it comes back; they hide it."""
+    weight: Tensor
+    """A word, its weight under a mask for each pair; none where weights are not added up here."""
 
 
 @dataclass(frozen=True)
@@ -114,21 +123,21 @@ class ShareSecrets(Request[SealedShares]):
     """Which sum."""
     cohort: dict[str, Keys]
     """Who takes part, with the public keys; the same for all."""
+    num_sums: int
+    """For how many sums secrets are shared."""
+    words: int
+    """How many words of weights are expected."""
 
     def misfit(self, reply: SealedShares, known: Known) -> str:
         """Return what is wrong with the form."""
-        if not is_bytes(reply.promises, len(SUMS), KEY_BYTES):
+        if not is_bytes(reply.promises, self.num_sums, KEY_BYTES):
             return "promises are not 32 bytes each"
-        odd = sorted(reply.sealed.keys() - self.cohort.keys())
-        if odd:
-            return f"sealed has shares for {named(odd[0])}, who is not of this sum"
-        if len(self.cohort) - len(reply.sealed) != 1:  # all but itself
-            return f"sealed has shares for {len(reply.sealed)} of {len(self.cohort) - 1} others"
-        return next((f"sealed[{named(k)}] is no share" for k, v in reply.sealed.items() if not _sealed(v)), "")
-
-
-def _sealed(tensor: Tensor) -> bool:
-    return is_bytes(tensor, SEALED_BYTES)
+        if reply.weight.dtype != int64 or tuple(reply.weight.shape) != (self.words,):
+            return f"weight has shape {tuple(reply.weight.shape)} of {reply.weight.dtype}, expected {self.words} words"
+        size, rows = self.num_sums * SHARES_BYTES + TAG_BYTES, len(self.cohort) - 1  # all but itself
+        if not is_bytes(reply.sealed, rows, size):
+            return f"sealed has shape {tuple(reply.sealed.shape)}, expected {size} bytes for each of {rows} others"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -150,11 +159,11 @@ class SendMasked(Request[MaskedWords]):
     sum: Sum
     """Which sum."""
     which: int
-    """0: weights, and who holds what; 1: the numbers."""
+    """0: who holds what, and the weights; 1: the numbers."""
     group: tuple[str, ...]
     """Whose masks count: the same for all."""
-    sealed: dict[str, Tensor]
-    """The shares that the others of the group dealt to this client, in the first sum of the two that is done."""
+    sealed: Tensor
+    """The shares that the others of the group dealt to this client, in the order of their names; later ones none."""
     total: float
     """The sum of all weights; a client's numbers count by its part of it."""
     few: Tensor
@@ -194,7 +203,7 @@ class ConfirmView(Request[ViewTags]):
     sum: Sum
     """Which sum."""
     which: int
-    """0: weights; 1: the numbers."""
+    """0: who holds what, and the weights; 1: the numbers."""
     alive: tuple[str, ...]
     """Of the group, those whose masked words came."""
 
@@ -209,8 +218,10 @@ class ConfirmView(Request[ViewTags]):
 class RevealedShares(Record):
     """One share for each client of the group: never both of one client."""
 
-    shares: dict[str, Tensor]
-    """By client: of its own mask if it is left, else of the key of its pairs' masks."""
+    of: tuple[str, ...]
+    """Whose."""
+    shares: Tensor
+    """Bytes in rows: of the own mask of who is left, else of the key of its pairs' masks."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +231,7 @@ class RevealShares(Request[RevealedShares]):
     sum: Sum
     """Which sum."""
     which: int
-    """0: weights; 1: the numbers."""
+    """0: who holds what, and the weights; 1: the numbers."""
     group: tuple[str, ...]
     """Whose masks are in it."""
     alive: tuple[str, ...]
@@ -230,8 +241,8 @@ class RevealShares(Request[RevealedShares]):
 
     def misfit(self, reply: RevealedShares, known: Known) -> str:
         """Return what is wrong with the form."""
-        odd = sorted(reply.shares.keys() - set(self.group))
-        if odd:
-            return f"shares has {named(odd[0])}, who is not of this sum"
-        wrong = (k for k, v in reply.shares.items() if not is_bytes(v, SHARE_BYTES))
-        return next((f"shares[{named(k)}] is no share" for k in wrong), "")
+        if len(reply.of) > len(self.group) or len(set(reply.of)) != len(reply.of) or set(reply.of) - set(self.group):
+            return "it tells shares of others than those of this sum, each once"
+        if not is_bytes(reply.shares, len(reply.of), SHARE_BYTES):
+            return f"shares has shape {tuple(reply.shares.shape)}, expected {SHARE_BYTES} bytes of each"
+        return ""

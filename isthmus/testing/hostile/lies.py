@@ -14,7 +14,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,10 +24,12 @@ from isthmus.core.errors import BadMessage
 from isthmus.core.federation import Outcome, Outcomes, Runtime, apart
 from isthmus.core.protocol import Failure, Kept, Position, Request, Requests, reply_type
 from isthmus.core.record import Params, Record, field_types
-from isthmus.runtime.envelope import Answer, Envelope
+from isthmus.runtime.envelope import Answer, EnclosedAnswer, Enclosure, Envelope
 from isthmus.runtime.loop import measured
 from isthmus.runtime.strict import StrictRuntime
 from isthmus.testing.hostile.forging import altered, forged
+
+AnswerT = TypeVar("AnswerT", Answer, EnclosedAnswer)
 
 HUGE = 2**62
 LONG = 160_000
@@ -123,6 +125,7 @@ def _about_tensor(value: Tensor, place: str) -> Iterator[Change]:
     yield place, "another axis", value[None], True
     if value.ndim:
         yield place, "no axis", torch.zeros((), dtype=value.dtype), True
+    if value.ndim and len(value):  # else that is the truth
         yield place, "no rows", value[:0], False
     if value.is_floating_point():
         yield place, "integers", value.long(), True
@@ -290,17 +293,26 @@ class HostileSilo(Interposed):
         """Answer as the honest silo would, but for the lie."""
         message: bytes = self.honest.handle("exchange", data)
         try:
-            answer: Answer = decode(message, Answer)
+            honest: Answer = decode(message, Answer)
         except BadMessage:
             return message
-        asked = self.kinds[envelope.kind]
+        answer = self._lied(envelope, honest)
+        if envelope.enclosed is not None and answer.enclosed is not None:
+            enclosed = self._lied(envelope.enclosed, answer.enclosed)
+            if enclosed is not answer.enclosed:
+                answer = dataclasses.replace(answer, enclosed=enclosed)
+        return message if answer is honest else encode(answer)
+
+    def _lied(self, asked: Envelope | Enclosure, answer: AnswerT) -> AnswerT:
+        """Return what it says in place of an answer; the very same object where that is the answer."""
         if answer.failure is not None:
-            return message
-        request: Request[Any] = decode(opened(envelope.payload), asked)
-        honest: Record = decode(opened(answer.payload), reply_type(asked))
-        reply = self.liar.answer(envelope.position, request, honest)
+            return answer
+        kind = self.kinds[asked.kind]
+        request: Request[Any] = decode(opened(asked.payload), kind)
+        honest: Record = decode(opened(answer.payload), reply_type(kind))
+        reply = self.liar.answer(asked.position, request, honest)
         if reply is honest:
-            return message
+            return answer
         if isinstance(reply, Failure):
-            return encode(dataclasses.replace(answer, payload=pack(b""), failure=reply))
-        return encode(dataclasses.replace(answer, payload=pack(forged(reply))))
+            return dataclasses.replace(answer, payload=pack(b""), failure=reply)
+        return dataclasses.replace(answer, payload=pack(forged(reply)))

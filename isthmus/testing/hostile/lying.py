@@ -24,7 +24,7 @@ from isthmus.core.federation import ExchangeReport
 from isthmus.core.outside import MAX_TEXT
 from isthmus.core.protocol import Algorithm, Failure, Position, Request, reply_type
 from isthmus.core.record import Record, leaves, non_finite_leaf
-from isthmus.runtime.envelope import BLANK, Answer, Envelope
+from isthmus.runtime.envelope import BLANK, Answer, Enclosure, Envelope
 from isthmus.testing.hostile.counting import Meter
 from isthmus.testing.hostile.lies import Dishonest, HostileSilo, Interposed, Liar, Lie, some_lies_about
 from isthmus.testing.hostile.sites import AnySilo, SiteTrace, World, kinds_of, toy_world, trace_sites
@@ -250,13 +250,13 @@ class RecordingSilo(Interposed):
 
     def __init__(self, honest: AnySilo) -> None:
         super().__init__(honest)
-        self.asked: list[Envelope] = []
+        self.asked: list[Envelope | Enclosure] = []
         self.given: list[Given] = []
 
     def exchange(self, envelope: Envelope, data: bytes) -> bytes:
         """Answer, and take note."""
         answer: bytes = self.honest.handle("exchange", data)
-        self.asked.append(envelope)
+        self.asked += [envelope] if envelope.enclosed is None else [envelope, envelope.enclosed]
         self.given.append((envelope.kind, envelope.position, answer))
         return answer
 

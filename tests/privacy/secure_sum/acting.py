@@ -12,6 +12,7 @@ from torch import Tensor
 
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadMessage
+from isthmus.core.guards.guard import Review
 from isthmus.core.guards.settled import Settled
 from isthmus.core.protocol import Known, ModelState, Request, reply_type
 from isthmus.core.record import Record, State
@@ -77,6 +78,7 @@ class Acting:
         }
         self.memories: dict[str, State] = {}
         self.refusals: dict[str, str] = {}
+        self.failures: dict[str, str] = {}  # what the server named
         self.seen: list[tuple[str, str, Record]] = []  # all that reaches the server
         self.notes: list[str] = []
         for name, reply in self.replies.items():
@@ -103,9 +105,9 @@ class Acting:
         found: Record = decode(encode(reply), reply_type(kind))
         return found
 
-    def ask(self, requests: Mapping[str, Request[Any]]) -> dict[str, Any]:
+    def ask(self, requests: Mapping[str, Request[Any]], review: Review | None = None) -> dict[str, Any]:
         """Carry one exchange."""
-        found = {}
+        found: dict[str, Any] = {}
         for client, request in requests.items():
             stage = stage_of(request)
             bent = self.bend(stage, client, request)
@@ -120,6 +122,9 @@ class Acting:
                 continue
             self.seen.append((stage, client, reply))
             found[client] = reply
+        for client, why in review(found).items() if review is not None else ():
+            self.failures[client] = why
+            del found[client]
         return found
 
     def run(self) -> Record:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.core.codec import pack
 from isthmus.core.errors import CourseFailed, TooFewReplies
 from isthmus.core.folds import weighted_mean
 from isthmus.core.guards.settled import Settled
@@ -25,21 +24,16 @@ from isthmus.privacy.secure_sum.stages import MaskedWords, RevealedShares
 from tests.privacy.secure_sum.acting import Acting, Fate, Unweighted, Update, updates
 
 RULES = SumRules()
-STAGES = (
-    "MakeKeys",
-    "ShareSecrets",
-    "SendMasked 0",
-    "RevealShares 0",
-    "SendMasked 1",
-    "RevealShares 1",
-)
+STAGES = ("MakeKeys", "ShareSecrets", "SendMasked 1", "RevealShares 1")
+# Where it is counted who holds what.
+COUNTING = ("MakeKeys", "ShareSecrets", "SendMasked 0", "RevealShares 0", "SendMasked 1", "RevealShares 1")
 # Those who are lost at these stages are in no sum; at the others what they sent counts.
 OUT = {"MakeKeys", "ShareSecrets", "SendMasked 0", "SendMasked 1"}
 
 
 def losing(lost: dict[str, str]) -> Fate:
     """Return a network that loses clients at stages, for good."""
-    order = [*STAGES]
+    order = [*COUNTING]
 
     def lose(stage: str, client: str, reply: Any) -> Any:
         at = lost.get(client)
@@ -120,30 +114,32 @@ def test_weights_with_a_point_count_as_they_are_rounded() -> None:
     assert_mean(Acting(told).run(), list(replies.values()), replies)
 
 
-def losses(number: int, most: int) -> Iterator[dict[str, str]]:
+def losses(number: int, most: int, stages: tuple[str, ...]) -> Iterator[dict[str, str]]:
     """Yield every way to lose up to so many of some clients, each at any stage."""
     names = [f"c{place}" for place in range(number)]
     for size in range(most + 1):
         for chosen in combinations(names, size):
-            for stages in _choices(size):
-                yield dict(zip(chosen, stages, strict=True))
+            for at in product(stages, repeat=size):
+                yield dict(zip(chosen, at, strict=True))
 
 
-def _choices(size: int) -> Iterator[tuple[str, ...]]:
-    if size == 0:
-        yield ()
-        return
-    for rest in _choices(size - 1):
-        for stage in STAGES:
-            yield (*rest, stage)
+SEEN = {
+    (3, 0.51, 1): {"sum": 13, "none": 48},
+    (4, 0.51, 1): {"sum": 17, "none": 0},
+    (4, 1.0, 1): {"sum": 5, "none": 12},
+    (3, 0.51, 2): {"sum": 19, "none": 108},
+    (4, 0.51, 2): {"sum": 25, "none": 0},
+    (4, 1.0, 2): {"sum": 5, "none": 20},
+}
 
 
+@pytest.mark.parametrize("holders", [1, 2])
 @pytest.mark.parametrize(("number", "threshold", "most"), [(3, 0.51, 2), (4, 0.51, 1), (4, 1.0, 1)])
-def test_every_dropout_at_every_stage(number: int, threshold: float, most: int) -> None:
+def test_every_dropout_at_every_stage(number: int, threshold: float, most: int, holders: int) -> None:
     """As long as t stay the sum is the mean of those who count; else the course is told so, and nothing comes out."""
-    rules, replies = SumRules(threshold=threshold, min_cohort=2), updates(number)
+    rules, replies = SumRules(threshold=threshold, min_cohort=2, min_holders=holders), updates(number)
     seen = {"sum": 0, "none": 0}
-    for lost in losses(number, most):
+    for lost in losses(number, most, STAGES if holders == 1 else COUNTING):
         acting = Acting(replies, rules, lose=losing(lost))
         began = sum(at != "MakeKeys" for at in [lost.get(client, "") for client in replies])
         if number - len(lost) >= max(rules.needed(began), rules.min_cohort):
@@ -153,29 +149,70 @@ def test_every_dropout_at_every_stage(number: int, threshold: float, most: int) 
             with pytest.raises(TooFewReplies, match=r"round 1, the secure sum of Update: \d clients"):
                 acting.run()
             seen["none"] += 1
-    assert (
-        seen
-        == {(3, 0.51): {"sum": 19, "none": 108}, (4, 0.51): {"sum": 25, "none": 0}, (4, 1.0): {"sum": 5, "none": 20}}[
-            number, threshold
-        ]
-    )
+    assert seen == SEEN[number, threshold, holders]
 
 
-def test_every_dropout_of_five_down_to_the_threshold() -> None:
-    """All t-of-n at each single stage: whoever two of five are, and wherever both are lost."""
-    rules, replies = SumRules(threshold=0.6), updates(5)
-    for stage in STAGES:
-        for chosen in combinations(replies, 2):
-            lost = dict.fromkeys(chosen, stage)
+@pytest.mark.parametrize(("holders", "stages"), [(1, STAGES), (2, COUNTING)])
+def test_every_dropout_of_five_down_to_the_threshold(holders: int, stages: tuple[str, ...]) -> None:
+    """All t-of-n at each choice of two stages: whoever two of five are, and wherever each is lost."""
+    rules, replies = SumRules(threshold=0.6, min_holders=holders), updates(5)
+    for chosen in combinations(replies, 2):
+        for at in product(stages, repeat=2):
+            lost = dict(zip(chosen, at, strict=True))
             assert_mean(Acting(replies, rules, lose=losing(lost)).run(), survivors(replies, lost), replies)
 
 
-def test_one_more_than_can_be_lost_is_told_at_every_stage() -> None:
-    rules, replies = SumRules(threshold=0.6), updates(5)
-    for stage in STAGES[1:]:
+@pytest.mark.parametrize(("holders", "stages"), [(1, STAGES), (2, COUNTING)])
+def test_one_more_than_can_be_lost_is_told_at_every_stage(holders: int, stages: tuple[str, ...]) -> None:
+    rules, replies = SumRules(threshold=0.6, min_holders=holders), updates(5)
+    for stage in stages[1:]:
         acting = Acting(replies, rules, lose=losing(dict.fromkeys(("c0", "c2", "c4"), stage)))
         with pytest.raises(TooFewReplies, match="3 are needed"):
             acting.run()
+
+
+def test_who_is_lost_before_the_weights_are_added_up_makes_the_sum_begin_anew_with_other_keys() -> None:
+    """Masks of weights come off the whole cohort's sum alone; nothing of the first attempt is used in the second."""
+    replies = updates(5)
+    acting = Acting(replies, lose=losing({"c1": "ShareSecrets"}))
+    assert_mean(acting.run(), [reply for client, reply in replies.items() if client != "c1"], replies)
+    keys = [reply.keys.public for stage, _, reply in acting.seen if stage == "MakeKeys"]  # type: ignore[attr-defined]
+    assert len(keys) == 5 + 4 and len({row.numpy().tobytes() for public in keys for row in public}) == 2 * len(keys)
+    assert acting.server.sum.name == "first 1"
+    assert acting.notes == ["c1: lost before the weights were added up; the sum is begun anew without"]
+
+
+def test_a_sum_that_is_begun_anew_still_needs_as_many_of_those_who_began() -> None:
+    """Three of five are needed; where fewer came to count, a sum over two of three would be one over too few."""
+    rules, replies = SumRules(threshold=0.6, min_cohort=2), updates(5)
+    lost = {"c0": "ShareSecrets", "c1": "ShareSecrets", "c2": "SendMasked 1"}
+    with pytest.raises(TooFewReplies, match="2 clients sent what they hold, 3 are needed"):
+        Acting(replies, rules, lose=losing(lost)).run()
+
+
+def test_clients_that_are_lost_one_after_the_other_are_left_out_one_after_the_other() -> None:
+    away: list[str] = []
+
+    def lose(stage: str, client: str, reply: Any) -> Any:
+        if stage == "ShareSecrets" and client not in away and len(away) < 2 and (not away or client != "c0"):
+            away.append(client)
+            return None
+        return None if client in away and stage != "MakeKeys" else reply
+
+    replies = updates(6)
+    acting = Acting(replies, SumRules(threshold=0.6), lose=lambda s, c, r: lose(s, c, r))
+    assert_mean(acting.run(), [reply for client, reply in replies.items() if client not in away], replies)
+    assert len(away) == 2
+
+
+def test_a_weight_that_is_none_is_told_and_no_sum_comes_out() -> None:
+    """Nobody sees a single weight; a word that is far off shows in the sum, and nobody can tell whose it is."""
+
+    def lie(reply: Any) -> Any:
+        return replace(reply, weight=reply.weight + 2**62 + 2**61)
+
+    with pytest.raises(CourseFailed, match=r"the weights of 4 clients add up to .* one of them sent what is no weight"):
+        Acting(updates(4), lose=bending("ShareSecrets", "c2", lie)).run()
 
 
 def test_views_are_confirmed_only_where_somebody_is_lost_in_between() -> None:
@@ -221,37 +258,90 @@ def bending(stage: str, client: str, change: Any) -> Fate:
 
 def test_wrong_shares_of_a_few_are_found_and_named() -> None:
     def wrong(reply: RevealedShares) -> RevealedShares:
-        return RevealedShares({peer: pack(bytes(33)) for peer in reply.shares})
+        return RevealedShares(reply.of, torch.zeros_like(reply.shares))
 
     replies = updates(5)
     acting = Acting(replies, SumRules(threshold=0.6), lose=bending("RevealShares 1", "c3", wrong))
     assert_mean(acting.run(), list(replies.values()), replies)
-    assert any("wrong shares of a secret of c0 came from c3" in note for note in acting.notes)
+    assert acting.failures == {"c3": "it told wrong shares of secrets of c0, c1, c2 and 2 more"}
 
 
 def test_wrong_shares_of_too_many_give_no_sum_but_an_error() -> None:
     def lose(stage: str, client: str, reply: Any) -> Any:
         if stage == "RevealShares 1" and client in ("c1", "c2", "c3"):
-            return RevealedShares({peer: share.flip(0) for peer, share in reply.shares.items()})
+            return RevealedShares(reply.of, reply.shares.flip(1))
         return reply
 
     with pytest.raises(CourseFailed, match="the masks of c0 cannot be taken off the sum"):
         Acting(updates(5), SumRules(threshold=0.6), lose=lose).run()
 
 
-def test_a_client_that_deals_rubbish_is_named_and_no_wrong_sum_comes_out() -> None:
-    def rubbish(reply: Any) -> Any:
-        return type(reply)({peer: share.flip(0) for peer, share in reply.sealed.items()}, reply.promises)
+def rubbish(reply: Any) -> Any:
+    return replace(reply, sealed=reply.sealed.flip(1))
 
-    acting = Acting(updates(5), SumRules(threshold=0.6), lose=bending("ShareSecrets", "c2", rubbish))
-    with pytest.raises(CourseFailed, match="the masks of c2 cannot be taken off the sum"):
+
+@pytest.mark.parametrize("holders", [1, 2])
+def test_a_client_that_deals_rubbish_is_named_and_the_sum_goes_on_without_it(holders: int) -> None:
+    replies = updates(5)
+    rules = SumRules(threshold=0.6, min_holders=holders)
+    acting = Acting(replies, rules, lose=bending("ShareSecrets", "c2", rubbish))
+    assert_mean(acting.run(), [reply for client, reply in replies.items() if client != "c2"], replies)
+    assert acting.failures == {"c2": "4 clients could not open the shares that it dealt"}
+    assert acting.notes == ["c2: left out; the sum is begun anew"]
+
+
+def test_a_client_that_deals_rubbish_to_few_stays_in_the_sum() -> None:
+    """The others' shares are enough, whoever lied: who dealt them, or who says so."""
+
+    def to_one(reply: Any) -> Any:
+        return replace(reply, sealed=torch.cat([reply.sealed[:1].flip(1), reply.sealed[1:]]))
+
+    replies = updates(5)
+    acting = Acting(replies, SumRules(threshold=0.6), lose=bending("ShareSecrets", "c2", to_one))
+    assert_mean(acting.run(), list(replies.values()), replies)
+    assert acting.notes == ["1 clients could not open the shares that c2 dealt to them"]
+    assert acting.server.sum.name == "first"
+
+
+def deaf(reply: Any) -> Any:
+    return replace(reply, unopened=("c0", "c1", "c2", "c4"))
+
+
+@pytest.mark.parametrize("threshold", [0.6, 0.8])
+def test_a_client_that_says_it_can_open_nothing_leaves_nobody_out(threshold: float) -> None:
+    """Four of five can still tell shares of each."""
+    replies = updates(5)
+    acting = Acting(replies, SumRules(threshold=threshold), lose=bending("SendMasked 1", "c3", deaf))
+    assert_mean(acting.run(), list(replies.values()), replies)
+    assert acting.server.sum.name == "first"
+
+
+def test_where_all_shares_are_needed_a_client_that_can_open_nothing_is_the_one_that_is_missing() -> None:
+    acting = Acting(updates(5), SumRules(threshold=1.0), lose=bending("SendMasked 1", "c3", deaf))
+    with pytest.raises(TooFewReplies, match="4 clients could open each other's shares, 5 are needed"):
         acting.run()
-    assert "4 clients could not open the shares that c2 dealt to them" in acting.notes
+
+
+def test_who_deals_rubbish_and_who_says_it_can_open_nothing_are_both_left_out() -> None:
+    """Five of seven are needed: of the shares of c2 two are damaged, and c3 tells none."""
+
+    def to_two(reply: Any) -> Any:
+        return replace(reply, sealed=torch.cat([reply.sealed[:2].flip(1), reply.sealed[2:]]))
+
+    replies = updates(7)
+    bent = bending("ShareSecrets", "c2", to_two), bending("SendMasked 1", "c3", deaf)
+    acting = Acting(replies, SumRules(threshold=0.7), lose=lambda *at: bent[at[0] != "ShareSecrets"](*at))
+    assert_mean(acting.run(), [reply for client, reply in replies.items() if client not in ("c2", "c3")], replies)
+    assert acting.notes == ["c2, c3: left out; the sum is begun anew"]
+    assert acting.failures == {
+        "c2": "3 clients could not open the shares that it dealt",
+        "c3": "it says that it could not open the shares of most others",
+    }
 
 
 def test_a_promise_that_is_not_kept_gives_no_sum() -> None:
     def other(reply: Any) -> Any:
-        return type(reply)(reply.sealed, reply.promises.flip(1))
+        return replace(reply, promises=reply.promises.flip(1))
 
     with pytest.raises(CourseFailed, match="the masks of c2 cannot be taken off"):
         Acting(updates(4), lose=bending("ShareSecrets", "c2", other)).run()
@@ -277,7 +367,7 @@ def test_who_holds_another_form_than_most_is_left_out_and_told() -> None:
     odd = {**replies, "c3": Update({"w": torch.zeros(2)}, 0.0, 5.0)}
     acting = Acting(odd)
     assert_mean(acting.run(), [replies[client] for client in ("c0", "c1", "c2")], replies)
-    assert acting.notes == ["c3 is left out of the sum: what it holds has another form than what most hold"]
+    assert acting.failures == {"c3": "what it holds has another form than what most hold"}
 
 
 def test_forms_that_the_request_does_not_allow_are_left_out() -> None:
@@ -285,7 +375,7 @@ def test_forms_that_the_request_does_not_allow_are_left_out() -> None:
     acting.server.fits = lambda outline: "it does not fit"
     with pytest.raises(TooFewReplies, match="0 clients made keys"):
         acting.run()
-    assert acting.notes[0] == "c0 is left out of the sum: it does not fit"
+    assert acting.failures == dict.fromkeys(acting.replies, "it does not fit")
 
 
 # ---- what was added up before
@@ -295,7 +385,7 @@ def test_a_repeated_sum_is_over_those_that_it_was_over_before() -> None:
     """A server that was killed after a sum, and begins the round anew when somebody is back, gets the same sum."""
     books, replies = {f"c{place}": Settled() for place in range(5)}, updates(5)
     kept = [reply for client, reply in replies.items() if client != "c2"]
-    for stage in ("MakeKeys", "SendMasked 0", "SendMasked 1"):
+    for stage in ("MakeKeys", "ShareSecrets", "SendMasked 1"):
         books = {client: Settled() for client in replies}
         assert_mean(Acting(replies, settled=books, lose=losing({"c2": stage})).run(), kept, replies)
         again = Acting(replies, settled=books, attempt="again")

@@ -27,6 +27,8 @@ from tests.privacy.secure_sum.acting import Acting, stage_of, updates
 
 SENT = ModelState({"w": torch.zeros(3)})
 RULES = SumRules()
+COUNTING = SumRules(min_holders=2)
+STAGES_OF_SHARES = (("RevealShares 1", RULES), ("RevealShares 0", COUNTING), ("RevealShares 1", COUNTING))
 
 
 # ---- what the server says
@@ -58,10 +60,10 @@ def at(stage: str, client: str, change: Any) -> Bend:
     ],
 )
 def test_keys_are_made_for_what_is_held_only(change: Any, why: str) -> None:
-    assert why in refused(at("MakeKeys", "c1", lambda request: MakeKeys(change(request.sum))))["c1"]
+    assert why in refused(at("MakeKeys", "c1", lambda request: replace(request, sum=change(request.sum))))["c1"]
 
 
-@pytest.mark.parametrize("stage", ["ShareSecrets", "SendMasked 0", "RevealShares 1"])
+@pytest.mark.parametrize("stage", ["ShareSecrets", "SendMasked 1", "RevealShares 1"])
 @pytest.mark.parametrize("change", [{"name": "second"}, {"course": "x"}, {"round": 2}, {"exchange": 3}])
 def test_keys_answer_for_their_own_sum_only(stage: str, change: dict[str, Any]) -> None:
     bend = at(stage, "c1", lambda request: replace(request, sum=replace(request.sum, **change)))
@@ -85,7 +87,7 @@ def twice(request: ShareSecrets) -> ShareSecrets:
 
 
 def short(request: ShareSecrets) -> ShareSecrets:
-    odd = replace(request.cohort["c2"], channel=torch.zeros(31, dtype=torch.uint8))
+    odd = replace(request.cohort["c2"], public=torch.zeros(2, 31, dtype=torch.uint8))
     return replace(request, cohort={**request.cohort, "c2": odd})
 
 
@@ -95,7 +97,7 @@ def short(request: ShareSecrets) -> ShareSecrets:
         (swapped, "the keys that are said to be this client's are not"),
         (without("cohort", "c1"), "the keys that are said to be this client's are not"),
         (twice, "the same public key occurs twice"),
-        (short, "public keys have 32 bytes each"),
+        (short, "public keys are 2 of 32 bytes"),
         (lambda request: replace(request, cohort={"c1": request.cohort["c1"]}), "the sum is to be over 1 clients"),
     ],
 )
@@ -122,17 +124,31 @@ def test_a_cohort_below_the_least_is_refused() -> None:
     ],
 )
 def test_groups_that_cannot_be_are_refused(group: tuple[str, ...], why: str) -> None:
-    bend = at("SendMasked 0", "c1", lambda request: replace(request, group=group))
-    assert why in refused(bend)["c1"]
+    for stage, rules in (("SendMasked 1", RULES), ("SendMasked 0", COUNTING)):
+        bend = at(stage, "c1", lambda request: replace(request, group=group))
+        assert why in refused(bend, rules=rules)["c1"]
 
 
 def test_numbers_are_sent_after_the_weights_and_to_the_same() -> None:
     def first(request: SendMasked) -> SendMasked:
         return replace(request, which=1)
 
-    assert "the weights have to be added up before" in refused(at("SendMasked 0", "c1", first))["c1"]
+    early = refused(at("SendMasked 0", "c1", first), rules=COUNTING)["c1"]
+    assert "it has to be counted who holds what before the numbers" in early
     others = at("SendMasked 1", "c1", lambda request: replace(request, group=("c0", "c1", "c2")))
-    assert "others are to be in the sum of the numbers" in refused(others)["c1"]
+    for rules in (RULES, COUNTING):
+        assert "others are to be in the sum of the numbers" in refused(others, rules=rules)["c1"]
+
+
+def test_sums_that_are_not_made_are_refused() -> None:
+    for which in (0, 2, -1):
+        bend = at("SendMasked 1", "c1", lambda request, which=which: replace(request, which=which))
+        assert f"there is no sum {which} here" in refused(bend)["c1"]
+
+
+def test_shares_that_do_not_come_from_all_others_are_refused() -> None:
+    bend = at("SendMasked 1", "c1", lambda request: replace(request, sealed=request.sealed[:-1]))
+    assert "shares of 3 others are to come, found (2, " in refused(bend)["c1"]
 
 
 def test_a_smaller_total_is_refused_where_it_shows() -> None:
@@ -158,13 +174,15 @@ def test_what_too_few_hold_must_have_the_form_of_what_is_held() -> None:
     ],
 )
 def test_views_that_cannot_be_are_refused(alive: tuple[str, ...], why: str) -> None:
-    bend = at("RevealShares 0", "c1", lambda request: replace(request, alive=alive))
-    assert why in refused(bend)["c1"]
+    for stage, rules in STAGES_OF_SHARES:
+        bend = at(stage, "c1", lambda request: replace(request, alive=alive))
+        assert why in refused(bend, rules=rules)["c1"]
 
 
 def test_nobody_is_called_lost_without_confirmations() -> None:
-    bend = at("RevealShares 0", "c1", lambda request: replace(request, alive=("c0", "c1", "c2")))
-    assert "1 clients confirmed that 3 of 4 are left" in refused(bend)["c1"]
+    for stage, rules in STAGES_OF_SHARES:
+        bend = at(stage, "c1", lambda request: replace(request, alive=("c0", "c1", "c2")))
+        assert "1 clients confirmed that 3 of 4 are left" in refused(bend, rules=rules)["c1"]
 
 
 def lost_one(stage: str, client: str, reply: Any) -> Any:
@@ -199,7 +217,7 @@ def test_a_view_that_was_confirmed_is_the_only_one_that_is_answered() -> None:
 
 def answered_twice(stage: str, change: Any, settled: bool = True) -> tuple[Any, Any, str]:
     """Return what c1 answers at a stage, and what it answers from the memory of before to a request that is changed."""
-    acting = Acting(updates(4))
+    acting = Acting(updates(4), COUNTING if stage.endswith("0") else RULES)
     found: list[Any] = []
     plain = acting.handled
 
@@ -227,7 +245,8 @@ def test_the_same_question_again_gets_the_same_answer(stage: str) -> None:
 
 
 def fewer(request: SendMasked) -> SendMasked:
-    return replace(request, group=tuple(client for client in request.group if client != "c3"))
+    group = tuple(client for client in request.group if client != "c3")
+    return replace(request, group=group, sealed=request.sealed[:-1])
 
 
 @pytest.mark.parametrize(
@@ -263,7 +282,7 @@ def test_no_client_tells_both_shares_of_another() -> None:
             reply = super().handled(client, request)
             if isinstance(request, RevealShares) and client == "c1":
                 after = self.memories[client]
-                for peer, share in reply.shares.items():  # type: ignore[attr-defined]
+                for peer, share in zip(reply.of, reply.shares, strict=True):  # type: ignore[attr-defined]
                     kinds.setdefault(f"{request.which} {peer}", set()).add(bytes(share.tolist()))
                 for lost in ("c0", "c2", "c3"):
                     alive = tuple(name for name in request.group if name != lost)
@@ -277,8 +296,10 @@ def test_no_client_tells_both_shares_of_another() -> None:
                 self.memories[client] = after
             return reply
 
-    Greedy(updates(4)).run()
-    assert len(kinds) == 8 and all(len(shares) == 1 for shares in kinds.values())
+    for rules, sums in ((RULES, 1), (COUNTING, 2)):
+        kinds.clear()
+        Greedy(updates(4), rules).run()
+        assert len(kinds) == 4 * sums and all(len(shares) == 1 for shares in kinds.values())
 
 
 def _keyed_as_if_new(server: Adding, replies: Any) -> None:
@@ -309,11 +330,12 @@ def test_without_its_keys_a_client_answers_nothing() -> None:
     giver = Giver("c0", SumRules(), "course", Settled())
     wanted = Sum("a", "course", 1, 0)
     with pytest.raises(BadMessage, match="there is nothing to add up"):
-        giver.make_keys({}, MakeKeys(wanted), os.urandom(32))
+        giver.make_keys({}, MakeKeys(wanted, 1), os.urandom(32))
     memory, _ = giver.held(updates(1)["c0"], SENT, (1, 0))
     with pytest.raises(BadMessage, match="made no keys for this sum"):
-        giver.send_masked(memory, SendMasked(wanted, 1, ("c0",), {}, 1.0, torch.empty(0), 0, 0, 32))
-    memory, _ = giver.make_keys(memory, MakeKeys(wanted), os.urandom(32))
+        nothing = torch.empty(0, 0, dtype=torch.uint8)
+        giver.send_masked(memory, SendMasked(wanted, 1, ("c0",), nothing, 1.0, torch.empty(0), 0, 0, 32))
+    memory, _ = giver.make_keys(memory, MakeKeys(wanted, 1), os.urandom(32))
     with pytest.raises(BadMessage, match="dealt no shares for this sum"):
         giver.confirm_view(memory, ConfirmView(wanted, 1, ("c0",)))
 
@@ -364,12 +386,18 @@ def test_keys_that_are_signed_by_their_clients_are_taken() -> None:
     assert signed(lambda stage, client, request: request).run()
 
 
-@pytest.mark.parametrize("what", ["channel", "masks", "signature"])
+@pytest.mark.parametrize("what", ["the channel's", "the masks'", "signature"])
 def test_keys_that_a_server_puts_in_place_of_anothers_are_refused(what: str) -> None:
     def forged(request: ShareSecrets) -> ShareSecrets:
         keys = request.cohort["c2"]
-        change = keys.signature + "!" if what == "signature" else getattr(keys, what).flip(0)
-        return replace(request, cohort={**request.cohort, "c2": replace(keys, **{what: change})})
+        if what == "signature":
+            keys = replace(keys, signature=keys.signature + "!")
+        else:
+            first, second = keys.public
+            keys = replace(
+                keys, public=torch.stack([first.flip(0), second] if "ch" in what else [first, second.flip(0)])
+            )
+        return replace(request, cohort={**request.cohort, "c2": keys})
 
     acting = signed(at("ShareSecrets", "c1", forged))
     acting.run()

@@ -14,8 +14,8 @@ from scipy import stats
 from isthmus.core.codec import pack
 from isthmus.privacy.secure_sum import keys
 from isthmus.privacy.secure_sum.masks import Words, context_of, group_context, own_mask, pair_mask, sign_of
-from isthmus.privacy.secure_sum.stages import Keys, Sum
-from tests.privacy.secure_sum.acting import Acting, Update
+from isthmus.privacy.secure_sum.stages import Keys, SealedShares, Sum
+from tests.privacy.secure_sum.acting import Acting, Update, updates
 
 SUM = Sum("a", "course", 1, 0)
 
@@ -25,8 +25,7 @@ def words(narrow: int, wide: int, kind: type = np.uint32) -> Words:
 
 
 def public(secret: bytes = b"") -> Keys:
-    rows = [pack(keys.public_of(secret or os.urandom(32))) for _ in range(3)]
-    return Keys(rows[0], torch.stack(rows[1:]), "")
+    return Keys(torch.stack([pack(keys.public_of(secret or os.urandom(32))) for _ in range(3)]), "")
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -109,8 +108,33 @@ def test_no_two_sums_have_a_mask_in_common() -> None:
         acting = Acting(same, attempt=attempt)
         acting.run()
         found += [reply.wide for stage, client, reply in acting.seen if stage.startswith("SendMasked")]  # type: ignore
+        found += [reply.weight for stage, client, reply in acting.seen if stage == "ShareSecrets"]  # type: ignore
     values = sorted(int(word) for wide in found for word in wide)
     assert all(a != b for a, b in pairwise(values))
+
+
+def test_weights_are_even_words_of_which_only_the_sum_of_all_says_anything() -> None:
+    """Chi-square over the bytes of one client's weight in many sums; whoever is missing keeps the sum as odd."""
+    weights, found = (3.0, 5.0, 0.25, 100.0), []
+    replies = updates(4, weights=weights)
+    for attempt in range(300):
+        acting = Acting(replies, attempt=str(attempt))
+        acting.server.shared(stage_one(acting))
+        assert acting.server.total == sum(weights)
+        sent = {client: int(reply.weight) for stage, client, reply in acting.seen if stage == "ShareSecrets"}  # type: ignore
+        found.append(sent["c1"])
+        for missing in sent:
+            rest = sum(number for client, number in sent.items() if client != missing) % 2**64
+            plain = sum(w for c, w in zip(sent, weights, strict=True) if c != missing)
+            assert abs(rest / 2**20 - plain) > 1.0
+    counts = np.bincount(np.array(found, dtype=np.int64).view(np.uint8), minlength=256)
+    assert stats.chisquare(counts).pvalue > 1e-9
+
+
+def stage_one(acting: Acting) -> dict[str, SealedShares]:
+    """Return what clients deal."""
+    acting.server.keyed(acting.ask(dict.fromkeys(acting.replies, acting.server.make_keys()), acting.server.odd_forms))
+    return acting.ask(acting.server.share_secrets())
 
 
 @pytest.mark.parametrize("kind", [np.uint32, np.uint64])

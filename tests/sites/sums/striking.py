@@ -19,19 +19,14 @@ from isthmus.testing import toy_scenario
 from tests.sites.in_process import CLASSES, FakeHub, fake_hub
 from tests.sites.silo.test_consent import identity
 
-# What a client goes through in a sum, from the request that makes it hold a reply.
-STAGES = (
-    "TrainModel",
-    "MakeKeys",
-    "ShareSecrets",
-    "SendMasked 0",
-    "RevealShares 0",
-    "SendMasked 1",
-    "RevealShares 1",
-)
-CONFIRMING = ("ConfirmView 0", "ConfirmView 1")
+# What a client goes through in a sum, from the request that makes it hold a reply, which asks for its keys too.
+STAGES = ("TrainModel", "ShareSecrets", "SendMasked 1", "RevealShares 1")
+# And where it is counted who holds what.
+COUNTING = ("TrainModel", "ShareSecrets", "SendMasked 0", "RevealShares 0", "SendMasked 1", "RevealShares 1")
+# What is asked only where somebody was lost: keys for a sum that is begun anew, or who is left.
+SELDOM = ("MakeKeys", "ConfirmView 0", "ConfirmView 1")
 # Those who are lost at these are in no sum; at the others what they sent counts.
-OUT = frozenset(STAGES) - {"RevealShares 0", "RevealShares 1"}
+OUT = frozenset(COUNTING) - {"RevealShares 0", "RevealShares 1"}
 HASTE = Patience(start_seconds=1.0, pause_seconds=5.0, retry_seconds=0.0)
 
 How = Literal["unasked", "unheard", "killed before", "killed after"]
@@ -142,11 +137,11 @@ def carried_out(course: Any, world: Struck, folder: Path, most: int = 20) -> tup
     raise AssertionError(f"the server was killed {most} times")
 
 
-def drawn(seed: int, rounds: int, names: list[str], most: int) -> list[Strike]:
+def drawn(seed: int, rounds: int, names: list[str], most: int, stages: tuple[str, ...] = STAGES) -> list[Strike]:
     """Return random faults: in each round up to so many, of any kind, at any stages."""
     draw, found = Random(seed), []
     for round in range(1, rounds + 1):
-        places = list(product((*STAGES, *CONFIRMING), [*names, "server"]))
+        places = list(product((*stages, *SELDOM), [*names, "server"]))
         for stage, who in draw.sample(places, draw.randint(0, most)):
             found.append(Strike(round, stage, who, draw.choice(HOWS), draw.random() < 0.5))
     return found

@@ -17,7 +17,19 @@ from isthmus.runtime.envelope import Envelope
 from isthmus.sites.courses.site_course import SiteCourse
 from isthmus.testing.traces import require_close
 from tests.sites.in_process import site_course
-from tests.sites.sums.striking import HASTE, HOWS, OUT, STAGES, Strike, Struck, carried_out, drawn, scenario_of, struck
+from tests.sites.sums.striking import (
+    COUNTING,
+    HASTE,
+    HOWS,
+    OUT,
+    STAGES,
+    Strike,
+    Struck,
+    carried_out,
+    drawn,
+    scenario_of,
+    struck,
+)
 from tests.sites.sums.watching import Watch, watched
 
 
@@ -53,10 +65,12 @@ def test_silos_with_secrets_of_their_own_come_to_the_parameters_of_the_loop_to_t
     assert len(watch.sums) == 2 + 2 + 1 and len(watch.hidden) > 0
 
 
-def dropouts(number: int, most: int, hows: tuple[Any, ...], gone: tuple[bool, ...]) -> list[list[Strike]]:
+def dropouts(
+    number: int, most: int, hows: tuple[Any, ...], gone: tuple[bool, ...], stages: tuple[str, ...] = STAGES
+) -> list[list[Strike]]:
     """Return every way to lose up to so many silos at one stage, one for each round of a course."""
     found: list[list[Strike]] = []
-    for stage in STAGES:
+    for stage in stages:
         for size in range(1, most + 1):
             for chosen in combinations([f"client-{place}" for place in range(number)], size):
                 for how in hows:
@@ -66,10 +80,10 @@ def dropouts(number: int, most: int, hows: tuple[Any, ...], gone: tuple[bool, ..
     return found
 
 
-def assert_dropouts(number: int, cases: list[list[Strike]], folder: Path) -> None:
+def assert_dropouts(number: int, cases: list[list[Strike]], folder: Path, guard: SecureSum | None = None) -> None:
     """See that in each round those are in the sum who were there when their words were asked for, at once."""
     strikes = [strike for case in cases for strike in case]
-    _, watch, world, _ = seen(strikes, folder, number, rounds=len(cases), min_replies=3)
+    _, watch, world, _ = seen(strikes, folder, number, guard, rounds=len(cases), min_replies=3)
     assert len(world.done) == len(strikes)
     for round, case in enumerate(cases, 1):
         (added,) = watch.added(round)
@@ -89,11 +103,20 @@ def test_every_dropout_of_one_of_four_at_every_stage(tmp_path: Path) -> None:
     assert_dropouts(4, [(cases if at % 3 else others)[at] for at in range(len(cases))], tmp_path)
 
 
+def test_every_dropout_of_one_of_four_at_every_stage_where_holders_are_counted(tmp_path: Path) -> None:
+    cases = dropouts(4, 1, ("unasked",), (True,), COUNTING)
+    assert_dropouts(4, cases, tmp_path, SecureSum(threshold=0.51, min_holders=2))
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("stages", [STAGES, COUNTING])
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("gone", [False, True])
-def test_every_dropout_of_two_of_five_at_every_stage(how: str, gone: bool, tmp_path: Path) -> None:
-    assert_dropouts(5, dropouts(5, 2, (how,), (gone,)), tmp_path)
+def test_every_dropout_of_two_of_five_at_every_stage(
+    how: str, gone: bool, stages: tuple[str, ...], tmp_path: Path
+) -> None:
+    guard = SecureSum(threshold=0.51, min_holders=1 if stages is STAGES else 2)
+    assert_dropouts(5, dropouts(5, 2, (how,), (gone,), stages), tmp_path, guard)
 
 
 def test_one_silo_more_than_can_be_lost_gives_no_sum_and_the_round_begins_anew_with_other_keys(tmp_path: Path) -> None:
@@ -104,11 +127,21 @@ def test_one_silo_more_than_can_be_lost_gives_no_sum_and_the_round_begins_anew_w
     result, watch, world, _ = seen(strikes, tmp_path, rounds=len(cases), min_replies=3)
     assert result.num_rounds == len(cases)
     assert all(len(watch.added(at)) == 1 for at in range(1, len(cases) + 1))
-    begun = [at for at, stage, who in world.log if (stage, who) == ("MakeKeys", "client-1")]
+    begun = [at for at, stage, who in world.log if (stage, who) == ("ShareSecrets", "client-1")]
     # Once more in each round but the first, which was too small at once; two scores are in the last one.
-    assert [begun.count(at) for at in range(1, len(cases) + 1)] == [1, 2, 2, 2, 2, 2, 2 + 2]
+    assert [begun.count(at) for at in range(1, len(cases) + 1)] == [1, 2, 2, 2 + 2]
     loop = run(course(rounds=len(cases)), scenario=scenario_of(4))
     assert all(torch.equal(result.params[name], loop.params[name]) for name in loop.params)
+
+
+def test_keys_come_with_what_is_held_and_in_a_message_of_their_own_only_where_a_sum_is_begun_anew(
+    tmp_path: Path,
+) -> None:
+    """Of four exchanges of a sum each is one message to each silo."""
+    _, _, world, _ = seen([Strike(2, "ShareSecrets", "client-1")], tmp_path, rounds=2)
+    asked = [[stage for at, stage, who in world.log if (at, who) == (round, "client-0")] for round in (1, 2)]
+    assert asked[0] == list(STAGES)
+    assert asked[1][: len(STAGES) + 2] == ["TrainModel", "ShareSecrets", "MakeKeys", *STAGES[1:]]
 
 
 def test_a_server_killed_at_any_stage_goes_on_with_the_same_bits(tmp_path: Path) -> None:
@@ -179,9 +212,11 @@ def schedules(seeds: range, folder: Path) -> dict[str, int]:
     """Carry out courses with random faults; return how often what happened."""
     counted = dict.fromkeys(("courses", "sums", "begun", "kills of the server", "strikes", "ended by an error"), 0)
     for seed in seeds:
-        number = 4 + seed % 2
-        made, place = course(number, rounds=2, min_replies=3, evaluate_every=1), folder / str(seed)
-        world = struck(place, drawn(seed, 2, [f"client-{k}" for k in range(number)], 5), number)
+        number, holders = 4 + seed % 2, 1 + seed // 2 % 2
+        guard = SecureSum(threshold=0.51, min_holders=holders)
+        made, place = course(number, guard, rounds=2, min_replies=3, evaluate_every=1), folder / str(seed)
+        stages = STAGES if holders == 1 else COUNTING
+        world = struck(place, drawn(seed, 2, [f"client-{k}" for k in range(number)], 5, stages), number)
         watch = Watch()
         with watched(watch):
             try:

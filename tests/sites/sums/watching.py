@@ -25,7 +25,7 @@ from isthmus.privacy.secure_sum.adding import Adding
 from isthmus.privacy.secure_sum.giving import Giver
 from isthmus.privacy.secure_sum.rules import WEIGHT_BITS, SumRules
 from isthmus.privacy.secure_sum.scores import ScoreSums
-from isthmus.privacy.secure_sum.stages import Sum
+from isthmus.privacy.secure_sum.stages import MakeKeys, Sum
 
 KINDS: dict[str, type[Record]] = {"ModelUpdate": ModelUpdate, "ScoreSums": ScoreSums}
 # Course, round, exchange, and the kind of reply: scores at the end stand at the place of a round's models.
@@ -153,6 +153,7 @@ def watched(watch: Watch | Scribe) -> Iterator[None]:
     """Let all secure sums of this process be seen."""
     using: set[str] = set()
     held, masked, told, added = Giver.held, Giver.send_masked, Giver.reveal_shares, Adding.added
+    dealt = Giver.share_secrets
 
     def hold(self: Giver, reply: Record, request: Record, at: tuple[int, int]) -> Any:
         watch.hold(self.name, self.course, *at, reply)
@@ -166,16 +167,28 @@ def watched(watch: Watch | Scribe) -> Iterator[None]:
             watch.mask(self.name, key, hashlib.sha256(words).hexdigest())
         return found
 
+    def deal(self: Giver, memory: Any, request: Any) -> Any:
+        using.clear()
+        found = dealt(self, memory, request)
+        for key in using:
+            watch.mask(self.name, key, hashlib.sha256(found[1].weight.numpy().tobytes()).hexdigest())
+        return found
+
     def tell(self: Giver, memory: Any, request: Any) -> Any:
         found = told(self, memory, request)
-        for peer in found[1].shares:
+        for peer in found[1].of:
             watch.tell(self.name, request.sum.name, request.which, peer, peer in request.alive)
         return found
 
     def add(self: Adding, clients: Any, ask: Any) -> Record:
         at: Sum = self.sum
-        watch.begin(at.name)
-        found = added(self, clients, ask)
+
+        def asked(requests: Any, review: Any = None) -> Any:
+            if any(isinstance(request, MakeKeys) for request in requests.values()):
+                watch.begin(self.sum.name)
+            return ask(requests, review)
+
+        found = added(self, clients, asked)
         watch.add(at.course, at.round, at.exchange, list(self.alive), len(self.cohort), found)
         return found
 
@@ -184,8 +197,10 @@ def watched(watch: Watch | Scribe) -> Iterator[None]:
         return key
 
     with pytest.MonkeyPatch.context() as patch:
-        for name, real in (("own_mask", giving.own_mask), ("pair_mask", giving.pair_mask)):
+        for name in ("own_mask", "pair_mask", "weight_mask"):
+            real = getattr(giving, name)
             patch.setattr(giving, name, lambda *parts, real=real: noted(real(*parts)))
+        patch.setattr(Giver, "share_secrets", deal)
         patch.setattr(Giver, "held", hold)
         patch.setattr(Giver, "send_masked", mask)
         patch.setattr(Giver, "reveal_shares", tell)
