@@ -19,9 +19,9 @@ from isthmus.core.guards.hiding import NoisySums
 from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, Request, on
 from isthmus.core.random import digest
 from isthmus.core.record import Params, Record, State
+from isthmus.learn.able import require_classes_of_nodes, require_whole_graph
 from isthmus.learn.graph_client import GraphClient, LocalTraining
 from isthmus.learn.optimizers import load_params
-from isthmus.learn.tasks.node_classification import NodeClassification
 
 ENCODER = "gnn.encoder."
 # Where a client keeps what its sums are made of.
@@ -121,11 +121,11 @@ class FedGAP(LocalTraining[HeadState]):
     # ---- client
 
     def require_able(self, client: GraphClient) -> None:
-        """Refuse personal parameters of the network, and tasks on anything but nodes, where there are sums to make."""
+        """Refuse personal parameters, sampled neighbours, and tasks on anything but nodes, where there are sums."""
         if network_of(client.model) is None:
             return
-        if not isinstance(client.task, NodeClassification):
-            raise BadInput("sums over neighbours are made once for nodes; use task.name=node_classification")
+        require_classes_of_nodes(client, "sums over neighbours are made once for nodes")
+        require_whole_graph(client, "sums over neighbours are made once, and of all of them")
         if client.own:
             raise BadInput(
                 f"fedgap shares the whole network, and {sorted(client.own)[0]} is personal: leave shared out"
@@ -134,6 +134,7 @@ class FedGAP(LocalTraining[HeadState]):
     @on(TrainEncoder)
     def train_encoder(self, request: TrainEncoder, client: GraphClient) -> ModelUpdate:
         """Train the received model without edges."""
+        self.require_able(client)
         fitted = self.fit(request.params, client, prepared=own_rows(client.prepared))
         return ModelUpdate(fitted.params, self.weight(client))
 
@@ -150,6 +151,7 @@ class FedGAP(LocalTraining[HeadState]):
     @on(TrainModel)
     def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
         """Train the received head; the encoder has no part in it, and stays at home."""
+        self.require_able(client)
         encoder = client.state[MEMORY]["encoder"] if MEMORY in client.state else {}
         fitted = self.fit({**encoder, **request.params}, client)
         return ModelUpdate({name: fitted.params[name] for name in request.params}, self.weight(client))

@@ -121,6 +121,6 @@ class GAPStack(GNN):
 
 
 def unit_rows(h: Tensor) -> Tensor:
-    """Return rows in the same directions, no longer than one; those of zeros stay so."""
+    """Return rows in the same directions, no longer than one; zeros stay zeros, of which nothing is learned."""
     lengths: Tensor = h.norm(dim=1, keepdim=True)
-    return h * ((1.0 - MARGIN) / lengths.clamp(min=1e-12))
+    return h * ((1.0 - MARGIN) / lengths.clamp(min=1e-12)).where(lengths > 0.0, 0.0)

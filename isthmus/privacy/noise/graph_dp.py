@@ -156,6 +156,8 @@ def of_sums(course: Any) -> str:
     others = [part for part in ("encoder", "decoder", "readout") if getattr(course.model, part, None) is not None]
     if others:
         return f"model.{others[0]} is set, and the network gap has an encoder and a head of its own; set it to null"
+    if type(course.batching).__name__ != "FullBatch":
+        return "batches with sampled neighbours read edges in every step; leave batching.name at full"
     if course.task.data_type.item != "node":
         return f"the examples are {course.task.data_type.item}s, and it hides what joins nodes; use a task on nodes"
     return ""

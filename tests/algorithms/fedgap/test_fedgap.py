@@ -15,6 +15,7 @@ from isthmus.core.errors import BadInput, BadMessage
 from isthmus.core.guards.line import GuardLine
 from isthmus.core.protocol import EvaluateModel
 from isthmus.core.random import Secret
+from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import SGD, read_params
 from isthmus.models import GAP, GCN, MLP, ModelSpec
@@ -188,6 +189,26 @@ def test_personal_parameters_of_the_network_are_refused() -> None:
     with pytest.raises(BadInput, match="is personal: leave shared out"):
         METHOD.require_able(client)
     METHOD.require_able(toy_client())
+
+
+def test_nodes_without_features_do_not_throw_the_encoder_far_away() -> None:
+    data = toy_graph()
+    bare = replace(data, x=torch.cat([torch.zeros(5, data.num_features), data.x[5:]]))
+    # the first step moves the head's biases, and encoders without biases still give these nodes rows of zeros
+    params = {name: slot + 0.1 * ("head" in name) for name, slot in read_params(client_of(bare).model).items()}
+    found = METHOD.train_encoder(TrainEncoder(params), client_of(bare)).params
+    assert max(float((found[name] - slot).abs().max()) for name, slot in params.items()) < 1.0
+
+
+def test_batches_with_sampled_neighbours_are_refused_as_they_are_edges_again() -> None:
+    client = client_of(None, EdgeDP(1.0))
+    params = read_params(client.model)
+    client.batching = NeighborBatch(8, (2, 2))
+    for handler, request in ((METHOD.train_encoder, TrainEncoder(params)), (METHOD.train, TrainModel(params))):
+        with pytest.raises(BadInput, match=r"use full batches \(batching.name=full\)"):
+            handler(request, client)  # type: ignore[operator]
+    with pytest.raises(BadInput, match="use full batches"):
+        METHOD.require_able(client)
 
 
 def test_rounds_of_the_encoder_are_no_fewer_than_none() -> None:

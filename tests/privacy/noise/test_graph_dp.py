@@ -15,6 +15,7 @@ from isthmus.core.exposure import exposure
 from isthmus.core.guards.line import line_problem
 from isthmus.core.protocol import Position
 from isthmus.core.record import State
+from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.optimizers import SGD
 from isthmus.models import GAP, GCN, MLPDecoder, ModelSpec, SumReadout
 from isthmus.privacy.accounting.gaussian import delta_of, epsilon_of
@@ -149,6 +150,7 @@ GAP_SPEC = ModelSpec(GAP(hidden=5, dim=4))
         ({"algorithm": OWN, "model": GAP_SPEC}, "OfOnesOwn (looks at edges|is not known to send)"),
         ({"model": ModelSpec(GCN(hidden=5))}, "the network GCN has no sums that could be made once"),
         ({"model": replace(GAP_SPEC, decoder=MLPDecoder())}, "model.decoder is set"),
+        ({"batching": NeighborBatch(8, (2, 2))}, "leave batching.name at full"),
         ({"model": replace(GAP_SPEC, decoder=MLPDecoder(), readout=SumReadout())}, "model.decoder is set"),
     ],
 )
