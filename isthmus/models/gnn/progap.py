@@ -12,11 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from isthmus.core.errors import refuse
 from isthmus.models.dropout import dropout
 from isthmus.models.gnn.gap import Blur, HeadOnRows, HeadOnRowsSpec, RowsAlone, unit_rows
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import Perceptron, require_count
 from isthmus.models.products.sparse import Features
+
+# Linear maps of all bases together: more are a mistake, or somebody else's wish to keep a silo busy.
+MAX_MAPS = 2000
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +69,8 @@ class ProGAP(HeadOnRowsSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_count("base_layers", self.base_layers)
+        most = MAX_MAPS // (self.hops + 1)
+        refuse(self.base_layers > most, self, "base_layers", f"with {self.hops} hops it must be at most {most}")
 
     def build(self, in_dim: int, out_dim: int) -> ProGAPStack:
         """Return the module."""

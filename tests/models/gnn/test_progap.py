@@ -115,6 +115,12 @@ def test_a_model_by_name_has_its_parameters_where_methods_look_for_them() -> Non
     assert {name.split(".")[1] for name in model.state_dict()} == {"bases", "head"}
 
 
+def test_all_bases_together_are_bounded() -> None:
+    ProGAP(hops=9, base_layers=200)
+    with pytest.raises(ValueError, match="base_layers is 201; with 9 hops it must be at most 200"):
+        ProGAP(hops=9, base_layers=201)
+
+
 @pytest.mark.parametrize("field", ["hidden", "dim", "base_layers", "layers"])
 def test_counts_are_at_least_one(field: str) -> None:
     with pytest.raises(ValueError, match=f"^{field} is 0; it must be"):
