@@ -43,17 +43,17 @@ class ProGAP(HeadOnRowsSpec):
     """Stages, each of which embeds the sums over neighbours of the embeddings before; a head reads all embeddings.
 
         H_0 = base_0(X),   S_k = u(A u(H_(k-1))),   H_k = base_k(S_k),   u(x) = x / |x| row by row
-        stage k:  scores = head(u([H_0 | ... | H_k | 0 ... 0]))                                  k = 0 ... hops
+        stage k:  scores = head([u(H_0) | ... | u(H_k) | 0 ... 0])                               k = 0 ... hops
 
     with selu(dropout(.)) after each linear map of a base. Stage k is trained with S_1 to S_k as they were made: by the
     bases as the stages before left them, once, with what noise is put on the sums. All that is learned of them is as
     private as they are. The method `fedprogap` does that, one stage after the other, and guards say how much noise
     (edge_dp, node_dp). By itself the network is its last stage, and any method trains it on the edges as they are.
 
-    The paper's bases have batch norm, which takes the scale of sums and noise away; statistics of all nodes cannot be
-    told of one without the others, so rows are made as long as one instead, as GAP does. Embeddings lie side by side,
-    jumping knowledge by "cat", and one head reads them: with stages that are not there yet left at zero it is the
-    head of an earlier stage.
+    The paper's bases have batch norm, which takes the scale of features, sums and noise away; but statistics of all
+    nodes tell of each, so rows are made as long as one instead, as GAP does. Embeddings lie side by side, jumping
+    knowledge by "cat", and one head reads them: with those of later stages left at zero it is the head of an earlier
+    one.
 
     Fields:
         dim:         columns of each H_k and S_k: the fewer, the less noise in all
@@ -116,7 +116,7 @@ class ProGAPStack(HeadOnRows):
         for stage in range(1, len(self.bases) if made is None else len(made) + 1):
             sums = unit_rows(_added_up(graph, rows[-1])) if made is None else made[stage - 1]
             rows.append(self.embedded(stage, sums, graph, generator))
-        return self.padded(unit_rows(torch.cat(rows, dim=1)))
+        return self.padded(torch.cat([unit_rows(row) for row in rows], dim=1))
 
 
 def _added_up(graph: GraphInput, embeddings: Tensor) -> Tensor:

@@ -95,6 +95,12 @@ def test_with_any_other_network_it_is_fedavg_to_the_bit(runtime: str) -> None:
 # ---- against a slow course by dense matrices
 
 
+def directions(rows: Tensor) -> Tensor:
+    """Return rows as long as one, and nothing for a row of zeros, which has none."""
+    found = [row / row.norm() if bool(row.any()) else torch.zeros_like(row) for row in rows]
+    return torch.stack(found)
+
+
 class Slowly:
     """A client of the slow course: its graph as matrices, and the sums that it has made."""
 
@@ -109,11 +115,11 @@ class Slowly:
         return functional.selu(self.given[stage] @ weight + bias)
 
     def add_up(self, params: Params) -> None:
-        rows = functional.normalize(self.embedding(params, len(self.given) - 1))
-        self.given.append(functional.normalize(self.a @ rows))
+        rows = directions(self.embedding(params, len(self.given) - 1))
+        self.given.append(directions(self.a @ rows))
 
     def scores(self, params: Params) -> Tensor:
-        h = functional.normalize(torch.cat([self.embedding(params, k) for k in range(len(self.given))], dim=1))
+        h = torch.cat([directions(self.embedding(params, k)) for k in range(len(self.given))], dim=1)
         bias, weight = (params[name] for name in HEAD)
         return h @ weight[: h.shape[1]] + bias
 

@@ -29,7 +29,7 @@ def through(module: ProGAPStack, stage: int, rows: Tensor) -> Tensor:
 
 def scored(module: ProGAPStack, embeddings: list[Tensor]) -> Tensor:
     """Return the scores of a stage by a head of its own: the part of the head's weights that its embeddings meet."""
-    h = functional.normalize(torch.cat(embeddings, dim=1))
+    h = torch.cat([functional.normalize(rows) for rows in embeddings], dim=1)
     (only,) = module.head.layers
     return h @ only.weight[: h.shape[1]] + only.bias  # type: ignore[index,operator]
 
