@@ -29,7 +29,7 @@ ARROWS: dict[str, set[str]] = {
     "config": {"core", "data", "learn", "models", "algorithms", "monitors", "privacy"},
     "runs": {"core", "algorithms", "config", "data", "learn", "models", "monitors", "report", "runtime", "sinks"},
     "sites": {"core", "config", "data", "learn", "models", "runs", "runtime"},
-    "attacks": {"core", "config", "data", "runs"},
+    "attacks": {"core", "config", "data", "learn", "models", "runs", "report", "algorithms"},
     "suites": {"core", "config", "data", "report", "runs"},  # many courses, so above those that run one
     "cli": {"*"},
     "testing": {"*"},

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from isthmus.core.errors import CourseFailed, IsthmusError, TooFewReplies, refuse
-from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Runtime
+from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Listener, Runtime
 from isthmus.core.folds import weighted_mean
 from isthmus.core.guards.guard import Guard, OwnClient
 from isthmus.core.guards.line import GuardLine
@@ -148,12 +148,14 @@ def run_course(
     standing: Standing | None = None,
     secret: Secret | None = None,
     own: OwnClient | None = None,
+    listener: Listener | None = None,
 ) -> Standing:
     """Run a course to its end, from its start or from `standing`; an interruption leaves a checkpoint.
 
     `secret` is what the server's protecting streams are drawn from, by default the seed; `own` a client of its own.
+    `listener` hears what the server's process has of all messages.
     """
-    course = _Course(algorithm, runtime, plan, model, callbacks, secret, own)
+    course = _Course(algorithm, runtime, plan, model, callbacks, secret, own, listener)
     if standing is None:
         standing = course.start()
     runtime.mark(standing.round)
@@ -256,6 +258,7 @@ class _Course:
     callbacks: Sequence[Callback]
     secret: Secret | None = None
     own: OwnClient | None = None
+    listener: Listener | None = None
     traffic: list[ExchangeReport] = field(default_factory=list)
     listening: float = 0.0  # seconds that callbacks took
 
@@ -281,6 +284,7 @@ class _Course:
             secret=self.secret,
             sampling=self.plan.sampling,
             own=self.own,
+            listener=self.listener,
         )
 
     def _draws(self, round: int) -> np.random.Generator:

@@ -208,7 +208,14 @@ class SimulatedRun(Life):
         if monitoring:
             monitoring.start()
         standing = run_course(
-            course.algorithm, runtime, course.plan(), simulation.initial, self.callbacks, standing, own=simulation.own
+            course.algorithm,
+            runtime,
+            course.plan(),
+            simulation.initial,
+            self.callbacks,
+            standing,
+            own=simulation.own,
+            listener=simulation.listener,
         )
         seconds = time.perf_counter() - started - (monitoring.seconds if monitoring else 0.0)
         for what, reason in simulation.done_alone().items():

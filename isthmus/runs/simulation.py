@@ -20,7 +20,7 @@ from isthmus.config.course import Course
 from isthmus.config.load import check_client_settings, clients_with_own_models, own_algorithm, own_batching, own_model
 from isthmus.core.codec import decode
 from isthmus.core.errors import BadInput, IsthmusError
-from isthmus.core.federation import InitialModel, Runtime
+from isthmus.core.federation import InitialModel, Listener, Runtime
 from isthmus.core.guards.guard import OwnClient
 from isthmus.core.guards.line import GuardLine
 from isthmus.core.outside import some
@@ -236,6 +236,7 @@ class Simulation:
     def __init__(self, course: Course, scenario: Scenario) -> None:
         require_kind(course, scenario.whole)
         self.course = course
+        self.listener: Listener | None = None  # hears what the server's process has of all messages
         self.device = device_of(course.device)
         self.scenario = scenario
         self.holdings = {"all": scenario.whole} if course.algorithm.pooled else scenario.parts

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import multiprocessing.connection
 import os
-import signal
-import threading
-import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from isthmus.config.course import Course
-from isthmus.core.errors import BadInput, CourseFailed
+from isthmus.core.errors import BadInput
+from isthmus.runs.in_processes import in_processes
 from isthmus.suites import elsewhere
 from isthmus.suites.moving import Rows, write_rows
 from isthmus.suites.outcomes import Run, outcome, read_run
@@ -118,65 +111,15 @@ class _Campaign:
 
 
 def _in_parallel(points: Sequence[Point], folder: Path, data_root: Path | None, number: int) -> Finishing:
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(number, mp_context=context, initializer=_quiet_worker) as pool:
-        calls = {pool.submit(_finish_in_worker, point.course, point.path(folder), data_root): point for point in points}
-        try:
-            for call in as_completed(calls):
-                yield calls[call], *call.result()
-        except BrokenProcessPool:
-            raise CourseFailed(
-                "a worker process was killed, perhaps for want of memory (fewer --workers need less); what is finished "
-                "stays: start the same comparison again"
-            ) from None
-        except BaseException:
-            processes = list(pool._processes.values())
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in processes:
-                process.terminate()
-            raise
+    arguments = [(point.course, point.path(folder), data_root) for point in points]
+    with closing(in_processes(_finish_in_worker, arguments, number)) as finished:
+        for place, (error, note) in finished:
+            yield points[place], error, note
 
 
 # Of a worker, which lives as long as its suite is run.
-_at_work = False
 _data = LastScenario()
 
 
-def _quiet_worker() -> None:
-    """Set a worker up to end without a word: at once when idle, after its checkpoint when at work.
-
-    Ctrl-C goes to the whole group of processes and the parent terminates its workers besides, so only the first counts.
-    """
-    told = False
-
-    def end(number: int, frame: Any) -> None:
-        nonlocal told
-        if not _at_work:
-            os._exit(130)
-        if not told:
-            told = True
-            raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, end)
-    signal.signal(signal.SIGTERM, end)
-    warnings.simplefilter("ignore")
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """End this worker when the process that started it is gone, however that came about."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
 def _finish_in_worker(course: Course, path: Path, data_root: Path | None) -> tuple[str, str]:
-    global _at_work
-    _at_work = True
-    try:
-        return finish_course(course, path, data_root, _data)
-    except KeyboardInterrupt:
-        os._exit(130)
-    finally:
-        _at_work = False
+    return finish_course(course, path, data_root, _data)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,10 @@ from isthmus.runs.at_workers import at_workers
 from isthmus.runs.folder import RunFolder, load_checkpoint
 from isthmus.runs.journal import read_journal
 from isthmus.runs.simulated import resume, run
-from isthmus.runtime.cluster import Crew, crew_of
+from isthmus.runtime.cluster import Crew
 from isthmus.testing import toy_course, toy_scenario, trace_course
 from isthmus.testing.traces import Fault, Trace, require_close, require_same
 from tests.core.guards.toys import Adding, Affine, Boxed, Counting, Doubting, Refusing
-from tests.processes import copy_workers
 from tests.quick import by_kind, quick
 
 PATH = "tests.core.guards.toys"
@@ -315,15 +314,6 @@ def test_a_course_takes_guards_as_objects() -> None:
 
 
 # ---- at workers
-
-
-@pytest.fixture(scope="module")
-def crew() -> Iterator[Crew]:
-    """Two processes for all tests, copies of one that has imported everything."""
-    with pytest.MonkeyPatch.context() as patch:
-        copy_workers(patch)
-        with crew_of(2, None) as found:
-            yield found
 
 
 def test_clients_at_workers_have_their_guards_there(crew: Crew) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,15 +33,6 @@ from tests.quick import quick
 pytest.importorskip("distributed")
 
 FEW = ("fedavg", "scaffold", "gcfl", "local")
-
-
-@pytest.fixture(scope="module")
-def crew() -> Iterator[Crew]:
-    """Two processes for all tests, copies of one that has imported everything."""
-    with pytest.MonkeyPatch.context() as patch:
-        copy_workers(patch)
-        with crew_of(2, None) as found:
-            yield found
 
 
 @pytest.mark.parametrize(

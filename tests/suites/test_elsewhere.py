@@ -12,6 +12,7 @@ import pytest
 
 from isthmus.core.codec import pack
 from isthmus.core.errors import BadInput, CourseFailed
+from isthmus.runs import in_processes
 from isthmus.suites import elsewhere, runner
 from isthmus.suites.comparison import Comparison
 from isthmus.suites.moving import BY_ROW
@@ -202,9 +203,9 @@ def test_a_process_that_is_killed_leaves_what_is_finished(
         raise BrokenProcessPool
 
     # A pool whose processes are never started: nothing that they do is looked at.
-    monkeypatch.setattr(runner, "ProcessPoolExecutor", lambda number, **options: ThreadPoolExecutor(number))
+    monkeypatch.setattr(in_processes, "ProcessPoolExecutor", lambda number, **options: ThreadPoolExecutor(number))
     monkeypatch.setattr(runner, "_finish_in_worker", lambda *arguments: None)
-    monkeypatch.setattr(runner, "as_completed", broken)
+    monkeypatch.setattr(in_processes, "as_completed", broken)
     with pytest.raises(CourseFailed, match="what is finished stays"):
         run_suite(load_suite(suite_file), tmp_path / "out", workers=2)
 

@@ -19,7 +19,7 @@ import yaml
 from isthmus.config.load import course_to_dict
 from isthmus.core.errors import BadInput
 from isthmus.core.training import EarlyStopping
-from isthmus.suites import runner
+from isthmus.runs import in_processes
 from isthmus.suites.runner import Run, read_run, run_suite
 from isthmus.suites.spec import Point, load_suite
 from isthmus.suites.table import cell_table, cells
@@ -171,7 +171,7 @@ def test_workers_are_started_anew_with_what_can_be_sent_to_them(
         assert pickle.loads(pickle.dumps(initializer)) is initializer
         raise NoPool
 
-    monkeypatch.setattr(runner, "ProcessPoolExecutor", pool)
+    monkeypatch.setattr(in_processes, "ProcessPoolExecutor", pool)
     with pytest.raises(NoPool):
         run_suite(load_suite(written(tmp_path)), tmp_path / "runs", workers=2)
 

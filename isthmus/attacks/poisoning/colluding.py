@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from isthmus.attacks.poisoning.poisoner import Poisoning
 from isthmus.config.course import Course
 from isthmus.core.errors import BadInput, refuse_unknown
-from isthmus.core.federation import Outcome, Outcomes, Runtime, StackOutcome
+from isthmus.core.federation import Outcomes, Runtime, apart
 from isthmus.core.folding.changes import change_of, has_changes, with_change
 from isthmus.core.folds import Answer, form_of, weight_of
 from isthmus.core.guards.line import GuardLine
@@ -91,7 +91,7 @@ class PoisonedRuntime:
 
     def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Outcomes:
         """Pass the exchange on, and put what was crafted in the place of replies."""
-        outcomes = [o for each in self.runtime.exchange(position, requests, timeout_seconds) for o in apart(each)]
+        outcomes = list(apart(self.runtime.exchange(position, requests, timeout_seconds)))
         found: dict[str, Record] = {}
         if position.round >= self.poisoning.from_round:
             replies = {o.client: o.reply for o in outcomes if not isinstance(o.reply, Failure)}
@@ -101,14 +101,3 @@ class PoisonedRuntime:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.runtime, name)
-
-
-def apart(outcome: Outcome | StackOutcome) -> Iterator[Outcome]:
-    """Yield the outcome of each client of those that answered together."""
-    if isinstance(outcome, Outcome):
-        yield outcome
-        return
-    number = len(outcome.stack)
-    for client, reply in zip(outcome.stack.clients, outcome.stack, strict=True):
-        down, up = outcome.bytes_down // number, outcome.bytes_up // number
-        yield Outcome(client, reply, down, up, outcome.seconds / number)

@@ -4,10 +4,12 @@ from isthmus.core.federation.contract import (
     ExchangeReport,
     ExchangeRules,
     InitialModel,
+    Listener,
     Outcome,
     Outcomes,
     Runtime,
     StackOutcome,
+    apart,
 )
 from isthmus.core.federation.federation import Federation, Replies
 
@@ -16,9 +18,11 @@ __all__ = [
     "ExchangeRules",
     "Federation",
     "InitialModel",
+    "Listener",
     "Outcome",
     "Outcomes",
     "Replies",
     "Runtime",
     "StackOutcome",
+    "apart",
 ]

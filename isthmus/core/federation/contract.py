@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from isthmus.core.protocol import Failure, Holdings, Position, Requests
+from torch import Tensor
+
+from isthmus.core.protocol import Failure, Holdings, Position, Request, Requests
 from isthmus.core.record import Params, Record
 from isthmus.core.replies import Stack
 
@@ -33,8 +35,21 @@ class StackOutcome:
     seconds: float
     codec_seconds: float = 0.0
 
+    def apart(self) -> Iterator[Outcome]:
+        """Yield the outcome of each client, with its share of bytes and seconds."""
+        number = len(self.stack)
+        down, up = self.bytes_down // number, self.bytes_up // number
+        for client, reply in zip(self.stack.clients, self.stack, strict=True):
+            yield Outcome(client, reply, down, up, self.seconds / number, self.codec_seconds / number)
+
 
 Outcomes: TypeAlias = Iterator[Outcome | StackOutcome]
+
+
+def apart(outcomes: Outcomes) -> Iterator[Outcome]:
+    """Yield the outcome of each client, whether clients answered together or not."""
+    for outcome in outcomes:
+        yield from outcome.apart() if isinstance(outcome, StackOutcome) else (outcome,)
 
 
 class Runtime(Protocol):
@@ -99,3 +114,20 @@ class InitialModel:
     params: Params
     buffers: frozenset[str] = frozenset()  # names of those that no gradient moves
     personal: frozenset[str] = frozenset()  # names of the model's other parameters, which never leave a client
+
+
+class Listener(Protocol):
+    """Hears what the server's process has of the messages of a course, and changes nothing of it.
+
+    Requests are as clients make of them what guards let arrive. Replies are as the server half of all guards leaves
+    them, if they could be used; those that clients hold back, for a guard to add up, are never there.
+    """
+
+    def replied(self, position: Position, request: Request[Any], client: str, reply: Record) -> None:
+        """Hear a client's reply."""
+
+    def replied_together(self, position: Position, requests: Requests, stack: Stack, sound: Tensor) -> None:
+        """Hear replies of several clients, of which those count that are sound."""
+
+    def added_up(self, position: Position, requests: Requests, found: Record) -> None:
+        """Hear the fold of the replies, before noise is put on it that the server adds itself."""

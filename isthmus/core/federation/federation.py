@@ -17,6 +17,7 @@ from isthmus.core.federation.contract import (
     ExchangeReport,
     ExchangeRules,
     InitialModel,
+    Listener,
     Outcome,
     Outcomes,
     Runtime,
@@ -230,6 +231,7 @@ class Federation:
 
     `guards` are done to all that leaves and arrives; what they remember at the server is in `memories`, and `secret` is
     what the server's protecting streams are drawn from. `own` is a client of the server's own, for guards to ask.
+    `listener` hears what the server's process has of all messages.
     """
 
     def __init__(
@@ -248,8 +250,10 @@ class Federation:
         secret: Secret | None = None,
         sampling: Sampling | None = None,
         own: OwnClient | None = None,
+        listener: Listener | None = None,
     ) -> None:
         self._runtime = runtime
+        self._listener = listener
         self._note = note
         self._rules = rules
         self._report = report
@@ -346,7 +350,7 @@ class Federation:
                 return cast(ReplyT, self._summed(exchange, guarded, fold, min_replies, timeout_seconds))
         folding = Folding(addressed, fold)
         usable = self._carry(exchange, folding, min_replies, timeout_seconds)
-        found = folding.found()
+        found = self._heard(exchange, folding.found())
         return cast(ReplyT, found if guarded is None else guarded.folded(found, addressed, usable))
 
     def fold(self, replies: Mapping[str, R], fold: Fold, requests: Requests) -> R:
@@ -387,7 +391,13 @@ class Federation:
         if not holding.clients:
             raise CourseFailed("there is no reply to add up")
         found, number = guarded.summed(exchange.requests, tuple(holding.clients), stage, needed)
-        return guarded.folded(found, exchange.requests, number)
+        return guarded.folded(self._heard(exchange, found), exchange.requests, number)
+
+    def _heard(self, exchange: _Exchange, found: Record) -> Record:
+        """Return what replies were folded to, once a listener has heard it."""
+        if self._listener is not None:
+            self._listener.added_up(exchange.position, exchange.requests, found)
+        return found
 
     def _next(self) -> Position:
         position = Position(self._seed, self.round, self._exchange)
@@ -431,6 +441,7 @@ class Federation:
         requests, guarded = exchange.requests, exchange.guarded
         limit = self._rules.timeout_seconds if timeout_seconds is None else timeout_seconds
         account = Account()
+        listener = None if taking.held else self._listener
 
         def take(client: str, reply: Record | Failure) -> None:
             if isinstance(reply, Failure):
@@ -439,6 +450,8 @@ class Federation:
                 self._runtime.undo(client)
                 if guarded is not None:
                     guarded.failed(reply)
+            elif listener is not None:
+                listener.replied(exchange.position, requests[client], client, reply)
             taking.take(client, reply)
 
         judge = Judge(requests, self._known, self._limits(requests), guarded, taking.held)
@@ -447,6 +460,8 @@ class Federation:
             found = judge.found(outcome)
             account.checked()
             if isinstance(found, Sound):
+                if listener is not None:
+                    listener.replied_together(exchange.position, requests, found.stack, found.sound)
                 taking.take_stack(found.stack, found.sound)
                 found = [(failure.client, failure) for failure in found.failures]
             for client, reply in found:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from isthmus.core.codec import DEFAULT_MAX_BYTES, decode, encode, opened, pack
 from isthmus.core.errors import BadMessage
-from isthmus.core.federation import Outcome, Outcomes, Runtime, StackOutcome
+from isthmus.core.federation import Outcome, Outcomes, Runtime, apart
 from isthmus.core.protocol import Failure, Kept, Position, Request, Requests, reply_type
 from isthmus.core.record import Params, Record, field_types
 from isthmus.runtime.envelope import Answer, Envelope
@@ -232,13 +232,12 @@ class HostileRuntime:
 
     def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Outcomes:
         """Pass the exchange on, and the liar's reply through it; clients that answered together are taken apart."""
-        for outcome in self.runtime.exchange(position, requests, timeout_seconds):
-            for each in _apart(outcome):
-                if each.client == self.liar.client:
-                    reply = self.liar.answer(position, requests[each.client], each.reply)
-                    if reply is not each.reply:
-                        each = self._sent(requests[each.client], dataclasses.replace(each, reply=reply))
-                yield each
+        for each in apart(self.runtime.exchange(position, requests, timeout_seconds)):
+            if each.client == self.liar.client:
+                reply = self.liar.answer(position, requests[each.client], each.reply)
+                if reply is not each.reply:
+                    each = self._sent(requests[each.client], dataclasses.replace(each, reply=reply))
+            yield each
 
     def _sent(self, request: Request[Any], lied: Outcome) -> Outcome:
         """Return an outcome as it arrives at the server."""
@@ -254,16 +253,6 @@ class HostileRuntime:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.runtime, name)
-
-
-def _apart(outcome: Outcome | StackOutcome) -> Iterator[Outcome]:
-    if isinstance(outcome, Outcome):
-        yield outcome
-        return
-    number = len(outcome.stack)
-    for client, reply in zip(outcome.stack.clients, outcome.stack, strict=True):
-        down, up = outcome.bytes_down // number, outcome.bytes_up // number
-        yield Outcome(client, reply, down, up, outcome.seconds / number)
 
 
 class Interposed(ABC):

@@ -28,10 +28,10 @@ from isthmus.attacks.poisoning import (
     poisoned,
     run_poisoned,
 )
-from isthmus.attacks.poisoning.colluding import Colluding, PoisonedRuntime, apart
+from isthmus.attacks.poisoning.colluding import Colluding, PoisonedRuntime
 from isthmus.attacks.poisoning.little_is_enough import largest_z
 from isthmus.core.errors import BadInput
-from isthmus.core.federation import Outcomes
+from isthmus.core.federation import Outcomes, apart
 from isthmus.core.guards.guard import Guard
 from isthmus.core.protocol import Position, Request, Requests
 from isthmus.privacy import Quantise, SecureSum
@@ -76,10 +76,9 @@ def traced(*poisonings: Poisoning, **changes: Any) -> Seen:
         """Looks at what arrives."""
 
         def exchange(self, position: Position, requests: Requests, timeout_seconds: float | None) -> Outcomes:
-            for each in self.runtime.exchange(position, requests, timeout_seconds):
-                for outcome in apart(each):
-                    messages.append((outcome.client, position, requests[outcome.client], outcome.reply))
-                    yield outcome
+            for outcome in apart(self.runtime.exchange(position, requests, timeout_seconds)):
+                messages.append((outcome.client, position, requests[outcome.client], outcome.reply))
+                yield outcome
 
     def place(simulation: Any) -> Any:
         found = simulation.runtime

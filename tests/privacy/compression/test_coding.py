@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -23,13 +23,12 @@ from isthmus.privacy.compression.quantise import Quantise
 from isthmus.privacy.compression.random_k import RandomK
 from isthmus.privacy.compression.top_k import TopK
 from isthmus.runs.at_workers import at_workers
-from isthmus.runtime.cluster import Crew, crew_of
+from isthmus.runtime.cluster import Crew
 from isthmus.testing import toy_course, toy_scenario, trace_course
 from isthmus.testing.traces import Fault, Trace, require_close, require_same
 from tests.core.guards.toys import Adding, Doubting
 from tests.core.toys import same
 from tests.privacy.compression.toys import ALL, LOSSY, NEUTRAL, Answer, Pair, Question, coders, model
-from tests.processes import copy_workers
 from tests.quick import by_kind, quick
 
 
@@ -130,14 +129,6 @@ def test_who_is_not_believed_is_sent_the_whole_model() -> None:
 def test_clients_that_are_asked_now_and_then_catch_up(line: str) -> None:
     trace = guarded(*LOSSY[line], rounds=6, sampling=UniformSampling(fraction=0.5), evaluate_every=3, runtime="strict")
     assert not failures(trace)
-
-
-@pytest.fixture(scope="module")
-def crew() -> Iterator[Crew]:
-    with pytest.MonkeyPatch.context() as patch:
-        copy_workers(patch)
-        with crew_of(2, None) as found:
-            yield found
 
 
 @pytest.mark.parametrize("line", ["top_k", "top_k down, quantise up, entropy"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -27,11 +26,10 @@ from isthmus.privacy.secure_sum.scores import ScoreSums, evaluation_of, misfit, 
 from isthmus.privacy.secure_sum.stages import MaskedWords, PublicKeys
 from isthmus.runs.at_workers import at_workers
 from isthmus.runs.simulated import run
-from isthmus.runtime.cluster import Crew, crew_of
+from isthmus.runtime.cluster import Crew
 from isthmus.testing import toy_course, toy_scenario, trace_course
 from isthmus.testing.traces import Fault, Trace, require_close, require_same
 from tests.core.guards.toys import Affine, Boxed, Doubting
-from tests.processes import copy_workers
 from tests.quick import quick
 from tests.sites.sums.watching import Watch, watched
 
@@ -319,15 +317,6 @@ def test_a_run_has_scores_and_no_word_of_single_clients_on_the_way(tmp_path: Any
     rounds = [event for event in found.events if event["event"] == "round"]
     assert rounds[0]["score"] is not None
     assert not found.missing
-
-
-@pytest.fixture(scope="module")
-def crew() -> Iterator[Crew]:
-    """Two processes for all tests, copies of one that has imported everything."""
-    with pytest.MonkeyPatch.context() as patch:
-        copy_workers(patch)
-        with crew_of(2, None) as found:
-            yield found
 
 
 def test_clients_at_workers_are_added_up_likewise(crew: Crew) -> None:

@@ -1,0 +1,1 @@
+"""Inputs: what clients' features and labels are, read off what they send."""

@@ -1,0 +1,61 @@
+"""Which parameters stand at a model's ends, and how a client moved them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from isthmus.attacks.attack import NothingSeen, Seen
+from isthmus.config.course import Course
+from isthmus.core.record import Params
+from isthmus.learn.batching import FullBatch
+from isthmus.learn.optimizers import SGD
+
+
+def at_the_input(params: Params, num_features: int) -> str:
+    """Return the name of the first matrix with a row or a column for each feature; empty if there is none."""
+    return next((name for name, each in params.items() if each.ndim == 2 and num_features in each.shape), "")
+
+
+def at_the_output(params: Params, num_classes: int) -> str:
+    """Return the name of the last vector with a number for each class; empty if there is none."""
+    ends = [name for name, each in params.items() if each.shape == (num_classes,)]
+    return ends[-1] if ends else ""
+
+
+def by_feature(matrix: Tensor, num_features: int) -> Tensor:
+    """Return a matrix as (features, outputs), in double precision."""
+    return (matrix if matrix.shape[0] == num_features else matrix.t()).double()
+
+
+def first_update(seen: Seen, client: str) -> tuple[Params, Params]:
+    """Return the parameters that a client was sent first, and what it made of them; others' too, if it is a fold."""
+    for message in seen.about(client, "params"):
+        sent, back = getattr(message.request, "params", None), getattr(message.reply, "params", None)
+        if sent and back:
+            return sent, back
+    raise NothingSeen("the replies that it would read are held back, or hold no parameters")
+
+
+def steps_problem(course: Course, wanted: Sequence[int] | None = None) -> str:
+    """Return why an update is not the sum of a known number of gradients of the whole data; empty if it is."""
+    optimizer, steps = getattr(course.algorithm, "optimizer", None), getattr(course.algorithm, "local_steps", None)
+    if type(optimizer) is not SGD or optimizer.momentum:
+        return "it reads gradients off an update, which only algorithm.optimizer.name=sgd without momentum leaves in it"
+    if steps is None or not isinstance(course.batching, FullBatch):
+        return "it has to know how many steps lie in an update: only with algorithm.local_steps and full batches"
+    if wanted is not None and steps not in wanted:
+        return f"it needs updates of {' or '.join(map(str, wanted))} step, here are {steps} (algorithm.local_steps)"
+    return ""
+
+
+def without_decay(before: Tensor, after: Tensor, course: Course) -> Tensor:
+    """Return what gradients moved of a parameter: the change that is no weight decay, in double precision.
+
+    Decay shrinks between the steps, so for several the gradients' part is off by less than that of one step's decay.
+    """
+    algorithm: Any = course.algorithm
+    shrunk = (1.0 - algorithm.optimizer.lr * algorithm.optimizer.weight_decay) ** algorithm.local_steps
+    return after.double() - float(shrunk) * before.double()

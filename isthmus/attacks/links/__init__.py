@@ -1,0 +1,1 @@
+"""Links: which nodes of a client are connected."""

@@ -1,0 +1,121 @@
+"""Links from what clients tell of each node: nodes that are connected look alike in predictions and embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from scipy.stats import rankdata
+from torch import Tensor
+
+from isthmus.attacks.attack import CURIOUS_SERVER, Case, Deciding, NothingSeen, Seen
+from isthmus.config.course import Course
+from isthmus.core.exposure import fields_with_rows
+from isthmus.core.protocol import reply_type
+from isthmus.core.record import Record, leaves
+from isthmus.data.graph import Graph
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Pairs of nodes of which half are connected, by client as places among its nodes, with the nodes' features."""
+
+    features: dict[str, Tensor]
+    ends: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class LinksFromRows(Deciding):
+    """Takes pairs of nodes of a client for connected where the rows that it sends of them, and their features, agree.
+
+    Of every field of the last replies that has a row for each node, rows are compared by their correlation; the ranks
+    of these and of the features' correlation are added up. He et al., "Stealing Links from Graph Neural Networks"
+    (2021), attacks 0 and 2, without any training.
+    """
+
+    position: ClassVar[str] = CURIOUS_SERVER
+    learns: ClassVar[str] = "which nodes of a client are connected"
+    knows: ClassVar[str] = "the features of each client's nodes, in the order of the rows"
+
+    def problem(self, course: Course) -> str:
+        """Return why there are no rows to compare."""
+        if not any(fields_with_rows(reply_type(kind)) for kind in type(course.algorithm).handlers()):
+            return f"no reply of {type(course.algorithm).__name__} has a row for each node"
+        return ""
+
+    def known(self, case: Case) -> Pairs:
+        """Return the pairs: all edges, and as many pairs without one, of each client that has some."""
+        ends, features = {}, {}
+        for client, part in case.scenario.parts.items():
+            if isinstance(part, Graph) and part.num_edges:
+                ends[client] = torch.cat(pairs_of(part, case.generator("pairs", client)), dim=1)
+                features[client] = part.x.to_dense().double()
+        return Pairs(features, ends)
+
+    def guess(self, seen: Seen, known: Pairs) -> Tensor:
+        """Return how much the rows and the features of each pair agree."""
+        parts = []
+        for client, ends in known.ends.items():
+            rows = list(_rows(seen, client, len(known.features[client])))
+            alike = [ranks(correlation(row, ends)) for row in (*rows, known.features[client])]
+            parts.append(torch.stack(alike).mean(dim=0))
+        return torch.cat(parts)
+
+    def prior(self, known: Pairs, clients: Sequence[str]) -> Tensor:
+        """Return how much the features agree."""
+        return torch.cat([ranks(correlation(known.features[each], ends)) for each, ends in known.ends.items()])
+
+    def truth(self, case: Case, known: Pairs) -> Tensor:
+        """Return which pairs are connected: the first half of each client's."""
+        return torch.cat([torch.arange(ends.shape[1]) < ends.shape[1] // 2 for ends in known.ends.values()])
+
+
+def _rows(seen: Seen, client: str, num_nodes: int) -> Iterator[Tensor]:
+    """Yield the last rows that a client sent of its nodes, field by field."""
+    found: dict[str, Tensor] = {}
+    for message in seen.messages:
+        if message.clients == (client,):
+            found.update(rows_in(message.reply, num_nodes))
+    if not found:
+        raise NothingSeen(f"nothing of {client} is seen that has a row for each node")
+    yield from found.values()
+
+
+def rows_in(reply: Record, num_nodes: int) -> dict[str, Tensor]:
+    """Return the tensors of a reply that have a row for each node, by place."""
+    names = fields_with_rows(type(reply))
+    return {
+        path: leaf.double()
+        for path, leaf in leaves(reply).items()
+        if isinstance(leaf, Tensor) and path.rsplit(".", 1)[-1] in names and leaf.shape[:1] == (num_nodes,)
+    }
+
+
+def pairs_of(graph: Graph, stream: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return the undirected edges of a graph, (2, edges), and as many pairs of other nodes without an edge."""
+    source, target = graph.edge_index
+    edges = graph.edge_index[:, source < target]
+    taken = set((source * graph.num_nodes + target).tolist())
+    most = graph.num_nodes * (graph.num_nodes - 1) // 2 - edges.shape[1]
+    others: list[tuple[int, int]] = []
+    while len(others) < min(edges.shape[1], most):
+        first, second = torch.randint(graph.num_nodes, (2,), generator=stream).tolist()
+        if first != second and first * graph.num_nodes + second not in taken:
+            taken |= {first * graph.num_nodes + second, second * graph.num_nodes + first}
+            others.append((first, second))
+    return edges[:, : len(others)], torch.tensor(others, dtype=torch.int64).reshape(-1, 2).t()
+
+
+def correlation(rows: Tensor, ends: Tensor) -> Tensor:
+    """Return the correlation of the rows of each pair, (pairs,)."""
+    centred = rows - rows.mean(dim=1, keepdim=True)
+    centred = centred / centred.norm(dim=1, keepdim=True).clamp_min(1e-12)
+    alike: Tensor = (centred[ends[0]] * centred[ends[1]]).sum(dim=1)
+    return alike
+
+
+def ranks(values: Tensor) -> Tensor:
+    """Return the ranks of values as shares, equal ones alike."""
+    return torch.from_numpy(rankdata(values.numpy())) / max(1, len(values))

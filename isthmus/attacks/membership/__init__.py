@@ -1,0 +1,1 @@
+"""Membership: which nodes, or which graphs, were trained on."""
