@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from isthmus.algorithms import FedGRL as FedGRL
     from isthmus.algorithms import FedNova as FedNova
     from isthmus.algorithms import FedOpt as FedOpt
+    from isthmus.algorithms import FedProGAP as FedProGAP
     from isthmus.algorithms import FedProx as FedProx
     from isthmus.algorithms import FedRep as FedRep
     from isthmus.algorithms import FedSagePlus as FedSagePlus
@@ -122,6 +123,7 @@ _PUBLIC = {
         "FedGRL",
         "FedNova",
         "FedOpt",
+        "FedProGAP",
         "FedProx",
         "FedRep",
         "FedSagePlus",

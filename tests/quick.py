@@ -26,7 +26,7 @@ def quick(name: str, **fields: Any) -> Algorithm[Any]:
     """Return an algorithm by its name, with other values in some fields."""
     usual: Any = ALGORITHMS[name]()
     few = {step: 2 for step in STEPS if getattr(usual, step, 0) > 2}
-    few |= {"encoder_rounds": 2} if hasattr(usual, "encoder_rounds") else {}
+    few |= {rounds: 2 for rounds in ("encoder_rounds", "stage_rounds") if hasattr(usual, rounds)}
     made = replace(usual, **{**few, **fields})
     if isinstance(made, EncoderLearning):
         narrow = replace(made.objective, hidden=16) if hasattr(made.objective, "hidden") else made.objective

@@ -22,14 +22,15 @@ from typing import Any
 from timing import heading, row
 
 from guarding.settings import Settings
-from isthmus.algorithms import FedAvg, FedGAP, FedGL
+from isthmus.algorithms import FedAvg, FedGAP, FedGL, FedProGAP
 from isthmus.config.course import Course
+from isthmus.core.guards.guard import Guard
 from isthmus.core.training import EarlyStopping
 from isthmus.data.splitters import SPLITTERS
 from isthmus.data.zoo import DATASETS
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.learn.tasks import GraphClassification
-from isthmus.models import GAP, GCN, MLP, MLPDecoder, ModelSpec, SumReadout
+from isthmus.models import GAP, GCN, MLP, MLPDecoder, ModelSpec, ProGAP, SumReadout
 from isthmus.privacy.accounting.releases import noise_within
 from isthmus.privacy.noise.client_dp import ClientDP
 from isthmus.privacy.noise.example_dp import ExampleDP
@@ -41,12 +42,33 @@ from isthmus.runs.simulation import load_scenario
 EPSILONS = (1.0, 4.0, 8.0)
 # Dataset -> delta, below one over the number of edges.
 GRAPHS = {"cora": 1e-5, "pubmed": 1e-5, "amazon_photo": 1e-6}
-ROUNDS, ENCODER_ROUNDS, STEPS = 20, 40, 4
+# Of GAP's encoder, or of ProGAP's stages but the last together.
+ROUNDS, SETUP_ROUNDS, STEPS = 20, 40, 4
 OPTIMIZER = Adam(lr=0.01, weight_decay=5e-4)
 HEAD = ModelSpec(GAP(hidden=64, dim=16, hops=1, dropout=0.2))
+STAGES = ModelSpec(ProGAP(dim=16, hops=1, dropout=0.5))
 PERCEPTRON = ModelSpec(MLP(hidden=64))
 # Of steps that hide nodes or graphs: their number in a course, and which share of the examples is in one.
 PRIVATE_STEPS, FRACTION = 60, 0.1
+# Methods whose clients add up over neighbours once, each with the network that it is for.
+SUMS_ONCE: dict[str, dict[str, Any]] = {
+    "gap": {
+        "algorithm": FedGAP(local_steps=STEPS, encoder_rounds=SETUP_ROUNDS, optimizer=OPTIMIZER),
+        "model": HEAD,
+    },
+    "progap": {
+        "algorithm": FedProGAP(local_steps=STEPS, stage_rounds=SETUP_ROUNDS, optimizer=OPTIMIZER),
+        "model": STAGES,
+    },
+    "gap, two hops": {
+        "algorithm": FedGAP(local_steps=STEPS, encoder_rounds=SETUP_ROUNDS, optimizer=OPTIMIZER),
+        "model": ModelSpec(GAP(hidden=64, dim=16, hops=2, dropout=0.2)),
+    },
+    "progap, two hops": {
+        "algorithm": FedProGAP(local_steps=STEPS, stage_rounds=SETUP_ROUNDS // 2, optimizer=OPTIMIZER),
+        "model": ModelSpec(ProGAP(dim=16, hops=2, dropout=0.5)),
+    },
+}
 ON_GRAPHS = ModelSpec(GCN(hidden=16, dropout=0.0), decoder=MLPDecoder(hidden=16, dropout=0.0), readout=SumReadout())
 
 
@@ -101,19 +123,16 @@ def told(epsilon: float) -> str:
 def edges(settings: Settings) -> None:
     """Show edge_dp beside what sees no edge, and what hides none."""
     columns = [told(epsilon) for epsilon in budgets(settings)]
-    title("Edges: edge_dp, GAP with one hop", "dataset", "delta", "mlp", *columns, "none", "fedavg, gcn")
+    title("Edges: edge_dp, one hop; two where it is said", "dataset", "delta", "method", *columns, "without noise")
+    plain = FedAvg(local_steps=STEPS, optimizer=OPTIMIZER)
     for name, delta in graphs(settings).items():
-        method = FedGAP(local_steps=STEPS, encoder_rounds=ENCODER_ROUNDS, optimizer=OPTIMIZER)
-        plain = FedAvg(local_steps=STEPS, optimizer=OPTIMIZER)
-        base = Course(dataset=DATASETS[name](), algorithm=method, model=HEAD, rounds=ROUNDS)
-        measured = Measured(settings, base)
-        alone = [measured.cell(algorithm=plain, model=PERCEPTRON, rounds=ROUNDS + ENCODER_ROUNDS)]
-        noisy = [measured.cell(guards=(EdgeDP(epsilon, delta),)) for epsilon in budgets(settings)]
-        exact = [
-            measured.cell(),
-            measured.cell(algorithm=plain, model=ModelSpec(GCN()), rounds=ROUNDS + ENCODER_ROUNDS),
-        ]
-        row(name, f"{delta:g}", *alone, *noisy, *exact)
+        measured = Measured(settings, Course(dataset=DATASETS[name](), algorithm=plain, rounds=ROUNDS))
+        for method, words in SUMS_ONCE.items():
+            noisy = [measured.cell(guards=(EdgeDP(epsilon, delta),), **words) for epsilon in budgets(settings)]
+            row(name, f"{delta:g}", method, *noisy, measured.cell(**words))
+        for method, model in (("fedavg, mlp: no edges", PERCEPTRON), ("fedavg, gcn", ModelSpec(GCN()))):
+            nothing = ["" for _ in columns]
+            row(name, "", method, *nothing, measured.cell(model=model, rounds=ROUNDS + SETUP_ROUNDS))
 
 
 def nodes(settings: Settings) -> None:
@@ -122,17 +141,19 @@ def nodes(settings: Settings) -> None:
     title(f"Nodes: {PRIVATE_STEPS} steps on {FRACTION:g} of the nodes, delta 1e-5", "dataset", "guard", *columns)
     for name in ("cora", "pubmed")[: 1 if settings.quick else 2]:
         half = PRIVATE_STEPS // 2
-        method = FedGAP(local_steps=1, encoder_rounds=half, optimizer=Adam(lr=0.02), weighting="uniform")
-        base = Course(dataset=DATASETS[name](), algorithm=method, model=HEAD, rounds=half)
-        measured = Measured(settings, base)
-        plain = FedAvg(local_steps=1, optimizer=Adam(lr=0.02), weighting="uniform")
-        with_sums, without = [], []
-        for epsilon in (4.0, 8.0, 16.0)[: len(columns)]:
-            with_sums.append(measured.cell(guards=(_node_dp(epsilon),)))
-            guard = _example_dp(epsilon)
-            without.append(measured.cell(algorithm=plain, model=PERCEPTRON, guards=(guard,), rounds=PRIVATE_STEPS))
-        row(name, "node_dp, degree 10, cut", *with_sums)
-        row(name, "example_dp, mlp", *without)
+        learns: dict[str, Any] = {"local_steps": 1, "optimizer": Adam(lr=0.02), "weighting": "uniform"}
+        plain = FedAvg(**learns)
+        measured = Measured(settings, Course(dataset=DATASETS[name](), algorithm=plain, rounds=half))
+        gap = {"algorithm": FedGAP(encoder_rounds=half, **learns), "model": HEAD}
+        progap = {"algorithm": FedProGAP(stage_rounds=half, **learns), "model": STAGES}
+        kinds: dict[str, tuple[Callable[[float], Guard], dict[str, Any]]] = {
+            "gap: node_dp, degree 10, cut": (_node_dp, gap),
+            "progap: the same": (_node_dp, progap),
+            "mlp: example_dp": (_example_dp, {"model": PERCEPTRON, "rounds": PRIVATE_STEPS}),
+        }
+        for kind, (guard, words) in kinds.items():
+            cells = [measured.cell(guards=(guard(e),), **words) for e in (4.0, 8.0, 16.0)[: len(columns)]]
+            row(name, kind, *cells)
 
 
 def examples(settings: Settings) -> None:

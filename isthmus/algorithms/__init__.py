@@ -12,6 +12,7 @@ from isthmus.algorithms.fedgnn import FedGNN
 from isthmus.algorithms.fedgrl import FedGRL, LocalGRL
 from isthmus.algorithms.fednova import FedNova
 from isthmus.algorithms.fedopt import FedOpt
+from isthmus.algorithms.fedprogap import FedProGAP
 from isthmus.algorithms.fedprox import FedProx
 from isthmus.algorithms.fedrep import FedRep
 from isthmus.algorithms.fedsage import FedSagePlus
@@ -43,6 +44,7 @@ ALGORITHMS: dict[str, type[Algorithm[Any]]] = {
     "gcfl": GCFL,
     "gcfl_plus": GCFLPlus,
     "fedgap": FedGAP,
+    "fedprogap": FedProGAP,
     "fedgl": FedGL,
     "fedgnn": FedGNN,
     "fedsage_plus": FedSagePlus,
@@ -69,6 +71,7 @@ __all__ = [
     "FedGRL",
     "FedNova",
     "FedOpt",
+    "FedProGAP",
     "FedProx",
     "FedRep",
     "FedSagePlus",

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from isthmus.core.guards.guard import Guard
 from isthmus.core.protocol import Algorithm, EvaluateModel, KeepBest, Request, reply_type
-from isthmus.core.record import Record, field_types, nested_records
+from isthmus.core.record import Params, Record, State, args_of, field_types, nested_records
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Exchange:
     # On the wire, what each side's process receives, whatever its program looks at.
     wire_down: str = "the request as it is"
     wire_up: str = "each client's reply as it is"
+    params_down: bool = False  # whether a request has tensors by name
+    params_up: bool = False  # whether a reply has
     describes: bool = False  # whether replies are the same whatever data a client has
     rows: tuple[str, ...] = ()  # fields that have a row for each node of a client
     joins: tuple[str, ...] = ()  # the two fields that say which of its nodes a client has edges between
@@ -53,6 +55,8 @@ def exposure(algorithm: type[Algorithm[Any]], guards: Sequence[Guard] = ()) -> l
             reply.__name__,
             docs[1],
             sees,
+            params_down=_names_tensors(request),
+            params_up=_names_tensors(reply),
             describes=request.describes,
             rows=fields_with_rows(reply),
             joins=getattr(reply, "joins", ()),
@@ -71,6 +75,13 @@ def fields_with_rows(kind: type[Record]) -> tuple[str, ...]:
     found = tuple(getattr(kind, "row_fields", {}))
     inner = (part for annotation in field_types(kind).values() for part in nested_records(annotation))
     return found + tuple(name for part in inner for name in fields_with_rows(part))
+
+
+def _names_tensors(annotation: Any) -> bool:
+    """Whether what has a record type, or any other annotation, may hold tensors in a dict."""
+    if isinstance(annotation, type) and issubclass(annotation, Record):
+        return any(map(_names_tensors, field_types(annotation).values()))
+    return annotation in (Params, State) or any(map(_names_tensors, args_of(annotation)))
 
 
 def field_docs(kind: type[Record]) -> dict[str, str]:

@@ -24,7 +24,7 @@ from isthmus.learn.graph_client import Fit, Fitted, GraphClient
 from isthmus.learn.optimizers import copied, gradients, load_params, read_params
 from isthmus.learn.tasks.graph_task import GraphBatch, PreparedGraphs
 from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification, PreparedNodes
-from isthmus.models.gnn.gap import OwnRows, SummedRows
+from isthmus.models.gnn.gap import RowsAlone
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import BiasFreeLinear, LayerStack, Linear
 from isthmus.models.products.sparse import Features, SparseMatrix, dense
@@ -153,10 +153,11 @@ class Examples:
             raise BadInput(
                 "examples can be hidden one by one where they are graphs, or nodes whose model sees no edges"
             )
-        if not (isinstance(prepared.graph, OwnRows | SummedRows) or _without_edges(model)):
+        if not (isinstance(prepared.graph, RowsAlone) or _without_edges(model)):
             raise BadInput(
                 "the model reads edges, so a node is in the gradients of its neighbours too, and example_dp would not "
-                "hide it; use model.gnn.name=gap with algorithm.name=fedgap and the guard node_dp, or mlp"
+                "hide it; use model.gnn.name=gap with algorithm.name=fedgap (or progap with fedprogap) and the guard "
+                "node_dp, or mlp"
             )
         graph, labels = prepared.graph, prepared.labels["train"]
         nodes = prepared.index["train"].tolist()
@@ -249,7 +250,7 @@ def _square(rows: Tensor) -> Tensor:
     return rows.double().square().sum(dim=1)
 
 
-def _rows(graph: GraphInput, nodes: Sequence[int]) -> GraphInput:
+def _rows(graph: GraphInput, nodes: list[int]) -> GraphInput:
     """Return some nodes' rows of a graph, without an edge, as a graph of the same kind."""
     x: Features = graph.x
     if isinstance(x, SparseMatrix):
@@ -258,8 +259,8 @@ def _rows(graph: GraphInput, nodes: Sequence[int]) -> GraphInput:
             first, end = int(x.pattern.crow[node]), int(x.pattern.crow[node + 1])
             rows[place, x.pattern.col[first:end].long()] = x.values[first:end]
     else:
-        rows = x[list(nodes)]
-    return type(graph)(rows, graph.edge_index[:, :0])
+        rows = x[nodes]
+    return graph.of_nodes(rows, nodes) if isinstance(graph, RowsAlone) else GraphInput(rows, graph.edge_index[:, :0])
 
 
 def _without_edges(model: nn.Module) -> bool:

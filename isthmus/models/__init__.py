@@ -21,6 +21,7 @@ from isthmus.models.gnn.gcn import GCN
 from isthmus.models.gnn.gin import GIN
 from isthmus.models.gnn.gprgnn import GPRGNN
 from isthmus.models.gnn.mlp import MLP
+from isthmus.models.gnn.progap import ProGAP
 from isthmus.models.gnn.sage import SAGE
 from isthmus.models.gnn.sgc import SGC
 from isthmus.models.inputs import GraphInput
@@ -38,6 +39,7 @@ GNNS: dict[str, type[GNNSpec]] = {
     "appnp": APPNP,
     "sgc": SGC,
     "gap": GAP,
+    "progap": ProGAP,
     "bias_free_mlp": BiasFreeMLP,
     "bias_free_appnp": BiasFreeAPPNP,
     "bias_free_gcn": BiasFreeGCN,
@@ -101,6 +103,7 @@ __all__ = [
     "MeanReadout",
     "Model",
     "ModelSpec",
+    "ProGAP",
     "ReadoutSpec",
     "Set2SetReadout",
     "SumReadout",

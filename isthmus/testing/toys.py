@@ -25,7 +25,7 @@ from isthmus.data.graph import Graph, undirected
 from isthmus.learn.batching import Batching, FullBatch
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.tasks import NodeClassification
-from isthmus.models import GAP, GCN, GNNSpec, MLPDecoder, ModelSpec
+from isthmus.models import GAP, GCN, GNNSpec, MLPDecoder, ModelSpec, ProGAP
 from isthmus.runs.simulation import Scenario, build_model
 
 Script = Mapping[str, Record] | Callable[[str, Request[Any]], Record]
@@ -115,10 +115,11 @@ def toy_course(algorithm: Algorithm[Any], **changes: Any) -> Course:
     """Return a short course for toy clients: three rounds of a narrow GCN with dropout; `changes` are its fields.
 
     Its clients answer one after the other, so that every message can be watched; `runtime="auto"` puts them together.
-    Where clients keep heads of their own, the model has one; for a method that sums once, it is a narrow GAP.
+    Where clients keep heads of their own, the model has one; a method that sums once has a narrow one that it is for.
     """
     head = MLPDecoder(hidden=4) if algorithm.keeps_heads else None
-    gnn: GNNSpec = GAP(hidden=5, dim=4) if getattr(algorithm, "sums_once", False) else GCN(hidden=5, dropout=0.5)
+    summing: dict[str, GNNSpec] = {"GAP": GAP(hidden=5, dim=4), "ProGAP": ProGAP(dim=4, dropout=0.3)}
+    gnn = summing.get(getattr(algorithm, "sums_once", ""), GCN(hidden=5, dropout=0.5))
     fields: dict[str, Any] = {
         "algorithm": algorithm,
         "model": ModelSpec(gnn, decoder=head),

@@ -20,7 +20,7 @@ def test_tables_hold_frozen_specs_that_compare_by_value(table: str) -> None:
 
 def test_names() -> None:
     without_bias = {f"bias_free_{name}" for name in ("mlp", "appnp", "gcn", "sage", "gat")}
-    assert set(GNNS) == {"mlp", "gcn", "sage", "gat", "gin", "gprgnn", "appnp", "sgc", "gap"} | without_bias
+    assert set(GNNS) == {"mlp", "gcn", "sage", "gat", "gin", "gprgnn", "appnp", "sgc", "gap", "progap"} | without_bias
     assert set(ENCODERS) == {"linear", "mlp", "categorical"}
     assert set(DECODERS) == {"linear", "mlp", "dot", "distmult", "bilinear", "hadamard_mlp"}
     assert set(READOUTS) == {"mean", "sum", "max", "set2set"}

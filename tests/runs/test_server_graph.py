@@ -149,7 +149,17 @@ def test_every_method_runs_with_it_or_is_refused_by_the_request_that_stands_in_t
         made = course(algorithm=quick(name), rounds=2)
     except ValueError as error:
         assert "are asked more than what is folded (" in str(error)
-        assert name in ("fedgap", "fedgl", "fedgnn", "fedgrl", "fedsage_plus", "gcfl", "gcfl_plus", "gfl_appnp")
+        assert name in (
+            "fedgap",
+            "fedprogap",
+            "fedgl",
+            "fedgnn",
+            "fedgrl",
+            "fedsage_plus",
+            "gcfl",
+            "gcfl_plus",
+            "gfl_appnp",
+        )
         return
     trace = trace_course(made, toy_scenario(4))
     assert trace.ended_by is None, trace.ended_by

@@ -83,7 +83,7 @@ def test_a_silo_whose_memory_is_lost_starts_anew_or_leaves_in_one_step(name: str
 
 def test_methods_whose_server_holds_what_a_client_forgets_do_not_start_it_anew() -> None:
     leaving = {name for name, kind in ALGORITHMS.items() if not kind.starts_anew and not kind.pooled}
-    assert leaving == {"local", "local_grl", "gfl_appnp", "scaffold", "feddyn", "fedgap"}
+    assert leaving == {"local", "local_grl", "gfl_appnp", "scaffold", "feddyn", "fedgap", "fedprogap"}
 
 
 def flip(path: Path) -> None:

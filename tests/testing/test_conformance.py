@@ -812,8 +812,8 @@ TOGETHER = (
     *("TrainModel", "TrainAlone", "TrainCorrected", "TrainNormalized", "TrainWithGuidance", "TrainWithAggregates"),
     *("TrainEncoder", "TrainOwnEncoder"),
 )
-# Its model is none that is put side by side: it reads sums that are made once.
-ONE_BY_ONE = {"fedgap"}
+# Their models are none that are put side by side: they read sums that are made once.
+ONE_BY_ONE = {"fedgap", "fedprogap"}
 
 
 @pytest.mark.meet(1)

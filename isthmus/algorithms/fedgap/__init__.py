@@ -6,42 +6,17 @@ aggregation perturbation", USENIX Security 2023.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
-from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
-from isthmus.algorithms.fedgap.noisy_sums import memory_of_sums, network_of, own_rows, with_sums
-from isthmus.core.errors import BadInput, BadMessage, refuse
+from isthmus.algorithms.fedavg import TrainModel
+from isthmus.algorithms.fedgap.summed_once import SummedOnce, SumNeighbors
+from isthmus.core.errors import refuse
 from isthmus.core.federation import Federation
 from isthmus.core.folds import Fold, weighted_mean
-from isthmus.core.guards.hiding import NoisySums
-from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, Request, on
-from isthmus.core.random import digest
-from isthmus.core.record import Params, Record, State
-from isthmus.learn.graph_client import GraphClient, LocalTraining
-from isthmus.learn.optimizers import load_params
-from isthmus.learn.tasks.node_classification import NodeClassification
+from isthmus.core.record import Params, Record
 
 ENCODER = "gnn.encoder."
-# Where a client keeps what its sums are made of.
-MEMORY = "sums"
-
-
-@dataclass(frozen=True)
-class TrainEncoder(Request[ModelUpdate]):
-    """Asks a client to train the model on its nodes' own features, as if it had no edges."""
-
-    params: Params
-    """The global model."""
-
-
-@dataclass(frozen=True)
-class SumNeighbors(Request[Kept]):
-    """Tells each client the encoder whose rows it adds up over its edges, once for the whole course."""
-
-    encoder: Params
-    """The encoder, which no edge had a part in."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +30,10 @@ class HeadState(Record):
 
 
 @dataclass(frozen=True)
-class FedGAP(LocalTraining[HeadState]):
+class FedGAP(SummedOnce[HeadState]):
     """Clients train an encoder without edges, make sums over neighbours once, and train a head on these sums alone.
 
-        setup:  server -> client  TrainEncoder(params)            `encoder_rounds` times
+        setup:  server -> client  TrainModel(params)              `encoder_rounds` times, as if there were no edge
                 client -> server  ModelUpdate(params, weight)     the server sees only the weighted mean
                 server -> client  SumNeighbors(encoder)
                 client -> server  Kept()
@@ -73,10 +48,8 @@ class FedGAP(LocalTraining[HeadState]):
     What depends on edges without these guards: the sums. What is not hidden by noise on sums, with edge_dp: features
     and labels; with node_dp steps hide them too, those of the encoder as well.
 
-    A client remembers the encoder and the key of its noise, not the sums, which are made again to the bit. One that has
-    lost its memory leaves the course: its sums would get other noise. Scores on the global graph, in a simulation, are
-    of the head on the sums of that graph without noise. With a model that has no such network there is nothing to make
-    once, and it is FedAvg.
+    Scores on the global graph, in a simulation, are of the head on the sums of that graph without noise. With a model
+    that has no such network there is nothing to make once, and it is FedAvg.
 
     Fields:
         encoder_rounds: rounds of FedAvg without edges in the setup
@@ -86,16 +59,13 @@ class FedGAP(LocalTraining[HeadState]):
     encoder_rounds: int = 30
     fold: Fold = weighted_mean
 
-    starts_anew: ClassVar[bool] = False
     # What guards look for in this very class: all that leaves a client is what `fit` gave, and what was said above.
     tells_only_models: ClassVar[bool] = True
-    sums_once: ClassVar[bool] = True
+    sums_once: ClassVar[str] = "GAP"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse(self.encoder_rounds < 0, self, "encoder_rounds", "it must be at least 0")
-
-    # ---- server
 
     def setup(self, fed: Federation) -> HeadState:
         """Learn the encoder without edges, and have every client make its sums."""
@@ -105,7 +75,7 @@ class FedGAP(LocalTraining[HeadState]):
             fed.note("the model's graph network is not 'gap', so there are no sums to be made once: this is FedAvg")
             return HeadState(params, {})
         for _ in range(self.encoder_rounds):
-            params = dict(fed.ask_folded(TrainEncoder(params), self.fold).params)
+            params = dict(fed.ask_folded(TrainModel(params), self.fold).params)
         encoder = {name: params.pop(name) for name in names}
         fed.ask(SumNeighbors(encoder))
         return HeadState(params, encoder)
@@ -117,68 +87,3 @@ class FedGAP(LocalTraining[HeadState]):
     def global_params(self, state: HeadState) -> Params:
         """Return encoder and head."""
         return {**state.encoder, **state.params}
-
-    # ---- client
-
-    def require_able(self, client: GraphClient) -> None:
-        """Refuse personal parameters of the network, and tasks on anything but nodes, where there are sums to make."""
-        if network_of(client.model) is None:
-            return
-        if not isinstance(client.task, NodeClassification):
-            raise BadInput("sums over neighbours are made once for nodes; use task.name=node_classification")
-        if client.own:
-            raise BadInput(
-                f"fedgap shares the whole network, and {sorted(client.own)[0]} is personal: leave shared out"
-            )
-
-    @on(TrainEncoder)
-    def train_encoder(self, request: TrainEncoder, client: GraphClient) -> ModelUpdate:
-        """Train the received model without edges."""
-        fitted = self.fit(request.params, client, prepared=own_rows(client.prepared))
-        return ModelUpdate(fitted.params, self.weight(client))
-
-    @on(SumNeighbors)
-    def sum_neighbors(self, request: SumNeighbors, client: GraphClient) -> Kept:
-        """Take note of what the sums are made of; they are made when they are needed, and never in another way."""
-        if MEMORY in client.state:
-            raise BadInput(f"{client.id} has made its sums for this course: a second time would tell more of its edges")
-        found = memory_of_sums(request.encoder, client, self._hiding(client))
-        _settle(client, found)
-        client.state = {**client.state, MEMORY: found}
-        return Kept()
-
-    @on(TrainModel)
-    def train(self, request: TrainModel, client: GraphClient) -> ModelUpdate:
-        """Train the received head; the encoder has no part in it, and stays at home."""
-        encoder = client.state[MEMORY]["encoder"] if MEMORY in client.state else {}
-        fitted = self.fit({**encoder, **request.params}, client)
-        return ModelUpdate({name: fitted.params[name] for name in request.params}, self.weight(client))
-
-    @on(EvaluateModel)
-    def evaluate(self, request: EvaluateModel, client: GraphClient) -> Evaluation:
-        """Evaluate the model on the client's sums."""
-        if MEMORY not in client.state and network_of(client.model) is None:
-            return super().evaluate(request, client)
-        memory: State = self.best_memory(client.state) if request.best else client.state
-        load_params(client.model, client.complete(self.client_params(request.params, memory)))
-        return Evaluation(*client.task.evaluate(client.model, self.data_of(client), request.splits))
-
-    def data_of(self, client: GraphClient) -> object:
-        """Return the client's sums as the head reads them; before they are made, its data without edges."""
-        if MEMORY in client.state:
-            return with_sums(client, client.state[MEMORY], self._hiding(client))
-        return client.prepared if network_of(client.model) is None else own_rows(client.prepared)
-
-    @staticmethod
-    def _hiding(client: GraphClient) -> NoisySums | None:
-        return None if client.guards is None else client.guards.noisy_sums
-
-
-def _settle(client: GraphClient, memory: State) -> None:
-    """See that sums are made once also where a server takes a client's memory back to before them."""
-    if client.book is None:
-        return
-    keys = f"sums {client.course}"
-    with suppress(BadMessage):  # a setup that was interrupted comes again, and must be the same
-        client.book.open(keys)
-    client.book.settle(keys, "what neighbours are added up by", digest({"memory": memory}))

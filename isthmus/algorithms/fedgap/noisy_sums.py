@@ -2,13 +2,16 @@
 
 Each hop adds up rows no longer than one, so that an edge changes two rows of the sums by one each, and a node with D
 edges D rows, whatever the rows are; noise on each hop hides that, and what is made of noisy sums is as private as they
-are. They are made once for a client: the memory holds the encoder and the key of the noise, from which they are made
-again, to the bit, after a restart.
+are. A network says which sets of sums there are: GAP's has one, of all hops, ProGAP's one for each hop. Each is made
+once for a client: the memory holds what it is made by and the key of the noise, from which it is made again, to the
+bit, after a restart.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,8 +25,12 @@ from isthmus.data.graph import Graph
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import load_params
 from isthmus.learn.tasks.node_classification import PreparedNodes
-from isthmus.models.gnn.gap import GAPStack, OwnRows, SummedRows
+from isthmus.models.gnn.gap import GAPStack, HeadOnRows, OwnRows
+from isthmus.models.gnn.progap import ProGAPStack
 from isthmus.models.inputs import GraphInput
+
+# By the names of what describes them; a subclass may look at edges again.
+NETWORKS: dict[str, type[HeadOnRows]] = {"GAP": GAPStack, "ProGAP": ProGAPStack}
 
 
 def own_rows(prepared: PreparedNodes) -> PreparedNodes:
@@ -35,56 +42,62 @@ def own_rows(prepared: PreparedNodes) -> PreparedNodes:
     return found
 
 
-def memory_of_sums(encoder: Params, client: GraphClient, hiding: NoisySums | None) -> State:
-    """Return what a client keeps to make its sums: the encoder, the key of the noise, and what it is about.
+def memory_of_sums(encoder: Params, client: GraphClient, hiding: NoisySums | None, number: int = 0) -> State:
+    """Return what a client keeps to make a set of sums: the encoder, the key of the noise, and what it is about.
+
+    `number` tells sets of a course apart, so that no two have the same noise.
 
     Raises BadInput where the graph has what the noise would not hide.
     """
     data = client.data
     _require_plain(data, hiding)
     about = _about(data)
-    stream = client.protecting("sums", {"encoder": encoder, "about": about})
+    stream = client.protecting(f"sums {number}", {"encoder": encoder, "about": about})
     return {"encoder": dict(encoder), "key": stream.to_keep(), "about": about}
 
 
-def with_sums(client: GraphClient, memory: State, hiding: NoisySums | None) -> PreparedNodes:
-    """Return a client's data as the head reads them; the noisy sums are made once and kept with the data."""
+def with_sums(client: GraphClient, made: Sequence[State], hiding: NoisySums | None) -> PreparedNodes:
+    """Return a client's data as the head reads them; sets of noisy sums are made once and kept with the data."""
     prepared: Any = client.prepared
     kept = getattr(prepared, "with_sums", None)
-    if kept is None or kept[0] is not memory:
-        if not torch.equal(_about(client.data), memory["about"].to(CPU)):
+    if kept is None or kept[0] is not made:
+        about = _about(client.data)
+        if not all(torch.equal(about, each["about"].to(CPU)) for each in made):
             raise BadInput(
                 f"{client.id}'s edges are other than those that it made noisy sums of in this course; the same noise "
                 "on both would show the difference: start a new course"
             )
-        kept = prepared.with_sums = (memory, replace(prepared, graph=_summed(client, memory, hiding)))
+        kept = prepared.with_sums = (made, replace(prepared, graph=_summed(client, made, hiding)))
     found: PreparedNodes = kept[1]
     return found
 
 
-def _summed(client: GraphClient, memory: State, hiding: NoisySums | None) -> SummedRows:
-    network = network_of(client.model)
-    assert network is not None
+def _summed(client: GraphClient, made: Sequence[State], hiding: NoisySums | None) -> GraphInput:
+    network: HeadOnRows = client.model.gnn  # type: ignore[assignment]
     slots = {name: tensor.clone() for name, tensor in client.model.state_dict().items()}
-    load_params(client.model, {**slots, **memory["encoder"]})
-    stream = ProtectingStream.kept(memory["key"])
+    streams = [ProtectingStream.kept(each["key"]) for each in made]
     graph: GraphInput = client.prepared.graph
-    if hiding is not None and hiding.max_degree is not None:
-        graph = GraphInput(graph.x, bounded(graph.edge_index, graph.num_nodes, hiding.max_degree, stream))
+    if hiding is not None and hiding.max_degree is not None:  # the same edges in all sets
+        graph = GraphInput(graph.x, bounded(graph.edge_index, graph.num_nodes, hiding.max_degree, streams[0]))
     spread = 0.0 if hiding is None else hiding.spread(network.hops)
-
-    def blur(sums: Tensor) -> Tensor:
-        return sums + spread * stream.normal(sums.shape).to(sums.device) if spread else sums
-
+    view: GraphInput = own_rows(client.prepared).graph
     with torch.no_grad():
-        return SummedRows(network.summed(graph, None, blur), graph.edge_index[:, :0])
+        for each, stream in zip(made, streams, strict=True):
+            load_params(client.model, {**slots, **each["encoder"]})
+            view = network.with_sums(view, graph, partial(_blurred, spread, stream))
+    load_params(client.model, slots)  # of who asked, which may be a later stage's
+    return view
 
 
-def network_of(model: Any) -> GAPStack | None:
-    """Return the graph network of a model that sums once, between no other parts; None for any other model."""
+def _blurred(spread: float, stream: ProtectingStream, sums: Tensor) -> Tensor:
+    return sums + spread * stream.normal(sums.shape).to(sums.device) if spread else sums
+
+
+def network_of(model: Any, name: str) -> HeadOnRows | None:
+    """Return the graph network of a model, between no other parts, if it is the one of this name; None if not."""
     network = getattr(model, "gnn", None)
     alone = all(getattr(model, part, None) is None for part in ("encoder", "decoder", "readout"))
-    return network if type(network) is GAPStack and alone else None
+    return network if type(network) is NETWORKS[name] and alone else None
 
 
 def bounded(edge_index: Tensor, num_nodes: int, most: int, stream: ProtectingStream) -> Tensor:

@@ -135,8 +135,8 @@ class Coder(Guard):
     def shown(self, exchange: Exchange) -> Exchange:
         """Say which messages are coded; who has the request can undo that."""
         said = f"its parameters coded by {type(self).__name__}, which hides nothing"
-        down = f"{exchange.wire_down}, {said}" if self.downs else exchange.wire_down
-        up = f"{exchange.wire_up}, {said}" if self.ups else exchange.wire_up
+        down = f"{exchange.wire_down}, {said}" if self.downs and exchange.params_down else exchange.wire_down
+        up = f"{exchange.wire_up}, {said}" if self.ups and exchange.params_up else exchange.wire_up
         return replace(exchange, wire_down=down, wire_up=up)
 
     # ---- server

@@ -119,8 +119,8 @@ class ExampleDP(Guard):
         if item == "node":
             return (
                 f"the network {type(gnn).__name__} sees edges, so a node is in the gradients of its neighbours; set "
-                "model.gnn.name=mlp, or hide nodes with their edges: model.gnn.name=gap algorithm.name=fedgap and the "
-                "guard node_dp"
+                "model.gnn.name=mlp, or hide nodes with their edges: model.gnn.name=gap algorithm.name=fedgap (or "
+                "progap and fedprogap) and the guard node_dp"
             )
         return f"the examples are {item}s, each of which lies in the messages to others; it hides graphs and nodes"
 
@@ -221,7 +221,7 @@ def of_method(course: Any) -> str:
     if not vars(type(algorithm)).get("tells_only_models", False):
         return (
             f"{type(algorithm).__name__} is not known to send nothing but what training gave; use one that is: fedavg, "
-            "fedprox, fedopt, scaffold, fedgap"
+            "fedprox, fedopt, scaffold, fedgap, fedprogap"
         )
     if getattr(algorithm, "weighting", "uniform") != "uniform":
         return (

@@ -1,7 +1,8 @@
-"""Differential privacy of edges, and of nodes with their edges, for node tasks. Sajadmanesh et al. (2023), "GAP".
+"""Differential privacy of edges, and of nodes with their edges, for node tasks. Sajadmanesh et al. (2023, 2024).
 
-Both are promises about the network `gap` under the method `fedgap`, which adds up over each client's edges once. The
-noise is put on there (`isthmus.algorithms.fedgap.noisy_sums`); here is what it promises.
+Both are promises about the network `gap` under the method `fedgap` ("GAP"), and `progap` under `fedprogap` ("ProGAP"),
+which add up over each client's edges once for each hop. The noise is put on there
+(`isthmus.algorithms.fedgap.noisy_sums`); here is what it promises.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class EdgeDP(Guard):
 
         s = sqrt(2 K) / mu,    mu that of Gaussian noise with (epsilon, delta), Balle and Wang (2018)
 
-    which is exact: the K hops are K Gaussian releases, each made of those before. All that leaves a client afterwards
+    which is exact: the K hops are K Gaussian releases, each made of those before, and with ProGAP of what was learned
+    from these. All that leaves a client afterwards
     (models of any number of rounds, and how well they do) is made of these sums, features and labels. The sums are made
     once in a course, so epsilon is spent once; another course on the same edges spends its own.
 
@@ -92,8 +94,8 @@ class NodeDP(ExampleDP):
     Two things together. The sums over neighbours are noisy: a node is in the sums of D = `max_degree` others at most,
     so that it changes a hop's sums by sqrt(D); noise of `sum_noise` sqrt(D K) on each of K hops makes them one Gaussian
     release of noise `sum_noise`. And the steps of training hide each training node, those of the encoder as those of
-    the head, as with example_dp: the row of one node is in no other node's gradient, for sums have noise before. The
-    account is of both. A node's own sums are read by its own example alone, and hidden with it.
+    the head, or of all stages, as with example_dp: the row of one node is in no other node's gradient, for sums have
+    noise before. The account is of both. A node's own sums are read by its own example alone, and hidden with it.
 
     Degrees: noise is for nodes with no more than D edges, and others are refused, unless `cut`. Then each node keeps D
     of its edges, drawn at random, as those to whose sums it counts. What is promised is then about the graph that is
@@ -149,13 +151,19 @@ MADE_OF = "made of noisy sums over neighbours"
 def of_sums(course: Any) -> str:
     """Return why a course may look at edges in another way than by sums that are made once; empty if it does not."""
     algorithm, gnn = course.algorithm, getattr(course.model, "gnn", None)
-    if not vars(type(algorithm)).get("sums_once", False):
-        return f"{type(algorithm).__name__} looks at edges in every round; set algorithm.name=fedgap"
-    if type(gnn).__name__ != "GAP":
-        return f"the network {type(gnn).__name__} has no sums that could be made once; set model.gnn.name=gap"
+    network: str = vars(type(algorithm)).get("sums_once", "")
+    if not network:
+        return f"{type(algorithm).__name__} looks at edges in every round; set algorithm.name=fedgap, or fedprogap"
+    if type(gnn).__name__ != network:
+        return (
+            f"the network {type(gnn).__name__} has no sums that could be made once by {type(algorithm).__name__}; set "
+            f"model.gnn.name={network.lower()}"
+        )
     others = [part for part in ("encoder", "decoder", "readout") if getattr(course.model, part, None) is not None]
     if others:
-        return f"model.{others[0]} is set, and the network gap has an encoder and a head of its own; set it to null"
+        return f"model.{others[0]} is set, and the network {network.lower()} has all parts of its own; set it to null"
+    if type(course.batching).__name__ != "FullBatch":
+        return "batches with sampled neighbours read edges in every step; leave batching.name at full"
     if course.task.data_type.item != "node":
         return f"the examples are {course.task.data_type.item}s, and it hides what joins nodes; use a task on nodes"
     return ""

@@ -31,7 +31,7 @@ FEW_EXAMPLES = 10
 MAX_DEPTH_SETTING = 1_000
 # Of the models of all clients together, each of which is built at a silo if only to know its parameters' names.
 MAX_DEPTH_OF_ALL = 4 * MAX_DEPTH_SETTING
-_DEEP = ("layers", "encoder_layers", "hops", "heads", "last_heads", "steps")
+_DEEP = ("layers", "encoder_layers", "base_layers", "hops", "heads", "last_heads", "steps")
 _STEPS = ("steps", "epochs", "rounds", "max_iter", "max_exponent")
 MAX_SITES = 10_000
 

@@ -1,4 +1,4 @@
-"""FedGAP on the real engine: the same as in the loop, and noise of the silos' own where a guard wants it."""
+"""FedGAP and FedProGAP on the real engine: as in the loop, and noise of the silos' own where a guard wants it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import isthmus as ist
-from isthmus.algorithms import FedGAP
-from isthmus.models import GAP, ModelSpec
+from isthmus.algorithms import FedGAP, FedProGAP
+from isthmus.models import GAP, ModelSpec, ProGAP
 from isthmus.privacy import EdgeDP, NodeDP
 from isthmus.runs.journal import read_journal
 from isthmus.sites.up import Rehearsal
@@ -18,19 +18,29 @@ from tests.sites.test_engine import QUICK, equal, simulate, small
 
 pytestmark = pytest.mark.sites
 
-METHOD = FedGAP(local_steps=2, encoder_rounds=2, weighting="uniform")
+METHODS: dict[str, dict[str, Any]] = {
+    "gap": {
+        "algorithm": FedGAP(local_steps=2, encoder_rounds=2, weighting="uniform"),
+        "model": ModelSpec(GAP(hidden=8, dim=4)),
+    },
+    "progap": {
+        "algorithm": FedProGAP(local_steps=2, stage_rounds=2, weighting="uniform"),
+        "model": ModelSpec(ProGAP(dim=4)),
+    },
+}
 
 
-def course_of(*guards: Any) -> ist.Course:
-    return replace(small(algorithm=METHOD, model=ModelSpec(GAP(hidden=8, dim=4))), guards=guards)
+def course_of(network: str, *guards: Any) -> ist.Course:
+    return replace(small(**METHODS[network]), guards=guards)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "guard", [EdgeDP(4.0), NodeDP(steps=2, fraction=0.5, max_degree=5, cut=True)], ids=["edges", "nodes"]
 )
-def test_with_secrets_of_a_simulation_it_is_what_the_loop_gives(guard: Any, tmp_path: Path) -> None:
-    course = course_of(guard)
+@pytest.mark.parametrize("network", METHODS)
+def test_with_secrets_of_a_simulation_it_is_what_the_loop_gives(network: str, guard: Any, tmp_path: Path) -> None:
+    course = course_of(network, guard)
     rehearsed = Rehearsal(course, say=list[str]().append)
     for site in rehearsed.data:
         simulate(rehearsed.kits[site] / "state", course.seed, site)
@@ -41,8 +51,9 @@ def test_with_secrets_of_a_simulation_it_is_what_the_loop_gives(guard: Any, tmp_
 
 
 @pytest.mark.slow
-def test_silos_draw_noise_of_their_own_and_the_journal_says_what_it_comes_to(tmp_path: Path) -> None:
-    course = course_of(EdgeDP(2.0))
+@pytest.mark.parametrize("network", METHODS)
+def test_silos_draw_noise_of_their_own_and_the_journal_says_what_it_comes_to(network: str, tmp_path: Path) -> None:
+    course = course_of(network, EdgeDP(2.0))
     with Rehearsal(course, say=list[str]().append) as rehearsal:
         found = rehearsal.run(tmp_path / "run", patience=QUICK)
     assert not equal(found.params, ist.run(course).params)

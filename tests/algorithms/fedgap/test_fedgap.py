@@ -10,11 +10,13 @@ import torch
 
 from isthmus.algorithms import FedAvg, FedGAP
 from isthmus.algorithms.fedavg import TrainModel
-from isthmus.algorithms.fedgap import MEMORY, HeadState, SumNeighbors, TrainEncoder
+from isthmus.algorithms.fedgap import HeadState
+from isthmus.algorithms.fedgap.summed_once import MEMORY, SumNeighbors
 from isthmus.core.errors import BadInput, BadMessage
 from isthmus.core.guards.line import GuardLine
 from isthmus.core.protocol import EvaluateModel
 from isthmus.core.random import Secret
+from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import SGD, read_params
 from isthmus.models import GAP, GCN, MLP, ModelSpec
@@ -62,7 +64,7 @@ def test_with_any_other_network_it_is_fedavg_to_the_bit(runtime: str) -> None:
 
 def test_the_encoder_is_learned_by_fedavg_of_a_perceptron_that_sees_no_edge() -> None:
     params = read_params(client_of().model)
-    mine = METHOD.train_encoder(TrainEncoder(params), client_of()).params
+    mine = METHOD.train(TrainModel(params), client_of()).params
     bare = client_of(without_edges(toy_graph()))
     theirs = FedAvg(local_steps=2, optimizer=SGD(lr=0.2)).train(TrainModel(params), bare).params
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
@@ -81,7 +83,7 @@ def test_the_head_is_learned_on_the_sums_as_a_perceptron_on_these_features() -> 
     theirs = FedAvg(local_steps=2, optimizer=SGD(lr=0.2)).train(TrainModel(renamed), other).params
     for name, slot in found.params.items():
         assert torch.allclose(slot, theirs[name.replace("head.", "")], atol=1e-6), name
-    assert all(torch.equal(client.state[MEMORY]["encoder"][name], slot) for name, slot in encoder.items())
+    assert all(torch.equal(client.state[MEMORY][0]["encoder"][name], slot) for name, slot in encoder.items())
 
 
 def test_scores_are_of_the_sums_that_were_made() -> None:
@@ -101,8 +103,7 @@ def test_no_message_before_the_sums_depends_on_an_edge() -> None:
     whole, bare = client_of(), client_of(without_edges(toy_graph()))
     params = read_params(whole.model)
     for request, handler in (
-        (TrainEncoder(params), METHOD.train_encoder),
-        (TrainModel(params), METHOD.train),  # out of turn
+        (TrainModel(params), METHOD.train),
         (EvaluateModel(params, ("val",), "accuracy", False), METHOD.evaluate),
     ):
         answers = [handler(request, client) for client in (whole, bare)]  # type: ignore[operator]
@@ -164,13 +165,16 @@ def test_a_memory_that_is_taken_back_makes_the_same_sums_or_none() -> None:
                 METHOD.sum_neighbors(request, client)
         else:
             METHOD.sum_neighbors(request, client)
-            keys.append(client.state[MEMORY]["key"])
+            keys.append(client.state[MEMORY][0]["key"])
     assert torch.equal(*keys)
 
 
 def test_a_round_sends_the_head_and_no_encoder() -> None:
     trace = trace_course(toy_course(METHOD), toy_scenario())
     found = [message for message in trace.messages if isinstance(message.request, TrainModel)]
+    before = [message for message in found if message.position.round == 0]
+    assert len(before) == 2 * 3  # rounds of the encoder, of each of three clients
+    found = [message for message in found if message not in before]
     assert found and all(
         not [name for name in (*message.request.params, *message.outcome.reply.params) if "encoder" in name]  # type: ignore[attr-defined,union-attr]
         for message in found
@@ -188,6 +192,25 @@ def test_personal_parameters_of_the_network_are_refused() -> None:
     with pytest.raises(BadInput, match="is personal: leave shared out"):
         METHOD.require_able(client)
     METHOD.require_able(toy_client())
+
+
+def test_nodes_without_features_do_not_throw_the_encoder_far_away() -> None:
+    data = toy_graph()
+    bare = replace(data, x=torch.cat([torch.zeros(5, data.num_features), data.x[5:]]))
+    # the first step moves the head's biases, and encoders without biases still give these nodes rows of zeros
+    params = {name: slot + 0.1 * ("head" in name) for name, slot in read_params(client_of(bare).model).items()}
+    found = METHOD.train(TrainModel(params), client_of(bare)).params
+    assert max(float((found[name] - slot).abs().max()) for name, slot in params.items()) < 1.0
+
+
+def test_batches_with_sampled_neighbours_are_refused_as_they_are_edges_again() -> None:
+    client = client_of(None, EdgeDP(1.0))
+    params = read_params(client.model)
+    client.batching = NeighborBatch(8, (2, 2))
+    with pytest.raises(BadInput, match=r"use full batches \(batching.name=full\)"):
+        METHOD.train(TrainModel(params), client)
+    with pytest.raises(BadInput, match="use full batches"):
+        METHOD.require_able(client)
 
 
 def test_rounds_of_the_encoder_are_no_fewer_than_none() -> None:

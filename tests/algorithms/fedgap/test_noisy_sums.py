@@ -20,7 +20,7 @@ from isthmus.core.guards.hiding import NoisySums
 from isthmus.core.random import Secret
 from isthmus.data.graph import Graph
 from isthmus.learn.graph_client import GraphClient
-from isthmus.models import GAP, MLPDecoder, ModelSpec
+from isthmus.models import GAP, MLPDecoder, ModelSpec, ProGAP
 from isthmus.models.gnn.gap import GAPStack, OwnRows, SummedRows
 from isthmus.models.inputs import GraphInput
 from isthmus.testing import toy_client, toy_graph
@@ -40,19 +40,25 @@ def all_graphs() -> Iterator[tuple[tuple[int, int], ...]]:
         yield from itertools.combinations(PAIRS, size)
 
 
-def all_sums(x: Tensor, edges: Tensor, released: list[Tensor]) -> list[Tensor]:
+def all_sums(network: str, x: Tensor, edges: Tensor, released: list[Tensor]) -> list[Tensor]:
     """Return the sums of each hop as they are before noise, where what was released of the hops before is given."""
-    module = GAP(hidden=4, dim=2, hops=len(released), encoder_layers=1).build(2, 2)
+    kind = {"gap": GAP(hidden=4, dim=2, hops=2, encoder_layers=1), "progap": ProGAP(dim=2, hops=2)}[network]
+    module = kind.build(2, 2)
     with torch.no_grad():
-        module.encoder.layers[0].weight.copy_(torch.eye(2))  # type: ignore[union-attr]
+        for name, slot in module.named_parameters():
+            if name.startswith(module.summed_by) and name.endswith("weight"):
+                slot.copy_(torch.eye(2))
     seen: list[Tensor] = []
 
     def blur(sums: Tensor) -> Tensor:
         seen.append(sums.double())
         return released[len(seen) - 1]
 
+    view: GraphInput = OwnRows(x, edges[:, :0])
     with torch.no_grad():
-        module.summed(GraphInput(x, edges), None, blur)
+        for _ in module.summed_by:
+            view = module.with_sums(view, GraphInput(x, edges), blur)
+    assert len(seen) == len(released)
     return seen
 
 
@@ -65,10 +71,13 @@ def inputs() -> Iterator[tuple[Tensor, list[Tensor]]]:
         yield torch.randn(NODES, 2, generator=draw), [torch.randn(NODES, 2, generator=draw) for _ in range(2)]
 
 
-def test_an_edge_changes_the_sums_of_a_hop_by_no_more_than_is_said_in_all_graphs_and_as_much_in_some() -> None:
+@pytest.mark.parametrize("network", ["gap", "progap"])
+def test_an_edge_changes_the_sums_of_a_hop_by_no_more_than_is_said_in_all_graphs_and_as_much_in_some(
+    network: str,
+) -> None:
     most = 0.0
     for x, released in inputs():
-        sums = {graph: all_sums(x, edges_of(graph), released) for graph in all_graphs()}
+        sums = {graph: all_sums(network, x, edges_of(graph), released) for graph in all_graphs()}
         for graph, mine in sums.items():
             for pair in set(PAIRS) - set(graph):
                 other = sums[tuple(sorted((*graph, pair)))]
@@ -79,19 +88,20 @@ def test_an_edge_changes_the_sums_of_a_hop_by_no_more_than_is_said_in_all_graphs
     assert most > said - 1e-4
 
 
+@pytest.mark.parametrize("network", ["gap", "progap"])
 @pytest.mark.parametrize("degree", [1, 2, 3])
-def test_a_node_changes_the_sums_of_all_others_by_no_more_than_is_said(degree: int) -> None:
+def test_a_node_changes_the_sums_of_all_others_by_no_more_than_is_said(network: str, degree: int) -> None:
     most = 0.0
     for x, released in inputs():
         for graph in all_graphs():
             if max((sum(node in pair for pair in graph) for node in range(NODES)), default=0) > degree:
                 continue
-            mine = all_sums(x, edges_of(graph), released)
+            mine = all_sums(network, x, edges_of(graph), released)
             for node in range(NODES):
                 # Without the node there is no row of its own either: those of the others are what may tell of it. In
                 # the second hop its row is another one, of which the others know nothing but what they add up.
                 less = tuple(pair for pair in graph if node not in pair)
-                other = all_sums(x, edges_of(less), released)
+                other = all_sums(network, x, edges_of(less), released)
                 others = [row for row in range(NODES) if row != node]
                 most = max(most, *(float((a - b)[others].norm()) for a, b in zip(mine, other, strict=True)))
     said = NoisySums(1.0, degree).sensitivity
@@ -130,14 +140,14 @@ def client_of(data: Graph | None = None, spec: ModelSpec = SPEC) -> tuple[GraphC
 
 def summed(hiding: NoisySums | None, data: Graph | None = None) -> Tensor:
     client, encoder = client_of(data)
-    found = with_sums(client, memory_of_sums(encoder, client, hiding), hiding).graph
+    found = with_sums(client, (memory_of_sums(encoder, client, hiding),), hiding).graph
     assert isinstance(found, SummedRows) and found.num_edges == 0 and isinstance(found.x, Tensor)
     return found.x
 
 
 def test_without_noise_it_is_the_network_without_noise_to_the_bit() -> None:
     client, _ = client_of()
-    network = network_of(client.model)
+    network = network_of(client.model, "GAP")
     assert network is not None
     plain = network.summed(client.prepared.graph, None)
     assert torch.equal(summed(None), plain)
@@ -162,21 +172,21 @@ def test_the_noise_on_each_hop_is_what_is_promised(
 def test_they_are_made_once_and_again_to_the_bit_after_a_restart() -> None:
     hiding = NoisySums(1.0)
     client, encoder = client_of()
-    memory = memory_of_sums(encoder, client, hiding)
+    memory = (memory_of_sums(encoder, client, hiding),)
     first = with_sums(client, memory, hiding)
     assert with_sums(client, memory, hiding) is first
     again, _ = client_of()
-    assert torch.equal(with_sums(again, dict(memory), hiding).graph.x, first.graph.x)  # type: ignore[arg-type]
+    assert torch.equal(with_sums(again, tuple([*memory]), hiding).graph.x, first.graph.x)  # type: ignore[arg-type]
 
 
 def test_the_encoder_that_they_are_made_with_is_the_one_that_is_remembered() -> None:
     client, encoder = client_of()
-    memory = memory_of_sums(encoder, client, None)
+    memory = [memory_of_sums(encoder, client, None)]
     before = with_sums(client, memory, None).graph.x
     with torch.no_grad():
         for slot in client.model.parameters():
             slot.add_(1.0)  # what the module held is nobody's: others use it too
-    again = with_sums(client, dict(memory), None).graph.x
+    again = with_sums(client, [*memory], None).graph.x
     assert torch.equal(before, again)  # type: ignore[arg-type]
 
 
@@ -189,7 +199,7 @@ def test_other_data_get_no_sums_with_the_same_noise(change: str) -> None:
     other = replace(data, edge_index=data.edge_index[:, 2:]) if change == "edges" else replace(data, x=2 * data.x)
     restarted, _ = client_of(other)
     with pytest.raises(BadInput, match="the same noise on both would show the difference"):
-        with_sums(restarted, memory, hiding)
+        with_sums(restarted, [memory], hiding)
 
 
 def test_another_graph_gets_other_noise_where_the_secret_is_a_silo_s_own() -> None:
@@ -238,18 +248,18 @@ def test_nodes_with_more_edges_than_the_noise_is_for_are_refused_or_cut() -> Non
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(noisy_sums, "bounded", spy)
-        with_sums(client, memory_of_sums(encoder, client, cut), cut)
+        with_sums(client, [memory_of_sums(encoder, client, cut)], cut)
     assert int(torch.bincount(seen[0][0]).max()) == 1
 
 
 def test_only_the_network_alone_is_one_whose_sums_can_be_made_once() -> None:
     with_head, _ = client_of(spec=ModelSpec(GAP(), decoder=MLPDecoder()))
-    assert network_of(with_head.model) is None
-    assert network_of(toy_client().model) is None
+    assert network_of(with_head.model, "GAP") is None
+    assert network_of(toy_client().model, "GAP") is None
 
     class Other(GAPStack):
         pass
 
     client, _ = client_of()
     client.model.gnn = Other(GAP(), 3, 2)
-    assert network_of(client.model) is None
+    assert network_of(client.model, "GAP") is None

@@ -41,8 +41,8 @@ def built(**fields: Any) -> Model:
     return ModelSpec(**fields).build(IN, CLASSES)
 
 
-# What GAP's network reads may be sums that were made once, which a stack would make anew.
-ALONE = {"gap"}
+# What these networks read may be sums that were made once, which a stack would make anew.
+ALONE = {"gap", "progap"}
 MODELS = {
     **{name: {"gnn": kind(hidden=HIDDEN)} for name, kind in GNNS.items() if name not in ALONE},  # type: ignore[call-arg]
     "batch norm": {"gnn": SAGE(hidden=HIDDEN, batch_norm=True)},

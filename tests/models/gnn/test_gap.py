@@ -43,6 +43,12 @@ def test_rows_are_never_longer_than_one() -> None:
     assert not unit_rows(torch.zeros(2, 3)).any()
 
 
+def test_rows_of_zeros_have_no_direction_that_could_be_learned() -> None:
+    h = torch.tensor([[0.0, 0.0], [3.0, 4.0]], requires_grad=True)
+    (slopes,) = torch.autograd.grad(unit_rows(h)[:, 0].sum(), [h])
+    assert torch.allclose(slopes, torch.tensor([[0.0, 0.0], [0.128, -0.096]]), atol=1e-6)
+
+
 def test_sums_that_were_made_before_are_read_as_they_are() -> None:
     graph, module = toy("mixed"), made()
     before = SummedRows(module.summed(graph, None), graph.edge_index[:, :0])

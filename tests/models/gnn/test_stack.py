@@ -12,7 +12,7 @@ from isthmus.models.parts import StackSpec
 from ..toys import FEATURES, TOYS, assert_close, cotangent, randomise, sparse, toy
 
 NAMES = sorted(GNNS)
-WITHOUT_NORM = ("gap", "sgc")
+WITHOUT_NORM = ("gap", "progap", "sgc")
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from isthmus.algorithms import FedAvg
+from isthmus.algorithms import FedAvg, FedGAP
 from isthmus.config.course import Course
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadMessage, CourseFailed
@@ -426,3 +426,19 @@ def test_which_direction_is_shown() -> None:
     (train, *_) = exposure(FedAvg, (TopK(direction="up"), Entropy()))
     assert train.wire_down == "the request as it is, packed"
     assert train.wire_up.endswith("its parameters coded by TopK, which hides nothing, packed")
+
+
+def test_messages_without_parameters_are_not_said_to_be_coded() -> None:
+    from isthmus.core.exposure import exposure
+
+    coded = {
+        exchange.request: ("coded" in exchange.wire_down, "coded" in exchange.wire_up)
+        for method in (FedAvg, FedGAP)
+        for exchange in exposure(method, (TopK(direction="both"),))
+    }
+    assert coded == {
+        "TrainModel": (True, True),
+        "SumNeighbors": (True, False),
+        "EvaluateModel": (True, False),
+        "KeepBest": (False, False),
+    }

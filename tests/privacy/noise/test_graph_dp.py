@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from isthmus import FedAvg, FedGAP, run
+from isthmus import FedAvg, FedGAP, FedProGAP, run
 from isthmus.core.exposure import exposure
 from isthmus.core.guards.line import line_problem
 from isthmus.core.protocol import Position
-from isthmus.core.record import State
+from isthmus.core.record import Params, State
+from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.optimizers import SGD
-from isthmus.models import GAP, GCN, MLPDecoder, ModelSpec, SumReadout
+from isthmus.models import GAP, GCN, MLPDecoder, ModelSpec, ProGAP, SumReadout
 from isthmus.privacy.accounting.gaussian import delta_of, epsilon_of
 from isthmus.privacy.accounting.releases import Releases, spent
 from isthmus.privacy.noise.example_dp import ExampleDP
@@ -27,6 +28,9 @@ from isthmus.testing import check_guard, toy_course, toy_scenario, trace_course
 from .test_client_dp import REQUEST, half
 
 METHOD = FedGAP(local_steps=2, encoder_rounds=2, weighting="uniform", optimizer=SGD(lr=0.2))
+STAGES = FedProGAP(local_steps=2, stage_rounds=2, weighting="uniform", optimizer=SGD(lr=0.2))
+# Each with how many rounds there are in its setup: two of the encoder, and of each of two stages before the last.
+METHODS = {"gap": (METHOD, 2), "progap": (STAGES, 4)}
 NODES = NodeDP(clip=0.5, noise=1.0, fraction=0.5, steps=2, sum_noise=2.0, max_degree=20)
 
 
@@ -65,33 +69,51 @@ def test_the_account_of_nodes_is_that_of_dp_accounting_for_steps_and_sums_togeth
 # ---- whole courses
 
 
-def values(*guards: Any, **changes: Any) -> dict[str, torch.Tensor]:
-    state = trace_course(toy_course(METHOD, guards=guards, **changes), toy_scenario()).state
-    return {**state.encoder, **state.params}  # type: ignore[union-attr]
+def values(network: str, *guards: Any, **changes: Any) -> Params:
+    method: Any = METHODS[network][0]
+    found: Params = method.global_params(
+        trace_course(toy_course(method, guards=guards, **changes), toy_scenario()).state
+    )
+    return found
 
 
 @pytest.mark.parametrize("runtime", ["loop", "strict", "auto"])
-def test_without_noise_it_is_no_guard_to_the_bit(runtime: str) -> None:
-    plain, behind = (values(*guards, runtime=runtime) for guards in ((), (EdgeDP(epsilon=None),)))
+@pytest.mark.parametrize("network", METHODS)
+def test_without_noise_it_is_no_guard_to_the_bit(network: str, runtime: str) -> None:
+    plain, behind = (values(network, *guards, runtime=runtime) for guards in ((), (EdgeDP(epsilon=None),)))
     assert all(torch.equal(plain[name], behind[name]) for name in plain)
 
 
-def test_steps_that_hide_nothing_and_sums_without_noise_are_full_batches() -> None:
-    still = ModelSpec(GAP(hidden=5, dim=4, dropout=0.0))
+@pytest.mark.parametrize("network", METHODS)
+@pytest.mark.parametrize("runtime", ["loop", "strict"])
+def test_noise_is_drawn_once_whatever_the_runtime(network: str, runtime: str) -> None:
+    loop, other, plain = (
+        values(network, *guards, runtime=kind)
+        for kind, guards in (("loop", (EdgeDP(),)), (runtime, (EdgeDP(),)), (runtime, ()))
+    )
+    assert all(torch.equal(loop[name], other[name]) for name in loop)
+    assert not all(torch.allclose(loop[name], plain[name], atol=1e-3) for name in loop)
+
+
+@pytest.mark.parametrize("network", METHODS)
+def test_steps_that_hide_nothing_and_sums_without_noise_are_full_batches(network: str) -> None:
+    still = ModelSpec({"gap": GAP(hidden=5, dim=4, dropout=0.0), "progap": ProGAP(dim=4)}[network])
     loose = NodeDP(clip=1e6, noise=0.0, fraction=1.0, steps=2, sum_noise=0.0, max_degree=100)
-    plain, behind = values(model=still), values(loose, model=still)
+    plain, behind = values(network, model=still), values(network, loose, model=still)
     assert all(torch.allclose(plain[name], behind[name], atol=1e-5) for name in plain)
 
 
 @pytest.mark.parametrize(
     "guard", [EdgeDP(epsilon=4.0), pytest.param(NODES, marks=pytest.mark.slow)], ids=["edges", "nodes"]
 )
-def test_they_keep_to_what_every_guard_must_keep_to(guard: Any) -> None:
-    check_guard(guard, algorithms=(METHOD,))
+@pytest.mark.parametrize("network", METHODS)
+def test_they_keep_to_what_every_guard_must_keep_to(network: str, guard: Any) -> None:
+    check_guard(guard, algorithms=(METHODS[network][0],))
 
 
-def test_an_edge_s_epsilon_is_spent_once_whatever_the_number_of_rounds(tmp_path: Path) -> None:
-    made = toy_course(METHOD, guards=(EdgeDP(epsilon=2.5),), rounds=5)
+@pytest.mark.parametrize("network", METHODS)
+def test_an_edge_s_epsilon_is_spent_once_whatever_the_number_of_rounds(network: str, tmp_path: Path) -> None:
+    made = toy_course(METHODS[network][0], guards=(EdgeDP(epsilon=2.5),), rounds=5)
     result = run(made, run_dir=tmp_path / "run", scenario=toy_scenario())
     rounds = [event for event in read_journal(tmp_path / "run" / "journal.jsonl") if event["event"] == "round"]
     assert [event["spent"] for event in rounds] == [{"epsilon of edges": 2.5}] * 5
@@ -99,15 +121,19 @@ def test_an_edge_s_epsilon_is_spent_once_whatever_the_number_of_rounds(tmp_path:
     assert sum("sums over neighbours get noise" in note for note in result.notes) == 1
 
 
-def test_a_node_s_budget_ends_the_course_and_counts_the_encoder_s_steps_and_the_sums(tmp_path: Path) -> None:
+@pytest.mark.parametrize("network", METHODS)
+def test_a_node_s_budget_ends_the_course_and_counts_the_setup_s_steps_and_the_sums(
+    network: str, tmp_path: Path
+) -> None:
+    method, before = METHODS[network]
     guard = replace(NODES, noise=4.0, sum_noise=4.0, epsilon=3.0)
-    made = toy_course(METHOD, guards=(guard,), rounds=60)
+    made = toy_course(method, guards=(guard,), rounds=60)
     run(made, run_dir=tmp_path / "run", scenario=toy_scenario())
     rounds = [event for event in read_journal(tmp_path / "run" / "journal.jsonl") if event["event"] == "round"]
     told = [event["spent"]["epsilon of nodes"] for event in rounds]
-    # two rounds of the encoder in the setup, and then one more each round
-    assert told == pytest.approx([guard.epsilon_of(2 + t, 0) for t in range(1, len(told) + 1)])
-    assert told[-1] <= 3.0 < guard.epsilon_of(3 + len(told), 0) and len(told) < 60
+    # rounds of the setup, and then one more each round
+    assert told == pytest.approx([guard.epsilon_of(before + t, 0) for t in range(1, len(told) + 1)])
+    assert told[-1] <= 3.0 < guard.epsilon_of(before + 1 + len(told), 0) and len(told) < 60
 
 
 def test_only_what_learns_is_charged() -> None:
@@ -117,14 +143,15 @@ def test_only_what_learns_is_charged() -> None:
     assert NODES.spent(memory) == {"epsilon of nodes": NODES.epsilon_of(1, 0)}
 
 
-def test_who_sees_what_is_told() -> None:
-    train, _, sums, *_ = exposure(FedGAP, (EdgeDP(),))
-    by_name = {exchange.request: exchange for exchange in exposure(FedGAP, (EdgeDP(),))}
+@pytest.mark.parametrize("method", [FedGAP, FedProGAP])
+def test_who_sees_what_is_told(method: Any) -> None:
+    by_name = {exchange.request: exchange for exchange in exposure(method, (EdgeDP(),))}
+    assert [*by_name] == ["TrainModel", "SumNeighbors", "EvaluateModel", "KeepBest"]
     assert by_name["TrainModel"].wire_up.endswith("made of noisy sums over neighbours")
+    assert by_name["TrainModel"].server_sees == "only the fold"
     assert by_name["SumNeighbors"].server_sees == "nothing but a receipt"
-    nodes = {exchange.request: exchange for exchange in exposure(FedGAP, (NODES,))}
+    nodes = {exchange.request: exchange for exchange in exposure(method, (NODES,))}
     assert nodes["TrainModel"].wire_up.endswith("made by noisy steps on noisy sums over neighbours")
-    assert train and sums
 
 
 # ---- what is refused
@@ -147,8 +174,11 @@ GAP_SPEC = ModelSpec(GAP(hidden=5, dim=4))
             "FedAvg looks at edges in every",
         ),
         ({"algorithm": OWN, "model": GAP_SPEC}, "OfOnesOwn (looks at edges|is not known to send)"),
-        ({"model": ModelSpec(GCN(hidden=5))}, "the network GCN has no sums that could be made once"),
+        ({"model": ModelSpec(GCN(hidden=5))}, "the network GCN has no sums that could be made once by FedGAP"),
+        ({"model": ModelSpec(ProGAP())}, "ProGAP has no sums .* by FedGAP; set model.gnn.name=gap"),
+        ({"model": GAP_SPEC, "algorithm": STAGES}, "GAP has no sums .* by FedProGAP; set model.gnn.name=progap"),
         ({"model": replace(GAP_SPEC, decoder=MLPDecoder())}, "model.decoder is set"),
+        ({"batching": NeighborBatch(8, (2, 2))}, "leave batching.name at full"),
         ({"model": replace(GAP_SPEC, decoder=MLPDecoder(), readout=SumReadout())}, "model.decoder is set"),
     ],
 )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import isthmus as ist
-from isthmus.algorithms import ALGORITHMS, GFLAPPNP, Ditto, FedGNN, FedGRL, FedRep, FedSagePlus
+from isthmus.algorithms import ALGORITHMS, GFLAPPNP, Ditto, FedGNN, FedGRL, FedProGAP, FedRep, FedSagePlus
 from isthmus.algorithms.fedavg import TrainModel
 from isthmus.config.load import check_client_settings, own_algorithm
 from isthmus.core.errors import BadInput
@@ -22,7 +22,7 @@ from isthmus.data.dividing import PerClassSplit, RatioSplit
 from isthmus.data.folders.graph_folder import write_graph_folder
 from isthmus.learn.batching import NeighborBatch
 from isthmus.learn.optimizers import SGD, Cosine
-from isthmus.models import GAP, GAT, GCN, MLP, MLPDecoder, ModelSpec
+from isthmus.models import GAP, GAT, GCN, MLP, MLPDecoder, ModelSpec, ProGAP
 from isthmus.privacy import ExampleDP
 from isthmus.sites.silo.patience import TookTooLong, time_limit
 from isthmus.sites.silo.policy import Policy, largest_steps, load_policy, num_parameters
@@ -175,6 +175,8 @@ def test_the_course_that_trains_one_silo_on_one_node_is_refused(tmp_path: Path) 
         (site_course(client_settings={"client-0": {"model.gnn.layers": 10**7}}), "model.gnn.layers is 10000000"),
         (site_course(FedGNN(pseudo_items=10**9)), "algorithm.pseudo_items is 1000000000"),
         (site_course(model=ModelSpec(GAP(encoder_layers=10**5))), "model.gnn.encoder_layers is 100000"),
+        (site_course(model=ModelSpec(ProGAP(hops=0, base_layers=1500))), "model.gnn.base_layers is 1500"),
+        (site_course(FedProGAP(stage_rounds=10**6)), "algorithm.stage_rounds is 1000000"),
         (
             site_course(
                 ist.FedAvg(local_steps=1, step_unit="epoch", weighting="uniform"),
