@@ -308,20 +308,25 @@ def read_params(model: nn.Module) -> Params:
 
 
 def step_gradients(
-    loss: Tensor, penalty: Tensor | None, live: list[Tensor], sums: list[Tensor] | None, optimizer: Optimizer
+    loss: Tensor,
+    penalty: Tensor | None,
+    live: list[Tensor],
+    sums: list[Tensor] | None,
+    optimizer: Optimizer,
+    summed: Callable[[list[Tensor]], list[Tensor]] = lambda each: each,
 ) -> list[Tensor]:
     """Return the gradients of a loss, or of the sum of many clients', and of a penalty.
 
-    Those of the loss alone are added to `sums`, where there are any. The decay of weights is added too, where the
-    optimiser takes it for a part of the gradients.
+    Those of the loss alone are added to `sums`, where there are any, or the part of them that is `summed`. The decay of
+    weights is added too, where the optimiser takes it for a part of the gradients.
     """
     if sums is None:
         return gradients(loss if penalty is None else loss.sum() + penalty, live)
     grads = gradients(loss, live)
     with torch.no_grad():
-        torch._foreach_add_(sums, grads)
+        torch._foreach_add_(sums, summed(grads))
         if optimizer.weight_decay and type(optimizer) is not AdamW:
-            torch._foreach_add_(sums, live, alpha=optimizer.weight_decay)
+            torch._foreach_add_(sums, summed(live), alpha=optimizer.weight_decay)
         return grads if penalty is None else list(torch._foreach_add(grads, gradients(penalty, live)))
 
 

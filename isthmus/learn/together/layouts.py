@@ -34,6 +34,7 @@ from isthmus.learn.together.stacked_features import (
     SpanStack,
     StackedFeatures,
     Start,
+    features_of,
     shapes_of,
     term_of,
 )
@@ -63,6 +64,18 @@ class Layout(ABC):
     def constant(self, drift: Start) -> Tensor:
         """Return what is added to the gradient of the live tensor where `drift` is added to each client's."""
         return self.live(drift)
+
+    def drifting(self, grad: Tensor) -> Tensor:
+        """Return the part of a gradient of the live tensor, in the same memory, to which that is added."""
+        return grad
+
+    def summed(self, like: Tensor) -> Tensor:
+        """Return the part of a tensor that is held like the live one, in the same memory, that is added up by steps."""
+        return like
+
+    def sum(self, summed: Tensor, live: Tensor, start: Start, lr: float) -> Stacked:
+        """Return the sums of each client's gradients, of what was added up and where the steps have led."""
+        return self.beside(summed, start)
 
     def spread(self, by_client: Tensor, live: Tensor) -> Tensor:
         """Return a number for each client, (clients,), so that it multiplies each client's part of `live`."""
@@ -181,8 +194,8 @@ class CompactRows(Layout):
 
 def rest_of(start: Start) -> Tensor:
     """Return the rows that no data touches, of a start that has them in common."""
-    if isinstance(start, Rows) and isinstance(start.stacked, CompactStack):
-        return start.stacked.rest
+    if isinstance(start, Rows) and start.compact is not None:
+        return start.compact.rest
     if not isinstance(start, Tensor):
         raise TypeError("compact rows need a common start: the rows that no data touches are held once")
     return start
@@ -190,14 +203,17 @@ def rest_of(start: Start) -> Tensor:
 
 def is_compact(start: Start) -> bool:
     """Whether rows that no data touches are known to be the same for all clients."""
-    return isinstance(start, Tensor) or (isinstance(start, Rows) and isinstance(start.stacked, CompactStack))
+    return isinstance(start, Tensor) or (isinstance(start, Rows) and features_of(start.stacked) is not None)
 
 
 class Span(Layout):
     """What training added to the start, one row for each node, how much of the start is left, and of a drift."""
 
-    def __init__(self, features: StackedFeatures, drift: Start | None = None) -> None:
+    def __init__(self, features: StackedFeatures, drift: Start | None = None, plain: bool = False) -> None:
         self.features, self.drift = features, drift
+        self.plain = plain  # whether a step is the gradient, with its decay and the drift, times -lr, and nothing else
+        self._added: SpanStack | None = None
+        self._begun: tuple[Tensor, int] | None = None  # what was last made to train, and its number of changes by then
 
     @property
     def x(self) -> SpanFeatures:
@@ -209,13 +225,26 @@ class Span(Layout):
         rows = self.features.matrix.shape[0]
         coordinates = self._nothing(start)
         coordinates[rows] = 1.0
+        self._begun = (coordinates, coordinates._version)
         return coordinates
 
     def constant(self, drift: Start) -> Tensor:
         """Return the drift itself in coordinates: ones in its row."""
-        coordinates = self._nothing(drift)
-        coordinates[-1] = 1.0
-        return coordinates
+        return self._nothing(drift)[-1:].fill_(1.0)
+
+    def drifting(self, grad: Tensor) -> Tensor:
+        """Return the drift's row."""
+        return grad[-1:]
+
+    def summed(self, like: Tensor) -> Tensor:
+        """Return the rows of the origins, where the others follow from the steps."""
+        return like[self.features.matrix.shape[0] :] if self.plain else like
+
+    def sum(self, summed: Tensor, live: Tensor, start: Start, lr: float) -> Stacked:
+        """Return the sums of the gradients: what steps have added to nothing is these, times -lr."""
+        if not self.plain:
+            return self.beside(summed, start)
+        return self._of(-1.0 / lr, live, summed, start)
 
     def _nothing(self, like: Start) -> Tensor:
         rows = self.features.matrix.shape[0] + (1 if self.drift is None else 2)
@@ -223,22 +252,28 @@ class Span(Layout):
 
     def installed(self, live: Tensor, start: Start) -> SpanWeight:
         """Return the coordinates with what they start from."""
-        return SpanWeight(live, *(self._seen(origin) for origin in (start, self.drift) if origin is not None))
+        seen = (self._seen(origin) for origin in (start, self.drift) if origin is not None)
+        made, changes = self._begun or (None, 0)
+        is_it = made is not None and made.data_ptr() == live.data_ptr()
+        return SpanWeight(live, *seen, nothing_added=is_it and changes == live._version)
 
     def _seen(self, origin: Start) -> Tensor:
         """Return X times the weights of all clients, or of each, (clients * rows, out)."""
-        features = self.features
-        if isinstance(origin, Tensor):
-            return features.matrix.matmul(origin)
-        return features.touched.matmul(CompactRows(features, still=True).live(origin))
+        if is_compact(origin):
+            return self.features.seen(term_of(origin))
+        return self.features.touched.matmul(CompactRows(self.features, still=True).live(origin))
 
     def finished(self, live: Tensor, start: Start) -> Stacked:
         """Return what was added, plus the start and the drift as far as they are in it."""
-        rows = self.features.matrix.shape[0]
-        terms: list[tuple[float, Stacked | Tensor]] = [(1.0, SpanStack(live[:rows], self.features))]
-        origins = [origin for origin in (start, self.drift) if origin is not None]
-        shares = live[rows:, 0].tolist()
-        return Combination([*terms, *zip(shares, map(term_of, origins), strict=True)])
+        return self._of(1.0, live, live[self.features.matrix.shape[0] :], start)
+
+    def _of(self, factor: float, live: Tensor, shares: Tensor, start: Start) -> Stacked:
+        """Return what was added, times a factor, plus shares of the origins, (origins, out)."""
+        added = live[: self.features.matrix.shape[0]]
+        if self._added is None or self._added.coordinates.data_ptr() != added.data_ptr():
+            self._added = SpanStack(added, self.features)  # one for all sums that it is a part of
+        origins = (term_of(origin) for origin in (start, self.drift) if origin is not None)
+        return Combination([(factor, self._added), *zip(shares[:, 0].tolist(), origins, strict=True)])
 
 
 # A second value of a parameter, each client's own, lies under its name behind this.
@@ -308,7 +343,8 @@ class Weights:
             apart = torch.sub(self.values[i], anchor, out=self._apart[i])
             grads[i] = _own(grads[i], places).add_(apart, alpha=self._strength)
         for i, drift in self._drifts.items():
-            grads[i] = _own(grads[i], places).add_(drift)
+            grads[i] = _own(grads[i], places)
+            self.layouts[i].drifting(grads[i]).add_(drift)
         self._steps.append(len(grads))
 
     def centre(self) -> dict[str, Stacked]:
@@ -339,6 +375,15 @@ class Weights:
         """Return gradients of the trained parameters by name and client, or moments of those an optimiser moves."""
         pairs = zip(self._trained if optimizer is None else optimizer.chosen(self._trained), tensors, strict=True)
         return {name: self._layouts[name].beside(tensor, self._starts[name]) for name, tensor in pairs}
+
+    def summed(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the parts of tensors that are held like the trained parameters that are added up step by step."""
+        return [layout.summed(each) for layout, each in zip(self.layouts, tensors, strict=True)]
+
+    def sums(self, summed: Sequence[Tensor], lr: float) -> dict[str, Stacked]:
+        """Return the sums of gradients of the trained parameters by name and client, after the last step."""
+        places = zip(self._trained, summed, self.values, strict=True)
+        return {name: self._layouts[name].sum(own, live, self._starts[name], lr) for name, own, live in places}
 
     def is_plain(self, name: str) -> bool:
         """Whether there is a row for each client of a parameter that is trained."""

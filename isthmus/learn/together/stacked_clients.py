@@ -194,6 +194,12 @@ class Together:
     envelope: Envelope | None = None
     beside: Beside | None = None
 
+    @property
+    def steps_are_gradients(self) -> bool:
+        """Whether a step is the gradient, with decay and drift, times -lr, and nothing else."""
+        pulled = self.proximal or self.penalties or self.envelope is not None
+        return type(self.optimizer) is SGD and not self.optimizer.momentum and not pulled
+
 
 class FullSteps:
     """Training on full batches.
@@ -219,7 +225,8 @@ class FullSteps:
     ) -> None:
         self.model, self.asked, self.weights, self.state, self.lr = model, asked, weights, state, lr
         self.losses: list[Tensor] = []
-        self.sums = [torch.zeros_like(each) for each in weights.values] if asked.sum_gradients else None
+        parts = weights.summed(weights.values) if asked.sum_gradients else None
+        self.sums = None if parts is None else [torch.zeros_like(each) for each in parts]
         self.seen: Any = None
         self._data, self._loss, self._first = data, loss, streams()
         # The same draws once more, for own values beside the first ones.
@@ -251,7 +258,8 @@ class FullSteps:
         if beside is not None:
             each = each + beside.losses(weights, self._of_others)
             further = beside.further
-        grads = step_gradients(each, total, [*weights.moved, *further], self.sums, asked.optimizer)
+        live = [*weights.moved, *further]
+        grads = step_gradients(each, total, live, self.sums, asked.optimizer, weights.summed)
         if beside is not None:
             grads, slopes = grads[: len(weights.moved)], grads[len(weights.moved) :]
             beside.learn(slopes)
@@ -477,7 +485,7 @@ class GraphCohort:
             torch.stack(taken.losses).mean(dim=0),
             len(taken.losses),
             partial(states_apart, optimizer, taken.state, counts, weights),
-            None if taken.sums is None else weights.named(taken.sums),
+            None if taken.sums is None else weights.sums(taken.sums, taken.lr),
             taken.seen,
             None if envelope is None else weights.centre(),
             beside=weights.finished(OWN) if own else None,
@@ -557,7 +565,7 @@ class GraphCohort:
         as_they_are = not drops_features(self.model) and not asked.alters_features and not own
         linear = type(moving(optimizer)) is SGD and as_they_are
         if linear and bare and features.span_pays:
-            spans = {name: Span(features, of_each.get(name)) for name in names}
+            spans = {name: Span(features, of_each.get(name), asked.steps_are_gradients) for name in names}
             return layouts | spans, features.span
         # A drift that is each client's own may move every row.
         drifts = [of_each[name] for name in names if name in of_each]
