@@ -69,13 +69,8 @@ class Layout(ABC):
         """Return the part of a gradient of the live tensor, in the same memory, to which that is added."""
         return grad
 
-    def summed(self, like: Tensor) -> Tensor:
-        """Return the part of a tensor that is held like the live one, in the same memory, that is added up by steps."""
-        return like
-
-    def sum(self, summed: Tensor, live: Tensor, start: Start, lr: float) -> Stacked:
-        """Return the sums of each client's gradients, of what was added up and where the steps have led."""
-        return self.beside(summed, start)
+    def stepped(self) -> None:  # noqa: B027
+        """Be told that a step is about to be taken."""
 
     def spread(self, by_client: Tensor, live: Tensor) -> Tensor:
         """Return a number for each client, (clients,), so that it multiplies each client's part of `live`."""
@@ -209,11 +204,10 @@ def is_compact(start: Start) -> bool:
 class Span(Layout):
     """What training added to the start, one row for each node, how much of the start is left, and of a drift."""
 
-    def __init__(self, features: StackedFeatures, drift: Start | None = None, plain: bool = False) -> None:
+    def __init__(self, features: StackedFeatures, drift: Start | None = None) -> None:
         self.features, self.drift = features, drift
-        self.plain = plain  # whether a step is the gradient, with its decay and the drift, times -lr, and nothing else
-        self._added: SpanStack | None = None
-        self._begun: tuple[Tensor, int] | None = None  # what was last made to train, and its number of changes by then
+        self._begun: Tensor | None = None  # what was last made to train, until a step is taken
+        self._installed: list[SpanWeight] = []  # of that
 
     @property
     def x(self) -> SpanFeatures:
@@ -225,7 +219,7 @@ class Span(Layout):
         rows = self.features.matrix.shape[0]
         coordinates = self._nothing(start)
         coordinates[rows] = 1.0
-        self._begun = (coordinates, coordinates._version)
+        self._begun = coordinates
         return coordinates
 
     def constant(self, drift: Start) -> Tensor:
@@ -236,16 +230,6 @@ class Span(Layout):
         """Return the drift's row."""
         return grad[-1:]
 
-    def summed(self, like: Tensor) -> Tensor:
-        """Return the rows of the origins, where the others follow from the steps."""
-        return like[self.features.matrix.shape[0] :] if self.plain else like
-
-    def sum(self, summed: Tensor, live: Tensor, start: Start, lr: float) -> Stacked:
-        """Return the sums of the gradients: what steps have added to nothing is these, times -lr."""
-        if not self.plain:
-            return self.beside(summed, start)
-        return self._of(-1.0 / lr, live, summed, start)
-
     def _nothing(self, like: Start) -> Tensor:
         rows = self.features.matrix.shape[0] + (1 if self.drift is None else 2)
         return self.features.matrix.values.new_zeros(rows, next(shapes_of(like))[1])
@@ -253,9 +237,17 @@ class Span(Layout):
     def installed(self, live: Tensor, start: Start) -> SpanWeight:
         """Return the coordinates with what they start from."""
         seen = (self._seen(origin) for origin in (start, self.drift) if origin is not None)
-        made, changes = self._begun or (None, 0)
-        is_it = made is not None and made.data_ptr() == live.data_ptr()
-        return SpanWeight(live, *seen, nothing_added=is_it and changes == live._version)
+        found = SpanWeight(live, *seen)
+        if self._begun is not None and self._begun.data_ptr() == live.data_ptr():
+            found.nothing_added = True
+            self._installed.append(found)
+        return found
+
+    def stepped(self) -> None:
+        """Be told that something is added now."""
+        self._begun = None
+        while self._installed:
+            self._installed.pop().nothing_added = False
 
     def _seen(self, origin: Start) -> Tensor:
         """Return X times the weights of all clients, or of each, (clients * rows, out)."""
@@ -265,15 +257,11 @@ class Span(Layout):
 
     def finished(self, live: Tensor, start: Start) -> Stacked:
         """Return what was added, plus the start and the drift as far as they are in it."""
-        return self._of(1.0, live, live[self.features.matrix.shape[0] :], start)
-
-    def _of(self, factor: float, live: Tensor, shares: Tensor, start: Start) -> Stacked:
-        """Return what was added, times a factor, plus shares of the origins, (origins, out)."""
-        added = live[: self.features.matrix.shape[0]]
-        if self._added is None or self._added.coordinates.data_ptr() != added.data_ptr():
-            self._added = SpanStack(added, self.features)  # one for all sums that it is a part of
-        origins = (term_of(origin) for origin in (start, self.drift) if origin is not None)
-        return Combination([(factor, self._added), *zip(shares[:, 0].tolist(), origins, strict=True)])
+        rows = self.features.matrix.shape[0]
+        terms: list[tuple[float, Stacked | Tensor]] = [(1.0, SpanStack(live[:rows], self.features))]
+        origins = [origin for origin in (start, self.drift) if origin is not None]
+        shares = live[rows:, 0].tolist()
+        return Combination([*terms, *zip(shares, map(term_of, origins), strict=True)])
 
 
 # A second value of a parameter, each client's own, lies under its name behind this.
@@ -319,6 +307,7 @@ class Weights:
         """Let g + mu (w - anchor) + drift take the place of g: a pull to where some parameters are now, and a drift."""
         near: Container[str] = pulled if strength else ()
         drifting = {i: drifts[name] for i, name in enumerate(self._trained) if name in drifts}
+        self._drifting = dict(drifts)
         self._strength = strength
         self._anchors = {i: self.values[i].clone() for i, name in enumerate(self._trained) if name in near}
         self._drifts = {i: self.layouts[i].constant(drift) for i, drift in drifting.items()}
@@ -339,6 +328,8 @@ class Weights:
     def join(self, grads: list[Tensor]) -> None:
         """Add the pull and the drift to the gradients, which are nobody else's; where it began nothing is pulled."""
         places = [grad.data_ptr() for grad in grads]
+        for layout in self.layouts:
+            layout.stepped()
         for i, anchor in self._anchors.items() if self._steps else ():
             apart = torch.sub(self.values[i], anchor, out=self._apart[i])
             grads[i] = _own(grads[i], places).add_(apart, alpha=self._strength)
@@ -376,14 +367,17 @@ class Weights:
         pairs = zip(self._trained if optimizer is None else optimizer.chosen(self._trained), tensors, strict=True)
         return {name: self._layouts[name].beside(tensor, self._starts[name]) for name, tensor in pairs}
 
-    def summed(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return the parts of tensors that are held like the trained parameters that are added up step by step."""
-        return [layout.summed(each) for layout, each in zip(self.layouts, tensors, strict=True)]
+    def mean_gradients(self, finished: Mapping[str, Stacked], rate: float) -> dict[str, Stacked]:
+        """Return the means of the gradients of steps that were nothing but these, with decay and drift, times -lr.
 
-    def sums(self, summed: Sequence[Tensor], lr: float) -> dict[str, Stacked]:
-        """Return the sums of gradients of the trained parameters by name and client, after the last step."""
-        places = zip(self._trained, summed, self.values, strict=True)
-        return {name: self._layouts[name].sum(own, live, self._starts[name], lr) for name, own, live in places}
+        `rate` is lr times the number of steps, and `finished` what became of the parameters.
+        """
+        found: dict[str, Stacked] = {}
+        for name in self._trained:
+            terms = [(1.0 / rate, term_of(self._starts[name])), (-1.0 / rate, finished[name])]
+            drift = [(-1.0, term_of(self._drifting[name]))] if name in self._drifting else []
+            found[name] = Combination([*terms, *drift])
+        return found
 
     def is_plain(self, name: str) -> bool:
         """Whether there is a row for each client of a parameter that is trained."""

@@ -314,9 +314,13 @@ class CompactStack(Stacked):
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the weighted sum of the rows."""
+        return self.added_up(weights).clone()
+
+    def added_up(self, weights: Tensor) -> Tensor:
+        """Return the same, made once."""
         if self._sum is None or not torch.equal(self._sum[0], weights):
             self._sum = (weights, self._added(weights))
-        return self._sum[1].clone()  # who asked may add to it
+        return self._sum[1]
 
     def _added(self, weights: Tensor) -> Tensor:
         each, collected, left = self.features.shares(weights.to(self.values.device))
@@ -366,9 +370,13 @@ class SpanStack(Stacked):
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return one product with the features of all."""
+        return self.added_up(weights).clone()
+
+    def added_up(self, weights: Tensor) -> Tensor:
+        """Return the same, made once."""
         if self._sum is None or not torch.equal(self._sum[0], weights):
             self._sum = (weights, self._summed(weights))
-        return self._sum[1].clone()  # who asked may add to it
+        return self._sum[1]
 
     def _summed(self, weights: Tensor) -> Tensor:
         by_client = self.coordinates.view(len(self), -1, self.coordinates.shape[1])

@@ -168,7 +168,7 @@ def _before_activation(ctx: Any, grad: Tensor) -> Tensor:
     if ctx.slope is None:
         return grad
     grad = torch.ops.aten.threshold_backward(grad, ctx.saved_tensors[-1], 0)
-    return grad if ctx.slope == 1.0 else grad * ctx.slope
+    return grad if ctx.slope == 1.0 else grad.mul_(ctx.slope)
 
 
 class _Affine(torch.autograd.Function):
@@ -251,19 +251,18 @@ class SpanWeight:
     Fields:
         coordinates: (rows + origins, out): A, and c, d, ... in the last rows (once for each column)
         origins:     X W_0, X V, ..., each (rows, out)
-    With `nothing_added`, A is zero, c one, and d, ... zero until the coordinates are changed in place.
+    While `nothing_added` is set, A is zero, c one, and d, ... zero: products begin there without a look at them.
     """
 
-    __slots__ = ("_back", "_start", "coordinates", "origins")
+    __slots__ = ("_back", "coordinates", "nothing_added", "origins")
 
-    def __init__(self, coordinates: Tensor, *origins: Tensor, nothing_added: bool = False) -> None:
-        self.coordinates, self.origins = coordinates, origins
-        self._start = coordinates._version if nothing_added else None  # torch counts the changes
+    def __init__(self, coordinates: Tensor, *origins: Tensor) -> None:
+        self.coordinates, self.origins, self.nothing_added = coordinates, origins, False
         self._back: tuple[SparseMatrix, SparseMatrix] | None = None
 
     def product(self, gram: SparseMatrix) -> Tensor:
         """Return X W, (rows, out), in memory of its own."""
-        if self._start == self.coordinates._version:
+        if self.nothing_added:
             return self.origins[0].clone()
         number = len(self.origins)
         out = gram.matmul(self.coordinates[:-number])
