@@ -425,9 +425,9 @@ class GraphClient(Client):
         they are trained with the others and stay in its memory.
 
         `drift` is added to the gradients of these parameters at every step: parameters, or what `combined` makes a sum
-        of, which is not made for each client. With `mean_gradients` the mean of the gradients by `params` without
-        it, and without those of a penalty, comes back. `purpose` names the random stream. With an `envelope`, in the place of a
-        penalty, `params` is the centre, and what comes back are the last theta and the centre.
+        of, which is not made for each client. With `mean_gradients` the mean of the gradients by `params` without it,
+        and without those of a penalty, comes back. `purpose` names the random stream. With an `envelope`, in the place
+        of a penalty, `params` is the centre, and what comes back are the last theta and the centre.
         """
         drifts = ((1.0, drift),) if isinstance(drift, dict) else drift
         other = None if prepared is self.prepared else prepared

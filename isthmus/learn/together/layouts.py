@@ -333,9 +333,11 @@ class Weights:
         for i, anchor in self._anchors.items() if self._steps else ():
             apart = torch.sub(self.values[i], anchor, out=self._apart[i])
             grads[i] = _own(grads[i], places).add_(apart, alpha=self._strength)
-        for i, drift in self._drifts.items():
+        for i in self._drifts:
             grads[i] = _own(grads[i], places)
-            self.layouts[i].drifting(grads[i]).add_(drift)
+        if self._drifts:
+            parts = [self.layouts[i].drifting(grads[i]) for i in self._drifts]
+            torch._foreach_add_(parts, list(self._drifts.values()))
         self._steps.append(len(grads))
 
     def centre(self) -> dict[str, Stacked]:
