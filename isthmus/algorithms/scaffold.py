@@ -147,12 +147,11 @@ class Scaffold(LocalTraining[ScaffoldState]):
         """Train the received model with corrected gradients and remember the mean of those that were the client's."""
         _require_fitting(request.variate, client)
         before = _variate(client, request.variate)
-        drift = client.combined((1.0, request.variate), (-1.0, before))
-        fitted = self.fit(request.params, client, drift=drift, sum_gradients=True)
+        drift = ((1.0, request.variate), (-1.0, before))
+        fitted = self.fit(request.params, client, drift=drift, mean_gradients=True)
         if fitted.steps == 0 or fitted.gradients is None:
             return CorrectedUpdate(fitted.params, client.combined((0.0, before)), 0.0)
-        after = client.combined((1.0 / fitted.steps, fitted.gradients), names=before)
-        client.state["variate"] = after
+        client.state["variate"] = after = fitted.gradients
         return CorrectedUpdate(fitted.params, client.combined((1.0, after), (-1.0, before)), self.weight(client))
 
 

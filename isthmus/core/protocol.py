@@ -111,8 +111,8 @@ Requests: TypeAlias = Mapping[str, Request[Any]]  # by client
 
 def unlike(name: str, found: Params, sent: Params) -> str:
     """Return how parameters in a reply's field differ from others in names, shapes or types; nothing if they do not."""
-    odd = sorted(sent.keys() ^ found.keys())
-    if odd:
+    if sent.keys() != found.keys():
+        odd = sorted(sent.keys() ^ found.keys())
         return f"{name}: {named(odd[0])} is in the request or in the reply only"
     for key, tensor in sent.items():
         back = found[key]

@@ -63,6 +63,10 @@ class Stacked(ABC):
             fit[position] = math.isfinite(largest(self.member(position)))
         return fit
 
+    def added_up(self, weights: Tensor) -> Tensor:
+        """Return the weighted sum, which is not to be changed."""
+        return self.weighted_sum(weights)
+
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the sum over clients of weight times tensor, in double precision; like the weights, on the CPU."""
         total = torch.zeros(self.shape, dtype=torch.float64)
@@ -109,9 +113,13 @@ class StackedTensor(Stacked):
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the weighted sum."""
+        return self.added_up(weights).clone()
+
+    def added_up(self, weights: Tensor) -> Tensor:
+        """Return the same, made once."""
         if self._sum is None or not torch.equal(self._sum[0], weights):
             self._sum = (weights, self._added(weights))
-        return self._sum[1].clone()  # who asked may add to it
+        return self._sum[1]
 
     def _added(self, weights: Tensor) -> Tensor:
         if not bool(weights.any()):
@@ -404,7 +412,7 @@ class Combination(Stacked):
             if isinstance(each, Tensor):
                 total.add_(each.cpu(), alpha=factor * mass)
             else:
-                total.add_(each.weighted_sum(weights), alpha=factor)
+                total.add_(each.added_up(weights), alpha=factor)
         return total
 
 

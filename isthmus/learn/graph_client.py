@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 
 Scores = dict[str, float]
+# A sum of factor times parameters.
+Terms: TypeAlias = tuple[tuple[float, Params], ...]
 Gather: TypeAlias = "Callable[[Sequence[Client]], tuple[list[GraphCohort], list[Client]]]"
 
 
@@ -121,7 +123,7 @@ class Fitted:
         loss:       mean over the steps, without the penalty; NaN when nothing was trained
         steps:      steps that were taken
         make_state: gives the optimiser's state at the end; of many clients' it is made only for those that want it
-        gradients:  the sum over the steps of the loss's gradients, decay that is part of them included, where asked for
+        gradients:  the mean over the steps of the loss's gradients, with decay that is part of them, where asked for
         centre:     where the centre of an envelope went, with buffers as in `params`, where there is one
     """
 
@@ -150,8 +152,8 @@ class Fit(Work):
     optimizer_state: OptimizerState | None = None
     loss: Loss | None = None
     prepared: Any = None
-    drift: Params | None = None
-    sum_gradients: bool = False
+    drift: Terms | None = None
+    mean_gradients: bool = False
     purpose: str = "fit"
     envelope: Envelope | None = None
 
@@ -159,8 +161,9 @@ class Fit(Work):
         """Return what is the same for all clients that are trained together."""
         pull = self.penalty.strength if isinstance(self.penalty, Pull) else None
         loss = self.loss.many if isinstance(self.loss, BothWays) else type(self.loss)
-        each_has = (type(self.penalty), pull, loss, self.optimizer_state is None, self.drift is None)
-        same = (self.steps, self.step_unit, self.optimizer, self.sum_gradients, self.purpose, self.envelope)
+        drift = None if self.drift is None else tuple(factor for factor, _ in self.drift)
+        each_has = (type(self.penalty), pull, loss, self.optimizer_state is None, drift)
+        same = (self.steps, self.step_unit, self.optimizer, self.mean_gradients, self.purpose, self.envelope)
         return (type(self), tuple(self.params), _features_kind(self.prepared), each_has, same)
 
     def on(
@@ -180,7 +183,8 @@ class Fit(Work):
         named = {name: slot for name, slot in model.named_parameters() if slot.requires_grad}
         live: list[Tensor] = list(named.values())
         state = optimizer.start(live) if self.optimizer_state is None else copied(self.optimizer_state)
-        sums = [torch.zeros_like(slot) for slot in live] if self.sum_gradients else None
+        sums = [torch.zeros_like(slot) for slot in live] if self.mean_gradients else None
+        drift = self.added_drift()
         losses: list[Tensor] = []
         centre = {} if envelope is None else {n: slot.detach().clone() for n, slot in named.items() if n in shared}
         penalty = self.penalty if envelope is None else Pull(envelope.strength, centre)
@@ -195,20 +199,18 @@ class Fit(Work):
                 losses.append(found.detach())
                 grads = step_gradients(found, None if penalty is None else penalty(named), live, sums, optimizer)
                 with torch.no_grad():
-                    optimizer.step(live, self._drifted(grads, named), state, lr)
+                    optimizer.step(live, with_drift(grads, named, drift), state, lr)
             if envelope is not None:
                 for name, w in centre.items():
                     w.lerp_(named[name].detach(), envelope.rate)
-        summed = None if sums is None else dict(zip(named, sums, strict=True))
+        means = mean_of_steps(named, sums, len(losses), shared)
         mean = float(torch.stack(losses).mean()) if losses else float("nan")
-        return Fitted(read_params(model), mean, len(losses), lambda: state, summed, centre if envelope else None)
+        return Fitted(read_params(model), mean, len(losses), lambda: state, means, centre if envelope else None)
 
-    def _drifted(self, grads: list[Tensor], named: Mapping[str, Tensor]) -> list[Tensor]:
-        """Return gradients with the drift added to those that have one."""
-        drift = self.drift
-        if drift is None:
-            return grads
-        return [g + drift[name] if name in drift else g for name, g in zip(named, grads, strict=True)]
+    def added_drift(self) -> Params:
+        """Return what is added to the gradients at every step."""
+        names = common_names(self.drift) if self.drift else ()
+        return {name: combined([(factor, params[name]) for factor, params in self.drift or ()]) for name in names}
 
     def alone(self, client: GraphClient) -> Fitted:
         """Train one client."""
@@ -283,6 +285,28 @@ class Combine(Work):
             return [works[0].alone(None)] * len(works)  # the same for all
         found = {name: Combination([(factor, params[name]) for factor, params in terms]) for name in works[0].names}
         return StackedParams(found, len(works)).members()
+
+
+def common_names(terms: Terms) -> tuple[str, ...]:
+    """Return the names that all parameters of a sum have, in the order of the first."""
+    names = tuple(terms[0][1].keys())
+    for _, params in terms[1:]:
+        keys = params.keys()
+        if not all(map(keys.__contains__, names)):
+            names = tuple(name for name in names if name in keys)
+    return names
+
+
+def with_drift(grads: list[Tensor], named: Iterable[str], drift: Params) -> list[Tensor]:
+    """Return gradients with the drift added to those that have one."""
+    return [g + drift[name] if name in drift else g for name, g in zip(named, grads, strict=True)] if drift else grads
+
+
+def mean_of_steps(named: Iterable[str], sums: Sequence[Tensor] | None, steps: int, given: Params) -> Params | None:
+    """Return what gradients of given parameters, added up in so many steps, are for one; None where they were not."""
+    if sums is None:
+        return None
+    return {n: each * (1.0 / max(steps, 1)) for n, each in zip(named, sums, strict=True) if n in given}
 
 
 def _features_kind(prepared: Any) -> type | None:
@@ -388,8 +412,8 @@ class GraphClient(Client):
         optimizer_state: OptimizerState | None = None,
         loss: Loss | None = None,
         prepared: Any = None,
-        drift: Params | None = None,
-        sum_gradients: bool = False,
+        drift: Params | Terms | None = None,
+        mean_gradients: bool = False,
         purpose: str = "fit",
         envelope: Envelope | None = None,
     ) -> Fitted:
@@ -400,12 +424,14 @@ class GraphClient(Client):
         the same with other edges or labels. Parameters that are missing in `params` are the client's personal ones:
         they are trained with the others and stay in its memory.
 
-        `drift` is added to the gradients of these parameters at every step; with `sum_gradients` the gradients without
-        it, and without those of a penalty, come back added up. `purpose` names the random stream. With an `envelope`,
-        in the place of a penalty, `params` is the centre, and what comes back are the last theta and the centre.
+        `drift` is added to the gradients of these parameters at every step: parameters, or what `combined` makes a sum
+        of, which is not made for each client. With `mean_gradients` the mean of the gradients by `params` without it,
+        and without those of a penalty, comes back. `purpose` names the random stream. With an `envelope`, in the place
+        of a penalty, `params` is the centre, and what comes back are the last theta and the centre.
         """
+        drifts = ((1.0, drift),) if isinstance(drift, dict) else drift
         other = None if prepared is self.prepared else prepared
-        asked = (step_unit, penalty, optimizer_state, loss, other, drift, sum_gradients, purpose, envelope)
+        asked = (step_unit, penalty, optimizer_state, loss, other, drifts, mean_gradients, purpose, envelope)
         work = Fit(params, steps, optimizer, *asked)
         private = None if self.guards is None else self.guards.private_steps
         if private is not None:
@@ -426,11 +452,9 @@ class GraphClient(Client):
         The same as a line of arithmetic for each; but parameters that this client has in common with others in a
         simulation are not taken apart for it.
         """
-        common = tuple(terms[0][1].keys() if names is None else names)
-        for _, params in terms:
-            keys = params.keys()
-            if not all(map(keys.__contains__, common)):
-                common = tuple(name for name in common if name in keys)
+        common = common_names(terms)
+        if names is not None:
+            common = tuple(name for name in names if name in common)
         found: Params = self.do(Combine(terms, common))
         return found
 

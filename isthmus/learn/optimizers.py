@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -107,6 +108,16 @@ class Optimizer(ABC):
         return list(each)
 
 
+@contextmanager
+def lying(params: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Yield parameters for kernels that go through memory as it lies, whatever the strides say."""
+    flat = [param.contiguous() for param in params]
+    yield flat
+    for param, moved in zip(params, flat, strict=True):
+        if moved is not param:
+            param.copy_(moved)
+
+
 @dataclass(frozen=True)
 class SGD(Optimizer):
     """g <- g + wd p;  b <- momentum b + g (b = g at first);  p <- p - lr b.
@@ -130,17 +141,22 @@ class SGD(Optimizer):
     def step(self, params: list[Tensor], grads: list[Tensor], state: OptimizerState, lr: float) -> None:
         """Take one step."""
         state["step"] += 1
-        # In place throughout: a copy of all parameters would take as long as the step.
-        if self.momentum:
-            slot = list(state["momentum"])
-            torch._foreach_mul_(slot, self.momentum)
-            torch._foreach_add_(slot, grads)
-            if self.weight_decay:
-                torch._foreach_add_(slot, params, alpha=self.weight_decay)
-            grads = slot
-        elif self.weight_decay:
-            torch._foreach_mul_(params, 1.0 - lr * self.weight_decay)
-        torch._foreach_add_(params, grads, alpha=-lr)
+        if not self.momentum and not self.weight_decay:
+            torch._foreach_add_(params, grads, alpha=-lr)
+            return
+        with lying(params) as flat:
+            torch._fused_sgd_(  # one pass over memory
+                flat,
+                [grad.contiguous() for grad in grads],
+                list(state["momentum"]) if self.momentum else [],
+                lr=lr,
+                momentum=self.momentum,
+                weight_decay=self.weight_decay,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+                is_first_step=False,
+            )
 
 
 def check_pull(name: str, strength: float, optimizer: Optimizer) -> None:
@@ -181,27 +197,23 @@ class Adam(Optimizer):
     def step(self, params: list[Tensor], grads: list[Tensor], state: OptimizerState, lr: float) -> None:
         """Take one step."""
         state["step"] += 1
-        # The kernels go through memory as it lies, whatever the strides say.
-        lying = [param.contiguous() for param in params]
         taken = torch.full((), state["step"], dtype=torch.float32, device=params[0].device)
-        self._kernel()(
-            lying,
-            [grad.contiguous() for grad in grads],
-            list(state["first"]),
-            list(state["second"]),
-            [],  # of the variant that keeps the largest second moments
-            [taken] * len(params),
-            lr=lr,
-            beta1=self.beta1,
-            beta2=self.beta2,
-            weight_decay=self.weight_decay,
-            eps=self.eps,
-            amsgrad=False,
-            maximize=False,
-        )
-        for param, moved in zip(params, lying, strict=True):
-            if moved is not param:
-                param.copy_(moved)
+        with lying(params) as flat:
+            self._kernel()(
+                flat,
+                [grad.contiguous() for grad in grads],
+                list(state["first"]),
+                list(state["second"]),
+                [],  # of the variant that keeps the largest second moments
+                [taken] * len(params),
+                lr=lr,
+                beta1=self.beta1,
+                beta2=self.beta2,
+                weight_decay=self.weight_decay,
+                eps=self.eps,
+                amsgrad=False,
+                maximize=False,
+            )
 
     def _kernel(self) -> Callable[..., None]:
         """Return what does the whole update in one pass over memory; in several it takes five times as long."""

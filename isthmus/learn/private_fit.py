@@ -20,7 +20,7 @@ from isthmus.core.client import NotTogether, Work
 from isthmus.core.errors import BadInput
 from isthmus.core.guards.hiding import STEPS_TAKEN, PrivateSteps
 from isthmus.core.record import State
-from isthmus.learn.graph_client import Fit, Fitted, GraphClient
+from isthmus.learn.graph_client import Fit, Fitted, GraphClient, mean_of_steps, with_drift
 from isthmus.learn.optimizers import copied, gradients, load_params, read_params
 from isthmus.learn.tasks.graph_task import GraphBatch, PreparedGraphs
 from isthmus.learn.tasks.node_classification import NodeBatch, NodeClassification, PreparedNodes
@@ -85,7 +85,8 @@ class PrivateFit(Work):
         named = {name: slot for name, slot in client.model.named_parameters() if slot.requires_grad}
         live: list[Tensor] = list(named.values())
         state = asked.optimizer.start(live) if asked.optimizer_state is None else copied(asked.optimizer_state)
-        sums = [torch.zeros_like(slot) for slot in live] if asked.sum_gradients else None
+        sums = [torch.zeros_like(slot) for slot in live] if asked.mean_gradients else None
+        drift = asked.added_drift()
         lr = asked.optimizer.lr * asked.optimizer.schedule.factor(max(client.position.round, 1))
         loss: Callable[..., Tensor] = asked.loss or client.task.loss
         generator = client.generator(asked.purpose)
@@ -97,12 +98,10 @@ class PrivateFit(Work):
             if asked.penalty is not None:
                 grads = [g + p for g, p in zip(grads, gradients(asked.penalty(named), live), strict=True)]
             with torch.no_grad():
-                drift = asked.drift or {}
-                grads = [g + drift[name] if name in drift else g for name, g in zip(named, grads, strict=True)]
-                asked.optimizer.step(live, grads, state, lr)
-        summed = None if sums is None else dict(zip(named, sums, strict=True))
+                asked.optimizer.step(live, with_drift(grads, named, drift), state, lr)
+        means = mean_of_steps(named, sums, number, asked.params)
         # The loss on the examples that were drawn is theirs: nobody is told.
-        return Fitted(read_params(client.model), math.nan, number, lambda: state, summed)
+        return Fitted(read_params(client.model), math.nan, number, lambda: state, means)
 
     def _noisy(
         self,

@@ -224,7 +224,7 @@ def test_draws_and_noise_come_from_the_client_s_secret_alone() -> None:
 
 def test_what_comes_back_beside_the_model_is_made_of_noisy_gradients_and_tells_no_loss() -> None:
     client = node_client()
-    fitted = PrivateFit(asked(client, sum_gradients=True, steps=1), PrivateSteps(0.5, 2.0, 1.0, 1)).alone(client)
+    fitted = PrivateFit(asked(client, mean_gradients=True, steps=1), PrivateSteps(0.5, 2.0, 1.0, 1)).alone(client)
     assert math.isnan(fitted.loss) and fitted.steps == 1 and fitted.gradients is not None
     start = read_params(node_client().model)
     close({n: start[n] - 0.1 * g for n, g in fitted.gradients.items()}, fitted.params)
@@ -233,7 +233,7 @@ def test_what_comes_back_beside_the_model_is_made_of_noisy_gradients_and_tells_n
 def test_a_drift_is_added_to_what_is_noisy() -> None:
     client, other = node_client(), node_client()
     drift = {name: torch.ones_like(slot) for name, slot in read_params(client.model).items()}
-    with_it = trained(client, PLAIN, drift=drift, steps=1)
+    with_it = trained(client, PLAIN, drift=((1.0, drift),), steps=1)
     without = trained(other, PLAIN, steps=1)
     close({n: slot + 0.1 for n, slot in with_it.items()}, without)
 

@@ -71,7 +71,7 @@ class BatchCohort(GraphCohort):
         weights.hold(asked.proximal, asked.pulled, drifts)
         alike = None if before is None else [{**before[k], "step": 0} for k in order.clients]
         state = stacked_state(optimizer, weights.moved, alike, weights.layouts)
-        sums = [torch.zeros_like(each) for each in weights.moved] if asked.sum_gradients else None
+        sums = [torch.zeros_like(each) for each in weights.moved] if asked.mean_gradients else None
         generators = [self.clients[k].generator(asked.purpose) for k in order.clients]
         draws = [stack.draws(k, generator) for k, generator in zip(order.clients, generators, strict=True)]
         losses, lr = torch.zeros(len(self)), self._rate(optimizer)
@@ -92,7 +92,7 @@ class BatchCohort(GraphCohort):
             order.back(losses) / torch.tensor(order.counts),
             max(order.counts),
             partial(states_apart, optimizer, state, counts, weights, order.replaced),
-            None if sums is None else order.all_replaced(weights.named(sums)),
+            None if sums is None else order.all_replaced(weights.named(order.for_one_step(weights, sums))),
             steps_each=order.counts,
             beside=order.all_replaced(weights.finished(OWN)) if own else None,
         )
@@ -161,6 +161,11 @@ class _Order:
     def all_replaced(self, stacked: Mapping[str, Stacked]) -> dict[str, Stacked]:
         """Return what is held in this order, by name, in the clients' own."""
         return {name: self.replaced(each) for name, each in stacked.items()}
+
+    def for_one_step(self, weights: Weights, sums: Sequence[Tensor]) -> list[Tensor]:
+        """Return what was added up over the steps of each client, times one by their number."""
+        one = 1.0 / torch.tensor([self.counts[k] for k in self.clients]).clamp(min=1)
+        return [each.mul_(layout.spread(one, each)) for layout, each in zip(weights.layouts, sums, strict=True)]
 
     def runs(self) -> list[tuple[int, int, int]]:
         """Return runs of steps, until no client has any left: of how many clients, after how many steps, how many."""

@@ -34,6 +34,7 @@ from isthmus.learn.together.stacked_features import (
     SpanStack,
     StackedFeatures,
     Start,
+    features_of,
     shapes_of,
     term_of,
 )
@@ -63,6 +64,13 @@ class Layout(ABC):
     def constant(self, drift: Start) -> Tensor:
         """Return what is added to the gradient of the live tensor where `drift` is added to each client's."""
         return self.live(drift)
+
+    def drifting(self, grad: Tensor) -> Tensor:
+        """Return the part of a gradient of the live tensor, in the same memory, to which that is added."""
+        return grad
+
+    def stepped(self) -> None:  # noqa: B027
+        """Be told that a step is about to be taken."""
 
     def spread(self, by_client: Tensor, live: Tensor) -> Tensor:
         """Return a number for each client, (clients,), so that it multiplies each client's part of `live`."""
@@ -181,8 +189,8 @@ class CompactRows(Layout):
 
 def rest_of(start: Start) -> Tensor:
     """Return the rows that no data touches, of a start that has them in common."""
-    if isinstance(start, Rows) and isinstance(start.stacked, CompactStack):
-        return start.stacked.rest
+    if isinstance(start, Rows) and start.compact is not None:
+        return start.compact.rest
     if not isinstance(start, Tensor):
         raise TypeError("compact rows need a common start: the rows that no data touches are held once")
     return start
@@ -190,7 +198,7 @@ def rest_of(start: Start) -> Tensor:
 
 def is_compact(start: Start) -> bool:
     """Whether rows that no data touches are known to be the same for all clients."""
-    return isinstance(start, Tensor) or (isinstance(start, Rows) and isinstance(start.stacked, CompactStack))
+    return isinstance(start, Tensor) or (isinstance(start, Rows) and features_of(start.stacked) is not None)
 
 
 class Span(Layout):
@@ -198,6 +206,8 @@ class Span(Layout):
 
     def __init__(self, features: StackedFeatures, drift: Start | None = None) -> None:
         self.features, self.drift = features, drift
+        self._begun: Tensor | None = None  # what was last made to train, until a step is taken
+        self._installed: list[SpanWeight] = []  # of that
 
     @property
     def x(self) -> SpanFeatures:
@@ -209,13 +219,16 @@ class Span(Layout):
         rows = self.features.matrix.shape[0]
         coordinates = self._nothing(start)
         coordinates[rows] = 1.0
+        self._begun = coordinates
         return coordinates
 
     def constant(self, drift: Start) -> Tensor:
         """Return the drift itself in coordinates: ones in its row."""
-        coordinates = self._nothing(drift)
-        coordinates[-1] = 1.0
-        return coordinates
+        return self._nothing(drift)[-1:].fill_(1.0)
+
+    def drifting(self, grad: Tensor) -> Tensor:
+        """Return the drift's row."""
+        return grad[-1:]
 
     def _nothing(self, like: Start) -> Tensor:
         rows = self.features.matrix.shape[0] + (1 if self.drift is None else 2)
@@ -223,14 +236,24 @@ class Span(Layout):
 
     def installed(self, live: Tensor, start: Start) -> SpanWeight:
         """Return the coordinates with what they start from."""
-        return SpanWeight(live, *(self._seen(origin) for origin in (start, self.drift) if origin is not None))
+        seen = (self._seen(origin) for origin in (start, self.drift) if origin is not None)
+        found = SpanWeight(live, *seen)
+        if self._begun is not None and self._begun.data_ptr() == live.data_ptr():
+            found.nothing_added = True
+            self._installed.append(found)
+        return found
+
+    def stepped(self) -> None:
+        """Be told that something is added now."""
+        self._begun = None
+        while self._installed:
+            self._installed.pop().nothing_added = False
 
     def _seen(self, origin: Start) -> Tensor:
         """Return X times the weights of all clients, or of each, (clients * rows, out)."""
-        features = self.features
-        if isinstance(origin, Tensor):
-            return features.matrix.matmul(origin)
-        return features.touched.matmul(CompactRows(features, still=True).live(origin))
+        if is_compact(origin):
+            return self.features.seen(term_of(origin))
+        return self.features.touched.matmul(CompactRows(self.features, still=True).live(origin))
 
     def finished(self, live: Tensor, start: Start) -> Stacked:
         """Return what was added, plus the start and the drift as far as they are in it."""
@@ -284,6 +307,7 @@ class Weights:
         """Let g + mu (w - anchor) + drift take the place of g: a pull to where some parameters are now, and a drift."""
         near: Container[str] = pulled if strength else ()
         drifting = {i: drifts[name] for i, name in enumerate(self._trained) if name in drifts}
+        self._drifting = dict(drifts)
         self._strength = strength
         self._anchors = {i: self.values[i].clone() for i, name in enumerate(self._trained) if name in near}
         self._drifts = {i: self.layouts[i].constant(drift) for i, drift in drifting.items()}
@@ -304,11 +328,16 @@ class Weights:
     def join(self, grads: list[Tensor]) -> None:
         """Add the pull and the drift to the gradients, which are nobody else's; where it began nothing is pulled."""
         places = [grad.data_ptr() for grad in grads]
+        for layout in self.layouts:
+            layout.stepped()
         for i, anchor in self._anchors.items() if self._steps else ():
             apart = torch.sub(self.values[i], anchor, out=self._apart[i])
             grads[i] = _own(grads[i], places).add_(apart, alpha=self._strength)
-        for i, drift in self._drifts.items():
-            grads[i] = _own(grads[i], places).add_(drift)
+        for i in self._drifts:
+            grads[i] = _own(grads[i], places)
+        if self._drifts:
+            parts = [self.layouts[i].drifting(grads[i]) for i in self._drifts]
+            torch._foreach_add_(parts, list(self._drifts.values()))
         self._steps.append(len(grads))
 
     def centre(self) -> dict[str, Stacked]:
@@ -339,6 +368,18 @@ class Weights:
         """Return gradients of the trained parameters by name and client, or moments of those an optimiser moves."""
         pairs = zip(self._trained if optimizer is None else optimizer.chosen(self._trained), tensors, strict=True)
         return {name: self._layouts[name].beside(tensor, self._starts[name]) for name, tensor in pairs}
+
+    def mean_gradients(self, finished: Mapping[str, Stacked], rate: float) -> dict[str, Stacked]:
+        """Return the means of the gradients of steps that were nothing but these, with decay and drift, times -lr.
+
+        `rate` is lr times the number of steps, and `finished` what became of the parameters.
+        """
+        found: dict[str, Stacked] = {}
+        for name in self._trained:
+            terms = [(1.0 / rate, term_of(self._starts[name])), (-1.0 / rate, finished[name])]
+            drift = [(-1.0, term_of(self._drifting[name]))] if name in self._drifting else []
+            found[name] = Combination([*terms, *drift])
+        return found
 
     def is_plain(self, name: str) -> bool:
         """Whether there is a row for each client of a parameter that is trained."""

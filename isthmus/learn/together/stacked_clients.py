@@ -21,7 +21,7 @@ from isthmus.core.client import NotTogether
 from isthmus.core.errors import BadInput
 from isthmus.core.record import Params
 from isthmus.core.replies import Stacked, StackedParams, own_tensor
-from isthmus.learn.graph_client import Fit, Fitted, GraphClient
+from isthmus.learn.graph_client import Fit, Fitted, GraphClient, Terms, common_names
 from isthmus.learn.optimizers import (
     ELEMENTWISE,
     SGD,
@@ -114,7 +114,7 @@ class StackedFit:
         losses:      each client's mean over the steps, (clients,)
         steps:       steps that were taken
         make_states: gives each client's optimiser state
-        gradients:   the sums of each client's gradients, where they were asked for
+        gradients:   the means of each client's gradients over its steps, where they were asked for
         observed:    what `observe` returned; None for clients that had nothing to train on
         centre:      where the centre of an envelope went, of the parameters that it is over
         steps_each:  steps of each client, where they are not the same for all
@@ -168,7 +168,7 @@ class Together:
         loss:             each client's loss, (clients,); by default the task's
         drifts:           what is added to the gradients of these parameters at every step, for all or for each
         penalties:        each client's own term, which may be any function of its parameters
-        sum_gradients:    whether gradients are added up, without drifts and pulls
+        mean_gradients:   whether the mean of the gradients is wanted, without drifts and pulls
         purpose:          names the clients' random streams
         data:             takes the place of the clients' own
         observe:          called after the last step with the trained model and the data; what it returns is kept
@@ -186,13 +186,24 @@ class Together:
     loss: Any = None
     drifts: Mapping[str, Start] | None = None
     penalties: Sequence[Penalty] = ()
-    sum_gradients: bool = False
+    mean_gradients: bool = False
     purpose: str = "fit"
     data: Any = None
     observe: Callable[[nn.Module, Any], Any] | None = None
     alters_features: bool = False
     envelope: Envelope | None = None
     beside: Beside | None = None
+
+    @property
+    def steps_are_gradients(self) -> bool:
+        """Whether a step is the gradient, with decay and drift, times -lr, and nothing else."""
+        pulled = self.proximal or self.penalties or self.envelope is not None
+        return type(self.optimizer) is SGD and not self.optimizer.momentum and not pulled
+
+
+# The learning rate times the number of steps from which gradients are told by the difference of weights: it is rounded
+# by 6e-8 of a weight, and divided by this.
+LONG_WAY = 0.1
 
 
 class FullSteps:
@@ -219,7 +230,11 @@ class FullSteps:
     ) -> None:
         self.model, self.asked, self.weights, self.state, self.lr = model, asked, weights, state, lr
         self.losses: list[Tensor] = []
-        self.sums = [torch.zeros_like(each) for each in weights.values] if asked.sum_gradients else None
+        self.rate = lr * asked.steps
+        # Of long ways the mean gradient is told by where they led; of short ones, differences would be rounded away.
+        self.told = asked.steps_are_gradients and self.rate >= LONG_WAY
+        summed = asked.mean_gradients and not self.told
+        self.sums = [torch.zeros_like(each) for each in weights.values] if summed else None
         self.seen: Any = None
         self._data, self._loss, self._first = data, loss, streams()
         # The same draws once more, for own values beside the first ones.
@@ -240,6 +255,12 @@ class FullSteps:
                 weights.follow(envelope.rate)
             with torch.no_grad():
                 self.seen = None if asked.observe is None else asked.observe(self.model, self._data)
+
+    def mean_gradients(self, finished: Mapping[str, Stacked]) -> dict[str, Stacked]:
+        """Return the means of the clients' gradients over the steps, which have led to these parameters."""
+        if self.sums is None:
+            return self.weights.mean_gradients(finished, self.rate)
+        return self.weights.named([each.div_(len(self.losses)) for each in self.sums])
 
     def _step(self) -> None:
         asked, weights, beside = self.asked, self.weights, self.asked.beside
@@ -358,8 +379,8 @@ class GraphCohort:
             optimizer=first.optimizer,
             proximal=pulls[0].strength if pulls else 0.0,
             pulled=pulls[0].anchor if pulls else (),
-            drifts=self._drifts(pulls, starts, [work.drift for work in works], data),
-            sum_gradients=first.sum_gradients,
+            drifts=self._drifts(pulls, starts, [work.drift or () for work in works], data),
+            mean_gradients=first.mean_gradients,
             purpose=first.purpose,
             penalties=own,
             optimizer_states=None if first.optimizer_state is None else [work.optimizer_state for work in works],
@@ -398,16 +419,22 @@ class GraphCohort:
         self,
         pulls: Sequence[Pull],
         starts: Sequence[Params],
-        drifts: Sequence[Params | None],
+        drifts: Sequence[Terms],
         data: StackedData | None,
     ) -> dict[str, Start] | None:
         """Return what is added to the gradients at every step: the handlers' own drifts, or what pulls add."""
         offsets = self._offsets(pulls, starts, data)
-        if drifts[0] is None:
+        if not drifts[0]:
             return offsets
         if offsets is not None:
             raise NotTogether("it has a drift and a pull")
-        return starts_of(drifts)  # type: ignore[arg-type]
+        parts = [[terms[place][1] for terms in drifts] for place in range(len(drifts[0]))]
+        each = [self._compacted(starts_of(params), data) for params in parts]
+        factors = [factor for factor, _ in drifts[0]]
+        return {
+            name: start_sum([(factor, term_of(held[name])) for factor, held in zip(factors, each, strict=True)])
+            for name in common_names(drifts[0])
+        }
 
     def _offsets(
         self, pulls: Sequence[Pull], starts: Sequence[Params], data: StackedData | None
@@ -472,12 +499,13 @@ class GraphCohort:
         )
         taken.run()
         counts = [before + asked.steps for before in steps_before(states, len(self))]
+        finished = weights.finished()
         return StackedFit(
-            weights.finished(),
+            finished,
             torch.stack(taken.losses).mean(dim=0),
             len(taken.losses),
             partial(states_apart, optimizer, taken.state, counts, weights),
-            None if taken.sums is None else weights.named(taken.sums),
+            taken.mean_gradients(finished) if asked.mean_gradients else None,
             taken.seen,
             None if envelope is None else weights.centre(),
             beside=weights.finished(OWN) if own else None,
@@ -510,7 +538,11 @@ class GraphCohort:
         kept = StackedParams({name: fitted.params[name] for name in personal}, len(self)).members()
         for client, own in zip(self.clients, kept, strict=True):
             client.state = {**client.state, "personal": own}
-        return replace(fitted, params={name: value for name, value in fitted.params.items() if name in given})
+        params, means = (
+            None if held is None else {name: value for name, value in held.items() if name in given}
+            for held in (fitted.params, fitted.gradients)
+        )
+        return replace(fitted, params=params or {}, gradients=means)
 
     def _untrained(self, starts: dict[str, Start], asked: Together) -> StackedFit:
         """Give everybody its start back: nobody has training examples."""

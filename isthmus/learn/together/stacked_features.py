@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,12 @@ class Rows(Sequence[Tensor]):
     def values(self) -> Tensor:
         """The rows, (clients, ...)."""
         return self.stacked.whole()
+
+    @cached_property
+    def compact(self) -> CompactStack | None:
+        """Rows of the features that occur at each client and those of the others, where that is how they are held."""
+        features = features_of(self.stacked)
+        return None if features is None else compact_sum([(1.0, self.stacked)], features)
 
     def __len__(self) -> int:
         return len(self.stacked)
@@ -98,6 +105,8 @@ class StackedFeatures:
         self.matrix, self.num_clients = matrix, num_clients
         self.num_features = matrix.shape[1]
         self._shares: tuple[Tensor, tuple[Tensor, SparseMatrix, Tensor]] | None = None
+        # Of the same tensors the same stack is made as long as there is one: sums know by that what occurs twice.
+        self._made: WeakValueDictionary[tuple[int, ...], CompactStack] = WeakValueDictionary()
 
     @cached_property
     def _column(self) -> Tensor:
@@ -199,34 +208,62 @@ class StackedFeatures:
         """The largest magnitude of a feature."""
         return largest(self.matrix.values)
 
-    def spread(self, coordinates: Tensor) -> Tensor:
-        """Return the used rows of X^T A of each client, (used, out)."""
-        return self.compact.t().matmul(coordinates)[: len(self.used)]
+    @cached_property
+    def _spreading(self) -> SparseMatrix:
+        """(used, clients * rows + features): X^T for the used rows, and a one for the feature that each is."""
+        own = self.touched.t()
+        (used, rows), number = own.shape, torch.arange(len(self.used) + 1, device=self.used.device)
+        size = (used, rows + self.num_features)
+        ones = torch.ones(used, device=self.used.device)
+        each = SparseMatrix(Pattern(number, rows + self.feature, size), ones)
+        return SparseMatrix(Pattern(own.pattern.crow, own.pattern.col, size), own.values).plus(each)
+
+    def spread(self, coordinates: Tensor, common: Tensor | None = None) -> Tensor:
+        """Return the used rows of X^T A of each client, (used, out), plus those of what all have in common."""
+        if common is None:
+            return self.touched.t().matmul(coordinates)
+        return self._spreading.matmul(torch.cat([coordinates, common]))
+
+    def seen(self, origin: Tensor | Stacked) -> Tensor:
+        """Return X times the weights of all clients, or of each, (clients * rows, out)."""
+        if isinstance(origin, Tensor):
+            return self.matrix.matmul(origin)
+        if isinstance(origin, SpanStack):
+            return self.span.gram.matmul(origin.coordinates)
+        if isinstance(origin, Combination):
+            return combined([(factor, self.seen(each)) for factor, each in origin.terms])
+        assert isinstance(origin, CompactStack)
+        return self.touched.matmul(origin.values)
 
     def compacted(self, start: Start) -> Start:
         """Return clients' weights as a `CompactStack` where rows that no data touches are the same for all of them.
 
-        That depends on the numbers alone, not on how they came to be held: after a resume it is found again.
+        That depends on the numbers alone, not on how they came to be held: after a resume it is found again. Sums that
+        are known to be such are left as they are.
         """
         if isinstance(start, Tensor):
             return start
-        stacked = term_of(start)
-        found = compact_sum([(1.0, stacked)], self)
-        if found is None:
-            values = stacked.whole()  # type: ignore[union-attr]
-            number = torch.arange(self.num_features, device=values.device)
-            rest, other = (values[client, number] for client in self.idle)  # (features, out)
-            if not torch.equal(rest, other):
-                return Rows(values)
-            found = CompactStack(values.flatten(0, 1).index_select(0, self.used), rest, self)
-            if not torch.equal(found.whole(), values):
-                return Rows(values)
+        if isinstance(start, Rows) and features_of(start.stacked) is self:
+            return start
+        known = None if isinstance(start, Rows) else self._made.get(tuple(map(id, start)))
+        if known is not None:
+            return Rows(known)
+        values = rows_of(start)
+        number = torch.arange(self.num_features, device=values.device)
+        rest, other = (values[client, number] for client in self.idle)  # (features, out)
+        if not torch.equal(rest, other):
+            return Rows(values)
+        found = CompactStack(values.flatten(0, 1).index_select(0, self.used), rest, self)
+        if not torch.equal(found.whole(), values):
+            return Rows(values)
+        if not isinstance(start, Rows):
+            found.made_of, self._made[tuple(map(id, start))] = start, found
         return Rows(found)
 
     def gathered(self, start: Sequence[Tensor]) -> Tensor:
         """Return the used rows of each client's weights, (used, out)."""
         if isinstance(start, Rows):
-            known = compact_sum([(1.0, start.stacked)], self)
+            known = start.compact if features_of(start.stacked) is self else None
             return start.values.flatten(0, 1).index_select(0, self.used) if known is None else known.values
         parts = torch.split(self.feature, torch.bincount(self.owner, minlength=self.num_clients).tolist())
         return torch.cat([weight.index_select(0, part) for weight, part in zip(start, parts, strict=True)])
@@ -242,6 +279,7 @@ class CompactStack(Stacked):
     def __init__(self, values: Tensor, rest: Tensor, features: StackedFeatures) -> None:
         super().__init__(rest.shape, rest.dtype, features.num_clients)
         self.values, self.rest, self.features = values, rest, features
+        self.made_of: Sequence[Tensor] = ()  # one for each client, where it was made of these
         # It may be a part of several sums, each of which asks for the same.
         self._bound: Tensor | None = None
         self._sum: tuple[Tensor, Tensor] | None = None
@@ -276,9 +314,13 @@ class CompactStack(Stacked):
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the weighted sum of the rows."""
+        return self.added_up(weights).clone()
+
+    def added_up(self, weights: Tensor) -> Tensor:
+        """Return the same, made once."""
         if self._sum is None or not torch.equal(self._sum[0], weights):
             self._sum = (weights, self._added(weights))
-        return self._sum[1].clone()  # who asked may add to it
+        return self._sum[1]
 
     def _added(self, weights: Tensor) -> Tensor:
         each, collected, left = self.features.shares(weights.to(self.values.device))
@@ -294,6 +336,7 @@ class SpanStack(Stacked):
     def __init__(self, coordinates: Tensor, features: StackedFeatures) -> None:
         super().__init__((features.num_features, coordinates.shape[1]), coordinates.dtype, features.num_clients)
         self.coordinates, self.features = coordinates, features
+        self._sum: tuple[Tensor, Tensor] | None = None  # it may be a part of several sums
 
     def added(self, terms: Sequence[tuple[float, Stacked | Tensor]]) -> Stacked | None:
         """Return a sum with a row for each feature that occurs at a client."""
@@ -316,6 +359,10 @@ class SpanStack(Stacked):
 
     def bound(self) -> Tensor:
         """Return what no entry of X^T A exceeds; where it is too much, the weights themselves are looked at."""
+        return self._bound
+
+    @cached_property
+    def _bound(self) -> Tensor:
         by_client = self.coordinates.view(len(self), -1)
         # They are rounded on the way, so close to the largest number there is they may overflow below it.
         sums: Tensor = torch.linalg.vector_norm(by_client, 1, dim=1)
@@ -323,6 +370,15 @@ class SpanStack(Stacked):
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return one product with the features of all."""
+        return self.added_up(weights).clone()
+
+    def added_up(self, weights: Tensor) -> Tensor:
+        """Return the same, made once."""
+        if self._sum is None or not torch.equal(self._sum[0], weights):
+            self._sum = (weights, self._summed(weights))
+        return self._sum[1]
+
+    def _summed(self, weights: Tensor) -> Tensor:
         by_client = self.coordinates.view(len(self), -1, self.coordinates.shape[1])
         weights = weights.to(by_client.device)
         each = weights.float().view(-1, 1, 1)
@@ -338,25 +394,41 @@ def compact_sum(terms: Sequence[tuple[float, Stacked | Tensor]], features: Stack
     """Return a sum as rows of the features that occur at each client; None where a term is not known to be such."""
     if len(terms) == 1 and terms[0][0] == 1.0 and isinstance(terms[0][1], CompactStack):
         return terms[0][1] if terms[0][1].features is features else None
-    values: list[tuple[float, Tensor]] = []
-    rests: list[tuple[float, Tensor]] = []
+    total = Combination(terms)
+    if features_of(total) is not features:
+        return None
     common: list[tuple[float, Tensor]] = []
-    for factor, each in Combination(terms).terms:
+    spans: list[tuple[float, Tensor]] = []
+    held: list[tuple[float, CompactStack]] = []
+    for factor, each in total.terms:
         if isinstance(each, Tensor):
             common.append((factor, each))
-        elif isinstance(each, CompactStack) and each.features is features:
-            values.append((factor, each.values))
-            rests.append((factor, each.rest))
-        elif isinstance(each, SpanStack) and each.features is features:
-            values.append((factor, features.spread(each.coordinates)))
-        else:
-            return None
-    if common:
-        shared = combined(common)  # (features, out)
-        values.append((1.0, shared.index_select(0, features.feature)))
-        rests.append((1.0, shared))
-    rest = combined(rests) if rests else values[0][1].new_zeros(features.num_features, values[0][1].shape[1])
-    return CompactStack(combined(values), rest, features)
+        elif isinstance(each, SpanStack):
+            spans.append((factor, each.coordinates))
+        elif isinstance(each, CompactStack):
+            held.append((factor, each))
+    shared = combined(common) if common else None  # (features, out)
+    # Last and as it is: of equal numbers, each times the same factor, nothing must be left.
+    last = [] if shared is None else [(1.0, shared)]
+    rests = [*((factor, each.rest) for factor, each in held), *last]
+    rest = combined(rests) if rests else spans[0][1].new_zeros(total.shape)
+    if not spans:
+        rows = [(factor, each.index_select(0, features.feature)) for factor, each in last]
+        return CompactStack(combined([*((factor, each.values) for factor, each in held), *rows]), rest, features)
+    values = features.spread(combined(spans), shared)  # what is small is added up before
+    for factor, own in held:
+        values.add_(own.values, alpha=factor)
+    return CompactStack(values, rest, features)
+
+
+def features_of(stacked: Stacked) -> StackedFeatures | None:
+    """Return the features of whose occurrence a stack, or every part of a sum, has rows; None for any other."""
+    if isinstance(stacked, CompactStack | SpanStack):
+        return stacked.features
+    if not isinstance(stacked, Combination):
+        return None
+    found = {id(of): of for of in (features_of(each) for _, each in stacked.terms if isinstance(each, Stacked))}
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 def drops_features(model: nn.Module) -> bool:

@@ -99,7 +99,7 @@ def affine(
     """
     if isinstance(h, SpanFeatures):
         assert isinstance(weight, SpanWeight)
-        out: Tensor = _SpanAffine.apply(weight.coordinates, bias, weight.origins, h.gram, operator, activate)  # type: ignore[no-untyped-call]
+        out: Tensor = _SpanAffine.apply(weight.coordinates, bias, weight, h.gram, operator, activate)  # type: ignore[no-untyped-call]
     elif isinstance(h, Tensor):
         out = _Affine.apply(h, weight, bias, None, operator, activate)  # type: ignore[no-untyped-call]
     else:
@@ -168,7 +168,7 @@ def _before_activation(ctx: Any, grad: Tensor) -> Tensor:
     if ctx.slope is None:
         return grad
     grad = torch.ops.aten.threshold_backward(grad, ctx.saved_tensors[-1], 0)
-    return grad if ctx.slope == 1.0 else grad * ctx.slope
+    return grad if ctx.slope == 1.0 else grad.mul_(ctx.slope)
 
 
 class _Affine(torch.autograd.Function):
@@ -251,12 +251,33 @@ class SpanWeight:
     Fields:
         coordinates: (rows + origins, out): A, and c, d, ... in the last rows (once for each column)
         origins:     X W_0, X V, ..., each (rows, out)
+    While `nothing_added` is set, A is zero, c one, and d, ... zero: products begin there without a look at them.
     """
 
-    __slots__ = ("coordinates", "origins")
+    __slots__ = ("_back", "coordinates", "nothing_added", "origins")
 
     def __init__(self, coordinates: Tensor, *origins: Tensor) -> None:
-        self.coordinates, self.origins = coordinates, origins
+        self.coordinates, self.origins, self.nothing_added = coordinates, origins, False
+        self._back: tuple[SparseMatrix, SparseMatrix] | None = None
+
+    def product(self, gram: SparseMatrix) -> Tensor:
+        """Return X W, (rows, out), in memory of its own."""
+        if self.nothing_added:
+            return self.origins[0].clone()
+        number = len(self.origins)
+        out = gram.matmul(self.coordinates[:-number])
+        for origin, factor in zip(self.origins, self.coordinates[-number:], strict=True):
+            out.addcmul_(origin, factor)
+        return out
+
+    def slope(self, grad: Tensor, operator: SparseMatrix | None) -> Tensor:
+        """Return the gradient that a step takes, (rows + origins, out), of that by S X W."""
+        number = len(self.origins)
+        if operator is None:
+            return torch.cat([grad, grad.new_zeros(number, grad.shape[1])])
+        if self._back is None or self._back[0] is not operator:
+            self._back = (operator, operator.t().lengthened(number))
+        return self._back[1].matmul(grad)
 
 
 class _SpanAffine(torch.autograd.Function):
@@ -267,16 +288,14 @@ class _SpanAffine(torch.autograd.Function):
         ctx: Any,
         coordinates: Tensor,
         bias: Tensor | None,
-        origins: tuple[Tensor, ...],
+        weight: SpanWeight,
         gram: SparseMatrix,
         operator: SparseMatrix | None,
         activate: Activate | None,
     ) -> Tensor:
-        ctx.operator, ctx.num_origins = operator, len(origins)
+        ctx.operator, ctx.weight = operator, weight
         ctx.bias_shape = None if bias is None else bias.shape
-        out = gram.matmul(coordinates[: -len(origins)])
-        for origin, factor in zip(origins, coordinates[-len(origins) :], strict=True):
-            out.addcmul_(origin, factor)
+        out = weight.product(gram)
         if operator is not None:
             out = operator.matmul(out)
         return _activated(ctx, out if bias is None else add_bias_(out, bias), activate)
@@ -285,9 +304,7 @@ class _SpanAffine(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad = _before_activation(ctx, grads[0])
         by_bias = None if ctx.bias_shape is None else bias_gradient(grad, ctx.bias_shape)
-        if ctx.operator is not None:
-            grad = ctx.operator.t().matmul(grad)
-        return torch.cat([grad, grad.new_zeros(ctx.num_origins, grad.shape[1])]), by_bias, None, None, None, None
+        return ctx.weight.slope(grad, ctx.operator), by_bias, None, None, None, None
 
 
 def add_bias_(h: Tensor, bias: Tensor) -> Tensor:

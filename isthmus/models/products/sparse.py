@@ -239,6 +239,12 @@ class SparseMatrix:
         found._alone = True
         return found
 
+    def lengthened(self, rows: int) -> SparseMatrix:
+        """Return the same with so many rows of zeros below."""
+        pattern, end = self.pattern, self.pattern.crow[-1:].expand(rows)
+        size = (pattern.shape[0] + rows, pattern.shape[1])
+        return SparseMatrix(Pattern(torch.cat([pattern.crow, end]), pattern.col, size), self.values)
+
     def row_sums(self) -> Tensor:
         """Return the sum of each row, (rows,)."""
         return self.matmul(self.values.new_ones(self.shape[1], 1)).squeeze(1)

@@ -121,14 +121,14 @@ def work_of(params: Params, **fields: Any) -> Fit:
         "loss": None,
         "prepared": None,
         "drift": None,
-        "sum_gradients": False,
+        "mean_gradients": False,
         "purpose": "fit",
     }
     return Fit(params, **{**given, **fields})
 
 
 def require_same_fit(clients: Sequence[GraphClient], works: Sequence[Fit], tolerance: float = 3e-5) -> list[Any]:
-    """Train together and alone; parameters, losses, steps, states and summed gradients must be the same."""
+    """Train together and alone; parameters, losses, steps, states and mean gradients must be the same."""
     together = BatchCohort(clients).fit_all(works)
     alone = [work.alone(client) for work, client in zip(works, clients, strict=True)]
     for mine, theirs in zip(together, alone, strict=True):
@@ -207,7 +207,7 @@ def test_so_they_do_with_other_features_and_terms(kind: str, small_tiles: list[P
     spec = ModelSpec(GIN(hidden=8, input_dropout=0.2 if encoder is None else 0.0), encoder, HEAD, MeanReadout())
     clients = clients_of(spec, categorical=kind == "categorical", sparse=kind == "sparse")
     anchor = start_of(clients)
-    terms = {"penalty": Pull(0.3, anchor), "sum_gradients": True, "optimizer": Adam(lr=0.01, eps=1e-3)}
+    terms = {"penalty": Pull(0.3, anchor), "mean_gradients": True, "optimizer": Adam(lr=0.01, eps=1e-3)}
     require_same_fit(clients, [work_of(start_of(clients, seed=k), **terms) for k in range(len(clients))])
     assert any(len(set(placed.counts)) > 1 for placed in small_tiles)
 
@@ -264,7 +264,7 @@ def test_optimisers_go_on_from_states_with_different_numbers_of_steps(name: str,
     require_same_fit(clients, works)
 
 
-def test_pulls_drifts_penalties_and_sums_of_gradients() -> None:
+def test_pulls_drifts_penalties_and_means_of_gradients() -> None:
     clients = clients_of(MODELS["gin"])
     anchor = start_of(clients)
     starts = [start_of(clients, seed=k) for k in range(len(clients))]
@@ -273,7 +273,7 @@ def test_pulls_drifts_penalties_and_sums_of_gradients() -> None:
     require_same_fit(clients, [work_of(start, penalty=pull) for start in starts])
     require_same_fit(clients, [work_of(anchor, penalty=pull)] * len(clients))
     works = [
-        work_of(start, drift=drift, sum_gradients=True, optimizer=SGD(lr=0.05, weight_decay=0.1))
+        work_of(start, drift=((1.0, drift),), mean_gradients=True, optimizer=SGD(lr=0.05, weight_decay=0.1))
         for start, drift in zip(starts, drifts, strict=True)
     ]
     require_same_fit(clients, works)
@@ -282,20 +282,20 @@ def test_pulls_drifts_penalties_and_sums_of_gradients() -> None:
         return lambda live: (1.0 + k) * 0.1 * live["gnn.layers.1.weight"].abs().sum()
 
     require_same_fit(clients, [work_of(start, penalty=penalty(k)) for k, start in enumerate(starts)])
-    require_same_fit(clients, [work_of(start, penalty=pull, sum_gradients=True) for start in starts])
+    require_same_fit(clients, [work_of(start, penalty=pull, mean_gradients=True) for start in starts])
     require_same_fit(
-        clients, [work_of(start, penalty=penalty(k), sum_gradients=True) for k, start in enumerate(starts)]
+        clients, [work_of(start, penalty=penalty(k), mean_gradients=True) for k, start in enumerate(starts)]
     )
 
 
 @pytest.mark.parametrize("kind", ["a pull", "a function"])
-def test_sums_of_gradients_are_those_of_the_loss_without_a_penalty(kind: str) -> None:
+def test_means_of_gradients_are_those_of_the_loss_without_a_penalty(kind: str) -> None:
     clients = clients_of(MODELS["gin"])
     start = start_of(clients)
     pull = Pull(0.3, start_of(clients, seed=1))
     penalty = pull if kind == "a pull" else lambda live: 3.0 * live["gnn.layers.1.weight"].sum()
     plain, penalised = (
-        work_of(start, steps=1, step_unit="batch", penalty=each, sum_gradients=True).alone(clients[0])
+        work_of(start, steps=1, step_unit="batch", penalty=each, mean_gradients=True).alone(clients[0])
         for each in (None, penalty)
     )
     close(penalised.gradients, plain.gradients)
