@@ -147,8 +147,8 @@ def nodes(settings: Settings) -> None:
         gap = {"algorithm": FedGAP(encoder_rounds=half, **learns), "model": HEAD}
         progap = {"algorithm": FedProGAP(stage_rounds=half, **learns), "model": STAGES}
         kinds: dict[str, tuple[Callable[[float], Guard], dict[str, Any]]] = {
-            "gap: node_dp, degree 10, cut": (_node_dp, gap),
-            "progap: the same": (_node_dp, progap),
+            "gap: node_dp, degree 10, cut": (node_dp_within, gap),
+            "progap: the same": (node_dp_within, progap),
             "mlp: example_dp": (_example_dp, {"model": PERCEPTRON, "rounds": PRIVATE_STEPS}),
         }
         for kind, (guard, words) in kinds.items():
@@ -232,7 +232,7 @@ def _example_dp(epsilon: float) -> ExampleDP:
     return ExampleDP(1.0, noise_within(epsilon, 1e-5, PRIVATE_STEPS, FRACTION), FRACTION, 1)
 
 
-def _node_dp(epsilon: float) -> NodeDP:
+def node_dp_within(epsilon: float) -> NodeDP:
     """Return noise of which about half is spent on the sums, as much as keeps epsilon."""
 
     def guard(noise: float) -> NodeDP:
