@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Iterable
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,9 +37,9 @@ def list_parts(
     json: Json = False,
 ) -> None:
     """List the parts that a course can be made of, all of them or one kind."""
-    from isthmus.config.registry import FAMILIES, find_part, known_names
+    from isthmus.config.registry import find_part, known_names
 
-    chosen = FAMILIES.values() if kind is None else [_family(kind)]
+    chosen = _families().values() if kind is None else [_family(kind)]
     parts = {family.name: {part: find_part(family, part, part) for part in known_names(family)} for family in chosen}
     if json:
         print_json({name: {part: summary(cls) for part, cls in found.items()} for name, found in parts.items()})
@@ -161,11 +162,17 @@ def _print_fields(docs: dict[str, str]) -> None:
         typer.echo(f"        {name}: {text}")
 
 
-def _family(kind: str) -> Family:
-    """Return the family of a kind given in the singular or the plural."""
+def _families() -> dict[str, Family]:
+    """Return all families by name; that of attacks stands above what knows the others."""
+    import_module("isthmus.attacks")
     from isthmus.config.registry import FAMILIES
 
-    families = {family.name: family for family in FAMILIES.values()}
+    return {family.name: family for family in FAMILIES.values()}
+
+
+def _family(kind: str) -> Family:
+    """Return the family of a kind given in the singular or the plural."""
+    families = _families()
     aliases = {"mask": "masks", "gnn": "models", "gnns": "models"}
     for candidate in (kind, f"{kind}s", aliases.get(kind, "")):
         if candidate in families:

@@ -1,5 +1,6 @@
 """Checks and toy data, shipped so that users can hold their own algorithms to the same standard."""
 
+from isthmus.testing.attacks import ATTACK_CHECKS, check_attack
 from isthmus.testing.conformance import CHECKS, check_algorithm
 from isthmus.testing.guards import COURSE_CHECKS, GUARD_CHECKS, check_guard
 from isthmus.testing.hostile.counting import Bound, Cost, Meter, require_within
@@ -19,6 +20,7 @@ from isthmus.testing.toys import ScriptedClients, toy_client, toy_course, toy_gr
 from isthmus.testing.traces import trace_course
 
 __all__ = [
+    "ATTACK_CHECKS",
     "CHECKS",
     "COURSE_CHECKS",
     "GUARD_CHECKS",
@@ -35,6 +37,7 @@ __all__ = [
     "World",
     "besiege",
     "check_algorithm",
+    "check_attack",
     "check_claims",
     "check_claims_between_sites",
     "check_guard",

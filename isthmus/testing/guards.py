@@ -9,13 +9,11 @@ known algorithm and its messages; and a few that are a guard's alone. AssertionE
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from isthmus.algorithms import FedAvg, Scaffold
-from isthmus.config.build import Builder, describe
 from isthmus.config.course import Course
 from isthmus.core.errors import nearest
 from isthmus.core.exposure import field_docs
@@ -33,7 +31,7 @@ from isthmus.testing.conformance import (
     check_same_seed,
     check_stacked_equals_loop,
 )
-from isthmus.testing.inspection import has_source, with_nested
+from isthmus.testing.inspection import has_source, require_frozen, require_sayable, with_nested
 from isthmus.testing.toys import toy_course
 
 
@@ -66,26 +64,9 @@ def check_guard(
     return made
 
 
-def _check_frozen(guard: Guard) -> None:
-    """Check that the guard is a frozen, hashable dataclass, and can be copied."""
-    kind = type(guard)
-    parameters = vars(kind).get("__dataclass_params__")
-    if parameters is None or not parameters.frozen:
-        raise AssertionError(f"{kind.__name__} is not a frozen dataclass; write @dataclass(frozen=True) above it")
-    try:
-        hash(guard)
-    except TypeError as error:
-        raise AssertionError(f"{kind.__name__} cannot be hashed: {error}; use tuples in place of lists") from None
-    if copy.deepcopy(guard) != guard:
-        raise AssertionError(f"a copy of {guard!r} is not equal to it")
-
-
 def _check_settings(guard: Guard) -> None:
     """Check that a file can say all of its fields, and that what it says it protects is among them."""
-    plain = {key: value for key, value in describe(guard).items() if key != "name"}
-    again = Builder().fields(type(guard), plain, "guards")
-    if again != guard:
-        raise AssertionError(f"a course file would give {again!r} in place of {guard!r}")
+    require_sayable(guard, "guards")
     names = {field.name for field in dataclasses.fields(guard)}
     strange = sorted(set(type(guard).protects) - names)
     if strange:
@@ -103,7 +84,7 @@ def _check_docstrings(guard: Guard) -> None:
 
 
 GUARD_CHECKS: dict[str, Callable[[Guard], None]] = {
-    "frozen": _check_frozen,
+    "frozen": require_frozen,
     "settings": _check_settings,
     "docstrings": _check_docstrings,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import random
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from isthmus.config.build import Builder, describe
 from isthmus.core.protocol import Algorithm
 from isthmus.core.record import Record, field_types, nested_records
 
@@ -33,6 +35,28 @@ def places_for_notes(algorithm: Algorithm[Any]) -> dict[str, Any]:
                 if not name.startswith("__") and isinstance(value, NOTEWORTHY):
                     found[f"{name!r} of {holder}"] = repr(value)
     return found
+
+
+def require_frozen(part: Any) -> None:
+    """Check that a part is a frozen, hashable dataclass, and can be copied."""
+    kind = type(part)
+    parameters = vars(kind).get("__dataclass_params__")
+    if parameters is None or not parameters.frozen:
+        raise AssertionError(f"{kind.__name__} is not a frozen dataclass; write @dataclass(frozen=True) above it")
+    try:
+        hash(part)
+    except TypeError as error:
+        raise AssertionError(f"{kind.__name__} cannot be hashed: {error}; use tuples in place of lists") from None
+    if copy.deepcopy(part) != part:
+        raise AssertionError(f"a copy of {part!r} is not equal to it")
+
+
+def require_sayable(part: Any, where: str) -> None:
+    """Check that a file can say all of a part's fields."""
+    plain = {key: value for key, value in describe(part).items() if key != "name"}
+    again = Builder().fields(type(part), plain, where)
+    if again != part:
+        raise AssertionError(f"a course file would give {again!r} in place of {part!r}")
 
 
 def variants(value: Any) -> Iterator[Any]:

@@ -61,9 +61,9 @@ class Lira(Shadowed, Membership):
 
     def guess(self, seen: Seen, known: Candidates) -> Tensor:
         """Return the logarithm of the ratio of likelihoods."""
+        found = known.confidences(the_model(seen))
         sure = torch.stack([gist["sure"] for gist in seen.shadows])
         inside = torch.stack([gist["inside"] for gist in seen.shadows])
-        found = known.confidences(the_model(seen))
         with_it, without = _fitted(sure, inside), _fitted(sure, ~inside)
         return _log_likelihood(found, *with_it) - _log_likelihood(found, *without)
 
