@@ -1,0 +1,1 @@
+"""Sections of the benchmark of what methods give away: one module for a theme, each with its `SECTIONS`."""

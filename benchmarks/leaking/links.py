@@ -1,0 +1,19 @@
+"""Which nodes are connected, by what clients tell of each node."""
+
+from __future__ import annotations
+
+import isthmus as ist
+from isthmus.algorithms import FedGL
+from isthmus.attacks import LinksFromRows
+from isthmus.privacy import RowNoise
+from leaking.section import Section
+
+
+def fedgl(**fields: object) -> ist.Course:
+    """Return FedGL as it is by default."""
+    return ist.Course(rounds=100, evaluate_every=10, algorithm=FedGL(), **fields)
+
+
+SECTIONS = {
+    "links": Section("FedGL: predictions and embeddings", fedgl, (LinksFromRows(),), ((), (RowNoise(noise=1.0),))),
+}
