@@ -238,11 +238,11 @@ def _with(space: Space, key: str, value: Any) -> dict[str, Any]:
 def _course_of(study: Study, point: Mapping[str, Any], rung: int, what: str) -> Course:
     try:
         course = study.course(point, rung)
+        if course.client_settings:
+            check_client_settings(course, ["all"] if course.algorithm.pooled else _clients(course))
     except BadInput as error:
         told = str(error).removeprefix(f"{study.source}: ")
         raise BadInput(f"{study.source}: {what}: {told}") from None
-    if course.client_settings:
-        check_client_settings(course, ["all"] if course.algorithm.pooled else _clients(course))
     return course
 
 

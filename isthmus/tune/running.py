@@ -169,9 +169,7 @@ def _read_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             found = json.loads(line)
             yield found["key"], found
         except (ValueError, KeyError, TypeError):
-            raise BadInput(
-                f"{path}: line {number} is no trial: {line[:60]!r}; without it, it is computed again"
-            ) from None
+            raise BadInput(f"{path}: line {number} is no trial: {line[:60]!r}; delete it and go on") from None
 
 
 def _with_trial(kept: Mapping[str, Any], trial: Trial) -> Row:
