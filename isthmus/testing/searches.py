@@ -80,7 +80,7 @@ def check_search(search: Search, *, study: Study | None = None, skip: Sequence[s
 
 
 def _sayable(study: Study) -> None:
-    """It is a frozen dataclass, and a file can say it."""
+    """Check that it is a frozen dataclass, and that a file can say it."""
     require_frozen(study.search)
     plain = describe(study.search)
     again = Builder("a study").build(Search, plain, "search")
@@ -88,13 +88,13 @@ def _sayable(study: Study) -> None:
 
 
 def _can(study: Study) -> None:
-    """It says itself that it can search the space."""
+    """Check that it says itself that it can search the space."""
     problem = study.search.problem(study.space, study.rungs, len(study.objectives), len(study.seeds))
     assert not problem, problem
 
 
 def _proposes(study: Study) -> None:
-    """It proposes points of the space, and ends where it says so; what it must not propose is refused on the way."""
+    """Check that it proposes points of the space, and ends where it says so."""
     free = replace(study, budget=Budget()) if study.search.ends else study
     table = carried_out(free, _Bounded(MadeUp(free)))
     assert table.rows, "it proposes nothing"
@@ -127,7 +127,7 @@ class _Bounded:
 
 
 def _forgets(study: Study) -> None:
-    """It has no memory but the table: a search that is new proposes the same, wherever the table stands."""
+    """Check that it has no memory but the table: one that is new proposes the same, wherever the table stands."""
     table = carried_out(study, MadeUp(study))
     again = Builder("a study").build(Search, describe(study.search), "search")
     for number in sorted({0, 1, len(table.rows) // 2, len(table.rows) - 1}):
@@ -137,7 +137,7 @@ def _forgets(study: Study) -> None:
 
 
 def _in_any_number(study: Study) -> None:
-    """Trials under way are no hindrance: with several at a time it comes to an end too, each time the same."""
+    """Check that with several trials at a time it comes to an end too, each time the same."""
     several = replace(study, parallel=4)
     one, two = (carried_out(several, MadeUp(several)) for _ in range(2))
     assert one.rows == two.rows, "with four trials at a time it proposes other trials each time"
