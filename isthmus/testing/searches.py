@@ -105,7 +105,8 @@ def _proposes(study: Study) -> None:
         )
         for key, value in values.items():
             dimension = study.space.dimensions[key]
-            inside = value in dimension.choices if dimension.choices else dimension.low <= value <= dimension.high  # type: ignore[operator]
+            ends = (dimension.low or 0.0, dimension.high or 0.0)
+            inside = value in dimension.choices if dimension.choices else ends[0] <= value <= ends[1]
             assert inside, f"{key} is {value!r}, which is not in the space"
 
 

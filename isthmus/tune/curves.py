@@ -27,6 +27,7 @@ from isthmus.tune.spec import Study
 from isthmus.tune.table import Row, Table, Trial
 
 Array: TypeAlias = np.ndarray[Any, Any]
+LISTS = ("points", "fractions", "seeds", "metrics")
 ARRAYS = ("values", "kept", "final", "down", "up", "client_seconds")
 
 
@@ -135,7 +136,7 @@ class Curves:
             with np.load(path, allow_pickle=False) as found:
                 about = json.loads(found["about"].tobytes())
                 arrays = {name: found[name] for name in ARRAYS}
-            lists = {name: tuple(about[name]) for name in ("points", "fractions", "seeds", "metrics")}
+            lists: dict[str, Any] = {name: tuple(about[name]) for name in LISTS}
             return cls(facts=about["facts"], clients=about["clients"], **lists, **arrays)
         except FileNotFoundError:
             raise BadInput(f"{path} does not exist; isthmus tune --table makes one") from None

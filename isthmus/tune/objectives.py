@@ -55,7 +55,7 @@ class Objective:
             ways = ("bytes_down", "bytes_up") if self.name == "bytes" else (self.name,)
             return float(sum(event[way] for event in rounds for way in ways))
         if self.name == ROUND_SECONDS:
-            return sum(event["seconds"] for event in rounds) / len(rounds)
+            return float(sum(event["seconds"] for event in rounds)) / len(rounds)
         if self.name == EPSILON:
             return float(
                 next((e["spent"]["epsilon"] for e in reversed(rounds) if "epsilon" in e.get("spent", {})), 0.0)

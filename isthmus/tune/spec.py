@@ -91,7 +91,8 @@ class Study:
 
     def _changes(self, keys: Values) -> list[tuple[list[str], Any]]:
         """Return keys as paths; settings of single clients, whose own keys have dots, as a whole."""
-        prefix, own = f"{OF_CLIENT}.", {}
+        prefix = f"{OF_CLIENT}."
+        own: dict[str, dict[str, Any]] = {}
         for key, value in keys.items():
             if key.startswith(prefix):
                 client, _, name = key.removeprefix(prefix).partition(".")

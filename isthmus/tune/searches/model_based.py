@@ -62,8 +62,9 @@ def as_study(table: Table, rows: Sequence[Row], waiting: Sequence[Trial], sample
     directions = ["minimize" if lower else "maximize" for lower in table.lower]
     study = optuna.create_study(directions=directions, sampler=sampler)
     known, state = distributions(table.space), optuna.trial.TrialState
-    for each in [*rows, *waiting]:
-        trial = each.trial if isinstance(each, Row) else each
+    every: list[Row | Trial] = [*rows, *waiting]
+    for each in every:
+        trial: Trial = each.trial if isinstance(each, Row) else each
         params = to_places(table.space, trial.values)
         failed = isinstance(each, Row) and any(math.isnan(score) for score in each.scores)
         made = optuna.trial.create_trial(
