@@ -106,10 +106,14 @@ class Curves:
         number = self.cohort(self.fractions[fraction])
         return model.round_seconds(number, float(self.down[at]), float(self.up[at]), float(self.client_seconds[at]))
 
-    def truth(self, fraction: float | None = None) -> Array:
-        """Return (points,): the final score of each, in the mean over the seeds; of the largest share by default."""
+    def truth(self, fraction: float | None = None, seeds: Sequence[int] | None = None) -> Array:
+        """Return (points,): the final score of each, in the mean over seeds, all by default; of the largest share.
+
+        A configuration whose course failed is worth nothing.
+        """
         place = self.fractions.index(max(self.fractions) if fraction is None else fraction)
-        return np.asarray(self.final[:, place].astype(np.float64).mean(axis=1))
+        places = [self.seeds.index(seed) for seed in (self.seeds if seeds is None else seeds)]
+        return np.nan_to_num(self.final[:, place, places].astype(np.float64)).mean(axis=1)
 
     # ---- files
 
@@ -211,9 +215,13 @@ def require_same(study: Study, curves: Curves) -> None:
         raise BadInput(f"{study.source}: the table of {curves.facts.get('title')!r} lacks {some(lacking)}")
 
 
-def regrets(table: Table, curves: Curves) -> list[tuple[float, float]]:
-    """Return by trial the client-rounds so far, and how far the best so far is in truth from the best there is."""
-    truth, found, spent = curves.truth(), [], 0.0
+def regrets(table: Table, curves: Curves, seeds: Sequence[int] | None = None) -> list[tuple[float, float]]:
+    """Return by trial the client-rounds so far, and how far the best so far is in truth from the best there is.
+
+    The truth is by the seeds given, all by default: those that the search did not see tell more.
+    """
+    truth, spent = curves.truth(seeds=seeds), 0.0
+    found: list[tuple[float, float]] = []
     for number, row in enumerate(table.rows, start=1):
         spent += row.cost
         best = Table(table.space, table.rungs, table.lower, table.seed, table.rows[:number]).best()
