@@ -141,7 +141,7 @@ def overhead(number: int) -> str:
         whole, wall = time.process_time() - started, time.perf_counter() - wall
     each = (whole - inside[0]) / len(table.rows)
     return (
-        f"{number} configurations, {len(table.rows)} trials: {whole:.1f} s of processor time, {wall:.1f} s by the clock; "
+        f"{number} configurations, {len(table.rows)} trials: {whole:.1f} s of processor time, {wall:.1f} s in all; "
         f"{1000 * each:.2f} ms beside a trial, {100 * each / 30:.3f} % of 30 s"
     )
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
+
+import pytest
 
 from isthmus.core.outside import parse_yaml
 from isthmus.tune.objectives import BYTES, EPSILON, ROUND_SECONDS
@@ -19,9 +22,14 @@ def test_the_study_of_the_page_can_be_read() -> None:
     assert [rung.rounds for rung in study.rungs] == [3, 9, 27, 81] and len(study.final_seeds) == 5
 
 
-def test_the_search_of_the_page_keeps_to_the_rules() -> None:
+def test_the_search_of_the_page_keeps_to_the_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (block,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    exec(compile(block, "docs/tuning.md", "exec"), {"__name__": "docs.tuning"})
+    (tmp_path / "search_of_the_page.py").write_text(block)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = importlib.import_module("search_of_the_page").TenThenTheBest()
+    plain = {"base": {"dataset": "csbm"}, "space": {"algorithm.local_steps": [1, 2]}}
+    said = {**plain, "search": {"name": "search_of_the_page:TenThenTheBest"}}
+    assert read_study(said, "s.yaml", "mine").search == found
 
 
 def test_the_page_names_every_key_search_and_objective() -> None:
