@@ -189,7 +189,9 @@ def facts_of(found: Found) -> dict[str, Any]:
 
 
 def write_results(found: Found, folder: Path) -> list[Path]:
-    """Write the best course, the trials as a table, and a report; return the files."""
+    """Write the best course, the trials as a table, a report and a page; return the files."""
+    from isthmus.tune.page import study_page  # which stands on this file
+
     study = found.study
     lines = [f"# {study.title}", "", trials_table(found, 10**9).markdown(), *(f"{line}.\n" for line in in_words(found))]
     rows = [
@@ -212,6 +214,7 @@ def write_results(found: Found, folder: Path) -> list[Path]:
         BEST_FILE: course_to_yaml(study.course(found.best.trial.values)),
         "report.md": "\n".join(lines),
         "trials.csv": as_csv(rows),
+        "report.html": study_page(found),
     }
     for name, text in texts.items():
         replace_file(folder / name, text.encode())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,13 @@ def test_the_best_course_is_one_that_run_takes_and_was_scored_on_splits_that_no_
     assert len(rows) == len(facts["trials"]) == 8 and facts["client_rounds"] == sum(
         float(r["client_rounds"]) for r in rows
     )
+    page = (folder / "out" / "report.html").read_text()
+    assert (
+        page.startswith("<!DOCTYPE html>")
+        and "<script" not in page
+        and "http" not in page.replace("http-equiv", "").replace("www.w3.org", "")
+    )
+    assert page.count("<polyline") == 1 + 1 and "What decides" in page and "How soon" in page
     assert "2 splits that no trial saw" in (folder / "out" / "report.md").read_text()
 
 
@@ -152,3 +160,24 @@ def test_progress_is_the_best_so_far_by_what_was_spent() -> None:
     assert [line[0] for line in trials_table(found).rows] == ["2", "0", "1"]
     assert "3 configurations, 3 trials, 12 client-rounds" in in_words(found)[0]
     assert model_based.GENERATION.endswith("generation")
+
+
+def test_a_page_shows_where_good_points_lie() -> None:
+    from isthmus.tune.page import coordinates, study_page
+
+    made = study(
+        space={"algorithm.optimizer.lr": {"low": 0.01, "high": 1.0, "log": True}, "algorithm.local_steps": [1, 2, 4]}
+    )
+    arms = [
+        {"algorithm.optimizer.lr": 0.01 * 10 ** (n / 5), "algorithm.local_steps": (1, 2, 4)[n % 3]} for n in range(10)
+    ]
+    rows = tuple(Row(Trial(n, arm, 2), True, (n / 10,), (n / 10,), cost=4.0) for n, arm in enumerate(arms))
+    places = [coordinates(made.space.dimensions, row) for row in rows]
+    assert [place[0] for place in places] == pytest.approx([n / 10 for n in range(10)])
+    assert [place[1] for place in places[:3]] == [0.0, 0.5, 1.0]
+    found = found_by(made, made.table(rows))
+    page = study_page(found)
+    assert page.count("<polyline") == 11 and page.count('class="line-own"') == 1 + 2
+    assert "best quarter" in page and "algorithm.local_steps" in page
+    partly = replace(rows[0], trial=Trial(0, {"algorithm.local_steps": 2}, 2))
+    assert coordinates(made.space.dimensions, partly) == [None, 0.5]
