@@ -10,10 +10,11 @@ from typing import Any
 
 from isthmus.attacks import Attack
 from isthmus.attacks.attack import LESS, ROWS
-from isthmus.attacks.audit.running import Carried, Row
+from isthmus.attacks.audit.running import FAILED, Carried, Row
 from isthmus.attacks.audit.spec import guards_told, told
 from isthmus.config.build import name_of
 from isthmus.core.exposure import Exchange, exposure
+from isthmus.core.outside import some
 from isthmus.report.summary import Table
 
 # Of a Student's t interval.
@@ -129,6 +130,10 @@ def cost_table(carried: Carried) -> Table:
     rows, first = [], None
     for guards in map(guards_told, carried.audit.lines):
         courses = [row for row in carried.rows if row["what"] == "course" and row["guards"] == guards]
+        failed = [f"seed {row['seed']}: {row[FAILED]}" for row in courses if FAILED in row]
+        courses = [row for row in courses if FAILED not in row]
+        if failed:
+            rows.append((guards, f"failed, {some(failed, 2)}", "-", "-", "-", str(len(failed))))
         if not courses:
             continue
         first = first or courses
