@@ -127,7 +127,8 @@ def attack_table(found: Sequence[Found]) -> Table:
 
 def cost_table(carried: Carried) -> Table:
     """Return a row for each list of guards: the score, and bytes and seconds beside those of the first list."""
-    rows, first = [], None
+    rows: list[tuple[str, ...]] = []
+    first: list[Row] | None = None
     for guards in map(guards_told, carried.audit.lines):
         courses = [row for row in carried.rows if row["what"] == "course" and row["guards"] == guards]
         failed = [f"seed {row['seed']}: {row[FAILED]}" for row in courses if FAILED in row]
