@@ -14,17 +14,21 @@ from isthmus.testing.attacks import attacked
 from tests.attacks.small import small
 from tests.quick import quick
 
+ODD = toy_scenario(
+    4, client_without_training=True, client_with_one_training_node=True, client_without_edges=True, sparse=True
+)
+
 
 @pytest.mark.parametrize("method", ALGORITHMS)
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_on_a_method_is_refused_sees_nothing_or_has_scores(name: str, method: str) -> None:
     attack = small(name)
-    course = toy_course(quick(method), rounds=2, runtime="auto")
+    course = toy_course(quick(method), num_clients=4, rounds=2, runtime="auto")
     if attack.problem(course):
         assert len(attack.problem(course).split()) > 4  # a sentence
         return
     try:
-        made = attacked(attack, course, toy_scenario(3, sparse=True))
+        made = attacked(attack, course, ODD)
         found = attack.scores(attack.guess(made.seen, made.known), made.truth)
     except NothingSeen as nothing:
         assert len(str(nothing).split()) > 4

@@ -178,9 +178,10 @@ def _sentence(found: Found, place: str) -> str:
     attack, measure = found.attack, found.attack.measures[0]
     score, prior = found.scores[measure], found.priors[measure]
     if found.reasons:
-        return f"{place} told {name_of(type(attack))} nothing: {found.reasons[0]}"
+        return f"{place} told {told(attack)} nothing: {found.reasons[0]}"
     verb = "learns" if found.learns else "does not learn more than was known of"
-    return f"from {place} a {attack.position} {verb} {attack.learns}: {measure} {score}, by the prior alone {prior}"
+    found_out = f"from {place} a {attack.position} {verb} {attack.learns}"
+    return f"{found_out} ({told(attack)}: {measure} {score}, by the prior alone {prior})"
 
 
 def _facts(mean: Mean) -> dict[str, float | int | None]:
