@@ -12,7 +12,6 @@ from isthmus.attacks import Attack
 from isthmus.attacks.attack import LESS, ROWS
 from isthmus.attacks.audit.running import FAILED, Carried, Row
 from isthmus.attacks.audit.spec import guards_told, told
-from isthmus.config.build import name_of
 from isthmus.core.exposure import Exchange, exposure
 from isthmus.core.outside import some
 from isthmus.report.summary import Table
