@@ -11,6 +11,7 @@ from isthmus.attacks.inputs.words import Vocabulary
 from isthmus.attacks.links.from_rows import LinksFromRows
 from isthmus.attacks.membership.lira import Lira
 from isthmus.attacks.membership.loss_threshold import LossThreshold
+from isthmus.attacks.poisoning import POISONINGS
 from isthmus.config.registry import FAMILIES, Family
 
 ATTACKS: dict[str, type[Attack]] = {
@@ -21,7 +22,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "feature_span": FeatureSpan,
     "links_from_rows": LinksFromRows,
 }
-# Attacks stand above what builds parts from names, so their table is handed down.
-FAMILIES[Attack] = Family("attacks", ATTACKS)
+# Attacks stand above what builds parts from names, so their table is handed down. Some poisonings are guards as well.
+FAMILIES[Attack] = Family("attacks", ATTACKS, POISONINGS)
 
 __all__ = ["ATTACKS", "Attack", "FeatureSpan", "LabelShares", "LinksFromRows", "Lira", "LossThreshold", "Vocabulary"]

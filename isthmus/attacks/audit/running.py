@@ -7,22 +7,24 @@ there) and `shadows/` (what attacks noted of courses of their own). Whatever sto
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from isthmus import __version__
-from isthmus.attacks.attack import Attack, Case, NothingSeen, Shadowed
+from isthmus.attacks.attack import Attack, Case, NothingSeen, Seen, Shadowed, Tampering
 from isthmus.attacks.audit.spec import Audit, Cell, key_of, require_attackable, told
 from isthmus.attacks.listening import Overhearing
+from isthmus.attacks.poisoning.poisoned import marks, poisoned
 from isthmus.config.build import describe
 from isthmus.core.codec import decode_own, encode
-from isthmus.core.errors import BadInput, CourseFailed, IsthmusError
+from isthmus.core.errors import BadInput, CourseFailed, IsthmusError, TooFewReplies
 from isthmus.core.outside import data_root as locate_data
 from isthmus.core.outside import replace_file, some
 from isthmus.core.record import Params, Record
@@ -152,6 +154,31 @@ def attack_key(cell: Cell, attack: Attack) -> str:
     return key_of(course=cell.digest, attack=describe(attack))
 
 
+@dataclass(frozen=True, eq=False)
+class _Course:
+    """A course that has run, and what was heard of it."""
+
+    simulation: Simulation
+    listening: Overhearing
+    result: Result
+    tampered: bool = False
+
+    @staticmethod
+    def run(simulation: Simulation, attacks: Sequence[Attack], notes: Sequence[str] = ()) -> _Course:
+        """Run a course with an ear on it."""
+        simulation.listener = listening = Overhearing(attacks)
+        made = SimulatedRun(simulation, None, ())
+        made.begin()
+        for note in notes:
+            made.note(note)
+        return _Course(simulation, listening, made.to_the_end(None))
+
+    def seen(self, attack: Attack, case: Case) -> Seen:
+        """Return what an attack sees of it."""
+        seen = self.listening.seen(attack, case, self.simulation.initial.params, self.result.params)
+        return replace(seen, result=self.result) if self.tampered else seen
+
+
 class _Attacked:
     """One course, and the attacks on it that are still to be done."""
 
@@ -174,36 +201,47 @@ class _Attacked:
         course = self.cell.course
         self.say(f"seed {course.seed}, guards {self.cell.guards}: the course")
         with torch_threads(course.threads):
-            simulation = Simulation(course, self.case.scenario)
-            simulation.listener = listening = Overhearing(self.attacks)
-            made = SimulatedRun(simulation, None, ())
-            made.begin()
-            result = made.to_the_end(None)
+            clean = _Course.run(Simulation(course, self.case.scenario), self.attacks)
+            self.case = replace(self.case, clean=clean.result)
             if self.rows.of_course(self.cell) is None:
-                self.rows.write(course_key(self.cell), {"what": "course", **self._whose(), **_worth(result)})
+                self.rows.write(course_key(self.cell), {"what": "course", **self._whose(), **_worth(clean.result)})
             for attack in self.attacks:
                 self.say(f"seed {course.seed}, guards {self.cell.guards}: {told(attack)}")
-                row = self._tried(attack, listening, simulation, result)
+                row = self._tried(attack, clean)
                 self.rows.write(attack_key(self.cell, attack), {"what": "attack", **self._whose(), **row})
 
     def _whose(self) -> dict[str, Any]:
         return {"guards": self.cell.guards, "seed": self.cell.course.seed}
 
-    def _tried(self, attack: Attack, listening: Overhearing, simulation: Simulation, result: Result) -> dict[str, Any]:
+    def _tried(self, attack: Attack, clean: _Course) -> dict[str, Any]:
         """Return the line of an attack: its scores, those of the prior, and why it saw nothing, if so."""
         known = attack.known(self.case)
         truth = attack.truth(self.case, known)
         prior = attack.scores(attack.prior(known, self.case.clients), truth)
-        seen = listening.seen(attack, self.case, simulation.initial.params, result.params)
-        scores, reason = prior, ""
+        tamperings = attack.tampering(self.case)
+        row = {"attack": told(attack), "position": attack.position, "prior": prior, "reason": ""}
+        if tamperings:
+            row["marks"] = marks(self.case.scenario, self.case.course.seed, tamperings)
         try:
+            heard = self._tampered(attack, tamperings) if tamperings else clean
+            seen = heard.seen(attack, self.case)
             if isinstance(attack, Shadowed):
                 seen = seen.beside(self._gists(attack, known))
-            scores = attack.scores(attack.guess(seen, known), truth)
+            return {**row, "scores": attack.scores(attack.guess(seen, known), truth)}
         except NothingSeen as nothing:
-            reason = str(nothing)
-        name = told(attack)
-        return {"attack": name, "position": attack.position, "scores": scores, "prior": prior, "reason": reason}
+            return {**row, "scores": prior, "reason": str(nothing)}
+        except (TooFewReplies, CourseFailed) as error:
+            if not tamperings:
+                raise
+            # It brought the course down: there is no model of which a score could be taken.
+            return {**row, "scores": dict.fromkeys(attack.measures, math.nan), "reason": f"the course ended: {error}"}
+
+    def _tampered(self, attack: Attack, tamperings: Sequence[Tampering]) -> _Course:
+        """Run the course again, with what the attack does to it."""
+        _, _, simulation = poisoned(self.case.course, self.case.scenario, tamperings)
+        told_so = marks(self.case.scenario, self.case.course.seed, tamperings)
+        found = _Course.run(simulation, [attack], told_so)
+        return replace(found, tampered=True)
 
     # ---- shadows
 
