@@ -22,6 +22,7 @@ from isthmus.attacks.attack import Attack, Case, NothingSeen, Seen, Shadowed, Ta
 from isthmus.attacks.audit.spec import Audit, Cell, key_of, require_attackable, told
 from isthmus.attacks.listening import Overhearing
 from isthmus.attacks.poisoning.poisoned import marks, poisoned
+from isthmus.attacks.spoiling import Spoiling
 from isthmus.config.build import describe
 from isthmus.core.codec import decode_own, encode
 from isthmus.core.errors import BadInput, CourseFailed, IsthmusError, TooFewReplies
@@ -156,26 +157,35 @@ def attack_key(cell: Cell, attack: Attack) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Course:
-    """A course that has run, and what was heard of it."""
+    """A course that has run, and what was heard of it; one that was tampered with may have `ended` before its time."""
 
     simulation: Simulation
     listening: Overhearing
-    result: Result
+    result: Result | None
     tampered: bool = False
+    ended: str = ""
 
     @staticmethod
-    def run(simulation: Simulation, attacks: Sequence[Attack], notes: Sequence[str] = ()) -> _Course:
+    def run(
+        simulation: Simulation, attacks: Sequence[Attack], notes: Sequence[str] = (), may_end: bool = False
+    ) -> _Course:
         """Run a course with an ear on it."""
         simulation.listener = listening = Overhearing(attacks)
         made = SimulatedRun(simulation, None, ())
         made.begin()
         for note in notes:
             made.note(note)
-        return _Course(simulation, listening, made.to_the_end(None))
+        try:
+            return _Course(simulation, listening, made.to_the_end(None), may_end)
+        except (TooFewReplies, CourseFailed) as error:
+            if not may_end:
+                raise
+            return _Course(simulation, listening, None, may_end, str(error))
 
     def seen(self, attack: Attack, case: Case) -> Seen:
         """Return what an attack sees of it."""
-        seen = self.listening.seen(attack, case, self.simulation.initial.params, self.result.params)
+        final = {} if self.result is None else self.result.params
+        seen = self.listening.seen(attack, case, self.simulation.initial.params, final)
         return replace(seen, result=self.result) if self.tampered else seen
 
 
@@ -202,6 +212,7 @@ class _Attacked:
         self.say(f"seed {course.seed}, guards {self.cell.guards}: the course")
         with torch_threads(course.threads):
             clean = _Course.run(Simulation(course, self.case.scenario), self.attacks)
+            assert clean.result is not None
             self.case = replace(self.case, clean=clean.result)
             if self.rows.of_course(self.cell) is None:
                 self.rows.write(course_key(self.cell), {"what": "course", **self._whose(), **_worth(clean.result)})
@@ -222,26 +233,25 @@ class _Attacked:
         row = {"attack": told(attack), "position": attack.position, "prior": prior, "reason": ""}
         if tamperings:
             row["marks"] = marks(self.case.scenario, self.case.course.seed, tamperings)
+        heard = self._tampered(tamperings, attack) if tamperings else clean
+        if heard.ended:
+            row["reason"] = f"the course ended: {heard.ended}"
         try:
-            heard = self._tampered(attack, tamperings) if tamperings else clean
             seen = heard.seen(attack, self.case)
             if isinstance(attack, Shadowed):
                 seen = seen.beside(self._gists(attack, known))
             return {**row, "scores": attack.scores(attack.guess(seen, known), truth)}
         except NothingSeen as nothing:
-            return {**row, "scores": prior, "reason": str(nothing)}
-        except (TooFewReplies, CourseFailed) as error:
-            if not tamperings:
-                raise
-            # It brought the course down: there is no model of which a score could be taken.
-            return {**row, "scores": dict.fromkeys(attack.measures, math.nan), "reason": f"the course ended: {error}"}
+            # Of a course that was brought down there is no model, and so no score of what became of it.
+            lost = isinstance(attack, Spoiling) and bool(heard.ended)
+            scores = dict.fromkeys(attack.measures, math.nan) if lost else prior
+            return {**row, "scores": scores, "reason": row["reason"] or str(nothing)}
 
-    def _tampered(self, attack: Attack, tamperings: Sequence[Tampering]) -> _Course:
-        """Run the course again, with what the attack does to it."""
+    def _tampered(self, tamperings: Sequence[Tampering], attack: Attack) -> _Course:
+        """Run the course again, with what the attack does to it; it may end before its time."""
         _, _, simulation = poisoned(self.case.course, self.case.scenario, tamperings)
-        told_so = marks(self.case.scenario, self.case.course.seed, tamperings)
-        found = _Course.run(simulation, [attack], told_so)
-        return replace(found, tampered=True)
+        notes = marks(self.case.scenario, self.case.course.seed, tamperings)
+        return _Course.run(simulation, [attack], notes, may_end=True)
 
     # ---- shadows
 

@@ -65,7 +65,7 @@ class RowReadingServer(CraftingServer):
         made[first] = directions.expand(features, units).clone()
         made[bias] = -self.thresholds(units).reshape(made[bias].shape)
         for name in others:
-            made[name] = constant_rows(params[name].shape, draw, SMALL)
+            made[name] = constant_rows(params[name].shape, draw, SMALL) if self.kind == BINS else params[name].double()
         return made
 
     def thresholds(self, units: int) -> Tensor:
@@ -74,7 +74,8 @@ class RowReadingServer(CraftingServer):
             share = (torch.arange(units, dtype=torch.float64) + 0.5) / units
         else:
             share = torch.full((units,), 1.0 - 1.0 / max(2, self.among_nodes), dtype=torch.float64)
-        return self.middle + self.spread * torch.special.ndtri(share)
+        quantiles: Tensor = torch.special.ndtri(share)
+        return self.middle + self.spread * quantiles
 
 
 def first_layer(params: Params) -> tuple[str, str, list[str]]:

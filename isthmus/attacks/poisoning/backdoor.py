@@ -73,7 +73,7 @@ class Backdoor(Poisoning):
 
     def marked(self, data: Any, client: str) -> Tensor:
         """Return which training items of a client carry it: here the first ones."""
-        items = data.mask("train").nonzero().flatten()
+        items: Tensor = data.mask("train").nonzero().flatten()
         return items[: max(1, round(self.fraction * len(items)))] if len(items) else items
 
     @abstractmethod

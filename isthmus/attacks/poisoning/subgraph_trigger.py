@@ -126,7 +126,8 @@ class SubgraphTrigger(Backdoor):
         kept = ~(chosen[data.edge_index[0]] & chosen[data.edge_index[1]])
         parts = [nodes[:, at * self.size + self.pairs(place)] for at, place in enumerate(places)]
         new = torch.cat([part.permute(1, 0, 2).reshape(2, -1) for part in parts], dim=1)
-        return with_edges(data, kept, new)
+        found: GraphSet = with_edges(data, kept, new)
+        return found
 
     def _attached(self, data: Any, hosts: Tensor, places: Sequence[int]) -> Any:
         """Return data with the parts at some nodes, by rows of `x`."""
