@@ -16,6 +16,7 @@ from isthmus.attacks.poisoning.random_update import RandomUpdate
 from isthmus.attacks.poisoning.scaling import Scaling
 from isthmus.attacks.poisoning.sign_flip import SignFlip
 from isthmus.attacks.poisoning.stale import StaleReplies
+from isthmus.attacks.poisoning.subgraph_trigger import SubgraphTrigger
 from isthmus.attacks.poisoning.trigger import Trigger
 
 POISONINGS: dict[str, type[Poisoning]] = {
@@ -26,6 +27,7 @@ POISONINGS: dict[str, type[Poisoning]] = {
     "scaling": Scaling,
     "sign_flip": SignFlip,
     "stale": StaleReplies,
+    "subgraph_trigger": SubgraphTrigger,
     "trigger": Trigger,
 }
 
@@ -39,6 +41,7 @@ __all__ = [
     "Scaling",
     "SignFlip",
     "StaleReplies",
+    "SubgraphTrigger",
     "Trigger",
     "poisoned",
     "run_poisoned",

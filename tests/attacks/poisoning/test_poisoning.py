@@ -273,8 +273,8 @@ def test_a_poisoned_run_says_so_and_without_poisonings_it_is_the_course_to_the_b
     )
     told = [e["text"] for e in read_journal(tmp_path / "run" / "journal.jsonl") if e["event"] == "note"]
     assert [text for text in told if text.startswith("poisoned: ")] == [
-        "poisoned: LabelFlip(clients=('client-1', 'client-3'), by=1)",
-        "poisoned: Scaling(clients=('client-1', 'client-3'), from_round=1, times=5.0)",
+        "poisoned: LabelFlip(clients=('client-1', 'client-3'), malicious=0, by=1)",
+        "poisoned: Scaling(clients=('client-1', 'client-3'), malicious=0, from_round=1, times=5.0)",
     ]
     with pytest.raises(AssertionError):
         require_close(dict(plain.params), dict(wrong.params), "poisoned")
