@@ -13,14 +13,14 @@ import argparse
 from pathlib import Path
 
 import torch
-from leaking import inputs, links, members
+from leaking import inputs, links, malice, members
 from leaking.section import Section
 
 from isthmus.attacks.audit.running import carry_out
 from isthmus.attacks.audit.spec import Audit
 from isthmus.attacks.audit.table import attack_table, cost_table, findings
 
-SECTIONS: dict[str, Section] = {**inputs.SECTIONS, **links.SECTIONS, **members.SECTIONS}
+SECTIONS: dict[str, Section] = {**inputs.SECTIONS, **links.SECTIONS, **members.SECTIONS, **malice.SECTIONS}
 
 
 def main() -> None:
