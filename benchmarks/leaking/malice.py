@@ -6,8 +6,6 @@ they are by default but for what stands here; the settings of the courses were t
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import isthmus as ist
 from isthmus.algorithms import FedSagePlus
 from isthmus.attacks import DeadModel, ReadRows
@@ -58,15 +56,15 @@ RADIUS = 0.5
 
 
 def nodes(**fields: object) -> ist.Course:
-    """Return FedAvg as it is by default, of 40 rounds."""
-    return ist.Course(rounds=40, evaluate_every=40, stopping=LAST, server_share=SHARE, **fields)
+    """Return FedAvg as it is by default, of 25 rounds."""
+    return ist.Course(rounds=25, evaluate_every=25, stopping=LAST, server_share=SHARE, **fields)
 
 
 def graphs(**fields: object) -> ist.Course:
     """Return FedAvg on graphs that are divided at random: GIN, a pass over the data a round, by Adam."""
     return ist.Course(
-        rounds=30,
-        evaluate_every=30,
+        rounds=20,
+        evaluate_every=20,
         stopping=LAST,
         splitter=RandomSplitter(),
         task=GraphClassification(),
@@ -85,10 +83,10 @@ def crafted(**fields: object) -> ist.Course:
 
 
 def mending(**fields: object) -> ist.Course:
-    """Return FedSage+ with twenty rounds in which generators are trained across clients."""
-    algorithm = FedSagePlus(cross_rounds=20)
+    """Return FedSage+ with ten rounds in which generators are trained across clients."""
+    algorithm = FedSagePlus(cross_rounds=10)
     model = ModelSpec(SAGE(hidden=32, dropout=0.3))
-    return ist.Course(rounds=15, evaluate_every=15, stopping=LAST, algorithm=algorithm, model=model, **fields)
+    return ist.Course(rounds=5, evaluate_every=5, stopping=LAST, algorithm=algorithm, model=model, **fields)
 
 
 def folds(malicious: int, clients: int) -> tuple[Guards, ...]:
@@ -123,15 +121,17 @@ FEW = (
     Trigger(malicious=1),
     Trigger(malicious=2),
     Trigger(malicious=1, scale=5.0),
-    Trigger(malicious=2, distributed=True, columns=(0, 1, 2, 3)),
     SubgraphTrigger(malicious=1, columns=(0, 1, 2)),
-    LabelFlip(malicious=1),
     LabelFlip(malicious=2),
+)
+MANY = (Trigger(malicious=5), Trigger(malicious=5, scale=10.0), LabelFlip(malicious=5))
+OTHER = (
+    Trigger(malicious=2, distributed=True, columns=(0, 1, 2, 3)),
     SignFlip(malicious=1),
     WrongEdges(malicious=2),
+    FreeRider(malicious=2, disguised=False),
     FreeRider(malicious=2),
 )
-MANY = (Trigger(malicious=5), Trigger(malicious=5, scale=10.0), LabelFlip(malicious=5), SignFlip(malicious=5))
 
 SECTIONS = {
     "crafted": Section(
@@ -149,17 +149,25 @@ SECTIONS = {
             SubgraphTrigger(malicious=number, distributed=apart, target=1, fraction=0.2)
             for number, apart in ((1, False), (2, False), (2, True))
         ),
-        (*folds(1, 5), *CHECKS),
+        (*folds(1, 5), *CHECKS[:2]),
         {"proteins": PROTEINS(normalize_features=True)},
         (5,),
     ),
     "poison-many": Section(
         "Malicious clients, 5 of 50",
-        lambda **fields: replace(nodes(**fields), rounds=30, evaluate_every=30),
+        nodes,
         MANY,
         (*folds(5, 50), *FLTRUST, *CHECKS),
         CORA,
         (50,),
+    ),
+    "poison-other": Section(
+        "Malicious clients, 1 and 2 of 5, that poison otherwise",
+        nodes,
+        OTHER,
+        ((), (RobustFold(Median()),), (RobustFold(GeometricMedian()),), *CHECKS),
+        CORA,
+        (5,),
     ),
     "poison-generators": Section(
         "Malicious clients, 1 and 2 of 5, that turn the others' generators",
@@ -174,6 +182,6 @@ SECTIONS = {
         (5,),
     ),
     "poison-citeseer": Section(
-        "Malicious clients, 1 and 2 of 5", nodes, FEW[:4], (*folds(1, 5), *FLTRUST, *CHECKS), CITESEER, (5,)
+        "Malicious clients, 1 and 2 of 5", nodes, FEW[:3], (*folds(1, 5), *FLTRUST, *CHECKS), CITESEER, (5,)
     ),
 }
