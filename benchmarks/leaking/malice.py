@@ -35,7 +35,7 @@ from isthmus.data.zoo.tu import PROTEINS
 from isthmus.learn.batching import MiniBatch
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.learn.tasks import GraphClassification
-from isthmus.models import GIN, MLP, SAGE, MLPDecoder, ModelSpec
+from isthmus.models import GCN, GIN, MLP, SAGE, MLPDecoder, ModelSpec
 from isthmus.models.readouts import SumPool
 from isthmus.privacy import (
     ClientDP,
@@ -58,6 +58,11 @@ RADIUS = 0.5
 def nodes(**fields: object) -> ist.Course:
     """Return FedAvg as it is by default, of 25 rounds."""
     return ist.Course(rounds=25, evaluate_every=25, stopping=LAST, server_share=SHARE, **fields)
+
+
+def narrow(**fields: object) -> ist.Course:
+    """Return the same with a hidden layer of 16: folds that compare all with all are slow for many clients."""
+    return nodes(model=ModelSpec(GCN(hidden=16)), **fields)
 
 
 def graphs(**fields: object) -> ist.Course:
@@ -117,16 +122,12 @@ CHECKS: tuple[Guards, ...] = (
 )
 FLTRUST: tuple[Guards, ...] = ((RobustFold(FLTrust(root="server")),),)
 CORA, CITESEER = ({name: DATASETS[name]} for name in ("cora", "citeseer"))
-FEW = (
-    Trigger(malicious=1),
-    Trigger(malicious=2),
-    Trigger(malicious=1, scale=5.0),
-    SubgraphTrigger(malicious=1, columns=(0, 1, 2)),
-    LabelFlip(malicious=2),
-)
-MANY = (Trigger(malicious=5), Trigger(malicious=5, scale=10.0), LabelFlip(malicious=5))
+FEW = (Trigger(malicious=1), Trigger(malicious=2), LabelFlip(malicious=2))
+MANY = (Trigger(malicious=5), LabelFlip(malicious=5))
 OTHER = (
+    Trigger(malicious=1, scale=5.0),
     Trigger(malicious=2, distributed=True, columns=(0, 1, 2, 3)),
+    SubgraphTrigger(malicious=1, columns=(0, 1, 2)),
     SignFlip(malicious=1),
     WrongEdges(malicious=2),
     FreeRider(malicious=2, disguised=False),
@@ -140,6 +141,7 @@ SECTIONS = {
         (ReadRows(), ReadRows(from_round=3), ReadRows(kind="traps"), ReadRows(kind="traps", from_round=3), DeadModel()),
         ((), (SaneModel(),), (SecureSum(),), (ClientDP(clip=0.1, noise=1.0, mode="local"),)),
         CORA,
+        (50,),
     ),
     "poison-few": Section("Malicious clients, 1 and 2 of 5", nodes, FEW, (*folds(1, 5), *FLTRUST, *CHECKS), CORA, (5,)),
     "poison-graphs": Section(
@@ -147,7 +149,7 @@ SECTIONS = {
         graphs,
         tuple(
             SubgraphTrigger(malicious=number, distributed=apart, target=1, fraction=0.2)
-            for number, apart in ((1, False), (2, False), (2, True))
+            for number, apart in ((1, False), (2, True))
         ),
         (*folds(1, 5), *CHECKS[:2]),
         {"proteins": PROTEINS(normalize_features=True)},
@@ -155,7 +157,7 @@ SECTIONS = {
     ),
     "poison-many": Section(
         "Malicious clients, 5 of 50",
-        nodes,
+        narrow,
         MANY,
         (*folds(5, 50), *FLTRUST, *CHECKS),
         CORA,
@@ -165,7 +167,7 @@ SECTIONS = {
         "Malicious clients, 1 and 2 of 5, that poison otherwise",
         nodes,
         OTHER,
-        ((), (RobustFold(Median()),), (RobustFold(GeometricMedian()),), *CHECKS),
+        ((), (RobustFold(Median()),), (RobustFold(GeometricMedian()),), *CHECKS[:3]),
         CORA,
         (5,),
     ),
@@ -182,6 +184,6 @@ SECTIONS = {
         (5,),
     ),
     "poison-citeseer": Section(
-        "Malicious clients, 1 and 2 of 5", nodes, FEW[:3], (*folds(1, 5), *FLTRUST, *CHECKS), CITESEER, (5,)
+        "Malicious clients, 1 and 2 of 5", nodes, FEW, (*folds(1, 5), *FLTRUST, *CHECKS), CITESEER, (5,)
     ),
 }
