@@ -21,7 +21,7 @@ from isthmus import __version__
 from isthmus.attacks.attack import Attack, Case, NothingSeen, Seen, Shadowed, Tampering
 from isthmus.attacks.audit.spec import Audit, Cell, guards_told, key_of, require_attackable, told
 from isthmus.attacks.listening import Overhearing
-from isthmus.attacks.poisoning.poisoned import marks, poisoned
+from isthmus.attacks.poisoning.poisoned import marks, poisoned, tampered_with
 from isthmus.attacks.spoiling import Spoiling
 from isthmus.config.build import describe
 from isthmus.core.codec import decode_own, encode
@@ -219,6 +219,8 @@ class _Attacked:
     def carry_out(self) -> None:
         """Run the course, and its shadows, and write a line for each attack."""
         course = self.cell.course
+        for attack in self.attacks:  # what cannot be is refused before anything is run
+            tampered_with(course, self.case.scenario, attack.tampering(self.case))
         self.say(f"seed {course.seed}, guards {self.cell.guards}: the course")
         with torch_threads(course.threads):
             clean = _Course.run(Simulation(course, self.case.scenario), self.attacks)

@@ -103,7 +103,7 @@ def crafted_messages(seen: Seen, client: str, server: CraftingServer) -> list[Me
     return found
 
 
-def constant_rows(shape: torch.Size, draw: torch.Generator, size: float) -> torch.Tensor:
+def constant_rows(shape: torch.Size, draw: torch.Generator) -> torch.Tensor:
     """Return a matrix, (in, out), whose rows are all the same: every unit before it counts alike."""
-    row = size * torch.randn(shape[1], generator=draw, dtype=torch.float64)
+    row = torch.randn(shape[1], generator=draw, dtype=torch.float64)
     return row.expand(shape).clone()

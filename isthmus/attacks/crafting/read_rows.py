@@ -25,8 +25,8 @@ from isthmus.core.record import Params
 from isthmus.data.graph import Graph
 
 BINS, TRAPS = KINDS = ("bins", "traps")
-# Of what the crafted layers behind the first put out: small, so that no class is certain and every node has a say.
-SMALL = 0.05
+# What the scores are together, about: small, so that no class is certain and every node has a say.
+SCORES = 0.3
 # A unit whose bias moved less than this share of the one that moved most was not reached.
 STILL = 1e-4
 
@@ -61,11 +61,13 @@ class RowReadingServer(CraftingServer):
         features, units = params[first].shape
         made = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in params.items()}
         directions = torch.randn(features, 1 if self.kind == BINS else units, generator=draw, dtype=torch.float64)
-        directions = directions / directions.norm(dim=0)
+        # Weights that are shorter open the same units, leave scores small, and lose less of a change to rounding.
+        short = SCORES / (units * max(self.spread, 1e-12))
+        directions = short * directions / directions.norm(dim=0)
         made[first] = directions.expand(features, units).clone()
-        made[bias] = -self.thresholds(units).reshape(made[bias].shape)
+        made[bias] = -short * self.thresholds(units).reshape(made[bias].shape)
         for name in others:
-            made[name] = constant_rows(params[name].shape, draw, SMALL) if self.kind == BINS else params[name].double()
+            made[name] = constant_rows(params[name].shape, draw) if self.kind == BINS else params[name].double()
         return made
 
     def thresholds(self, units: int) -> Tensor:

@@ -20,12 +20,18 @@ def poisoned(
 ) -> tuple[Course, Scenario, Simulation]:
     """Return the course, who holds what, and the simulation, with what those who are malicious make of them."""
     named = [tampering.among(scenario, course.seed) for tampering in tamperings]
-    for tampering in named:
-        course, scenario = tampering.of_course(course), tampering.of_data(scenario)
+    course, scenario = tampered_with(course, scenario, named)
     simulation = Simulation(course, scenario)
     for tampering in named:
         simulation.runtime = tampering.of_runtime(simulation.runtime, course)
     return course, scenario, simulation
+
+
+def tampered_with(course: Course, scenario: Scenario, tamperings: Sequence[Tampering]) -> tuple[Course, Scenario]:
+    """Return the course and who holds what, before anything is built of them; refuses what cannot be."""
+    for tampering in (each.among(scenario, course.seed) for each in tamperings):
+        course, scenario = tampering.of_course(course), tampering.of_data(scenario)
+    return course, scenario
 
 
 def marks(scenario: Scenario, seed: int, tamperings: Sequence[Tampering]) -> list[str]:
