@@ -124,6 +124,13 @@ def test_a_study_that_is_started_again_does_nothing(whole: tuple[Table, Path], m
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+def test_trials_are_told_in_the_order_in_which_they_were_proposed(whole: tuple[Table, Path]) -> None:
+    table, folder = whole
+    lines = map(json.loads, (folder / "trials.jsonl").read_text().splitlines())
+    told = [(line["trial"]["arm"], line["trial"]["rung"]) for line in lines]
+    assert told == [(row.trial.arm, row.trial.rung) for row in table.rows] and len(told) == 10
+
+
 def test_a_larger_budget_goes_on_where_the_smaller_one_ended(tmp_path: Path) -> None:
     few, more = (study(search="random", budget={"trials": number}, fidelity={"rounds": 2}) for number in (2, 4))
     first = carried(few, tmp_path / "out")
