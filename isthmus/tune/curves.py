@@ -113,7 +113,8 @@ class Curves:
         """
         place = self.fractions.index(max(self.fractions) if fraction is None else fraction)
         places = [self.seeds.index(seed) for seed in (self.seeds if seeds is None else seeds)]
-        return np.nan_to_num(self.final[:, place, places].astype(np.float64)).mean(axis=1)
+        found: Array = np.nan_to_num(self.final[:, place, places].astype(np.float64)).mean(axis=1)
+        return found
 
     # ---- files
 

@@ -99,8 +99,8 @@ def _height(value: float, among: Sequence[float]) -> float:
 def _steps(points: Sequence[tuple[float, float]], name: str) -> str:
     """Return a line of steps: scores by what was spent."""
     scores, most = [score for _, score in points], max(spent for spent, _ in points)
-    places = []
-    before = None
+    places: list[str] = []
+    before: float | None = None
     for spent, score in points:
         x = EDGE + spent / most * (WIDTH - 2 * EDGE)
         y = HEIGHT - 24 - _height(score, scores) * (HEIGHT - 48)
