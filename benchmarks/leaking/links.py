@@ -15,11 +15,13 @@ def fedgl(**fields: object) -> ist.Course:
 
 
 SECTIONS = {
-    "model_links": Section(
-        "FedAvg: the model that everybody has, alone and where a client answers questions about its graph",
+    "model_links": Section("FedAvg: the model that everybody has", four_steps, (LinksFromModel(),), ((),)),
+    "influence": Section(
+        "FedAvg: a client answers questions about its graph with changed features",
         four_steps,
-        (LinksFromModel(), LinkInfluence()),
+        (LinkInfluence(),),
         ((),),
+        clients=(50,),
     ),
     "links": Section("FedGL: predictions and embeddings", fedgl, (LinksFromRows(),), ((), (RowNoise(noise=1.0),))),
 }

@@ -115,7 +115,7 @@ SECTIONS = {
         (RatedItems(rounds=1), RatedItems(), UsersByEmbeddings()),
         ((),),
         {"csr": Cora()},
-        (5,),
+        (20,),
     ),
     "vague_ratings": Section(
         "FedGNN, few buckets and noise on embeddings",

@@ -22,7 +22,7 @@ class RatedItems(Deciding):
     """Takes the rows of the table that move in most rounds for those of users and items that a client has.
 
     FedGNN hides the rows of real items among those of pseudo-interacted ones, drawn anew in each round. What is decided
-    is, for each client and each row of the table, whether one of its users or rated items has it.
+    is, for each client and each row of the table that anybody's ratings are of, whether this client's are.
 
     Fields:
         rounds: of how many rounds updates are looked at; 1: what a single update says
@@ -54,7 +54,8 @@ class RatedItems(Deciding):
 
     def guess(self, seen: Seen, known: Tensor) -> Tensor:
         """Return in how many rounds each row moved, by client; popular ones first where it is the same."""
-        return torch.cat([self._times(seen, client, len(known)) + known / 2 for client in seen.clients])
+        used = known > 0.0
+        return torch.cat([(self._times(seen, client, len(known)) + known / 2)[used] for client in seen.clients])
 
     def _times(self, seen: Seen, client: str, number: int) -> Tensor:
         """Return in how many rounds each row moved, (rows,)."""
@@ -71,11 +72,11 @@ class RatedItems(Deciding):
 
     def prior(self, known: Tensor, clients: Sequence[str]) -> Tensor:
         """Return how usual each row is."""
-        return known.repeat(len(clients))
+        return known[known > 0.0].repeat(len(clients))
 
     def truth(self, case: Case, known: Tensor) -> Tensor:
         """Return which rows each client's ratings are of."""
-        return torch.cat([_used(part) for part in case.scenario.parts.values()])
+        return torch.cat([_used(part)[known > 0.0] for part in case.scenario.parts.values()])
 
 
 def _used(part: Any) -> Tensor:

@@ -109,7 +109,8 @@ def test_rows_that_move_in_every_round_are_told_from_drawn_ones() -> None:
     case = Case(toy_course(FedGNN(), num_clients=2, **RATINGS), ratings_scenario())
     attack = RatedItems()
     known = attack.known(case)
-    truth = attack.truth(case, known).view(2, -1)
+    truth = torch.zeros(2, len(known), dtype=torch.bool)
+    truth[:, known > 0] = attack.truth(case, known).view(2, -1)
     draw = torch.Generator().manual_seed(0)
     messages = []
     for number in range(1, 13):
