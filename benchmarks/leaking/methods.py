@@ -145,7 +145,12 @@ SECTIONS = {
         "GFL-APPNP, five clients host all nodes", hosts_of_many, (LinksFromRows(), LabelsFromRows()), ((),), SMALL, (5,)
     ),
     "views": Section(
-        "FedGL: labels from predictions", views, (LabelsFromRows(),), ((), (RowNoise(noise=1.0),)), SMALL, (5,)
+        "FedGL: predictions and parameters of each client",
+        views,
+        (LabelsFromRows(), Vocabulary()),
+        ((), (RowNoise(noise=1.0),)),
+        SMALL,
+        (5,),
     ),
     "encoders": Section("FedGRL: an encoder's update", encoders, (Vocabulary(),), ((),), SMALL, (5,)),
     "clusters": Section("GCFL+: updates", clusters, (Vocabulary(), LabelShares()), ((),), SMALL, (5, 50)),
