@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 
 import torch
-from leaking import every, inputs, links, malice, members
+from leaking import every, inputs, links, malice, members, methods, properties
 from leaking.section import Section
 
 from isthmus.algorithms import ALGORITHMS
@@ -22,7 +22,14 @@ from isthmus.attacks.audit.running import carry_out
 from isthmus.attacks.audit.spec import Audit
 from isthmus.attacks.audit.table import attack_table, cost_table, findings
 
-SECTIONS: dict[str, Section] = {**inputs.SECTIONS, **links.SECTIONS, **members.SECTIONS, **malice.SECTIONS}
+SECTIONS: dict[str, Section] = {
+    **inputs.SECTIONS,
+    **links.SECTIONS,
+    **members.SECTIONS,
+    **methods.SECTIONS,
+    **properties.SECTIONS,
+    **malice.SECTIONS,
+}
 
 
 def main() -> None:
