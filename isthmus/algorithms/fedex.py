@@ -95,7 +95,8 @@ class FedEx(Algorithm[ArmState]):
         eta = sqrt(2 ln n) / sqrt(sum over rounds of max_j g_j^2), with n arms
 
     Both sums are parts of a weighted mean, so that a secure sum can serve them: nobody but the client knows its arm.
-    With one arm it is the method that it is around.
+    With one arm it is the method that it is around. Most clients say nothing of most arms, so that behind a guard with a
+    robust fold, such as the median, theta stays where it is.
 
     Fields:
         inner:    the method around which it is: one whose round is FedAvg's
@@ -123,6 +124,8 @@ class FedEx(Algorithm[ArmState]):
             raise ValueError(
                 f"inner is {kind.__name__}, whose round is another than FedAvg's; FedAvg and FedProx will do"
             )
+        if self.inner.fold != weighted_mean:
+            raise ValueError(f"inner.fold is {self.inner.fold!r}, but what is known of arms are sums; leave it out")
         refuse(not self.rates, self, "rates", "it needs a factor, [1.0] for none")
         refuse(not 0.0 <= self.discount <= 1.0, self, "discount", "it must be from 0 to 1")
         refuse(self.settled < 0, self, "settled", "it must be at least 0")

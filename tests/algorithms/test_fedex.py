@@ -11,6 +11,7 @@ from isthmus.algorithms import FedAvg, FedEx, FedProx, Scaffold
 from isthmus.algorithms.fedavg import TrainModel
 from isthmus.algorithms.fedex import ArmState, ArmUpdate, TrainAsDrawn
 from isthmus.config.load import course_to_dict, load_course
+from isthmus.core.folds import Median
 from isthmus.core.random import torch_generator
 from isthmus.learn.optimizers import SGD, read_params
 from isthmus.privacy import GUARDS
@@ -150,6 +151,8 @@ def test_what_one_client_cannot_say_is_refused() -> None:
 def test_settings_that_cannot_be_are_refused_and_files_say_all_of_them() -> None:
     with pytest.raises(ValueError, match="inner is Scaffold, whose round is another than FedAvg's"):
         FedEx(inner=Scaffold())
+    with pytest.raises(ValueError, match="what is known of arms are sums"):
+        FedEx(inner=FedAvg(fold=Median()))
     with pytest.raises(ValueError, match="lr"):
         FedEx(rates=(-1.0,))
     with pytest.raises(ValueError, match="rates is"):
