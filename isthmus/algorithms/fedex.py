@@ -95,8 +95,8 @@ class FedEx(Algorithm[ArmState]):
         eta = sqrt(2 ln n) / sqrt(sum over rounds of max_j g_j^2), with n arms
 
     Both sums are parts of a weighted mean, so that a secure sum can serve them: nobody but the client knows its arm.
-    With one arm it is the method that it is around. Most clients say nothing of most arms, so that behind a guard with a
-    robust fold, such as the median, theta stays where it is.
+    With one arm it is the method that it is around. Most clients say nothing of most arms, so that behind a guard with
+    a robust fold, such as the median, theta stays where it is.
 
     Fields:
         inner:    the method around which it is: one whose round is FedAvg's

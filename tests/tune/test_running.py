@@ -181,6 +181,16 @@ def test_populations_go_on_from_copies_of_checkpoints(tmp_path: Path) -> None:
     assert again.rows == table.rows
 
 
+def test_every_client_may_have_a_value_of_its_own(tmp_path: Path) -> None:
+    space = {"optimizer.lr": {"low": 0.01, "high": 1.0, "log": True, "each": "client"}}
+    found = study(space=space, search={"name": "sha", "arms": 2})
+    table = carried(found, tmp_path / "out")
+    assert [row.error for row in table.rows] == [""] * len(table.rows)
+    course = found.course(table.rows[0].trial.values)
+    rates = [own["optimizer.lr"] for own in course.client_settings.values()]
+    assert len(course.client_settings) == len(set(rates)) == 2
+
+
 def test_a_share_of_clients_that_grows_from_rung_to_rung(tmp_path: Path) -> None:
     found = study(fidelity={"rounds": [2, 4], "sampling.fraction": [0.5, 1.0]}, search={"name": "sha", "arms": 2})
     table = carried(found, tmp_path / "out")
