@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 from isthmus.core.errors import BadInput, nearest
@@ -80,6 +81,12 @@ class Dimension:
             return self.choices
         assert self.low is not None and self.high is not None
         return tuple(range(int(self.low), int(self.high) + 1)) if self.whole else (self.low,)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether its choices are numbers that rise: a neighbour of a good one may be as good."""
+        numbers = [each for each in self.choices if isinstance(each, int | float) and not isinstance(each, bool)]
+        return len(numbers) == len(self.choices) > 1 and all(a < b for a, b in pairwise(numbers))
 
     def is_there(self, values: Values) -> bool:
         """Whether it has a value beside the values of other keys."""

@@ -31,6 +31,11 @@ def test_whole_numbers_and_choices_are_as_likely_as_each_other() -> None:
     assert chosen.count("a") == chosen.count("b") == chosen.count([1]) == 1000
 
 
+def test_choices_have_an_order_where_they_are_numbers_that_rise() -> None:
+    assert Dimension(choices=(0.1, 1, 3.5)).ordered and not Dimension(choices=(1, 0.1)).ordered
+    assert not any(Dimension(choices=each).ordered for each in ((False, True), (1, "a"), ("a", "b"), (1,)))
+
+
 def test_a_range_of_logarithms_has_its_middle_at_the_geometric_mean() -> None:
     assert Dimension(low=0.01, high=1.0, log=True).at(0.5) == pytest.approx(0.1)
     whole = [Dimension(low=1, high=15, log=True).at(place / 10000) for place in range(10000)]

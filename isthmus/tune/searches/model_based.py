@@ -31,12 +31,14 @@ def optuna_itself() -> Any:
 
 
 def distributions(space: Space) -> dict[str, Any]:
-    """Return a space as Optuna has it; choices are by their places, for they may be lists."""
+    """Return a space as Optuna has it; choices are by their places, in order where they are numbers that rise."""
     found = optuna_itself().distributions
     return {key: _distribution(dimension, found) for key, dimension in space.dimensions.items()}
 
 
 def _distribution(dimension: Dimension, found: Any) -> Any:
+    if dimension.ordered:
+        return found.IntDistribution(0, len(dimension.choices) - 1)
     if dimension.choices:
         return found.CategoricalDistribution(list(range(len(dimension.choices))))
     kind = found.IntDistribution if dimension.whole else found.FloatDistribution
@@ -131,6 +133,8 @@ class ModelBased(Search):
 
 
 def _suggested(trial: Any, key: str, dimension: Dimension) -> Any:
+    if dimension.ordered:
+        return trial.suggest_int(key, 0, len(dimension.choices) - 1)
     if dimension.choices:
         return trial.suggest_categorical(key, list(range(len(dimension.choices))))
     suggest = trial.suggest_int if dimension.whole else trial.suggest_float
