@@ -136,6 +136,8 @@ def in_words(found: Found) -> list[str]:
         lines.append(f"{len(failed)} trials failed: {failed[0].error.splitlines()[0]}")
     if best.trial.rung < study.top:
         lines.append(f"no configuration came to the last rung: the best of rung {best.trial.rung + 1} is shown")
+    if found.front:
+        lines.append(f"nothing beats in all objectives: {', '.join(str(row.trial.arm) for row in found.front)}")
     if found.final:
         metric = study.course(best.trial.values).task.metrics[0]
         spread = f" ± {statistics.stdev(found.final):.4f}" if len(found.final) > 1 else ""

@@ -147,6 +147,7 @@ def test_several_objectives_have_a_front() -> None:
     rows = tuple(Row(Trial(n, made.table().drawn(n), 2), True, each, each[:1]) for n, each in enumerate(scores))
     found = found_by(made, made.table(rows))
     assert [row.trial.arm for row in found.front] == [1, 0] and found.best.trial.arm == 1
+    assert "nothing beats in all objectives: 1, 0" in in_words(found)
 
 
 def test_progress_is_the_best_so_far_by_what_was_spent() -> None:
