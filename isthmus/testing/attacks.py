@@ -22,6 +22,7 @@ from isthmus.config.course import Course
 from isthmus.core.errors import nearest
 from isthmus.core.training import run_course
 from isthmus.learn.optimizers import SGD
+from isthmus.models import GCN, ModelSpec
 from isthmus.runs.simulated import run
 from isthmus.runs.simulation import Scenario, Simulation
 from isthmus.testing.inspection import require_frozen, require_sayable
@@ -45,13 +46,14 @@ def check_attack(
 ) -> list[str]:
     """Run every check (`ATTACK_CHECKS`) but those in `skip`; raise AssertionError for a broken rule.
 
-    Returns the names of the checks that were made. By default the course is FedAvg with one step of plain SGD a round,
-    on three toy clients.
+    Returns the names of the checks that were made. By default the course is FedAvg with one step of plain SGD a round
+    and a GCN without dropout, on three toy clients.
     """
     for name in skip:
         if name not in ATTACK_CHECKS:
             raise ValueError(f"skip has {name!r}; {nearest(name, ATTACK_CHECKS)}")
-    made = course or toy_course(FedAvg(local_steps=1, optimizer=SGD(lr=0.1)), rounds=2, runtime="auto")
+    plain = ModelSpec(GCN(hidden=5, dropout=0.0))
+    made = course or toy_course(FedAvg(local_steps=1, optimizer=SGD(lr=0.1)), model=plain, rounds=2, runtime="auto")
     scenario = scenario or toy_scenario(made.num_clients)
     names = [name for name in ATTACK_CHECKS if name not in skip]
     for name in names:

@@ -28,7 +28,9 @@ HOW_TO_READ = (
 def title_of(carried: Carried) -> str:
     """Return what an audit is called."""
     course = carried.audit.course
-    return f"What {name_of(type(course.algorithm))} on {name_of(type(course.dataset))} gives away"
+    return (
+        carried.audit.title or f"What {name_of(type(course.algorithm))} on {name_of(type(course.dataset))} gives away"
+    )
 
 
 def facts_of(carried: Carried) -> dict[str, Any]:

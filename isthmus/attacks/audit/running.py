@@ -19,7 +19,7 @@ from torch import Tensor
 
 from isthmus import __version__
 from isthmus.attacks.attack import Attack, Case, NothingSeen, Seen, Shadowed, Tampering
-from isthmus.attacks.audit.spec import Audit, Cell, key_of, require_attackable, told
+from isthmus.attacks.audit.spec import Audit, Cell, guards_told, key_of, require_attackable, told
 from isthmus.attacks.listening import Overhearing
 from isthmus.attacks.poisoning.poisoned import marks, poisoned, tampered_with
 from isthmus.attacks.spoiling import Spoiling
@@ -37,6 +37,8 @@ from isthmus.runs.simulation import Scenario, Simulation, load_scenario, torch_t
 
 # With fewer shadows than this share of them an attack that needs them is not tried.
 ENOUGH = 0.5
+# Of a course's line: why it did not come to its end.
+FAILED = "failed"
 
 Row = Mapping[str, Any]
 Say = Callable[[str], None]
@@ -74,9 +76,17 @@ def carry_out(
     data = _LastScenario(root)
     for cell in audit.cells():
         missing = [attack for attack in attacks if rows.of_attack(cell, attack) is None]
-        if not missing and rows.of_course(cell) is not None:
+        course = rows.of_course(cell)
+        if course is not None and (FAILED in course or not missing):
             continue
-        _Attacked(cell, missing, rows, folder, data, workers or os.cpu_count() or 1, say).carry_out()
+        try:
+            _Attacked(cell, missing, rows, folder, data, workers or os.cpu_count() or 1, say).carry_out()
+        except (CourseFailed, TooFewReplies) as error:
+            if cell.guards == guards_told(audit.lines[0]) or rows.of_course(cell) is not None:
+                raise
+            # A guard may well keep a method from learning anything: that is found out, and no reason to stop.
+            whose = {"guards": cell.guards, "seed": cell.course.seed}
+            rows.write(course_key(cell), {"what": "course", **whose, FAILED: str(error)})
     found = [row for cell in audit.cells() for row in rows.of_cell(cell, attacks)]
     return Carried(audit, found, audit.problems())
 

@@ -67,12 +67,14 @@ class Audit:
         lines:   lists of guards, each of which takes the place of the course's own; the first is what others are
                  compared with
         seeds:   of the courses
+        title:   what it is called; by default after method and data
     """
 
     course: Course
     attacks: tuple[Attack, ...]
     lines: tuple[Guards, ...]
     seeds: tuple[int, ...]
+    title: str = ""
 
     def __post_init__(self) -> None:
         names = [told(attack) for attack in self.attacks]

@@ -10,11 +10,11 @@ from typing import Any
 
 from isthmus.attacks import Attack
 from isthmus.attacks.attack import LESS, ROWS
-from isthmus.attacks.audit.running import Carried, Row
+from isthmus.attacks.audit.running import FAILED, Carried, Row
 from isthmus.attacks.audit.spec import guards_told, told
 from isthmus.attacks.spoiling import Spoiling
-from isthmus.config.build import name_of
 from isthmus.core.exposure import Exchange, exposure
+from isthmus.core.outside import some
 from isthmus.report.summary import Table
 
 # Of a Student's t interval.
@@ -127,9 +127,14 @@ def attack_table(found: Sequence[Found]) -> Table:
 
 def cost_table(carried: Carried) -> Table:
     """Return a row for each list of guards: the score, and bytes and seconds beside those of the first list."""
-    rows, first = [], None
+    rows: list[tuple[str, ...]] = []
+    first: list[Row] | None = None
     for guards in map(guards_told, carried.audit.lines):
         courses = [row for row in carried.rows if row["what"] == "course" and row["guards"] == guards]
+        failed = [f"seed {row['seed']}: {row[FAILED]}" for row in courses if FAILED in row]
+        courses = [row for row in courses if FAILED not in row]
+        if failed:
+            rows.append((guards, f"failed, {some(failed, 2)}", "-", "-", "-", str(len(failed))))
         if not courses:
             continue
         first = first or courses
@@ -175,9 +180,10 @@ def _sentence(found: Found, place: str) -> str:
     if isinstance(attack, Spoiling):
         return _spoilt(found)
     if found.reasons:
-        return f"{place} told {name_of(type(attack))} nothing: {found.reasons[0]}"
+        return f"{place} told {told(attack)} nothing: {found.reasons[0]}"
     verb = "learns" if found.learns else "does not learn more than was known of"
-    return f"from {place} a {attack.position} {verb} {attack.learns}: {measure} {score}, by the prior alone {prior}"
+    found_out = f"from {place} a {attack.position} {verb} {attack.learns}"
+    return f"{found_out} ({told(attack)}: {measure} {score}, by the prior alone {prior})"
 
 
 def _spoilt(found: Found) -> str:
