@@ -22,7 +22,7 @@ class FeatureSpan(Naming):
 
     The gradient of a linear first layer is X^T C, where row i of C is what reaches node i from the loss. If no more
     nodes are reached than the layer has outputs, and their rows are independent, each reached node's features lie in
-    the span of the columns, and hardly anybody else's do.
+    the span of the columns, and hardly anybody else's do. Features that several nodes share tell of none of them.
 
     Fields:
         rank:      directions whose singular value is below this share of the largest are rounding
@@ -56,7 +56,8 @@ class FeatureSpan(Naming):
 
     def guess(self, seen: Seen, known: Tensor) -> dict[str, Tensor]:
         """Return which nodes lie in the span of each client's gradient."""
-        return {client: self._in_span(seen, client, known) for client in seen.clients}
+        single = alone(known)
+        return {client: self._in_span(seen, client, known) & single for client in seen.clients}
 
     def _in_span(self, seen: Seen, client: str, x: Tensor) -> Tensor:
         sent, back = first_update(seen, client)
@@ -78,3 +79,9 @@ class FeatureSpan(Naming):
             found[client] = torch.zeros(len(known), dtype=torch.bool)
             found[client][part.node_ids] = True
         return found
+
+
+def alone(x: Tensor) -> Tensor:
+    """Return which rows no other row is equal to, (rows,)."""
+    _, which, counts = torch.unique(x, dim=0, return_inverse=True, return_counts=True)
+    return torch.eq(counts[which], 1)
