@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import isthmus as ist
 from isthmus.attacks import Attack
@@ -13,6 +14,7 @@ from isthmus.data.dividing import RatioSplit
 from isthmus.data.zoo.cora import Cora
 from isthmus.data.zoo.planetoid import CiteSeer
 from isthmus.learn.optimizers import SGD
+from isthmus.runs.simulation import Scenario, load_scenario
 
 DATASETS: dict[str, Dataset] = {"cora": Cora(), "citeseer": CiteSeer()}
 CLIENTS = (5, 50)
@@ -26,6 +28,7 @@ class Section:
         course:  makes a course of a dataset and a number of clients
         attacks: what is tried
         lines:   lists of guards; the first is what others are compared with
+        load:    says who holds what, where that is not what the course says
     """
 
     what: str
@@ -34,6 +37,7 @@ class Section:
     lines: tuple[Guards, ...]
     datasets: Mapping[str, Dataset] = field(default_factory=lambda: DATASETS)
     clients: tuple[int, ...] = CLIENTS
+    load: Callable[[ist.Course, Path], Scenario] = load_scenario
 
 
 def four_steps(**fields: object) -> ist.Course:

@@ -6,6 +6,7 @@ guess; `poisoning/` has clients that spoil a course by what they send or learn f
 
 from isthmus.attacks.attack import Attack
 from isthmus.attacks.inputs.feature_span import FeatureSpan
+from isthmus.attacks.inputs.grain.graph_from_gradient import GraphFromGradient
 from isthmus.attacks.inputs.label_shares import LabelShares
 from isthmus.attacks.inputs.words import Vocabulary
 from isthmus.attacks.links.from_rows import LinksFromRows
@@ -19,9 +20,20 @@ ATTACKS: dict[str, type[Attack]] = {
     "vocabulary": Vocabulary,
     "label_shares": LabelShares,
     "feature_span": FeatureSpan,
+    "graph_from_gradient": GraphFromGradient,
     "links_from_rows": LinksFromRows,
 }
 # Attacks stand above what builds parts from names, so their table is handed down.
 FAMILIES[Attack] = Family("attacks", ATTACKS)
 
-__all__ = ["ATTACKS", "Attack", "FeatureSpan", "LabelShares", "LinksFromRows", "Lira", "LossThreshold", "Vocabulary"]
+__all__ = [
+    "ATTACKS",
+    "Attack",
+    "FeatureSpan",
+    "GraphFromGradient",
+    "LabelShares",
+    "LinksFromRows",
+    "Lira",
+    "LossThreshold",
+    "Vocabulary",
+]

@@ -9,14 +9,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations_with_replacement, islice
+from itertools import chain, combinations_with_replacement, islice
+from math import comb
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from isthmus.attacks.inputs.grain.gluing import Piece
+from isthmus.attacks.inputs.grain.gluing import Piece, Stock
+from isthmus.core.random import torch_generator
 
 CHUNK = 20_000  # blocks that are tried at once
+# Of rows, so many columns and two for each dimension are looked at first. Their share of a row's length may be small.
+FEW_COLUMNS = 32
+FEW_FACTOR = 4.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far a search goes, in numbers of things, so that it does not depend on the machine.
+
+    Fields:
+        nodes:  of a graph
+        kinds:  of nodes that are left by the first span; with more nothing is tried
+        tries:  neighbourhoods of a kind; those of a kind with more are left out
+        all:    neighbourhoods of all kinds
+        wide:   pieces of two hops
+        steps:  of depth-first search
+        sizes:  numbers of nodes that are tried
+        checks: graphs whose gradient is compared, of each number of nodes
+    """
+
+    nodes: int = 80
+    kinds: int = 400
+    tries: int = 400_000
+    all: int = 6_000_000
+    wide: int = 20_000
+    steps: int = 50_000
+    sizes: int = 4
+    checks: int = 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,17 +57,27 @@ class Kinds:
     Fields:
         x:       (kinds, features)
         degrees: (kinds,); number of neighbours
+        columns: that so many columns are still to come after those of `x`, one-hot, which say the number of neighbours
     """
 
     x: Tensor
     degrees: Tensor
+    columns: int = 0
 
     def __len__(self) -> int:
         return len(self.x)
 
     def some(self, chosen: Tensor) -> Kinds:
         """Return those that are chosen."""
-        return Kinds(self.x[chosen], self.degrees[chosen])
+        return Kinds(self.x[chosen], self.degrees[chosen], self.columns)
+
+    def with_degrees(self) -> Kinds:
+        """Return each with each number of neighbours, where columns say it."""
+        if not self.columns:
+            return self
+        degrees = torch.arange(self.columns).repeat(len(self))
+        told = torch.eye(self.columns, dtype=self.x.dtype).repeat(len(self), 1)
+        return Kinds(torch.cat([self.x.repeat_interleave(self.columns, dim=0), told], dim=1), degrees)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +97,15 @@ class Span:
         """How many dimensions it has."""
         return self.basis.shape[1]
 
+    @property
+    def dim(self) -> int:
+        """Of how many numbers rows are."""
+        return len(self.basis)
+
+    def of_columns(self, number: int) -> Span:
+        """Return the space of the first numbers of its rows alone."""
+        return Span.of(self.basis[:number], 1e-9)
+
     def left(self, rows: Tensor) -> Tensor:
         """Return which share of each row's length is outside, (rows,)."""
         outside = rows - (rows @ self.basis) @ self.basis.t()
@@ -66,7 +116,8 @@ def present(kinds: Kinds, gradient: Tensor, rank: float) -> Kinds:
     """Return the kinds whose features all have a gradient: those of a feature that no node has are zeros."""
     moved = gradient.norm(dim=1)
     absent = moved <= rank * moved.max().clamp_min(1e-30)
-    return kinds.some(~(kinds.x[:, absent] != 0).any(dim=1))
+    left = kinds.some(~(kinds.x[:, absent[: kinds.x.shape[1]]] != 0).any(dim=1)).with_degrees()
+    return left.some(~(left.x[:, absent] != 0).any(dim=1))
 
 
 def in_span(kinds: Kinds, span: Span, tolerance: float) -> Kinds:
@@ -74,26 +125,39 @@ def in_span(kinds: Kinds, span: Span, tolerance: float) -> Kinds:
     return kinds.some(span.left(kinds.x) <= tolerance)
 
 
-def blocks(kinds: Kinds, weight: Tensor, bias: Tensor, span: Span, tolerance: float, most: int) -> list[Piece]:
+def blocks(kinds: Kinds, weight: Tensor, bias: Tensor, span: Span, tolerance: float, limits: Limits) -> list[Piece]:
     """Return the nodes with neighbours whose hidden rows relu((S X)_i W + b) lie in a span.
 
-    No more than `most` are tried for each kind; those of a kind with more are left out.
+    None where there would be too many.
     """
     scale = (kinds.degrees.double() + 1.0).rsqrt()
     mapped = scale.unsqueeze(1) * (kinds.x @ weight)  # (kinds, width); what a neighbour adds, but for the own scale
     linked = (kinds.degrees > 0).nonzero().flatten().tolist()
+    few = span.of_columns(FEW_COLUMNS + 2 * span.rank)
+    numbers = [comb(len(linked) + degree - 1, degree) for degree in kinds.degrees.tolist()]
+    if sum(number for number in numbers if number <= limits.tries) > limits.all:
+        return []
     found = []
     for kind, degree in enumerate(kinds.degrees.tolist()):
-        tries = list(islice(combinations_with_replacement(linked, degree), most + 1))
-        if len(tries) > most:
+        if numbers[kind] > limits.tries:
             continue
-        for start in range(0, len(tries), CHUNK):
-            some = tries[start : start + CHUNK]
-            near = torch.tensor(some, dtype=torch.long).view(len(some), degree)
-            summed = mapped[kind] + mapped[near].sum(dim=1)
-            inside = span.left((scale[kind] * summed + bias).relu()) <= tolerance
-            found += [Piece(kind, tuple(each)) for each in near[inside].tolist()]
+        for near in _neighborhoods(linked, degree):
+            summed = mapped[kind, : few.dim] + mapped[near, : few.dim].sum(dim=1)
+            # What a few columns are off by is no more than all are.
+            near = near[few.left((scale[kind] * summed + bias[: few.dim]).relu()) <= FEW_FACTOR * tolerance]
+            rows = (scale[kind] * (mapped[kind] + mapped[near].sum(dim=1)) + bias).relu()
+            found += [Piece(kind, tuple(each)) for each in near[span.left(rows) <= tolerance].tolist()]
     return consistent(found)
+
+
+def _neighborhoods(linked: Sequence[int], degree: int) -> Iterator[Tensor]:
+    """Yield all multisets of so many neighbours, (some, degree) at a time."""
+    tries = chain.from_iterable(combinations_with_replacement(linked, degree))
+    left = comb(len(linked) + degree - 1, degree)
+    while left:
+        some = min(left, CHUNK)
+        yield torch.from_numpy(np.fromiter(tries, dtype=np.int64, count=some * degree)).view(some, degree)
+        left -= some
 
 
 def consistent(pieces: Sequence[Piece]) -> list[Piece]:
@@ -164,26 +228,71 @@ def _rows(mapped: Tensor, degrees: Tensor, pieces: Sequence[Piece], bias: Tensor
     return (scale[own].unsqueeze(1) * summed + bias).relu()
 
 
-def shares_of(rows: Tensor, pooled: Tensor) -> Tensor:
-    """Return how much of each row is in a sum of them, (rows,): least squares without negative ones."""
+# ---- how often each is there
+
+PARALLEL = 1e-9  # rows are multiples of each other if the cosine between them is one but for so much
+WHOLE = 0.02  # a number of nodes is whole if it is off by no more
+# What least squares leave of a row that a graph is made of, as a share of what was pooled.
+LEFT_OUT = 1e-3
+
+
+def stocks(rows: Tensor, pooled: Tensor, most: int, mean: bool) -> Iterator[Stock]:
+    """Yield how much there is of each group of parallel rows in their sum, or mean; one for each number of nodes.
+
+    The shares are those of least squares without negative ones, and where they add up to whole numbers of nodes, as
+    many nodes there may be. Rows of one group differ by a factor: which of them there are is left open.
+    """
     from scipy.optimize import nnls
 
-    # Rows of one length, so that none is left out for being short.
-    length = rows.norm(dim=1).clamp_min(1e-30)
-    found, _ = nnls((rows / length.unsqueeze(1)).t().numpy(), pooled.numpy(), maxiter=20 * len(rows))
-    return torch.from_numpy(found) / length
+    length = rows.norm(dim=1)
+    group, first = grouped(rows / length.clamp_min(1e-30).unsqueeze(1))
+    unit = rows[first] / length[first].clamp_min(1e-30).unsqueeze(1)
+    found, left = nnls(unit.t().numpy(), pooled.numpy(), maxiter=20 * len(unit))
+    if left > LEFT_OUT * float(pooled.norm()):
+        return
+    shares = torch.from_numpy(found)
+    fits = _factors(length, group, shares)
+    for nodes in range(1, most + 1) if mean else [0]:
+        scale = nodes if mean else 1
+        if all(any(_is_whole(scale * each) for each in own) for own in fits.values()):
+            fewest = sum(min(round(scale * e) for e in own if _is_whole(scale * e)) for own in fits.values())
+            greatest = sum(max(round(scale * e) for e in own if _is_whole(scale * e)) for own in fits.values())
+            for number in [nodes] if mean else range(fewest, greatest + 1):
+                if fewest <= number <= greatest:
+                    yield Stock(tuple(group.tolist()), tuple(length.tolist()), tuple((scale * shares).tolist()), number)
 
 
-def counted(shares: Tensor, rows: Tensor, pooled: Tensor, most: int, mean: bool) -> list[int]:
-    """Return how often each row is in a sum, or in a mean of up to so many nodes: the fewest that fit as well as any."""
-    if not mean:
-        return [round(each) for each in shares.tolist()]
-    best: tuple[float, list[int]] = (float("inf"), [])
-    for number in range(1, most + 1):
-        counts = (shares * number).round()
-        if int(counts.sum()) != number:
-            continue
-        error = float(((counts / number) @ rows - pooled).norm())
-        if error < 0.5 * best[0]:
-            best = (error, [int(each) for each in counts.tolist()])
-    return best[1]
+def _factors(length: Tensor, group: Tensor, shares: Tensor) -> dict[int, list[float]]:
+    """Return by group of which something is there how often each length of its rows would be."""
+    found: dict[int, list[float]] = {}
+    for place in range(len(length)):
+        share, own = float(shares[group[place]]), float(length[place])
+        if own > 1e-12 and share > WHOLE * own / 100:
+            found.setdefault(int(group[place]), []).append(share / own)
+    return found
+
+
+def _is_whole(number: float) -> bool:
+    return round(number) >= 1 and abs(number - round(number)) <= WHOLE
+
+
+def grouped(unit: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which group each row of length 1 is in, and the first row of each group."""
+    weights = torch.randn(unit.shape[1], dtype=torch.float64, generator=torch_generator(0, "parallel rows"))
+    order = (unit @ weights).argsort()
+    group = torch.full((len(unit),), -1)
+    first: list[int] = []
+    # Equal rows have equal sums, but for rounding, so they lie near each other in this order.
+    sums = (unit @ weights)[order]
+    for place, row in enumerate(order.tolist()):
+        back = place - 1
+        while back >= 0 and float(sums[place] - sums[back]) <= 1e-6:
+            other = int(order[back])
+            if float(unit[row] @ unit[other]) > 1.0 - PARALLEL:
+                group[row] = group[other]
+                break
+            back -= 1
+        if group[row] < 0:
+            group[row] = len(first)
+            first.append(row)
+    return group, torch.tensor(first, dtype=torch.long)

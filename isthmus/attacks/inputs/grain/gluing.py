@@ -40,22 +40,43 @@ class Budget:
         return self.left >= 0
 
 
+@dataclass(frozen=True)
+class Stock:
+    """How much there is of each group of pieces, of which it is not known which of them there are.
+
+    Fields:
+        group: which group each piece is in
+        size:  what a piece takes of its group
+        whole: what there is of each group, and all of it is used
+        nodes: how many nodes there are
+    """
+
+    group: tuple[int, ...]
+    size: tuple[float, ...]
+    whole: tuple[float, ...]
+    nodes: int
+
+
+# What is left of a group where nothing is left, as a share of a piece.
+NOTHING_LEFT = 0.05
+
+
 class Gluing:
     """Graphs in which each node is one of some pieces, and has just the neighbours that it names.
 
     Fields:
-        pieces: what nodes can be
         budget: of steps
-        counts: how often each piece is there, or None where it is not known
-        once:   whether no two nodes have the same label
         most:   number of nodes at most
+        once:   whether no two nodes have the same label
+        stock:  how many there are of which pieces, where it is known
     """
 
     def __init__(
-        self, pieces: Sequence[Piece], budget: Budget, counts: Sequence[int] | None, once: bool, most: int
+        self, pieces: Sequence[Piece], budget: Budget, most: int, *, once: bool = False, stock: Stock | None = None
     ) -> None:
-        self.pieces, self.budget, self.exact, self.once, self.most = list(pieces), budget, bool(counts), once, most
-        self.left = list(counts or [most] * len(pieces))
+        self.pieces, self.budget, self.once, self.stock = list(pieces), budget, once, stock
+        self.most = most if stock is None else stock.nodes
+        self.left = [] if stock is None else list(stock.whole)
         self.used: Counter[int] = Counter()  # labels
         self.by_label: dict[int, list[int]] = {}
         for place, piece in enumerate(self.pieces):
@@ -66,10 +87,20 @@ class Gluing:
 
     def graphs(self) -> Iterator[Glued]:
         """Yield graphs, until there are no more or the budget is spent."""
-        starts = list(range(len(self.pieces)))
-        # From the rarest piece with most neighbours: fewest ways to go wrong.
-        starts.sort(key=lambda place: (self.left[place], -len(self.pieces[place].near)))
-        for start in starts[:1] if self.exact else starts:
+        yield from self._begun(self._starts())
+
+    def _starts(self) -> list[int]:
+        """Return the pieces that a component can begin with: all of the smallest group of which something is left."""
+        if self.stock is None:
+            return sorted(range(len(self.pieces)), key=lambda place: -len(self.pieces[place].near))
+        groups: dict[int, list[int]] = {}
+        for place in range(len(self.pieces)):
+            if self._can_be_added(place):
+                groups.setdefault(self.stock.group[place], []).append(place)
+        return min(groups.values(), key=len, default=[])
+
+    def _begun(self, starts: Sequence[int]) -> Iterator[Glued]:
+        for start in starts:
             self._add(start)
             yield from self._grown()
             self._take_back()
@@ -81,7 +112,7 @@ class Gluing:
         if node is None:
             yield from self._whole()
             return
-        label = min(self.open[node], key=lambda each: len(self.by_label.get(each, ())))
+        label = min(self.open[node], key=lambda each: (len(self.by_label.get(each, ())), each))
         own = self.pieces[self.nodes[node]].label
         for other in self._joinable(node, label, own):
             self._join(node, other, label, own)
@@ -96,14 +127,11 @@ class Gluing:
                 self._take_back()
 
     def _whole(self) -> Iterator[Glued]:
-        """Yield the graph, or begin another component where pieces are left."""
-        rest = [place for place, count in enumerate(self.left) if count] if self.exact else []
-        if not rest:
+        """Yield the graph, or begin another component where something is left."""
+        if self.stock is None or len(self.nodes) == self.stock.nodes:
             yield Glued(tuple(self.nodes), frozenset(self.edges))
-            return
-        self._add(rest[0])
-        yield from self._grown()
-        self._take_back()
+        else:
+            yield from self._begun(self._starts())
 
     def _joinable(self, node: int, label: int, own: int) -> list[int]:
         """Return the nodes that can be the neighbour that a node lacks."""
@@ -115,20 +143,26 @@ class Gluing:
         return found
 
     def _can_be_added(self, place: int) -> bool:
-        taken = self.once and self.used[self.pieces[place].label] > 0
-        return self.left[place] > 0 and len(self.nodes) < self.most and not taken
+        if len(self.nodes) >= self.most or (self.once and self.used[self.pieces[place].label]):
+            return False
+        if self.stock is None:
+            return True
+        size = self.stock.size[place]
+        return self.left[self.stock.group[place]] >= (1.0 - NOTHING_LEFT) * size
 
     def _add(self, place: int) -> None:
-        self.left[place] -= 1
-        self.used[self.pieces[place].label] += 1
+        self._take(place, 1)
         self.nodes.append(place)
         self.open.append(Counter(self.pieces[place].near))
 
     def _take_back(self) -> None:
-        place = self.nodes.pop()
-        self.left[place] += 1
-        self.used[self.pieces[place].label] -= 1
+        self._take(self.nodes.pop(), -1)
         self.open.pop()
+
+    def _take(self, place: int, number: int) -> None:
+        self.used[self.pieces[place].label] += number
+        if self.stock is not None:
+            self.left[self.stock.group[place]] -= number * self.stock.size[place]
 
     def _join(self, one: int, other: int, label: int, own: int) -> None:
         self.edges.add((min(one, other), max(one, other)))

@@ -6,7 +6,7 @@ After Drencheva, Petrov, Baader, Dimitrov and Vechev, "GRAIN: Exact graph recons
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -23,6 +23,7 @@ from isthmus.config.course import Course
 from isthmus.core.errors import refuse
 from isthmus.core.protocol import Position, Request
 from isthmus.core.random import torch_generator
+from isthmus.data.graph import Graph
 from isthmus.data.graph_set import GraphSet
 from isthmus.learn.tasks import GraphBinary, GraphClassification, NodeClassification
 from isthmus.models.decoders import MLPDecoder
@@ -77,7 +78,7 @@ class GraphFromGradient(Attack):
     measures: ClassVar[tuple[str, ...]] = ("exact", "nodes", "one hop", "two hops")
 
     degree_columns: int = 0
-    rank: float = 1e-5
+    rank: float = 1e-6
     tolerance: float = 1e-2
     fits: float = 1e-2
     steps: int = 50_000
@@ -110,7 +111,7 @@ class GraphFromGradient(Attack):
         """Return the kinds of nodes in the whole data, and a graph drawn from it for each client."""
         whole = case.scenario.whole
         kinds = kinds_of(whole.x.to_dense(), whole.edge_index, self.degree_columns)
-        return Nodes(kinds, {client: drawn(case, client) for client in case.clients})
+        return Nodes(kinds, {client: drawn(case, client, self.degree_columns) for client in case.clients})
 
     def guess(self, seen: Seen, known: Nodes) -> dict[str, SmallGraph]:
         """Return the graph of each client; where none is found, the one that was drawn."""
@@ -156,10 +157,8 @@ class GraphFromGradient(Attack):
 def kinds_of(x: Tensor, edge_index: Tensor, degree_columns: int) -> Kinds:
     """Return the nodes that there can be, each once."""
     if degree_columns:
-        own = distinct(x[:, : x.shape[1] - degree_columns])
-        degrees = torch.arange(degree_columns).repeat(len(own))
-        columns = torch.eye(degree_columns, dtype=x.dtype).repeat(len(own), 1)
-        return Kinds(torch.cat([own.repeat_interleave(degree_columns, dim=0), columns], dim=1), degrees)
+        own = distinct(x[:, : x.shape[1] - degree_columns]).double()
+        return Kinds(own, torch.zeros(len(own), dtype=torch.long), degree_columns)
     degrees = torch.bincount(edge_index[0], minlength=len(x))
     both = distinct(torch.cat([x, degrees.unsqueeze(1).to(x.dtype)], dim=1))
     return Kinds(both[:, :-1].double(), both[:, -1].long())
@@ -174,14 +173,25 @@ def distinct(rows: Tensor) -> Tensor:
     return rows[first.sort().values]
 
 
-def drawn(case: Case, client: str) -> SmallGraph:
+def drawn(case: Case, client: str, degree_columns: int) -> SmallGraph:
     """Return a graph of the data: one of a set, or a node of a graph with as many near ones as clients have on average."""
     whole, draw = case.scenario.whole, case.generator("graph like that of", client)
     if isinstance(whole, GraphSet):
         return SmallGraph.of(whole.graph(int(torch.randint(whole.num_items, (1,), generator=draw))))
     sizes = [part.num_nodes for part in case.scenario.parts.values()]
     number = max(1, round(sum(sizes) / len(sizes)))
-    return SmallGraph.of(whole.subgraph(near_nodes(whole.edge_index, whole.num_nodes, number, draw)))
+    nodes = near_nodes(whole.edge_index, whole.num_nodes, number, draw)
+    return SmallGraph.of(with_degrees(whole.subgraph(nodes), degree_columns))
+
+
+def with_degrees(graph: Graph, columns: int) -> Graph:
+    """Return a graph whose last columns of features say each node's number of neighbours, one-hot from 0 on."""
+    if not columns:
+        return graph
+    degrees = torch.bincount(graph.edge_index[0], minlength=graph.num_nodes).clamp_max(columns - 1)
+    x = graph.x.to_dense()
+    told = torch.eye(columns, dtype=x.dtype)[degrees]
+    return replace(graph, x=torch.cat([x[:, : x.shape[1] - columns], told], dim=1))
 
 
 def near_nodes(edge_index: Tensor, num_nodes: int, number: int, draw: torch.Generator) -> Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import torch
 import torch.nn.functional as F
@@ -12,14 +13,14 @@ from torch import Tensor
 from isthmus.attacks.inputs.dense import DenseGCN, bias, mixing, weight
 from isthmus.attacks.inputs.grain.blocks import (
     Kinds,
+    Limits,
     Span,
     blocks,
-    counted,
     hidden_rows,
     in_span,
     present,
     second_rows,
-    shares_of,
+    stocks,
     wider,
 )
 from isthmus.attacks.inputs.grain.gluing import Budget, Glued, Gluing, Piece, first_right
@@ -27,27 +28,7 @@ from isthmus.attacks.inputs.grain.small_graph import SmallGraph
 
 OUTPUT = "decoder.layers.{}.{}"
 
-
-@dataclass(frozen=True)
-class Limits:
-    """How far a search goes, in numbers of things, so that it does not depend on the machine.
-
-    Fields:
-        nodes:  of a graph
-        kinds:  of nodes that are left by the first span; with more nothing is tried
-        tries:  neighbourhoods of a kind
-        wide:   pieces of two hops
-        steps:  of depth-first search
-        checks: graphs whose gradient is compared
-    """
-
-    nodes: int = 80
-    kinds: int = 400
-    tries: int = 200_000
-    wide: int = 20_000
-    steps: int = 50_000
-    checks: int = 30
-
+OUTPUT = "decoder.layers.{}.{}"
 
 # Of scores, and of what their gradient is said to be, the loss.
 LossOf = Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]
@@ -75,16 +56,29 @@ class Sought:
     limits: Limits
 
 
+# Where nothing is found, rows that are so much farther from a span are let in as well: a direction may be missing.
+WIDER = 4.0
+
+
 def rebuilt(sought: Sought, kinds: Kinds) -> SmallGraph | None:
     """Return the graph that has the gradient, or None if none was found within the limits."""
+    for each in (sought, replace(sought, tolerance=WIDER * sought.tolerance)):
+        found = _within(each, kinds)
+        if found is not None:
+            return found
+    return None
+
+
+def _within(sought: Sought, kinds: Kinds) -> SmallGraph | None:
     found = nodes_of(sought, kinds)
     if not len(found) or len(found) > sought.limits.kinds:
         return None
     second = Span.of(sought.gradient[weight(1)], sought.rank)
-    pieces = blocks(
-        found, sought.params[weight(0)], sought.params[bias(0)], second, sought.tolerance, sought.limits.tries
-    )
-    if not pieces:
+    if second.rank > sought.limits.nodes:  # of so many nodes, or full of noise
+        return None
+    first_map = sought.params[weight(0)], sought.params[bias(0)]
+    pieces = blocks(found, *first_map, second, sought.tolerance, sought.limits)
+    if not pieces or len(pieces) > sought.limits.wide:
         return None
     return _of_pooled(sought, found, pieces) if sought.model.pooled else _of_nodes(sought, found, pieces)
 
@@ -103,13 +97,13 @@ def _of_pooled(sought: Sought, kinds: Kinds, pieces: Sequence[Piece]) -> SmallGr
         return None
     first = hidden_rows(kinds, pieces, sought.params[weight(0)], sought.params[bias(0)])
     rows = second_rows(first, pieces, wide, sought.params[weight(1)], sought.params[bias(1)])
-    pooled = what_was_pooled(sought)
-    counts = counted(shares_of(rows, pooled), rows, pooled, limits.nodes, sought.model.pooled == "mean")
-    kept = [place for place, count in enumerate(counts) if count]
-    if not kept:
-        return None
-    gluing = Gluing([wide[k] for k in kept], Budget(limits.steps), [counts[k] for k in kept], False, limits.nodes)
-    return _first_right(sought, gluing, kinds, [pieces[wide[k].label].label for k in kept])
+    budget = Budget(limits.steps)
+    for stock in islice(stocks(rows, what_was_pooled(sought), limits.nodes, sought.model.pooled == "mean"), limits.sizes):
+        gluing = Gluing(wide, budget, limits.nodes, stock=stock)
+        found = _first_right(sought, gluing, kinds, [pieces[piece.label].label for piece in wide])
+        if found is not None:
+            return found
+    return None
 
 
 def what_was_pooled(sought: Sought) -> Tensor:
@@ -122,7 +116,7 @@ def _of_nodes(sought: Sought, kinds: Kinds, pieces: Sequence[Piece]) -> SmallGra
     """Return the graph of nodes with scores: first with each kind once, as a text's words are nobody else's."""
     limits = sought.limits
     for once in (True, False):
-        gluing = Gluing(pieces, Budget(limits.steps // 2), None, once, limits.nodes)
+        gluing = Gluing(pieces, Budget(limits.steps // 2), limits.nodes, once=once)
         found = _first_right(sought, gluing, kinds, [piece.label for piece in pieces])
         if found is not None:
             return found
