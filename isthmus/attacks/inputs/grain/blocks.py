@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations_with_replacement, islice
+from itertools import chain, combinations, combinations_with_replacement, islice
 from math import comb
 
 import numpy as np
@@ -31,7 +31,8 @@ class Limits:
 
     Fields:
         nodes:  of a graph
-        kinds:  of nodes that are left by the first span; with more nothing is tried
+        present: kinds of nodes all of whose features occur; with more nothing is tried
+        kinds:  of nodes that are left by the first span
         tries:  neighbourhoods of a kind; those of a kind with more are left out
         all:    neighbourhoods of all kinds
         wide:   pieces of two hops
@@ -41,7 +42,8 @@ class Limits:
     """
 
     nodes: int = 80
-    kinds: int = 400
+    present: int = 20_000
+    kinds: int = 120
     tries: int = 400_000
     all: int = 6_000_000
     wide: int = 20_000
@@ -125,39 +127,90 @@ def in_span(kinds: Kinds, span: Span, tolerance: float) -> Kinds:
     return kinds.some(span.left(kinds.x) <= tolerance)
 
 
-def blocks(kinds: Kinds, weight: Tensor, bias: Tensor, span: Span, tolerance: float, limits: Limits) -> list[Piece]:
+def pairs_in_span(kinds: Kinds, span: Span, tolerance: float) -> Kinds:
+    """Return the kinds whose features lie in a span by themselves, or with those of one more of as many neighbours.
+
+    Two nodes that are joined and have the same other neighbours make A + I singular: the span has their sum alone.
+    """
+    outside = kinds.x - (kinds.x @ span.basis) @ span.basis.t()
+    alone = outside.norm(dim=1) <= tolerance * kinds.x.norm(dim=1)
+    # |a + b|^2 = |a|^2 + |b|^2 + 2 a b
+    square = outside.square().sum(dim=1)
+    together = (square.unsqueeze(1) + square + 2.0 * outside @ outside.t()).clamp_min(0.0).sqrt() <= tolerance * kinds.x.norm(dim=1)
+    together &= torch.eq(kinds.degrees.unsqueeze(1), kinds.degrees) & (kinds.degrees > 0)
+    return kinds.some(alone | together.any(dim=1))
+
+
+def blocks(
+    kinds: Kinds, weight: Tensor, bias: Tensor, span: Span, tolerance: float, limits: Limits, once: bool = False
+) -> list[Piece]:
     """Return the nodes with neighbours whose hidden rows relu((S X)_i W + b) lie in a span.
 
-    None where there would be too many.
+    Kinds of few neighbours come first: who names another can be its neighbour, and with `once`, where each kind is
+    there at most once, those that can have no other neighbours must be. None where there would be too many to try.
     """
     scale = (kinds.degrees.double() + 1.0).rsqrt()
     mapped = scale.unsqueeze(1) * (kinds.x @ weight)  # (kinds, width); what a neighbour adds, but for the own scale
-    linked = (kinds.degrees > 0).nonzero().flatten().tolist()
     few = span.of_columns(FEW_COLUMNS + 2 * span.rank)
-    numbers = [comb(len(linked) + degree - 1, degree) for degree in kinds.degrees.tolist()]
-    if sum(number for number in numbers if number <= limits.tries) > limits.all:
-        return []
-    found = []
-    for kind, degree in enumerate(kinds.degrees.tolist()):
-        if numbers[kind] > limits.tries:
+    near_of = _Near(kinds, once)
+    tried = 0
+    for kind in kinds.degrees.argsort(stable=True).tolist():
+        number = near_of.number(kind)
+        if number > limits.tries:
             continue
-        for near in _neighborhoods(linked, degree):
+        tried += number
+        if tried > limits.all:
+            return []
+        found = []
+        for near in near_of.chunks(kind):
             summed = mapped[kind, : few.dim] + mapped[near, : few.dim].sum(dim=1)
             # What a few columns are off by is no more than all are.
             near = near[few.left((scale[kind] * summed + bias[: few.dim]).relu()) <= FEW_FACTOR * tolerance]
             rows = (scale[kind] * (mapped[kind] + mapped[near].sum(dim=1)) + bias).relu()
-            found += [Piece(kind, tuple(each)) for each in near[span.left(rows) <= tolerance].tolist()]
-    return consistent(found)
+            found += [Piece(kind, tuple(sorted(each))) for each in near[span.left(rows) <= tolerance].tolist()]
+        near_of.pieces[kind] = found
+    return consistent([piece for found in near_of.pieces.values() for piece in found])
 
 
-def _neighborhoods(linked: Sequence[int], degree: int) -> Iterator[Tensor]:
-    """Yield all multisets of so many neighbours, (some, degree) at a time."""
-    tries = chain.from_iterable(combinations_with_replacement(linked, degree))
-    left = comb(len(linked) + degree - 1, degree)
-    while left:
-        some = min(left, CHUNK)
-        yield torch.from_numpy(np.fromiter(tries, dtype=np.int64, count=some * degree)).view(some, degree)
-        left -= some
+class _Near:
+    """Which neighbours a kind can have, by what is known so far."""
+
+    def __init__(self, kinds: Kinds, once: bool) -> None:
+        self.degrees, self.once = kinds.degrees.tolist(), once
+        self.pieces: dict[int, list[Piece]] = {}
+
+    def _choices(self, kind: int) -> tuple[list[int], list[int]]:
+        """Return those that it must have, and those that it can have beside them."""
+        must, can = [], []
+        for other, degree in enumerate(self.degrees):
+            if degree == 0 or (self.once and other == kind):
+                continue
+            known = self.pieces.get(other)
+            if known is None or any(kind in piece.near for piece in known):
+                all_do = self.once and known is not None and all(kind in piece.near for piece in known)
+                (must if all_do else can).append(other)
+        return must, can
+
+    def number(self, kind: int) -> int:
+        """Return how many neighbourhoods there are to try."""
+        must, can = self._choices(kind)
+        open_places = self.degrees[kind] - len(must)
+        if open_places < 0:
+            return 0
+        return comb(len(can), open_places) if self.once else comb(len(can) + open_places - 1, open_places)
+
+    def chunks(self, kind: int) -> Iterator[Tensor]:
+        """Yield them, (some, neighbours) at a time."""
+        must, can = self._choices(kind)
+        places = self.degrees[kind] - len(must)
+        left = self.number(kind)
+        drawn = (combinations if self.once else combinations_with_replacement)(can, max(places, 0))
+        tries = chain.from_iterable(drawn)
+        while left:
+            some = min(left, CHUNK)
+            free = torch.from_numpy(np.fromiter(tries, dtype=np.int64, count=some * places)).view(some, places)
+            yield torch.cat([torch.tensor(must, dtype=torch.long).expand(some, -1), free], dim=1)
+            left -= some
 
 
 def consistent(pieces: Sequence[Piece]) -> list[Piece]:

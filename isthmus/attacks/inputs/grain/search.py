@@ -18,6 +18,7 @@ from isthmus.attacks.inputs.grain.blocks import (
     blocks,
     hidden_rows,
     in_span,
+    pairs_in_span,
     present,
     second_rows,
     stocks,
@@ -25,8 +26,6 @@ from isthmus.attacks.inputs.grain.blocks import (
 )
 from isthmus.attacks.inputs.grain.gluing import Budget, Glued, Gluing, Piece, first_right
 from isthmus.attacks.inputs.grain.small_graph import SmallGraph
-
-OUTPUT = "decoder.layers.{}.{}"
 
 OUTPUT = "decoder.layers.{}.{}"
 
@@ -62,31 +61,41 @@ WIDER = 4.0
 
 def rebuilt(sought: Sought, kinds: Kinds) -> SmallGraph | None:
     """Return the graph that has the gradient, or None if none was found within the limits."""
-    for each in (sought, replace(sought, tolerance=WIDER * sought.tolerance)):
-        found = _within(each, kinds)
+    far = replace(sought, tolerance=WIDER * sought.tolerance)
+    for each, choose in ((sought, in_span), (far, in_span), (sought, pairs_in_span)):
+        left = nodes_of(each, kinds, choose)
+        found = _made_of(each, left) if 0 < len(left) <= sought.limits.kinds else None
         if found is not None:
             return found
     return None
 
 
-def _within(sought: Sought, kinds: Kinds) -> SmallGraph | None:
-    found = nodes_of(sought, kinds)
-    if not len(found) or len(found) > sought.limits.kinds:
-        return None
-    second = Span.of(sought.gradient[weight(1)], sought.rank)
-    if second.rank > sought.limits.nodes:  # of so many nodes, or full of noise
-        return None
-    first_map = sought.params[weight(0)], sought.params[bias(0)]
-    pieces = blocks(found, *first_map, second, sought.tolerance, sought.limits)
-    if not pieces or len(pieces) > sought.limits.wide:
-        return None
-    return _of_pooled(sought, found, pieces) if sought.model.pooled else _of_nodes(sought, found, pieces)
-
-
-def nodes_of(sought: Sought, kinds: Kinds) -> Kinds:
+def nodes_of(sought: Sought, kinds: Kinds, choose: Callable[[Kinds, Span, float], Kinds] = in_span) -> Kinds:
     """Return the kinds of nodes that lie in the span of the first layer's gradient."""
     first = sought.gradient[weight(0)]
-    return in_span(present(kinds, first, sought.rank), Span.of(first, sought.rank), sought.tolerance)
+    left = present(kinds, first, sought.rank)
+    if len(left) > sought.limits.present:
+        return left.some(torch.zeros(len(left), dtype=torch.bool))
+    return choose(left, Span.of(first, sought.rank), sought.tolerance)
+
+
+def _made_of(sought: Sought, kinds: Kinds) -> SmallGraph | None:
+    """Return the graph whose nodes are of some kinds."""
+    limits, params = sought.limits, sought.params
+    second = Span.of(sought.gradient[weight(1)], sought.rank)
+    if second.rank > limits.nodes:  # of so many nodes, or full of noise
+        return None
+    rest = params[weight(0)], params[bias(0)], second, sought.tolerance, limits
+    if sought.model.pooled:
+        pieces = blocks(kinds, *rest)
+        return _of_pooled(sought, kinds, pieces) if 0 < len(pieces) <= limits.wide else None
+    # First with each kind once, as a text's words are nobody else's.
+    for once in (True, False):
+        pieces = blocks(kinds, *rest, once=once)
+        found = _of_nodes(sought, kinds, pieces, once) if 0 < len(pieces) <= limits.wide else None
+        if found is not None:
+            return found
+    return None
 
 
 def _of_pooled(sought: Sought, kinds: Kinds, pieces: Sequence[Piece]) -> SmallGraph | None:
@@ -112,15 +121,10 @@ def what_was_pooled(sought: Sought) -> Tensor:
     return by_weight @ by_bias / by_bias.square().sum().clamp_min(1e-300)
 
 
-def _of_nodes(sought: Sought, kinds: Kinds, pieces: Sequence[Piece]) -> SmallGraph | None:
-    """Return the graph of nodes with scores: first with each kind once, as a text's words are nobody else's."""
-    limits = sought.limits
-    for once in (True, False):
-        gluing = Gluing(pieces, Budget(limits.steps // 2), limits.nodes, once=once)
-        found = _first_right(sought, gluing, kinds, [piece.label for piece in pieces])
-        if found is not None:
-            return found
-    return None
+def _of_nodes(sought: Sought, kinds: Kinds, pieces: Sequence[Piece], once: bool) -> SmallGraph | None:
+    """Return the graph of nodes with scores."""
+    gluing = Gluing(pieces, Budget(sought.limits.steps), sought.limits.nodes, once=once)
+    return _first_right(sought, gluing, kinds, [piece.label for piece in pieces])
 
 
 def _first_right(sought: Sought, gluing: Gluing, kinds: Kinds, kind_of: Sequence[int]) -> SmallGraph | None:
